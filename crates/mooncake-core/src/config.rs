@@ -1,0 +1,67 @@
+//! Settings of the core.
+
+/// Times are milliseconds; see `SAFETY.md` for what each one decides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// How long an existence query protects what it found.
+    pub lookup_protect_ms: u64,
+    /// A reservation's deadline after its start or last renewal.
+    pub reservation_ms: u64,
+    /// Silence after which a session is away.
+    pub away_ms: u64,
+    /// Time away after which a session is over.
+    pub retention_ms: u64,
+    /// How long a put waits for another put of its key.
+    pub busy_wait_ms: u64,
+    /// How long a put waits for room before it takes protected objects.
+    pub full_wait_ms: u64,
+    /// Most unanswered mutations remembered per session.
+    pub unanswered_max: usize,
+    /// Most bytes in unfinished puts per session, as a share of all capacity.
+    pub unfinished_share_max: f64,
+    /// Where new objects go.
+    pub placement: PlacementStrategy,
+    /// Background eviction starts above this share of capacity; 1.0 = only puts evict.
+    pub high_watermark: f64,
+    /// Background eviction frees this share of capacity below the watermark.
+    pub eviction_share: f64,
+    /// Soft-pinned objects may be taken when nothing else is left.
+    pub evict_soft_pinned: bool,
+    /// Longest soft pin.
+    pub soft_pin_ttl_max_ms: u64,
+    /// Seed of the placement's random choices.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            lookup_protect_ms: 2_000,
+            reservation_ms: 30_000,
+            away_ms: 2_000,
+            retention_ms: 600_000,
+            busy_wait_ms: 500,
+            full_wait_ms: 1_000,
+            unanswered_max: 1_024,
+            unfinished_share_max: 0.5,
+            placement: PlacementStrategy::Random,
+            high_watermark: 1.0,
+            eviction_share: 0.05,
+            evict_soft_pinned: true,
+            soft_pin_ttl_max_ms: 24 * 3600 * 1000,
+            seed: 0x6d6f_6f6e_6361_6b65,
+        }
+    }
+}
+
+/// `--allocation_strategy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PlacementStrategy {
+    /// A uniformly random segment, then its neighbours.
+    #[default]
+    Random,
+    /// The emptiest of a sample of six.
+    FreeRatioFirst,
+    /// The writer's own host first, then random.
+    LocalFirst,
+}

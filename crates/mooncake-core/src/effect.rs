@@ -1,0 +1,204 @@
+//! What an operation leaves behind: durable records, messages to owners and
+//! wake-ups of parked requests. The shell logs, sends and wakes, in this order.
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::ids::{Extent, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket};
+use crate::request::{PinKind, PutSlot, Remembered, SegmentSpec, SessionSpec};
+
+/// Everything that one operation did beyond its reply.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Append these, in order, before any reply goes out.
+    pub records: Vec<Record>,
+    /// Send these on the sessions' anchors.
+    pub pushes: Vec<(SessionId, Push)>,
+    /// Answer these parked requests.
+    pub woken: Vec<(Ticket, Vec<PutSlot>)>,
+}
+
+impl Effects {
+    /// True when there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.pushes.is_empty() && self.woken.is_empty()
+    }
+}
+
+/// One change of durable state. Replaying the records of a log in order on an
+/// empty core gives the same durable state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// A new reign: rids of this epoch follow.
+    Epoch(u16),
+    /// A session began.
+    SessionOpened {
+        /// Its id.
+        session: SessionId,
+        /// Who it is.
+        spec: SessionSpec,
+    },
+    /// A session is over.
+    SessionOver(SessionId),
+    /// A segment was seen.
+    SegmentMounted {
+        /// Its number.
+        number: SegmentNo,
+        /// Its owner.
+        session: SessionId,
+        /// What it is.
+        spec: SegmentSpec,
+        /// The lowest epoch that may place in it.
+        epoch: u16,
+    },
+    /// A segment obeys an epoch: it may be placed in again.
+    SegmentTookEpoch {
+        /// Its number.
+        number: SegmentNo,
+        /// The epoch.
+        epoch: u16,
+    },
+    /// A segment is Gone, for ever.
+    SegmentGone(SegmentNo),
+    /// Extents were handed to a writer.
+    Reserved {
+        /// The writer.
+        session: SessionId,
+        /// Key of the object to be.
+        key: Box<[u8]>,
+        /// Its size, bytes.
+        size: u64,
+        /// Its pin once committed.
+        pin: PinKind,
+        /// Its placements.
+        replicas: SmallVec<[Replica; 1]>,
+    },
+    /// A reservation became an object; replicas not listed went to quarantine.
+    Committed {
+        /// Any rid of the reservation.
+        reservation: Rid,
+        /// The good replicas.
+        good: SmallVec<[Rid; 1]>,
+        /// CRC-32C of the object.
+        crc32c: u32,
+    },
+    /// A reservation is no more; its extents went to quarantine.
+    Dropped(Rid),
+    /// The owner proved that nothing can land in a quarantined extent any more.
+    Released(Rid),
+    /// An object was removed or evicted; named by its first replica.
+    Removed {
+        /// Its key.
+        key: Box<[u8]>,
+        /// A replica's rid, to be sure.
+        rid: Rid,
+    },
+    /// One replica of an object was found bad or lost.
+    ReplicaDropped {
+        /// Key of the object.
+        key: Box<[u8]>,
+        /// The replica.
+        rid: Rid,
+    },
+    /// A view was taken over a replica.
+    Pinned {
+        /// Who reads.
+        session: SessionId,
+        /// What.
+        rid: Rid,
+        /// Where: the object may leave before the view does.
+        extent: Extent,
+    },
+    /// A view ended.
+    Unpinned {
+        /// Who read.
+        session: SessionId,
+        /// What.
+        rid: Rid,
+    },
+    /// The reply to a mutation, for a retry of it.
+    Replied {
+        /// Who asked.
+        session: SessionId,
+        /// Its sequence.
+        sequence: u64,
+        /// Lower ones are forgotten.
+        answered_below: u64,
+        /// The reply.
+        reply: Remembered,
+    },
+    /// Snapshots only: a whole committed object.
+    Object {
+        /// Its key.
+        key: Box<[u8]>,
+        /// Its size, bytes.
+        size: u64,
+        /// CRC-32C of it.
+        crc32c: u32,
+        /// Its pin.
+        pin: PinKind,
+        /// Its replicas.
+        replicas: SmallVec<[Replica; 1]>,
+    },
+    /// Snapshots only: an extent in quarantine.
+    Quarantined {
+        /// The reservation's replica.
+        replica: Replica,
+        /// Who was writing it.
+        writer: SessionId,
+        /// The writer said that it will not touch it again.
+        writer_done: bool,
+    },
+    /// Snapshots only: the counters that must never run backwards.
+    Counters {
+        /// Epoch of the last rid.
+        epoch: u16,
+        /// Counter of the last rid.
+        rid: u64,
+        /// Last session id.
+        session: u64,
+        /// Last segment number.
+        segment: u32,
+    },
+    /// The writer of a quarantined extent says that it is done with it.
+    WriterDone(Rid),
+}
+
+/// A message to a session's anchor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Push {
+    /// To an owner: see `Fence` of the protocol.
+    Fence {
+        /// The segment.
+        uuid: SegmentUuid,
+        /// What to fence.
+        replica: Replica,
+        /// Who was writing.
+        writer: SessionId,
+        /// It said that it is done.
+        writer_done: bool,
+    },
+    /// To an owner: is this replica what it should be?
+    Recheck {
+        /// The segment.
+        uuid: SegmentUuid,
+        /// Which.
+        replica: Replica,
+        /// CRC-32C that it should have.
+        crc32c: u32,
+    },
+    /// To an owner: obey this epoch, fence the older ones.
+    TakeEpoch(u16),
+    /// To everybody: a segment is Gone; its memory is to be given back, but for
+    /// the pinned extents.
+    SegmentGone {
+        /// The segment.
+        uuid: SegmentUuid,
+        /// Its number.
+        number: SegmentNo,
+        /// What views still hold.
+        pinned: Vec<Extent>,
+    },
+    /// To a session: it is over.
+    SessionOver(String),
+}

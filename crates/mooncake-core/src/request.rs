@@ -1,0 +1,194 @@
+//! What callers ask and what they are told.
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::ids::{Replica, Rid, SegmentNo, SegmentUuid, SessionId};
+
+/// Identifies one mutation of a session, so that a retry gets the same reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The session that asks.
+    pub session: SessionId,
+    /// Its sequence number, from 1.
+    pub sequence: u64,
+    /// Every lower sequence has been answered: their replies can be forgotten.
+    pub answered_below: u64,
+}
+
+/// How long an object must stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PinKind {
+    /// Evicted in policy order.
+    #[default]
+    None,
+    /// Evicted only when nothing else is left, until it lapses (ms from commit).
+    Soft {
+        /// Lifetime from commit, milliseconds.
+        ttl_ms: u64,
+    },
+    /// Never evicted.
+    Hard,
+}
+
+/// How a put wants to be placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutConfig {
+    /// Replicas wanted, each on another client; fewer clients store fewer.
+    pub replica_num: u32,
+    /// Segment names to try first, in order.
+    pub preferred_segments: Vec<String>,
+    /// Pin of the object.
+    pub pin: PinKind,
+    /// Prefer a segment of the writer's own host.
+    pub prefer_local: bool,
+}
+
+/// Why a put of one key did not get room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PutSlot {
+    /// Write these, then end them by rid.
+    Placed(SmallVec<[Replica; 1]>),
+    /// The key is there already.
+    Exists,
+    /// Another put of this key is under way.
+    Busy(String),
+    /// No room now; says what holds the space.
+    Full(String),
+    /// Larger than the segments' full size less pinned and quarantined bytes.
+    TooLarge(String),
+    /// Bad size or a cap of this session.
+    Refused(String),
+}
+
+/// Result of `put_start`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PutStarted {
+    /// One slot per key.
+    Now(Vec<PutSlot>),
+    /// Nothing could be placed; the reply comes as [`crate::Effects::woken`].
+    Parked(crate::ids::Ticket),
+}
+
+/// What the writer says of one reservation (all replicas of one key).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Per replica: its bytes are whole.
+    pub replicas: SmallVec<[(Rid, bool); 1]>,
+    /// CRC-32C (Castagnoli) of the whole object.
+    pub crc32c: u32,
+}
+
+/// What became of an ended reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndOutcome {
+    /// Readable from now on.
+    Committed,
+    /// The reservation is no more; nothing was stored.
+    Superseded,
+    /// No replica was good; nothing was stored.
+    Revoked,
+}
+
+/// What a lookup finds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// Size of the object, bytes.
+    pub size: u64,
+    /// CRC-32C of the whole object.
+    pub crc32c: u32,
+    /// Readable replicas only.
+    pub replicas: SmallVec<[Replica; 1]>,
+}
+
+/// What became of a remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RemoveOutcome {
+    /// Unlinked.
+    Removed,
+    /// Was not there.
+    Missing,
+    /// Looked up a moment ago, and `force` was not given.
+    Protected,
+    /// A put of it is under way.
+    Busy,
+}
+
+/// A segment as its owner mounts it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentSpec {
+    /// UUID of the memory.
+    pub uuid: SegmentUuid,
+    /// Name that `preferred_segments` uses.
+    pub name: String,
+    /// Size, bytes; whole granules count.
+    pub bytes: u64,
+    /// How peers reach it: the shell's business, kept verbatim.
+    pub endpoint: Vec<u8>,
+}
+
+/// Who a session is: enough to place on its host and to know it again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionSpec {
+    /// Shown by whoever attaches to or resumes the session; random, from the shell.
+    pub secret: u64,
+    /// "host:port" name of the client.
+    pub name: String,
+    /// Boot id of its host, or empty: sessions with the same one share a host.
+    pub boot_id: Vec<u8>,
+    /// Process identity for proofs: the shell's business, kept verbatim.
+    pub process: Vec<u8>,
+}
+
+/// Why an operation was refused as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Refused {
+    /// No such session, or it is over.
+    #[error("session {0} is unknown or over; set up again")]
+    UnknownSession(u64),
+    /// The secret does not match.
+    #[error("wrong secret for session {0}")]
+    WrongSecret(u64),
+    /// A UUID that is Gone is never mounted again.
+    #[error("segment {0:02x?} is gone for good; give its memory back and mount a new one")]
+    SegmentGone([u8; 16]),
+    /// Mounted already by another session.
+    #[error("segment {0:02x?} is mounted by session {1}")]
+    SegmentTaken([u8; 16], u64),
+    /// A size that makes no sense.
+    #[error("segment of {0} bytes; the smallest is one granule of 1024 bytes")]
+    SegmentSize(u64),
+    /// The sequence was answered and its reply forgotten.
+    #[error("sequence {sequence} is below {answered_below}, which this client said it has answers for")]
+    Forgotten {
+        /// The sequence of the request.
+        sequence: u64,
+        /// What the session has acknowledged.
+        answered_below: u64,
+    },
+    /// Too many unanswered mutations.
+    #[error("session {0} has {1} unanswered mutations, the limit is {2}")]
+    TooManyUnanswered(u64, usize, usize),
+}
+
+/// A remembered reply to a mutation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Remembered {
+    /// Of `put_start`.
+    PutStart(Vec<PutSlot>),
+    /// Of `put_end`.
+    PutEnd(Vec<EndOutcome>),
+    /// Of `pin`.
+    Pin(Vec<Option<Found>>),
+    /// Of `remove`.
+    Remove(Vec<RemoveOutcome>),
+    /// Of `remove_all`: number removed.
+    RemoveAll(u64),
+    /// Of `mount`.
+    Mount(SegmentNo),
+    /// Of abort, unpin, unmount.
+    Done,
+    /// It was refused.
+    Refused(Refused),
+}

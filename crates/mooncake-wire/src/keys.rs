@@ -1,0 +1,100 @@
+//! Keys of a batch as one blob and a list of lengths.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::message::Keys;
+
+/// Longest key, bytes. Engines use 100 to 250.
+pub const MAX_KEY: usize = 64 << 10;
+
+/// Most keys in one batch.
+pub const MAX_BATCH: usize = 1 << 20;
+
+/// Why a batch of keys was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeysError {
+    /// The message has no keys field.
+    #[error("request names no keys")]
+    Missing,
+    /// Lengths and blob disagree.
+    #[error("key lengths sum to {lengths} bytes, the blob has {blob}")]
+    Mismatch {
+        /// Sum of the lengths, bytes.
+        lengths: u64,
+        /// Length of the blob, bytes.
+        blob: u64,
+    },
+    /// A key is empty or too long.
+    #[error("key {index} has {length} bytes; keys have 1 to {MAX_KEY}")]
+    Length {
+        /// Position in the batch.
+        index: usize,
+        /// Its length, bytes.
+        length: usize,
+    },
+    /// Too many keys.
+    #[error("batch of {count} keys, the limit is {MAX_BATCH}")]
+    TooMany {
+        /// Keys in the batch.
+        count: usize,
+    },
+}
+
+/// Packs keys for a request.
+pub fn pack_keys<K: AsRef<[u8]>>(keys: &[K]) -> Keys {
+    let mut blob = BytesMut::with_capacity(keys.iter().map(|k| k.as_ref().len()).sum());
+    let mut lengths = Vec::with_capacity(keys.len());
+    for key in keys {
+        blob.extend_from_slice(key.as_ref());
+        lengths.push(key.as_ref().len() as u32);
+    }
+    Keys { blob: blob.freeze(), lengths }
+}
+
+/// Checks a batch and yields its keys as slices of the blob.
+pub fn unpack_keys(keys: &Option<Keys>) -> Result<impl ExactSizeIterator<Item = &[u8]> + Clone, KeysError> {
+    let keys = keys.as_ref().ok_or(KeysError::Missing)?;
+    if keys.lengths.len() > MAX_BATCH {
+        return Err(KeysError::TooMany { count: keys.lengths.len() });
+    }
+    let mut sum = 0;
+    for (index, &length) in keys.lengths.iter().enumerate() {
+        if length == 0 || length as usize > MAX_KEY {
+            return Err(KeysError::Length { index, length: length as usize });
+        }
+        sum += u64::from(length);
+    }
+    if sum != keys.blob.len() as u64 {
+        return Err(KeysError::Mismatch { lengths: sum, blob: keys.blob.len() as u64 });
+    }
+    let mut start = 0;
+    let blob: &Bytes = &keys.blob;
+    Ok(keys.lengths.iter().map(move |&length| {
+        let key = &blob[start..start + length as usize];
+        start += length as usize;
+        key
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_come_back_as_they_went() {
+        let keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"/@:\0\xff".to_vec(), vec![7; MAX_KEY]];
+        let packed = Some(pack_keys(&keys));
+        let got: Vec<Vec<u8>> = unpack_keys(&packed).unwrap().map(<[u8]>::to_vec).collect();
+        assert_eq!(got, keys);
+    }
+
+    #[test]
+    fn lengths_that_lie_are_refused() {
+        for lengths in [vec![1, 1, 1], vec![u32::MAX], vec![0, 2], vec![3]] {
+            let keys = Some(Keys { blob: Bytes::from_static(b"ab"), lengths });
+            assert!(unpack_keys(&keys).is_err());
+        }
+        assert!(unpack_keys(&None).is_err());
+    }
+}

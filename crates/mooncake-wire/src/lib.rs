@@ -1,0 +1,20 @@
+//! The control protocol between clients and the master: messages, framing and
+//! the connection preface. It knows what travels, not what it does.
+//!
+//! Every byte string decodes to [`bytes::Bytes`], a slice of the frame that
+//! carried it, so that a batch of keys costs no allocation per key.
+#![forbid(unsafe_code)]
+
+mod frame;
+mod keys;
+mod preface;
+
+pub use frame::{FrameError, FrameReader, MAX_FRAME, MAX_HELLO_FRAME, encode_frame, read_frame, write_frame};
+pub use keys::{KeysError, MAX_BATCH, MAX_KEY, pack_keys, unpack_keys};
+pub use preface::{CONTROL_PREFACE, LANE_PREFACE, PREFACE_LEN, VERSION};
+
+/// The messages, generated from `proto/control.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod message {
+    include!(concat!(env!("OUT_DIR"), "/mooncake.control.v1.rs"));
+}
