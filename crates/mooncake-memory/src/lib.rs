@@ -1,1 +1,46 @@
-//! Placeholder.
+//! Sealed shared-memory segments, stamps, verified copies and process proofs.
+//!
+//! A segment is a sealed memfd of its owner with a control memfd beside it that
+//! holds one 8-byte stamp per [`GRANULE`]. Whoever has both descriptors maps
+//! them once ([`Mapping`]) and copies directly; the stamps decide afterwards
+//! whether a copy is the object that was asked for. This is the one crate of
+//! the tree (besides the FFI edges) with `unsafe` in it: everything that is
+//! shared with other processes, or that belongs to a caller we cannot trust to
+//! keep it mapped, is touched here and nowhere else.
+
+mod checksum;
+mod error;
+mod fd_passing;
+mod foreign;
+mod fork;
+mod kernel;
+mod layout;
+mod limits;
+mod mapped;
+mod mapping;
+mod memfd;
+#[doc(hidden)]
+pub mod order;
+mod piece;
+mod process;
+mod registry;
+mod segment;
+mod socket_io;
+mod stamps;
+mod view;
+
+pub use checksum::{crc32c, crc32c_append, crc32c_combine};
+pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
+pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
+pub use fork::{Guarded, forked, watch_forks};
+pub use layout::GRANULE;
+pub use mapping::{Expect, Mapping, Verify};
+pub use piece::{
+    ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
+    total_of_targets,
+};
+pub use process::{Liveness, ProcessIdentity, boot_id, has_exited};
+pub use registry::Registry;
+pub use segment::{SegmentMemory, SegmentOptions};
+pub use socket_io::{recv_targets, send_sources};
+pub use view::MappedView;

@@ -1,0 +1,82 @@
+//! Descriptors over Unix sockets, and who is at the other end.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+
+/// Most descriptors in one message.
+const MAX_FDS: usize = 4;
+
+/// Linux 6.5; the C library may be older.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Credentials of a Unix socket's peer when it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id as seen from here; 0 if it lives in a namespace not visible here.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// `SO_PEERCRED`.
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<PeerCredentials> {
+    let raw = option::<libc::ucred>(socket.as_fd(), libc::SO_PEERCRED)?;
+    Ok(PeerCredentials { pid: raw.pid as u32, uid: raw.uid, gid: raw.gid })
+}
+
+/// `SO_PEERPIDFD`: a pidfd of the very process that connected, free of pid
+/// recycling. `ENOPROTOOPT` before Linux 6.5.
+pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let raw = option::<RawFd>(socket.as_fd(), SO_PEERPIDFD)?;
+    // SAFETY: a descriptor that the kernel just made for this call.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// One `sendmsg` of bytes (at least one) with up to four descriptors attached to the first.
+pub fn send_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if bytes.is_empty() || !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        let what = format!("{} descriptors with {} bytes in one message", fds.len(), bytes.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// One `recvmsg`; descriptors that came along are appended, close-on-exec.
+pub fn recv_fds(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            fds.extend(passed);
+        }
+    }
+    Ok(received.bytes)
+}
+
+fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel stores at most `len` bytes at `value`.
+    let rc = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, value.as_mut_ptr().cast(), &raw mut len)
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if len as usize != size_of::<T>() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("socket option {name} has {len} bytes")));
+    }
+    // SAFETY: all of it was stored, and every option read here is plain numbers.
+    Ok(unsafe { value.assume_init() })
+}

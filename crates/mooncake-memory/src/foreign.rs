@@ -1,0 +1,110 @@
+//! Memory that may not be there.
+//!
+//! A pointer from a caller in another language may be stale, or never have been
+//! host memory. Copying through it with plain loads would end the process with
+//! a signal; the kernel answers `EFAULT` instead.
+
+use std::io;
+
+use crate::error::CopyError;
+use crate::layout::PAGE;
+
+/// Bytes per step through the kernel.
+pub(crate) const BOUNCE: usize = 16 * 1024;
+
+/// Copies from foreign memory into ours.
+pub(crate) fn read(from: *const u8, into: &mut [u8]) -> Result<(), CopyError> {
+    let len = into.len();
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: len };
+    transfer(from.addr(), local, |local, remote| {
+        // SAFETY: the local range is exclusively borrowed; the kernel checks the remote one.
+        unsafe { libc::process_vm_readv(own_pid(), local, 1, remote, 1, 0) }
+    })
+}
+
+/// Copies ours into foreign memory.
+pub(crate) fn write(from: &[u8], into: *mut u8) -> Result<(), CopyError> {
+    let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    transfer(into.addr(), local, |local, remote| {
+        // SAFETY: the local range is only read; the kernel checks the remote one, which the maker of the
+        // `ForeignRange` gave away.
+        unsafe { libc::process_vm_writev(own_pid(), local, 1, remote, 1, 0) }
+    })
+}
+
+fn transfer(
+    addr: usize,
+    local: libc::iovec,
+    call: impl Fn(*const libc::iovec, *const libc::iovec) -> libc::ssize_t,
+) -> Result<(), CopyError> {
+    let len = local.iov_len;
+    let mut done = 0;
+    while done < len {
+        let ours = libc::iovec { iov_base: local.iov_base.wrapping_byte_add(done), iov_len: len - done };
+        let theirs =
+            libc::iovec { iov_base: std::ptr::without_provenance_mut(addr.wrapping_add(done)), iov_len: len - done };
+        match call(&raw const ours, &raw const theirs) {
+            copied if copied > 0 => done += copied as usize,
+            0 => return Err(CopyError::Fault { addr, len }),
+            _ => {
+                let source = io::Error::last_os_error();
+                match source.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EFAULT | libc::EINVAL) => return Err(CopyError::Fault { addr, len }),
+                    // A seccomp filter, or a kernel without the call.
+                    _ => return Err(CopyError::Unchecked { addr, source }),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn own_pid() -> libc::pid_t {
+    // SAFETY: always succeeds.
+    unsafe { libc::getpid() }
+}
+
+/// Whether all pages of a range are mapped at this moment. `msync(MS_ASYNC)`
+/// only walks the list of mappings: unlike `mincore` it costs the same for any
+/// length.
+pub(crate) fn check_mapped(addr: usize, len: usize) -> Result<(), CopyError> {
+    if len == 0 {
+        return Ok(());
+    }
+    let fault = CopyError::Fault { addr, len };
+    let page = PAGE as usize;
+    let start = addr & !(page - 1);
+    let Some(end) = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)) else { return Err(fault) };
+    // SAFETY: nothing is changed; the kernel checks the range.
+    let rc = unsafe { libc::msync(std::ptr::without_provenance_mut(start), end - start, libc::MS_ASYNC) };
+    if rc == 0 { Ok(()) } else { Err(fault) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_copied_both_ways() {
+        let source: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
+        let mut copy = vec![0; source.len()];
+        read(source.as_ptr(), &mut copy).unwrap();
+        assert_eq!(copy, source);
+        let mut back = vec![0; source.len()];
+        write(&copy, back.as_mut_ptr()).unwrap();
+        assert_eq!(back, source);
+        check_mapped(source.as_ptr().addr(), source.len()).unwrap();
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_and_no_signal() {
+        let mut bytes = [1; 64];
+        for addr in [8, usize::MAX - 100, 1 << 60] {
+            let ptr = std::ptr::without_provenance_mut::<u8>(addr);
+            assert!(matches!(read(ptr, &mut bytes), Err(CopyError::Fault { .. })), "{addr:#x}");
+            assert!(matches!(write(&bytes, ptr), Err(CopyError::Fault { .. })), "{addr:#x}");
+            assert!(matches!(check_mapped(addr, 64), Err(CopyError::Fault { .. })), "{addr:#x}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Copies that compute a CRC-32C on the way.
+//!
+//! Source bytes are loaded once: what is stored and what is summed are the same
+//! register, so a checksum is of exactly the bytes that arrived even when
+//! somebody else stores to the source meanwhile.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+/// How a copy stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stores {
+    /// Through the caches.
+    Plain,
+    /// Past the caches. Only [`crate::order::fence_stores`] orders these.
+    Streaming,
+}
+
+/// Bytes per step where copying and summing are two passes: small enough to stay in the first-level cache.
+const STEP: usize = 16 * 1024;
+
+/// CRC-32C of what `crc` covers followed by `len` bytes at `src`.
+///
+/// # Safety
+/// `src` is readable for `len` bytes. Others may store to it meanwhile; then
+/// the result is that of some mixture.
+pub(crate) unsafe fn checksum(crc: u32, src: *const u8, len: usize) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if let Some(level) = x86::level() {
+        // SAFETY: the level was detected; the caller vouches for the memory.
+        return !unsafe { x86::checksum(level, !crc, src, len) };
+    }
+    // SAFETY: the caller vouches for the memory.
+    unsafe { checksum_portable(crc, src, len) }
+}
+
+/// Copies `len` bytes and returns the CRC-32C of what `crc` covers followed by them.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
+pub(crate) unsafe fn copy_and_checksum(crc: u32, src: *const u8, dst: *mut u8, len: usize, stores: Stores) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if let Some(level) = x86::level() {
+        // SAFETY: the level was detected; the caller vouches for the memory.
+        return !unsafe { x86::copy_and_checksum(level, !crc, src, dst, len, stores) };
+    }
+    let _ = stores;
+    // SAFETY: the caller vouches for the memory.
+    unsafe { copy_and_checksum_portable(crc, src, dst, len) }
+}
+
+/// # Safety
+/// As [`checksum`].
+unsafe fn checksum_portable(crc: u32, src: *const u8, len: usize) -> u32 {
+    let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    // SAFETY: readable by the caller's word.
+    digest.update(unsafe { std::slice::from_raw_parts(src, len) });
+    digest.finalize() as u32
+}
+
+/// Copies a step, then sums the copy, which nobody else stores to on the way to a reader.
+///
+/// # Safety
+/// As [`copy_and_checksum`].
+unsafe fn copy_and_checksum_portable(mut crc: u32, src: *const u8, dst: *mut u8, len: usize) -> u32 {
+    let mut done = 0;
+    while done < len {
+        let step = STEP.min(len - done);
+        // SAFETY: `done + step <= len`, inside both ranges.
+        unsafe {
+            std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), step);
+            crc = checksum_portable(crc, dst.add(done), step);
+        }
+        done += step;
+    }
+    crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+    }
+
+    #[test]
+    fn copies_of_every_length_and_alignment_are_exact_and_summed() {
+        let source = pattern(5000);
+        for len in (0..700).chain([1023, 1024, 1025, 4096, 4500]) {
+            for (from, to) in [(0, 0), (1, 0), (0, 3), (13, 63), (64, 64)] {
+                for stores in [Stores::Plain, Stores::Streaming] {
+                    let mut target = vec![0xa5_u8; len + 200];
+                    // SAFETY: both ranges lie inside their vectors.
+                    let crc = unsafe {
+                        copy_and_checksum(7, source.as_ptr().add(from), target.as_mut_ptr().add(to), len, stores)
+                    };
+                    crate::order::fence_stores();
+                    assert_eq!(target[to..to + len], source[from..from + len]);
+                    assert!(target[..to].iter().chain(&target[to + len..]).all(|&byte| byte == 0xa5));
+                    // SAFETY: inside the vector.
+                    let expected = unsafe { checksum_portable(7, source.as_ptr().add(from), len) };
+                    assert_eq!(crc, expected, "len {len} from {from} to {to}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_portable_path_agrees() {
+        let source = pattern(100_000);
+        let mut target = vec![0; 100_000];
+        // SAFETY: both vectors have that length.
+        let (portable, fast) = unsafe {
+            (
+                copy_and_checksum_portable(0, source.as_ptr(), target.as_mut_ptr(), source.len()),
+                checksum(0, source.as_ptr(), source.len()),
+            )
+        };
+        assert_eq!(portable, fast);
+        assert_eq!(source, target);
+    }
+}

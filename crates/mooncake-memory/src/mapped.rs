@@ -1,0 +1,90 @@
+//! A whole file in the address space.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::error::MemoryError;
+use crate::fork::forked;
+
+/// One `mmap` of a sealed file, shared with other processes: its bytes change at
+/// any time, so nothing but raw pointers and atomics ever refers to them.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory; every access to it is a raw copy or an atomic, and says what it needs.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps all of a file. It stays out of core dumps, and a writable one out of forked children.
+    pub fn new(fd: BorrowedFd<'_>, len: u64, writable: bool) -> Result<Self, MemoryError> {
+        let len = usize::try_from(len)
+            .map_err(|_| MemoryError::InvalidSize { bytes: len, reason: "larger than the address space" })?;
+        let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) };
+        let base = base.map_err(|errno| MemoryError::os("mmap of a segment")(errno.into()))?;
+        let base = NonNull::new(base.cast()).expect("mmap never gives page 0");
+        let mapped = Self { base, len };
+        mapped.advise_all(Advice::LinuxDontDump, "MADV_DONTDUMP")?;
+        if writable {
+            mapped.advise_all(Advice::LinuxDontFork, "MADV_DONTFORK")?;
+        }
+        // Only where the host's policy lets applications choose; elsewhere it has no effect.
+        let _ = mapped.advise_all(Advice::LinuxHugepage, "MADV_HUGEPAGE");
+        Ok(mapped)
+    }
+
+    /// First byte.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Fills the page tables of a range, making pages where there are none. The
+    /// kernel's error for memory that it cannot provide, in place of a signal
+    /// at the first access.
+    pub fn populate(&self, start: u64, end: u64, writable: bool) -> io::Result<()> {
+        assert!(start <= end && end <= self.len(), "{start}..{end} of {} bytes", self.len);
+        if start == end {
+            return Ok(());
+        }
+        let advice = if writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        loop {
+            // SAFETY: inside the mapping; contents do not change.
+            match unsafe { madvise(self.base().add(start as usize).cast(), (end - start) as usize, advice) } {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                // Before Linux 5.14: the first accesses make the pages.
+                Err(rustix::io::Errno::INVAL) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn advise_all(&self, advice: Advice, what: &'static str) -> Result<(), MemoryError> {
+        // SAFETY: the whole of a mapping of ours; none of the advices used changes contents.
+        unsafe { madvise(self.base().cast(), self.len, advice) }.map_err(|errno| MemoryError::os(what)(errno.into()))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // In a forked child the range may be somebody else's.
+        if !forked() {
+            // SAFETY: mapped by `new` and referred to by nobody any more.
+            let _ = unsafe { munmap(self.base().cast(), self.len) };
+        }
+    }
+}

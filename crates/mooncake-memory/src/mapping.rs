@@ -1,0 +1,412 @@
+//! A mapped segment.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::error::{CopyError, MemoryError, ReadError};
+use crate::fork::{Guarded, forked};
+use crate::kernel::{self, Stores};
+use crate::layout::{self, HEADER_LEN, Header, PAGE, STAMPS_AT};
+use crate::mapped::Mapped;
+use crate::order::{fence_loads, fence_stores, read_in_order, write_in_order};
+use crate::piece::{Source, Target, total_of_sources, total_of_targets};
+use crate::view::MappedView;
+use crate::{memfd, stamps};
+
+/// Page tables are filled in blocks of this many bytes at their first use: enough
+/// for the system call not to matter, little enough for a first small read not
+/// to wait for milliseconds.
+const BLOCK: u64 = 256 << 10;
+
+/// From this size on a write goes past the caches: it would only push out what is in them.
+const STREAM_FROM: u64 = 256 << 10;
+
+/// What a peer announced about a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expect {
+    /// Name of the memory.
+    pub uuid: [u8; 16],
+    /// Size of the data memory.
+    pub bytes: u64,
+}
+
+/// What a read checks besides the stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verify {
+    /// Nothing; the checksum is not computed and 0 is returned.
+    Skip,
+    /// Nothing; the checksum is computed and returned.
+    Compute,
+    /// The CRC-32C of the bytes is this.
+    Crc(u32),
+}
+
+/// One view of a segment's data and control memory, read-only or writable.
+///
+/// Other processes store to the same memory at any time. Nothing here depends on
+/// their not doing so but the contents of a [`MappedView`], which a pin protects.
+#[derive(Debug)]
+pub struct Mapping {
+    uuid: [u8; 16],
+    writable: bool,
+    data: Mapped,
+    control: Mapped,
+    data_fd: Guarded<OwnedFd>,
+    control_fd: Guarded<OwnedFd>,
+    /// One bit per block whose page tables are full.
+    filled: Box<[AtomicU64]>,
+    given_back: AtomicBool,
+}
+
+impl Mapping {
+    /// Maps a segment by its two descriptors, after a look at their seals and
+    /// sizes, and checks the name that the memory itself carries.
+    pub fn map(data: OwnedFd, control: OwnedFd, expect: Expect, writable: bool) -> Result<Self, MemoryError> {
+        if forked() {
+            return Err(MemoryError::Forked);
+        }
+        memfd::check(data.as_fd(), "data", expect.bytes)?;
+        memfd::check(control.as_fd(), "control", layout::control_bytes(expect.bytes))?;
+        let control_map = Mapped::new(control.as_fd(), layout::control_bytes(expect.bytes), writable)?;
+        check_header(&control_map, expect)?;
+        let data_map = Mapped::new(data.as_fd(), expect.bytes, writable)?;
+        let blocks = expect.bytes.div_ceil(BLOCK);
+        Ok(Self {
+            uuid: expect.uuid,
+            writable,
+            data: data_map,
+            control: control_map,
+            data_fd: Guarded::new(data),
+            control_fd: Guarded::new(control),
+            filled: (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            given_back: AtomicBool::new(false),
+        })
+    }
+
+    /// Another mapping of the same memory: a reader's first put needs a writable one.
+    pub fn remap(&self, writable: bool) -> Result<Self, MemoryError> {
+        if forked() {
+            return Err(MemoryError::Forked);
+        }
+        let expect = Expect { uuid: self.uuid, bytes: self.bytes() };
+        Self::map(memfd::duplicate(&*self.data_fd)?, memfd::duplicate(&*self.control_fd)?, expect, writable)
+    }
+
+    /// Name of the memory.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// Size of the data memory.
+    pub fn bytes(&self) -> u64 {
+        self.data.len()
+    }
+
+    /// Whether bytes can be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Descriptor of the data memory.
+    pub fn data_fd(&self) -> BorrowedFd<'_> {
+        self.data_fd.as_fd()
+    }
+
+    /// Descriptor of the control memory.
+    pub fn control_fd(&self) -> BorrowedFd<'_> {
+        self.control_fd.as_fd()
+    }
+
+    /// Writes an object: stamps, fence, bytes, fence. Returns the CRC-32C of
+    /// exactly the bytes written.
+    ///
+    /// For several threads: one [`Mapping::stamp`] of the whole extent, then
+    /// [`Mapping::write_bytes`] in each.
+    pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
+        let len = total_of_sources(parts);
+        let stamps = self.stamps_to_write(offset, len)?;
+        self.fill(offset, len)?;
+        write_in_order(|| stamps::store(stamps, rid), fence_stores, || self.store_parts(offset, parts, len))
+    }
+
+    /// Writes bytes into an extent that carries the writer's stamps already, and
+    /// ends with the fence.
+    pub fn write_bytes(&self, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
+        let len = total_of_sources(parts);
+        self.stamps_to_write(offset, len)?;
+        self.fill(offset, len)?;
+        let result = self.store_parts(offset, parts, len);
+        fence_stores();
+        result
+    }
+
+    /// Reads bytes of an object: the bytes, fence, the stamps of the granules
+    /// that they lie in. Fills all parts, from any byte of the extent on.
+    pub fn read(&self, rid: u64, offset: u64, parts: &mut [Target<'_>], verify: Verify) -> Result<u32, ReadError> {
+        let len = total_of_targets(parts);
+        let stamps = self.stamps(offset, len)?;
+        self.fill_for(rid, offset, len)?;
+        let load = || self.load_parts(offset, parts, verify != Verify::Skip);
+        let (copied, other) = read_in_order(load, fence_loads, || stamps::first_other(stamps, rid));
+        judge(rid, copied?, other, verify)
+    }
+
+    /// A view of the bytes of a pinned object, verified once, in place.
+    ///
+    /// Its contents are promised for as long as the pin is held. In an owner's
+    /// own process, take it from [`crate::SegmentMemory::view_mapping`].
+    pub fn view(self: &Arc<Self>, rid: u64, offset: u64, len: u64, verify: Verify) -> Result<MappedView, ReadError> {
+        let stamps = self.stamps(offset, len)?;
+        self.fill_for(rid, offset, len)?;
+        let sum = || if verify == Verify::Skip { 0 } else { self.sum(offset, len) };
+        let (crc, other) = read_in_order(sum, fence_loads, || stamps::first_other(stamps, rid));
+        judge(rid, crc, other, verify)?;
+        Ok(MappedView::new(Arc::clone(self), offset, len))
+    }
+
+    /// CRC-32C of bytes in place.
+    pub fn crc(&self, offset: u64, len: u64) -> Result<u32, CopyError> {
+        self.check(offset, len)?;
+        self.fill(offset, len)?;
+        Ok(self.sum(offset, len))
+    }
+
+    /// Stamps an extent, for mapped writers, with the fence after it.
+    pub fn stamp(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
+        stamps::store(self.stamps_to_write(offset, len)?, rid);
+        fence_stores();
+        Ok(())
+    }
+
+    /// Stamps an extent for a remote writer, unless any of it carries a newer
+    /// stamp, tombstones included: [`CopyError::Superseded`]. Atomic against
+    /// [`Mapping::tombstone`] granule by granule: a fence that follows sees
+    /// either no such write, or one that the caller had entered as in flight
+    /// before it called this.
+    pub fn stamp_if_newest(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
+        let stamps = self.stamps_to_write(offset, len)?;
+        if self.given_back.load(Ordering::Acquire) {
+            return Err(CopyError::Superseded { rid, found: stamps::GIVEN_BACK });
+        }
+        stamps::raise(stamps, rid).map_err(|found| CopyError::Superseded { rid, found })
+    }
+
+    /// The fence of a reader, then whether every granule carries the rid: after
+    /// bytes were taken by other means than [`Mapping::read`].
+    pub fn check_stamps(&self, rid: u64, offset: u64, len: u64) -> Result<bool, CopyError> {
+        let stamps = self.stamps(offset, len)?;
+        fence_loads();
+        Ok(stamps::first_other(stamps, rid).is_none())
+    }
+
+    /// Highest stamp of an extent.
+    pub fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError> {
+        Ok(stamps::newest(self.stamps(offset, len)?))
+    }
+
+    /// Raises the stamps of an extent to the tombstone of a rid; newer ones stay.
+    pub fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
+        stamps::raise_all(self.stamps_to_write(offset, len)?, rid | 1);
+        Ok(())
+    }
+
+    /// Gives the memory back to the host, all but the extents `(offset, len)` in
+    /// `keep`: tombstones over every stamp, fence, holes. For the owner, or for
+    /// a peer once the owner is proven gone; a read-only mapping can do it too.
+    /// Views of kept extents stay as they are, everything else reads as zeros.
+    pub fn give_back(&self, keep: &[(u64, u64)]) -> Result<(), MemoryError> {
+        if forked() {
+            return Err(MemoryError::Forked);
+        }
+        self.given_back.store(true, Ordering::Release);
+        self.bury_stamps().map_err(MemoryError::os("tombstones over a control memfd"))?;
+        fence_stores();
+        let page = memfd::page_bytes(self.data_fd()).map_err(MemoryError::os("fstat of a memfd"))?;
+        let mut kept: Vec<(u64, u64)> =
+            keep.iter().map(|&(offset, len)| (offset, offset.saturating_add(len).min(self.bytes()))).collect();
+        kept.sort_unstable();
+        let mut start = 0;
+        for (offset, end) in kept.into_iter().chain([(self.bytes(), self.bytes())]) {
+            // Pages that a kept extent shares with others stay whole.
+            let (from, to) = (start, offset / page * page);
+            memfd::punch(self.data_fd(), from, to).map_err(MemoryError::os("punching a hole into a data memfd"))?;
+            start = start.max(end.next_multiple_of(page));
+        }
+        // The tombstones have done their work: whoever copies from now on finds 0, which is no rid either.
+        memfd::punch(self.control_fd(), STAMPS_AT, self.control.len())
+            .map_err(MemoryError::os("punching a hole into a control memfd"))
+    }
+
+    /// Address of bytes in the segment, for the kernel or a view. Page tables are full.
+    pub(crate) fn bytes_at(&self, offset: u64, len: u64) -> Result<*mut u8, CopyError> {
+        self.check(offset, len)?;
+        self.fill(offset, len)?;
+        Ok(self.at(offset))
+    }
+
+    /// Makes the pages of a range, and of its stamps, as the owner.
+    pub(crate) fn populate(&self, start: u64, end: u64) -> std::io::Result<()> {
+        self.data.populate(start, end, true)?;
+        let (from, to) = stamp_pages(start, end);
+        self.control.populate(from, to, true)?;
+        (start.div_ceil(BLOCK)..end / BLOCK).for_each(|block| self.mark(block));
+        Ok(())
+    }
+
+    /// Address of a byte in the segment.
+    pub(crate) fn address(&self, offset: u64) -> *const u8 {
+        self.at(offset)
+    }
+
+    fn at(&self, offset: u64) -> *mut u8 {
+        self.data.base().wrapping_add(offset as usize)
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), CopyError> {
+        if forked() {
+            return Err(CopyError::Forked);
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.bytes() => Ok(()),
+            _ => Err(CopyError::OutOfRange { offset, len, bytes: self.bytes() }),
+        }
+    }
+
+    fn stamps(&self, offset: u64, len: u64) -> Result<&[AtomicU64], CopyError> {
+        self.check(offset, len)?;
+        Ok(stamps::of(&self.control, offset, len))
+    }
+
+    fn stamps_to_write(&self, offset: u64, len: u64) -> Result<&[AtomicU64], CopyError> {
+        if self.writable { self.stamps(offset, len) } else { Err(CopyError::ReadOnly) }
+    }
+
+    fn sum(&self, offset: u64, len: u64) -> u32 {
+        // SAFETY: the caller has checked the range; others may store to it, then the sum is of no use and the stamps say so.
+        unsafe { kernel::checksum(0, self.at(offset), len as usize) }
+    }
+
+    fn store_parts(&self, offset: u64, parts: &[Source<'_>], len: u64) -> Result<u32, CopyError> {
+        let stores = if len >= STREAM_FROM { Stores::Streaming } else { Stores::Plain };
+        let mut at = self.at(offset);
+        let mut crc = 0;
+        for part in parts {
+            // SAFETY: the caller has checked that all parts together fit from `offset` on.
+            crc = unsafe { part.store(crc, at, stores) }?;
+            at = at.wrapping_add(part.len);
+        }
+        Ok(crc)
+    }
+
+    fn load_parts(&self, offset: u64, parts: &mut [Target<'_>], sum: bool) -> Result<u32, CopyError> {
+        let mut at = self.at(offset).cast_const();
+        let mut crc = 0;
+        for part in parts {
+            // SAFETY: the caller has checked that all parts together lie from `offset` on.
+            crc = unsafe { part.load(crc, at, sum) }?;
+            at = at.wrapping_add(part.len);
+        }
+        Ok(crc)
+    }
+
+    /// Prepares a read. An extent that is stale already is not worth copying,
+    /// and if its memory was given back a load would make new pages. What is
+    /// read afterwards is judged by the stamps afterwards all the same.
+    fn fill_for(&self, rid: u64, offset: u64, len: u64) -> Result<(), ReadError> {
+        if let Some(found) = stamps::first_other(stamps::of(&self.control, offset, len), rid) {
+            return Err(ReadError::Stale { rid, found });
+        }
+        Ok(self.fill(offset, len)?)
+    }
+
+    /// Fills the page tables of all blocks that a range touches. Handed out
+    /// extents lie in memory that the owner has populated, so this makes no new
+    /// pages but in the owner's last block.
+    fn fill(&self, offset: u64, len: u64) -> Result<(), CopyError> {
+        let (mut block, end) = blocks(offset, len);
+        while block < end {
+            if self.has(block) {
+                block += 1;
+                continue;
+            }
+            let first = block;
+            while block < end && !self.has(block) {
+                block += 1;
+            }
+            self.fill_blocks(first, block).map_err(|source| CopyError::Populate { offset: first * BLOCK, source })?;
+        }
+        Ok(())
+    }
+
+    fn fill_blocks(&self, first: u64, end: u64) -> std::io::Result<()> {
+        let (from, to) = (first * BLOCK, (end * BLOCK).min(self.bytes()));
+        self.data.populate(from, to, self.writable)?;
+        let (stamps_from, stamps_to) = stamp_pages(from, to);
+        self.control.populate(stamps_from, stamps_to, self.writable)?;
+        (first..end).for_each(|block| self.mark(block));
+        Ok(())
+    }
+
+    fn has(&self, block: u64) -> bool {
+        self.filled[(block / 64) as usize].load(Ordering::Relaxed) & 1 << (block % 64) != 0
+    }
+
+    fn mark(&self, block: u64) {
+        self.filled[(block / 64) as usize].fetch_or(1 << (block % 64), Ordering::Relaxed);
+    }
+
+    /// A tombstone over every stamp that has a page. By `pwrite`, which needs no writable mapping.
+    fn bury_stamps(&self) -> std::io::Result<()> {
+        let tombstones = vec![0xff_u8; 64 << 10];
+        let mut from = STAMPS_AT;
+        while let Some((start, end)) = memfd::next_data(self.control_fd(), from)? {
+            let mut at = start.max(STAMPS_AT);
+            while at < end {
+                let len = (end - at).min(tombstones.len() as u64);
+                at += rustix::io::pwrite(self.control_fd(), &tombstones[..len as usize], at)? as u64;
+            }
+            from = end;
+        }
+        Ok(())
+    }
+}
+
+/// Blocks `first..end` that a range touches.
+const fn blocks(offset: u64, len: u64) -> (u64, u64) {
+    (offset / BLOCK, (offset + len).div_ceil(BLOCK))
+}
+
+/// Pages of the control memory that hold the stamps of a range.
+fn stamp_pages(start: u64, end: u64) -> (u64, u64) {
+    let (first, last) = layout::granules(start, end - start);
+    let at = |granule: usize| STAMPS_AT + granule as u64 * layout::STAMP;
+    (at(first) / PAGE * PAGE, at(last).next_multiple_of(PAGE))
+}
+
+/// The stamps decide first: bytes of another placement may well have another checksum.
+fn judge(rid: u64, crc: u32, other: Option<u64>, verify: Verify) -> Result<u32, ReadError> {
+    if let Some(found) = other {
+        return Err(ReadError::Stale { rid, found });
+    }
+    match verify {
+        Verify::Crc(expected) if expected != crc => Err(ReadError::Checksum { rid, expected, actual: crc }),
+        _ => Ok(crc),
+    }
+}
+
+fn check_header(control: &Mapped, expect: Expect) -> Result<(), MemoryError> {
+    let mut raw = [0; HEADER_LEN];
+    // SAFETY: the control memory begins with a whole page.
+    unsafe { std::ptr::copy_nonoverlapping(control.base().cast_const(), raw.as_mut_ptr(), HEADER_LEN) };
+    let header = Header::decode(&raw).map_err(|reason| MemoryError::BadHeader { reason })?;
+    if header.uuid != expect.uuid {
+        let (expected, found) = (layout::hex(&expect.uuid), layout::hex(&header.uuid));
+        return Err(MemoryError::WrongUuid { expected, found });
+    }
+    if header.bytes != expect.bytes {
+        let reason = format!("it says {} bytes instead of {}", header.bytes, expect.bytes);
+        return Err(MemoryError::BadHeader { reason });
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Sealed anonymous files.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, SealFlags, SeekFrom, fallocate, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate, memfd_create, seek,
+};
+use rustix::io::Errno;
+
+use crate::error::MemoryError;
+
+/// Nobody can change the size any more, nor take that promise back.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Makes a sealed memfd of that size, readable by its user only.
+pub(crate) fn create(name: &str, bytes: u64, huge_pages: bool) -> Result<OwnedFd, MemoryError> {
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if huge_pages {
+        flags |= MemfdFlags::HUGETLB;
+    }
+    let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before Linux 6.3.
+        Err(Errno::INVAL) => memfd_create(name, flags),
+        made => made,
+    };
+    let fd = fd.map_err(|errno| MemoryError::os("memfd_create")(errno.into()))?;
+    fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(|errno| MemoryError::os("fchmod of a memfd")(errno.into()))?;
+    ftruncate(&fd, bytes).map_err(|errno| MemoryError::os("ftruncate of a memfd")(errno.into()))?;
+    fcntl_add_seals(&fd, SEALS).map_err(|errno| MemoryError::os("sealing a memfd")(errno.into()))?;
+    Ok(fd)
+}
+
+/// Refuses a descriptor whose size could change after this check, or that has another size.
+pub(crate) fn check(fd: BorrowedFd<'_>, which: &'static str, expected: u64) -> Result<(), MemoryError> {
+    // What is no memfd has no seals at all.
+    let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+    if !seals.contains(SEALS) {
+        return Err(MemoryError::NotSealed { which, seals: seals.bits(), needed: SEALS.bits() });
+    }
+    let stat = fstat(fd).map_err(|errno| MemoryError::os("fstat of a memfd")(errno.into()))?;
+    let actual = stat.st_size as u64;
+    if actual != expected {
+        return Err(MemoryError::WrongSize { which, expected, actual });
+    }
+    Ok(())
+}
+
+/// Bytes of one page of the file: more than 4 KiB with huge pages.
+pub(crate) fn page_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(fstat(fd)?.st_blksize as u64)
+}
+
+/// Gives the pages between two offsets back; the size stays.
+pub(crate) fn punch(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
+    if start >= end {
+        return Ok(());
+    }
+    loop {
+        match fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, end - start) {
+            Err(Errno::INTR) => {}
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// Next run of bytes with pages at or after an offset.
+pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64, u64)>> {
+    // The offset of the shared file description moves, which nobody uses.
+    match seek(fd, SeekFrom::Data(from)) {
+        Ok(start) => Ok(Some((start, seek(fd, SeekFrom::Hole(start))?))),
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Another descriptor of the same file.
+pub(crate) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, MemoryError> {
+    fd.as_fd().try_clone_to_owned().map_err(MemoryError::os("duplicating a descriptor"))
+}

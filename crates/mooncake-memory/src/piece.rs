@@ -1,0 +1,318 @@
+//! Pieces of a caller's memory: what a put reads from and a get writes to.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use crate::error::CopyError;
+use crate::foreign::{self, BOUNCE};
+use crate::kernel::{self, Stores};
+use crate::registry::Registry;
+
+/// A range of memory known by address only, as FFI callers give it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForeignRange {
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
+}
+
+impl ForeignRange {
+    /// Takes an address and a length at the caller's word.
+    ///
+    /// The memory need not be mapped: what is not is reported as
+    /// [`CopyError::Fault`] when it is used.
+    ///
+    /// # Safety
+    /// Whatever of the range *is* mapped must be memory that this library may
+    /// read, and write where the range is used as a [`Target`], for as long as
+    /// the range is used or registered: no Rust object lives there that is
+    /// borrowed elsewhere, and nobody unmaps it during a call that uses it.
+    pub const unsafe fn new(addr: usize, len: usize) -> Self {
+        Self { addr, len }
+    }
+
+    /// First byte's address.
+    pub const fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes at all.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// How the memory of a piece may be touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Borrowed from Rust: always valid.
+    Safe,
+    /// Inside a registered range: checked for a mapping, then direct.
+    Registered,
+    /// Through the kernel only.
+    Unknown,
+}
+
+/// A piece of memory to read from. An object is the concatenation of pieces.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a> {
+    pub(crate) ptr: *const u8,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a source only reads; borrowed memory is shared, foreign memory is the caller's word.
+unsafe impl Send for Source<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Source<'_> {}
+
+impl<'a> Source<'a> {
+    /// A piece of borrowed memory.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { ptr: bytes.as_ptr(), len: bytes.len(), access: Access::Safe, memory: PhantomData }
+    }
+
+    /// A piece of foreign memory: copied directly if it lies in a registered
+    /// range, fault-safely through the kernel otherwise.
+    pub fn foreign(range: ForeignRange, registry: &Registry) -> Source<'static> {
+        let access = if registry.contains(range.addr, range.len) { Access::Registered } else { Access::Unknown };
+        Source { ptr: std::ptr::with_exposed_provenance(range.addr), len: range.len, access, memory: PhantomData }
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes at all.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes up to `mid` and those from it on. Panics if `mid > len`.
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        assert!(mid <= self.len, "split at {mid} of a piece of {} bytes", self.len);
+        (Self { len: mid, ..self }, Self { ptr: self.ptr.wrapping_add(mid), len: self.len - mid, ..self })
+    }
+}
+
+impl Source<'_> {
+    /// Copies the piece to `to` and continues `crc` over exactly what was copied.
+    ///
+    /// # Safety
+    /// `to` is writable for the piece's length and does not overlap it.
+    pub(crate) unsafe fn store(&self, mut crc: u32, to: *mut u8, stores: Stores) -> Result<u32, CopyError> {
+        if self.access == Access::Unknown {
+            let mut bounce = [0; BOUNCE];
+            let mut done = 0;
+            while done < self.len {
+                let step = BOUNCE.min(self.len - done);
+                foreign::read(self.ptr.wrapping_add(done), &mut bounce[..step])?;
+                // SAFETY: `done + step` bytes of the target are the caller's word.
+                crc = unsafe { kernel::copy_and_checksum(crc, bounce.as_ptr(), to.add(done), step, stores) };
+                done += step;
+            }
+            return Ok(crc);
+        }
+        if self.access == Access::Registered {
+            foreign::check_mapped(self.ptr.addr(), self.len)?;
+        }
+        // SAFETY: the source is borrowed, or registered and mapped at this moment; the target is the caller's word.
+        Ok(unsafe { kernel::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
+    }
+}
+
+/// A piece of memory to write to. An object is the concatenation of pieces.
+#[derive(Debug)]
+pub struct Target<'a> {
+    pub(crate) ptr: *mut u8,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a target is an exclusive borrow, or foreign memory at the caller's word.
+unsafe impl Send for Target<'_> {}
+
+impl<'a> Target<'a> {
+    /// A piece of borrowed memory.
+    pub const fn new(bytes: &'a mut [u8]) -> Self {
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), access: Access::Safe, memory: PhantomData }
+    }
+
+    /// A piece of borrowed memory that holds nothing yet. After a successful
+    /// read every byte of it is initialised.
+    pub const fn uninit(bytes: &'a mut [MaybeUninit<u8>]) -> Self {
+        Self { ptr: bytes.as_mut_ptr().cast(), len: bytes.len(), access: Access::Safe, memory: PhantomData }
+    }
+
+    /// A piece of foreign memory: written directly if it lies in a registered
+    /// writable range, fault-safely through the kernel otherwise.
+    pub fn foreign(range: ForeignRange, registry: &Registry) -> Target<'static> {
+        let access =
+            if registry.contains_writable(range.addr, range.len) { Access::Registered } else { Access::Unknown };
+        Target { ptr: std::ptr::with_exposed_provenance_mut(range.addr), len: range.len, access, memory: PhantomData }
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes at all.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The same piece for a shorter time, so that it can be given away and used again.
+    pub const fn reborrow(&mut self) -> Target<'_> {
+        Target { ptr: self.ptr, len: self.len, access: self.access, memory: PhantomData }
+    }
+
+    /// The bytes up to `mid` and those from it on. Panics if `mid > len`.
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        assert!(mid <= self.len, "split at {mid} of a piece of {} bytes", self.len);
+        let rest = Self { ptr: self.ptr.wrapping_add(mid), len: self.len - mid, ..self };
+        (Self { len: mid, ..rest.same_kind(self.ptr) }, rest)
+    }
+
+    const fn same_kind(&self, ptr: *mut u8) -> Self {
+        Self { ptr, len: 0, access: self.access, memory: PhantomData }
+    }
+}
+
+impl Target<'_> {
+    /// Fills the piece from `from` and continues `crc` over exactly what arrived, if `sum`.
+    ///
+    /// # Safety
+    /// `from` is readable for the piece's length and does not overlap it; others may store to it.
+    pub(crate) unsafe fn load(&mut self, mut crc: u32, from: *const u8, sum: bool) -> Result<u32, CopyError> {
+        if self.access == Access::Unknown {
+            let mut bounce = [0; BOUNCE];
+            let mut done = 0;
+            while done < self.len {
+                let step = BOUNCE.min(self.len - done);
+                // SAFETY: `done + step` bytes of the source are the caller's word.
+                let next =
+                    unsafe { kernel::copy_and_checksum(crc, from.add(done), bounce.as_mut_ptr(), step, Stores::Plain) };
+                crc = if sum { next } else { crc };
+                foreign::write(&bounce[..step], self.ptr.wrapping_add(done))?;
+                done += step;
+            }
+            return Ok(crc);
+        }
+        if self.access == Access::Registered {
+            foreign::check_mapped(self.ptr.addr(), self.len)?;
+        }
+        // SAFETY: the target is borrowed, or registered writable and mapped at this moment; the source is the
+        // caller's word.
+        unsafe {
+            if sum {
+                Ok(kernel::copy_and_checksum(crc, from, self.ptr, self.len, Stores::Plain))
+            } else {
+                std::ptr::copy_nonoverlapping(from, self.ptr, self.len);
+                Ok(crc)
+            }
+        }
+    }
+}
+
+/// Bytes of all pieces together.
+pub fn total_of_sources(parts: &[Source<'_>]) -> u64 {
+    parts.iter().map(|part| part.len as u64).sum()
+}
+
+/// Bytes of all pieces together.
+pub fn total_of_targets(parts: &[Target<'_>]) -> u64 {
+    parts.iter().map(|part| part.len as u64).sum()
+}
+
+/// The pieces that hold the first `at` bytes of the concatenation, and the rest.
+/// Panics if there are not as many.
+pub fn split_sources<'a>(parts: &[Source<'a>], at: u64) -> (Vec<Source<'a>>, Vec<Source<'a>>) {
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut left = at;
+    for part in parts {
+        let (head, tail) = part.split_at(left.min(part.len as u64) as usize);
+        left -= head.len as u64;
+        before.extend((!head.is_empty()).then_some(head));
+        after.extend((!tail.is_empty()).then_some(tail));
+    }
+    assert_eq!(left, 0, "split at {at} beyond the last piece");
+    (before, after)
+}
+
+/// The pieces that take the first `at` bytes of the concatenation, and the rest.
+/// Panics if there are not as many.
+pub fn split_targets<'a>(parts: &'a mut [Target<'_>], at: u64) -> (Vec<Target<'a>>, Vec<Target<'a>>) {
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut left = at;
+    for part in parts {
+        let mid = left.min(part.len as u64) as usize;
+        let (head, tail) = part.reborrow().split_at(mid);
+        left -= head.len as u64;
+        before.extend((!head.is_empty()).then_some(head));
+        after.extend((!tail.is_empty()).then_some(tail));
+    }
+    assert_eq!(left, 0, "split at {at} beyond the last piece");
+    (before, after)
+}
+
+/// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
+pub fn crc_of_sources(crc: u32, parts: &[Source<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
+    let pieces = parts.iter().map(|part| Piece { ptr: part.ptr, len: part.len, access: part.access });
+    crc_of_pieces(crc, pieces, from, to)
+}
+
+/// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
+/// They must have been written before, by [`crate::recv_targets`] for instance.
+pub fn crc_of_targets(crc: u32, parts: &[Target<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
+    let pieces = parts.iter().map(|part| Piece { ptr: part.ptr, len: part.len, access: part.access });
+    crc_of_pieces(crc, pieces, from, to)
+}
+
+/// A range to read, whoever's it is.
+struct Piece {
+    ptr: *const u8,
+    len: usize,
+    access: Access,
+}
+
+fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, to: u64) -> Result<u32, CopyError> {
+    let mut start = 0;
+    for piece in pieces {
+        let end = start + piece.len as u64;
+        let (first, last) = (from.max(start), to.min(end));
+        if first < last {
+            let ptr = piece.ptr.wrapping_add((first - start) as usize);
+            let len = (last - first) as usize;
+            crc = match piece.access {
+                Access::Unknown => {
+                    let mut bounce = [0; BOUNCE];
+                    let mut done = 0;
+                    while done < len {
+                        let step = BOUNCE.min(len - done);
+                        foreign::read(ptr.wrapping_add(done), &mut bounce[..step])?;
+                        crc = crate::crc32c_append(crc, &bounce[..step]);
+                        done += step;
+                    }
+                    crc
+                }
+                Access::Safe | Access::Registered => {
+                    if piece.access == Access::Registered {
+                        foreign::check_mapped(ptr.addr(), len)?;
+                    }
+                    // SAFETY: borrowed, or registered and mapped at this moment.
+                    unsafe { kernel::checksum(crc, ptr, len) }
+                }
+            };
+        }
+        start = end;
+    }
+    Ok(crc)
+}

@@ -1,0 +1,159 @@
+//! Ranges of foreign memory that the caller registered.
+
+use std::fs;
+
+use parking_lot::RwLock;
+
+use crate::error::RegisterError;
+use crate::piece::ForeignRange;
+
+/// The registered ranges of one store. There are a few of them, looked up for
+/// every piece of foreign memory.
+#[derive(Debug, Default)]
+pub struct Registry {
+    /// Sorted by address; they may overlap.
+    ranges: RwLock<Vec<Registered>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Registered {
+    addr: usize,
+    end: usize,
+    writable: bool,
+}
+
+impl Registry {
+    /// A registry without ranges.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a range after a look at whether all of it is readable memory of
+    /// this process; where it is writable too, gets store to it directly.
+    pub fn register(&self, range: ForeignRange) -> Result<(), RegisterError> {
+        let (addr, len) = (range.addr, range.len);
+        let end = addr.checked_add(len).filter(|_| addr != 0 && len != 0);
+        let end = end.ok_or(RegisterError::Invalid { addr, len })?;
+        let maps =
+            fs::read_to_string("/proc/self/maps").map_err(|source| RegisterError::Probe { addr, len, source })?;
+        let writable = probe(&maps, addr, end).ok_or(RegisterError::NotReadable { addr, len })?;
+        let mut ranges = self.ranges.write();
+        match ranges.binary_search_by_key(&addr, |range| range.addr) {
+            Ok(at) => Err(RegisterError::Already { addr, registered: ranges[at].end - addr }),
+            Err(at) => {
+                ranges.insert(at, Registered { addr, end, writable });
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets the range that starts at an address; false if there is none.
+    pub fn unregister(&self, addr: usize) -> bool {
+        let mut ranges = self.ranges.write();
+        let found = ranges.binary_search_by_key(&addr, |range| range.addr);
+        found.map(|at| ranges.remove(at)).is_ok()
+    }
+
+    /// Whether all bytes lie in one registered range.
+    pub fn contains(&self, addr: usize, len: usize) -> bool {
+        self.covers(addr, len, false)
+    }
+
+    /// Whether all bytes lie in one registered range that was writable when it was registered.
+    pub fn contains_writable(&self, addr: usize, len: usize) -> bool {
+        self.covers(addr, len, true)
+    }
+
+    /// Number of ranges.
+    pub fn len(&self) -> usize {
+        self.ranges.read().len()
+    }
+
+    /// No range at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn covers(&self, addr: usize, len: usize, writable: bool) -> bool {
+        let Some(end) = addr.checked_add(len) else { return false };
+        let ranges = self.ranges.read();
+        let candidates = ranges.partition_point(|range| range.addr <= addr);
+        // The nearest one is nearly always it.
+        ranges[..candidates].iter().rev().any(|range| end <= range.end && (range.writable || !writable))
+    }
+}
+
+/// Whether the range is writable; `None` unless all of it is readable.
+fn probe(maps: &str, addr: usize, end: usize) -> Option<bool> {
+    let mut at = addr;
+    let mut writable = true;
+    for line in maps.lines() {
+        let mut fields = line.split(' ');
+        let (bounds, access) = (fields.next()?, fields.next()?);
+        let (from, to) = bounds.split_once('-')?;
+        let (from, to) = (usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?);
+        if to <= at {
+            continue;
+        }
+        if from > at || !access.starts_with('r') {
+            return None;
+        }
+        writable &= access.as_bytes().get(1) == Some(&b'w');
+        at = to;
+        if at >= end {
+            return Some(writable);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(bytes: &[u8]) -> ForeignRange {
+        // SAFETY: only its address is used in these tests.
+        unsafe { ForeignRange::new(bytes.as_ptr().addr(), bytes.len()) }
+    }
+
+    #[test]
+    fn only_memory_that_is_there_can_be_registered() {
+        let registry = Registry::new();
+        let bytes = vec![0; 100_000];
+        registry.register(range(&bytes)).unwrap();
+        assert!(matches!(registry.register(range(&bytes)), Err(RegisterError::Already { registered: 100_000, .. })));
+        for (addr, len) in [(0, 10), (4096, 0), (usize::MAX, 2)] {
+            // SAFETY: never used.
+            let nothing = unsafe { ForeignRange::new(addr, len) };
+            assert!(matches!(registry.register(nothing), Err(RegisterError::Invalid { .. })));
+        }
+        // SAFETY: never used.
+        let unmapped = unsafe { ForeignRange::new(64, 64) };
+        assert!(matches!(registry.register(unmapped), Err(RegisterError::NotReadable { .. })));
+        assert_eq!(registry.len(), 1);
+    }
+
+    #[test]
+    fn a_piece_belongs_to_a_range_only_as_a_whole() {
+        let registry = Registry::new();
+        let bytes = vec![0_u8; 10_000];
+        let addr = bytes.as_ptr().addr();
+        registry.register(range(&bytes[..5000])).unwrap();
+        registry.register(range(&bytes[100..200])).unwrap();
+        assert!(registry.contains(addr, 5000) && registry.contains_writable(addr + 150, 4850));
+        assert!(!registry.contains(addr, 5001) && !registry.contains(addr.wrapping_sub(1), 2));
+        assert!(!registry.contains(addr, usize::MAX));
+        assert!(registry.unregister(addr) && !registry.unregister(addr));
+        assert!(registry.contains(addr + 100, 100) && !registry.contains(addr + 100, 101));
+        assert!(registry.unregister(addr + 100) && registry.is_empty());
+    }
+
+    #[test]
+    fn read_only_memory_is_readable_only() {
+        static CONSTANT: [u8; 64] = [7; 64];
+        let registry = Registry::new();
+        registry.register(range(&CONSTANT)).unwrap();
+        assert!(registry.contains(CONSTANT.as_ptr().addr(), 64));
+        assert!(!registry.contains_writable(CONSTANT.as_ptr().addr(), 64));
+    }
+}

@@ -1,0 +1,153 @@
+//! Bytes between sockets and memory, without a copy of ours: the kernel takes
+//! them from, and puts them to, where they belong.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::error::CopyError;
+use crate::fork::forked;
+use crate::mapping::Mapping;
+use crate::piece::{Source, Target};
+
+/// Most ranges in one call.
+const MAX_RANGES: usize = 64;
+
+/// One `sendmsg` of `header` followed by the pieces, without the first `skip`
+/// bytes of the two together. Memory that is not there is `EFAULT`, never a
+/// signal. Returns the bytes sent; 0 if nothing is left.
+pub fn send_sources(socket: BorrowedFd<'_>, header: &[u8], parts: &[Source<'_>], skip: u64) -> io::Result<usize> {
+    refuse_forked()?;
+    let mut ranges = Ranges::new(skip, u64::MAX);
+    ranges.push(header.as_ptr(), header.len());
+    for part in parts {
+        if ranges.is_full() {
+            break;
+        }
+        ranges.push(part.ptr, part.len);
+    }
+    ranges.send(socket)
+}
+
+/// One `recvmsg` into the pieces from byte `skip` on, at most `max` bytes. 0 =
+/// end of stream, or nothing to fill. Memory that is not there is `EFAULT`.
+pub fn recv_targets(socket: BorrowedFd<'_>, parts: &mut [Target<'_>], skip: u64, max: u64) -> io::Result<usize> {
+    refuse_forked()?;
+    let mut ranges = Ranges::new(skip, max);
+    for part in parts {
+        if ranges.is_full() {
+            break;
+        }
+        ranges.push(part.ptr, part.len);
+    }
+    ranges.recv(socket)
+}
+
+impl Mapping {
+    /// One `sendmsg` of `header` followed by bytes of the segment, without the
+    /// first `skip` bytes of the two together. Returns the bytes sent; 0 if
+    /// nothing is left. The stamps are to be checked after the last of them.
+    pub fn send_to(
+        &self,
+        socket: BorrowedFd<'_>,
+        header: &[u8],
+        offset: u64,
+        len: u64,
+        skip: u64,
+    ) -> io::Result<usize> {
+        let ptr = self.bytes_at(offset, len).map_err(into_io)?;
+        let mut ranges = Ranges::new(skip, u64::MAX);
+        ranges.push(header.as_ptr(), header.len());
+        ranges.push(ptr, len as usize);
+        ranges.send(socket)
+    }
+
+    /// One `recvmsg` into bytes of the segment. 0 = end of stream, or `len` is 0.
+    /// The extent is to be stamped before the first of them.
+    pub fn recv_from(&self, socket: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<usize> {
+        if !self.is_writable() {
+            return Err(into_io(CopyError::ReadOnly));
+        }
+        let ptr = self.bytes_at(offset, len).map_err(into_io)?;
+        let mut ranges = Ranges::new(0, u64::MAX);
+        ranges.push(ptr, len as usize);
+        ranges.recv(socket)
+    }
+}
+
+/// Ranges of one call, gathered from a concatenation.
+struct Ranges {
+    list: [libc::iovec; MAX_RANGES],
+    used: usize,
+    skip: u64,
+    left: u64,
+}
+
+impl Ranges {
+    fn new(skip: u64, max: u64) -> Self {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self { list: [none; MAX_RANGES], used: 0, skip, left: max }
+    }
+
+    fn is_full(&self) -> bool {
+        self.used == MAX_RANGES || self.left == 0
+    }
+
+    fn push(&mut self, ptr: *const u8, len: usize) {
+        if self.skip >= len as u64 {
+            self.skip -= len as u64;
+            return;
+        }
+        let skip = std::mem::take(&mut self.skip) as usize;
+        let len = self.left.min((len - skip) as u64) as usize;
+        if len > 0 && !self.is_full() {
+            let iov_base = ptr.wrapping_add(skip).cast_mut().cast();
+            self.list[self.used] = libc::iovec { iov_base, iov_len: len };
+            self.used += 1;
+            self.left -= len as u64;
+        }
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: plain numbers and pointers, for which zeros are "none".
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.list.as_mut_ptr();
+        message.msg_iovlen = self.used as _;
+        message
+    }
+
+    fn send(mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        if self.used == 0 {
+            return Ok(0);
+        }
+        let message = self.message();
+        // SAFETY: the kernel only reads the ranges, and answers EFAULT for those that are not there.
+        result(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+    }
+
+    fn recv(mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        if self.used == 0 {
+            return Ok(0);
+        }
+        let mut message = self.message();
+        // SAFETY: the ranges are exclusively borrowed targets, a segment's bytes, or memory that the maker of a
+        // `ForeignRange` gave away; the kernel answers EFAULT for those that are not there.
+        result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) })
+    }
+}
+
+fn result(rc: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(rc).map_err(|_| io::Error::last_os_error())
+}
+
+fn refuse_forked() -> io::Result<()> {
+    if forked() { Err(into_io(CopyError::Forked)) } else { Ok(()) }
+}
+
+fn into_io(error: CopyError) -> io::Error {
+    let kind = match error {
+        CopyError::Forked | CopyError::ReadOnly => io::ErrorKind::PermissionDenied,
+        CopyError::Populate { .. } => io::ErrorKind::OutOfMemory,
+        _ => io::ErrorKind::InvalidInput,
+    };
+    io::Error::new(kind, error)
+}

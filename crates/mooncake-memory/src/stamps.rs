@@ -1,0 +1,65 @@
+//! The stamps in mapped control memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::layout::{self, STAMPS_AT};
+use crate::mapped::Mapped;
+use crate::order;
+
+/// Stamp of every granule of memory that was given back: no rid is newer.
+pub(crate) const GIVEN_BACK: u64 = u64::MAX;
+
+/// Stamps of the granules that bytes `offset..offset + len` touch.
+///
+/// The caller has checked the range. Only a writable mapping may be stored to.
+pub(crate) fn of(control: &Mapped, offset: u64, len: u64) -> &[AtomicU64] {
+    let (first, end) = layout::granules(offset, len);
+    assert!(STAMPS_AT + end as u64 * layout::STAMP <= control.len(), "granule {end} has no stamp");
+    // SAFETY: inside the mapping, aligned because mappings are, and atomics may be shared with other processes.
+    unsafe {
+        let stamps = control.base().add(STAMPS_AT as usize).cast::<AtomicU64>();
+        std::slice::from_raw_parts(stamps.add(first), end - first)
+    }
+}
+
+/// Stamps for a mapped writer. The fence is the caller's.
+pub(crate) fn store(stamps: &[AtomicU64], rid: u64) {
+    for stamp in stamps {
+        stamp.store(rid, Ordering::Relaxed);
+    }
+}
+
+/// Raises every stamp to `to`, or gives the first one that is higher already.
+pub(crate) fn raise(stamps: &[AtomicU64], to: u64) -> Result<(), u64> {
+    // A look first, so that a refused write leaves no trace in the usual case.
+    let newest = newest(stamps);
+    if newest > to {
+        return Err(newest);
+    }
+    for stamp in stamps {
+        let found = stamp.fetch_max(to, Ordering::Relaxed);
+        if found > to {
+            return Err(found);
+        }
+    }
+    order::fence_stores();
+    Ok(())
+}
+
+/// Raises every stamp that is lower to `to`.
+pub(crate) fn raise_all(stamps: &[AtomicU64], to: u64) {
+    for stamp in stamps {
+        stamp.fetch_max(to, Ordering::Relaxed);
+    }
+    order::fence_stores();
+}
+
+/// The first stamp that is not `rid`.
+pub(crate) fn first_other(stamps: &[AtomicU64], rid: u64) -> Option<u64> {
+    stamps.iter().map(|stamp| stamp.load(Ordering::Relaxed)).find(|&stamp| stamp != rid)
+}
+
+/// The highest stamp.
+pub(crate) fn newest(stamps: &[AtomicU64]) -> u64 {
+    stamps.iter().map(|stamp| stamp.load(Ordering::Relaxed)).max().unwrap_or(0)
+}

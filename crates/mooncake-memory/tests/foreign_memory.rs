@@ -1,0 +1,139 @@
+//! Foreign pointers are errors at worst, never signals.
+
+use std::ffi::c_void;
+
+use mooncake_memory::{
+    CopyError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
+    crc_of_sources, crc32c, recv_targets, send_sources,
+};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+/// Pages of our own, unmapped when we say so.
+struct Pages {
+    base: *mut c_void,
+    len: usize,
+}
+
+impl Pages {
+    fn new(len: usize, fill: u8) -> Self {
+        // SAFETY: a fresh mapping, filled within its length.
+        unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let base = mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE).unwrap();
+            base.cast::<u8>().write_bytes(fill, len);
+            Self { base, len }
+        }
+    }
+
+    fn range(&self) -> ForeignRange {
+        // SAFETY: pages of this test's own, borrowed nowhere.
+        unsafe { ForeignRange::new(self.base.addr(), self.len) }
+    }
+
+    fn unmap_from(&self, at: usize) {
+        // SAFETY: pages of this test's own.
+        unsafe { munmap(self.base.byte_add(at), self.len - at) }.unwrap();
+    }
+
+    fn protect(&self, access: MprotectFlags) {
+        // SAFETY: pages of this test's own.
+        unsafe { mprotect(self.base, self.len, access) }.unwrap();
+    }
+}
+
+const LEN: usize = 512 << 10;
+
+fn segment() -> SegmentMemory {
+    SegmentMemory::create(4 << 20, SegmentOptions::default()).unwrap()
+}
+
+#[test]
+fn foreign_memory_goes_in_and_out_registered_or_not() {
+    for registered in [false, true] {
+        let (segment, registry) = (segment(), Registry::new());
+        let (from, to) = (Pages::new(LEN, 0x5a), Pages::new(LEN, 0));
+        if registered {
+            registry.register(from.range()).unwrap();
+            registry.register(to.range()).unwrap();
+        }
+        let parts = [Source::new(b"head"), Source::foreign(from.range(), &registry)];
+        let crc = segment.mapping().write(2, 0, &parts).unwrap();
+        assert_eq!(crc_of_sources(0, &parts, 0, 4 + LEN as u64).unwrap(), crc);
+        let mut head = [0; 4];
+        let targets = &mut [Target::new(&mut head), Target::foreign(to.range(), &registry)];
+        segment.mapping().read(2, 0, targets, Verify::Crc(crc)).unwrap();
+        // SAFETY: pages of this test's own.
+        let copy = unsafe { std::slice::from_raw_parts(to.base.cast::<u8>(), LEN) };
+        assert!(head == *b"head" && copy.iter().all(|&byte| byte == 0x5a));
+    }
+}
+
+#[test]
+fn memory_freed_after_its_registration_is_an_error() {
+    let (segment, registry) = (segment(), Registry::new());
+    let pages = Pages::new(LEN, 1);
+    registry.register(pages.range()).unwrap();
+    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry)]).unwrap();
+    pages.unmap_from(LEN / 2);
+    let write = segment.mapping().write(4, 0, &[Source::foreign(pages.range(), &registry)]);
+    assert!(matches!(write, Err(CopyError::Fault { addr, len: LEN }) if addr == pages.base.addr()));
+    segment.mapping().write(6, 0, &[Source::new(&[1; LEN])]).unwrap();
+    let target = &mut [Target::foreign(pages.range(), &registry)];
+    let read = segment.mapping().read(6, 0, target, Verify::Crc(crc));
+    assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
+}
+
+#[test]
+fn pointers_to_nothing_are_errors() {
+    let (segment, registry) = (segment(), Registry::new());
+    segment.mapping().write(2, 0, &[Source::new(&[1; 4096])]).unwrap();
+    for addr in [0, 8, 1 << 46, usize::MAX - 4000, 0xffff_8000_0000_0000] {
+        // SAFETY: nothing is mapped there.
+        let range = unsafe { ForeignRange::new(addr, 4096) };
+        let write = segment.mapping().write(4, 8192, &[Source::foreign(range, &registry)]);
+        assert!(matches!(write, Err(CopyError::Fault { .. })), "{addr:#x}");
+        let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry)], Verify::Skip);
+        assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{addr:#x}");
+        assert!(crc_of_sources(0, &[Source::foreign(range, &registry)], 0, 4096).is_err());
+        assert!(matches!(
+            registry.register(range),
+            Err(RegisterError::NotReadable { .. } | RegisterError::Invalid { .. })
+        ));
+    }
+}
+
+#[test]
+fn read_only_memory_is_never_stored_to() {
+    let (segment, registry) = (segment(), Registry::new());
+    let pages = Pages::new(LEN, 3);
+    pages.protect(MprotectFlags::READ);
+    registry.register(pages.range()).unwrap();
+    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry)]).unwrap();
+    assert_eq!(crc, crc32c(&[3; LEN]));
+    let read = segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry)], Verify::Skip);
+    assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
+    pages.protect(MprotectFlags::empty());
+    assert!(matches!(Registry::new().register(pages.range()), Err(RegisterError::NotReadable { .. })));
+}
+
+#[test]
+fn sockets_and_memory_that_is_not_there_do_not_meet_in_a_signal() {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    let registry = Registry::new();
+    let pages = Pages::new(LEN, 9);
+    let (left, right) = UnixStream::pair().unwrap();
+    let good = Source::foreign(pages.range(), &registry).split_at(1000).0;
+    assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 1).unwrap(), 1002);
+    let mut bytes = [0; 1002];
+    let mut targets = [Target::new(&mut bytes[..2]), Target::new(&mut [])];
+    assert_eq!(recv_targets(right.as_fd(), &mut targets, 0, 100).unwrap(), 2);
+    assert_eq!(bytes[..2], *b"bc");
+    assert_eq!(recv_targets(right.as_fd(), &mut [Target::new(&mut bytes)], 2, 10).unwrap(), 10);
+    assert_eq!(bytes[..13], *b"bc\x09\x09\x09\x09\x09\x09\x09\x09\x09\x09\x00");
+    pages.unmap_from(0);
+    let gone = send_sources(left.as_fd(), b"", &[Source::foreign(pages.range(), &registry)], 0);
+    assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
+    let gone = recv_targets(right.as_fd(), &mut [Target::foreign(pages.range(), &registry)], 0, 10);
+    assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
+}

@@ -1,0 +1,88 @@
+//! A segment's memory goes back to the host while peers still map it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use mooncake_memory::{CopyError, MemoryError, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify};
+
+const BYTES: u64 = 32 << 20;
+
+fn resident(fd: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
+}
+
+#[test]
+fn nothing_is_taken_before_it_is_populated() {
+    let segment = SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap();
+    assert_eq!((resident(segment.data_fd()), segment.populated()), (0, 0));
+    assert_eq!(segment.populate_step(10 << 20).unwrap(), 10 << 20);
+    assert_eq!(resident(segment.data_fd()), 10 << 20);
+    // A peer makes no pages beyond what it was given.
+    let peer = segment.mapping().remap(true).unwrap();
+    peer.write(2, 9 << 20, &[Source::new(&[1; 1 << 20])]).unwrap();
+    assert_eq!(resident(segment.data_fd()), 10 << 20);
+    assert_eq!(segment.populate_step(u64::MAX).unwrap(), BYTES);
+    assert_eq!((resident(segment.data_fd()), segment.populated()), (BYTES, BYTES));
+    assert_eq!(segment.populate_step(1).unwrap(), BYTES);
+}
+
+#[test]
+fn all_but_pinned_extents_goes_back_while_views_live() {
+    for by_peer in [false, true] {
+        let segment = SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap();
+        segment.populate_step(BYTES).unwrap();
+        let peer = Arc::new(segment.mapping().remap(false).unwrap());
+        let (pinned, other) = (vec![7; 100_000], vec![8; 50_000]);
+        let offset = (9 << 20) + 1024;
+        let crc = segment.mapping().write(10, offset, &[Source::new(&pinned)]).unwrap();
+        let other_crc = segment.mapping().write(12, 0, &[Source::new(&other)]).unwrap();
+        let view = peer.view(10, offset, 100_000, Verify::Crc(crc)).unwrap();
+        let keep = [(offset, 100_000)];
+        if by_peer {
+            // As after the owner's death: by a peer that maps it read-only.
+            peer.give_back(&keep).unwrap();
+        } else {
+            segment.give_back(&keep).unwrap();
+            assert!(matches!(segment.populate_step(4096), Err(MemoryError::GivenBack)));
+            let late = segment.mapping().stamp_if_newest(u64::MAX - 1, 0, 1024);
+            assert!(matches!(late, Err(CopyError::Superseded { .. })));
+        }
+        let kept = resident(segment.data_fd()) + resident(segment.control_fd());
+        assert!(kept <= 100_000 + 4 * 4096, "{kept} bytes are still taken");
+        assert!(view.iter().all(|&byte| byte == 7), "a view changed");
+        let mut copy = vec![0; 50_000];
+        let read = peer.read(12, 0, &mut [Target::new(&mut copy)], Verify::Crc(other_crc));
+        assert!(matches!(read, Err(ReadError::Stale { .. })));
+        // Once the view ends, a repeat returns the rest.
+        drop(view);
+        peer.give_back(&[]).unwrap();
+        assert!(resident(segment.data_fd()) + resident(segment.control_fd()) <= 4096);
+    }
+}
+
+#[test]
+fn neighbouring_and_overlapping_pins_are_all_kept() {
+    let segment = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
+    segment.mapping().write(2, 0, &[Source::new(&[5; 1 << 20])]).unwrap();
+    let keep = [(20 << 10, 5000), (1024, 2048), (21 << 10, 1000), ((1 << 20) - 1024, 1024), (2048, 10_000)];
+    let view = segment.view_mapping().unwrap().view(2, 0, 1 << 20, Verify::Compute).unwrap();
+    segment.give_back(&keep).unwrap();
+    for (offset, len) in keep {
+        assert!(view[offset as usize..][..len as usize].iter().all(|&byte| byte == 5), "{offset}");
+    }
+    assert!(view[64 << 10..512 << 10].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_stale_read_makes_no_new_pages() {
+    let segment = SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap();
+    segment.mapping().write(2, 0, &[Source::new(&[5; 1 << 20])]).unwrap();
+    let (peer, mut copy) = (segment.mapping().remap(false).unwrap(), vec![0; 1 << 20]);
+    peer.read(2, 0, &mut [Target::new(&mut copy)], Verify::Skip).unwrap();
+    segment.give_back(&[]).unwrap();
+    for reader in [&peer, &segment.mapping().remap(false).unwrap()] {
+        let read = reader.read(2, 0, &mut [Target::new(&mut copy)], Verify::Skip);
+        assert!(matches!(read, Err(ReadError::Stale { .. })));
+    }
+    assert_eq!(resident(segment.data_fd()), 0);
+}

@@ -1,0 +1,167 @@
+//! What is written is read, in any pieces.
+
+use std::sync::Arc;
+
+use mooncake_memory::{
+    CopyError, GRANULE, Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify, crc_of_sources,
+    crc_of_targets, crc32c, crc32c_combine, split_sources, split_targets,
+};
+use proptest::prelude::*;
+
+const BYTES: u64 = 16 << 20;
+
+fn segment() -> SegmentMemory {
+    SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap()
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Cuts `len` bytes at the given fractions.
+fn cuts(len: usize, at: &[u16]) -> Vec<usize> {
+    let mut cuts: Vec<usize> = at.iter().map(|&cut| len * usize::from(cut) / usize::from(u16::MAX)).collect();
+    cuts.extend([0, len]);
+    cuts.sort_unstable();
+    cuts
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_pieces_in_are_any_pieces_out(
+        len in prop_oneof![0_usize..5000, 250_000_usize..270_000, Just(3 << 20)],
+        granule in 0_u64..64,
+        into in proptest::collection::vec(any::<u16>(), 0..40),
+        out in proptest::collection::vec(any::<u16>(), 0..40),
+        seed in any::<u64>(),
+    ) {
+        let segment = segment();
+        let reader = segment.mapping().remap(false).unwrap();
+        let data = pattern(len, seed);
+        let offset = granule * GRANULE;
+        let sources: Vec<Source> = cuts(len, &into).windows(2).map(|cut| Source::new(&data[cut[0]..cut[1]])).collect();
+        let crc = segment.mapping().write(42, offset, &sources).unwrap();
+        prop_assert_eq!(crc, crc32c(&data));
+        prop_assert_eq!(crc_of_sources(0, &sources, 0, len as u64).unwrap(), crc);
+
+        let mut copy = vec![0; len];
+        let mut rest = &mut copy[..];
+        let mut targets = Vec::new();
+        for cut in cuts(len, &out).windows(2) {
+            let (piece, tail) = rest.split_at_mut(cut[1] - cut[0]);
+            targets.push(Target::new(piece));
+            rest = tail;
+        }
+        prop_assert_eq!(reader.read(42, offset, &mut targets, Verify::Crc(crc)).unwrap(), crc);
+        prop_assert_eq!(crc_of_targets(0, &targets, 0, len as u64).unwrap(), crc);
+        drop(targets);
+        prop_assert!(copy == data);
+        prop_assert_eq!(segment.mapping().crc(offset, len as u64).unwrap(), crc);
+    }
+
+    #[test]
+    fn halves_by_two_threads_are_the_whole(len in 1_usize..600_000, at in any::<u16>(), seed in any::<u64>()) {
+        let segment = segment();
+        let data = pattern(len, seed);
+        let parts = [Source::new(&data[..len / 3]), Source::new(&data[len / 3..])];
+        let mid = (len * usize::from(at) / usize::from(u16::MAX)) as u64;
+        segment.mapping().stamp(2, 0, len as u64).unwrap();
+        let (head, tail) = split_sources(&parts, mid);
+        let (first, second) = std::thread::scope(|scope| {
+            let first = scope.spawn(|| segment.mapping().write_bytes(0, &head).unwrap());
+            let second = segment.mapping().write_bytes(mid, &tail).unwrap();
+            (first.join().unwrap(), second)
+        });
+        prop_assert_eq!(crc32c_combine(first, second, len as u64 - mid), crc32c(&data));
+
+        let mut copy = vec![0; len];
+        let (left, right) = copy.split_at_mut(len / 2);
+        let mut parts = [Target::new(left), Target::new(right)];
+        let (mut head, mut tail) = split_targets(&mut parts, mid);
+        segment.mapping().read(2, 0, &mut head, Verify::Crc(first)).unwrap();
+        segment.mapping().read(2, mid, &mut tail, Verify::Crc(second)).unwrap();
+        prop_assert!(copy == data);
+    }
+}
+
+#[test]
+fn a_later_placement_makes_a_read_stale() {
+    let segment = segment();
+    let data = pattern(10_000, 1);
+    let crc = segment.mapping().write(10, 2048, &[Source::new(&data)]).unwrap();
+    let mut copy = vec![0; data.len()];
+    let mut read = |rid, verify| segment.mapping().read(rid, 2048, &mut [Target::new(&mut copy)], verify);
+    assert_eq!(read(10, Verify::Crc(crc)).unwrap(), crc);
+    // The last granule only.
+    segment.mapping().write(12, 2048 + 9 * GRANULE, &[Source::new(b"x")]).unwrap();
+    assert!(matches!(read(10, Verify::Crc(crc)), Err(ReadError::Stale { rid: 10, found: 12 })));
+    assert!(matches!(read(10, Verify::Skip), Err(ReadError::Stale { .. })));
+    assert!(matches!(segment.mapping().read(10, 2048, &mut [], Verify::Compute), Ok(0)), "no granule, no stamp");
+    let mut head = [0; 100];
+    let range = segment.mapping().read(10, 2048 + 500, &mut [Target::new(&mut head)], Verify::Skip);
+    assert!(range.is_ok() && head == data[500..600], "granules that were not copied do not matter");
+    assert!(!segment.mapping().check_stamps(10, 2048, 10_000).unwrap());
+    assert_eq!(segment.mapping().max_stamp(2048, 10_000).unwrap(), 12);
+}
+
+#[test]
+fn a_flipped_byte_is_a_checksum_error_and_not_stale() {
+    let segment = segment();
+    let data = pattern(300_000, 2);
+    let crc = segment.mapping().write(10, 0, &[Source::new(&data)]).unwrap();
+    segment.mapping().write_bytes(70_000, &[Source::new(&[data[70_000] ^ 4])]).unwrap();
+    let mut copy = vec![0; data.len()];
+    let read = segment.mapping().read(10, 0, &mut [Target::new(&mut copy)], Verify::Crc(crc));
+    assert!(matches!(read, Err(ReadError::Checksum { rid: 10, expected, .. }) if expected == crc));
+    let mapping = segment.view_mapping().unwrap();
+    assert!(matches!(mapping.view(10, 0, 300_000, Verify::Crc(crc)), Err(ReadError::Checksum { .. })));
+}
+
+#[test]
+fn a_write_older_than_any_stamp_is_refused() {
+    let segment = segment();
+    let mapping = segment.mapping();
+    mapping.stamp_if_newest(20, 0, 4096).unwrap();
+    mapping.stamp_if_newest(20, 0, 4096).unwrap();
+    segment.tombstone(20, 0, 4096).unwrap();
+    assert!(matches!(mapping.stamp_if_newest(20, 0, 4096), Err(CopyError::Superseded { rid: 20, found: 21 })));
+    mapping.stamp_if_newest(22, 1024, 1024).unwrap();
+    segment.tombstone(20, 0, 4096).unwrap();
+    assert!(mapping.check_stamps(22, 1024, 1024).unwrap(), "a tombstone never lowers a stamp");
+    assert!(mapping.check_stamps(21, 2048, 2048).unwrap());
+}
+
+#[test]
+fn extents_outside_of_the_segment_are_refused() {
+    let segment = segment();
+    let mapping = segment.mapping();
+    let mut byte = [0; 2];
+    for offset in [BYTES - 1, BYTES, u64::MAX, u64::MAX - 1] {
+        assert!(matches!(mapping.write(2, offset, &[Source::new(&[1, 2])]), Err(CopyError::OutOfRange { .. })));
+        let read = mapping.read(2, offset, &mut [Target::new(&mut byte)], Verify::Skip);
+        assert!(matches!(read, Err(ReadError::Copy(CopyError::OutOfRange { .. }))));
+        assert!(mapping.stamp(2, offset, 2).is_err() && mapping.crc(offset, 2).is_err());
+        assert!(mapping.tombstone(2, offset, 2).is_err() && mapping.check_stamps(2, offset, 2).is_err());
+    }
+    let reader: Mapping = mapping.remap(false).unwrap();
+    assert!(matches!(reader.write(2, 0, &[Source::new(&[1])]), Err(CopyError::ReadOnly)));
+    assert!(matches!(reader.stamp(2, 0, 1), Err(CopyError::ReadOnly)));
+}
+
+#[test]
+fn a_view_outlives_its_segment() {
+    let segment = segment();
+    let data = pattern(100_000, 3);
+    let crc = segment.mapping().write(4, 5 * GRANULE, &[Source::new(&data)]).unwrap();
+    let peer = Arc::new(segment.mapping().remap(false).unwrap());
+    let view = peer.view(4, 5 * GRANULE, 100_000, Verify::Crc(crc)).unwrap();
+    drop((segment, peer));
+    assert!(view[..] == data[..]);
+}
