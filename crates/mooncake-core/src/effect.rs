@@ -58,8 +58,22 @@ pub enum Record {
         /// The epoch.
         epoch: u16,
     },
+    /// A segment's memory is populated up to here; what lies above is not placed in yet.
+    SegmentPopulated {
+        /// Its number.
+        number: SegmentNo,
+        /// Bytes from its start.
+        bytes: u64,
+    },
     /// A segment is Gone, for ever.
     SegmentGone(SegmentNo),
+    /// Snapshots only: this UUID is Gone and must not be mounted again.
+    SegmentForgotten {
+        /// Its UUID.
+        uuid: SegmentUuid,
+        /// The number that it had.
+        number: SegmentNo,
+    },
     /// Extents were handed to a writer.
     Reserved {
         /// The writer.
@@ -108,6 +122,8 @@ pub enum Record {
         rid: Rid,
         /// Where: the object may leave before the view does.
         extent: Extent,
+        /// Key of the object, `None` when it has left already (snapshots only).
+        key: Option<Box<[u8]>>,
     },
     /// A view ended.
     Unpinned {
@@ -149,7 +165,7 @@ pub enum Record {
         /// The writer said that it will not touch it again.
         writer_done: bool,
     },
-    /// Snapshots only: the counters that must never run backwards.
+    /// The counters that must never run backwards: in snapshots, and where a log lost its end.
     Counters {
         /// Epoch of the last rid.
         epoch: u16,

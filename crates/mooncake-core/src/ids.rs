@@ -37,6 +37,11 @@ impl Rid {
         Rid(((epoch as u64) << 48) | (counter << 1))
     }
 
+    /// Its place among the rids of its epoch.
+    pub const fn counter(self) -> u64 {
+        (self.0 >> 1) & Self::COUNTER_MAX
+    }
+
     /// The epoch that handed it out.
     pub const fn epoch(self) -> u16 {
         (self.0 >> 48) as u16

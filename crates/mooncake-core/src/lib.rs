@@ -8,15 +8,51 @@
 //! records through the same function.
 #![forbid(unsafe_code)]
 
+mod apply;
 mod config;
+mod core;
 mod effect;
+mod evicted;
+mod eviction;
+mod extents;
 mod ids;
+mod lookup;
+mod lru;
+mod membership;
+mod object;
+mod objects;
+mod pin;
+mod placement;
+mod put;
+mod put_end;
+mod quarantine;
+mod recheck;
+mod remove;
+mod replies;
 mod request;
+mod reservation;
+mod segment;
+mod session;
+mod slab;
+mod snapshot;
+mod stats;
+mod tick;
+mod ticket;
 
+pub use apply::ReplayError;
 pub use config::{Config, PlacementStrategy};
+pub use core::Core;
 pub use effect::{Effects, Push, Record};
+pub use eviction::EvictionPolicy;
+pub use extents::{ExtentError, Extents};
 pub use ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
+pub use lookup::FoundRef;
+pub use lru::Lru;
+pub use remove::{KeysCursor, RemoveAll};
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered, RemoveOutcome,
     SegmentSpec, SessionSpec,
 };
+pub use segment::{SegmentState, SegmentView};
+pub use slab::{Link, Links, List};
+pub use stats::Stats;

@@ -157,7 +157,7 @@ pub enum Refused {
     #[error("segment {0:02x?} is mounted by session {1}")]
     SegmentTaken([u8; 16], u64),
     /// A size that makes no sense.
-    #[error("segment of {0} bytes; the smallest is one granule of 1024 bytes")]
+    #[error("segment of {0} bytes; the smallest is one granule of 1024 bytes, the largest 4 TiB less one granule")]
     SegmentSize(u64),
     /// The sequence was answered and its reply forgotten.
     #[error("sequence {sequence} is below {answered_below}, which this client said it has answers for")]
@@ -166,6 +166,14 @@ pub enum Refused {
         sequence: u64,
         /// What the session has acknowledged.
         answered_below: u64,
+    },
+    /// The sequence was used for another kind of request.
+    #[error("sequence {sequence} of session {session} was used for another kind of request")]
+    SequenceReused {
+        /// The session.
+        session: u64,
+        /// The sequence.
+        sequence: u64,
     },
     /// Too many unanswered mutations.
     #[error("session {0} has {1} unanswered mutations, the limit is {2}")]

@@ -1,0 +1,496 @@
+//! The one place where durable state changes, live and at replay.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::Record;
+use crate::extents::ExtentError;
+use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Time};
+use crate::object::{Hold, Key, ListedIn, Object, Place, Places, granules};
+use crate::quarantine::Quarantined;
+use crate::request::PinKind;
+use crate::reservation::Reservation;
+use crate::slab::Link;
+
+/// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// Two extents share granules, or one lies outside its segment.
+    #[error("segment {segment}, rid {rid:#x}: {source}")]
+    Extent {
+        /// Number of the segment.
+        segment: u32,
+        /// The placement.
+        rid: u64,
+        /// What is wrong.
+        source: ExtentError,
+    },
+    /// An extent that no allocation can have made.
+    #[error("rid {rid:#x}: offset {offset} and length {length} are not an extent")]
+    NotAnExtent {
+        /// The placement.
+        rid: u64,
+        /// Its offset.
+        offset: u64,
+        /// Its length.
+        length: u64,
+    },
+    /// A session that was never opened, or is over.
+    #[error("session {0} is not open")]
+    UnknownSession(u64),
+    /// A segment that was never mounted, or is Gone.
+    #[error("segment {0} is not mounted")]
+    UnknownSegment(u32),
+    /// A rid that is neither unfinished nor in quarantine nor pinned.
+    #[error("{record} names rid {rid:#x}, which is not there")]
+    UnknownRid {
+        /// Kind of the record.
+        record: &'static str,
+        /// The rid.
+        rid: u64,
+    },
+    /// An object that is not there, or has no such replica.
+    #[error("{record} names an object of {key_len} bytes of key with rid {rid:#x}, which is not there")]
+    UnknownObject {
+        /// Kind of the record.
+        record: &'static str,
+        /// Length of its key.
+        key_len: usize,
+        /// The rid.
+        rid: u64,
+    },
+    /// Something that can be there once only is there twice.
+    #[error("{what} {id:#x} is there already")]
+    Twice {
+        /// Kind of the thing.
+        what: &'static str,
+        /// Its number.
+        id: u64,
+    },
+    /// A reservation or object without replicas.
+    #[error("{0} without replicas")]
+    Empty(&'static str),
+    /// An epoch lower than the one before.
+    #[error("epoch {to} after epoch {from}")]
+    EpochBackwards {
+        /// The epoch before.
+        from: u16,
+        /// The one of the record.
+        to: u16,
+    },
+}
+
+impl Core {
+    /// Makes one change. Nothing here may depend on anything but the records before it; `now` only starts clocks.
+    pub(crate) fn apply(&mut self, now: Time, record: &Record) -> Result<(), ReplayError> {
+        match record {
+            Record::Epoch(epoch) => {
+                if *epoch <= self.epoch {
+                    return Err(ReplayError::EpochBackwards { from: self.epoch, to: *epoch });
+                }
+                self.epoch = *epoch;
+                self.counter = 0;
+                Ok(())
+            }
+            Record::SessionOpened { session, spec } => {
+                if self.sessions.get(*session).is_some() {
+                    return Err(ReplayError::Twice { what: "session", id: session.0 });
+                }
+                self.sessions.insert(now, *session, spec.clone());
+                Ok(())
+            }
+            Record::SessionOver(session) => self.apply_session_over(now, *session),
+            Record::SegmentMounted { number, session, spec, epoch } => {
+                if self.segments.by_uuid(spec.uuid).is_some() || self.segments.get(*number).is_some() {
+                    return Err(ReplayError::Twice { what: "segment", id: number.0.into() });
+                }
+                let owner = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
+                owner.segments.push(*number);
+                self.segments.insert(*number, *session, owner.host, spec.clone(), *epoch);
+                Ok(())
+            }
+            Record::SegmentTookEpoch { number, epoch } => {
+                let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
+                segment.epoch = *epoch;
+                self.room_changed = true;
+                Ok(())
+            }
+            Record::SegmentPopulated { number, bytes } => {
+                if self.segments.get(*number).is_none() {
+                    return Err(ReplayError::UnknownSegment(number.0));
+                }
+                self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
+                self.room_changed = true;
+                Ok(())
+            }
+            Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
+            Record::SegmentForgotten { uuid, number } => {
+                self.segments.forget(*uuid, *number);
+                Ok(())
+            }
+            Record::Reserved { session, key, size, pin, replicas } => {
+                self.apply_reserved(now, *session, key, *size, *pin, replicas)
+            }
+            Record::Committed { reservation, good, crc32c } => self.apply_committed(now, *reservation, good, *crc32c),
+            Record::Dropped(rid) => self.apply_dropped(now, *rid),
+            Record::Released(rid) => {
+                let entry =
+                    self.quarantine.remove(*rid).ok_or(ReplayError::UnknownRid { record: "Released", rid: rid.0 })?;
+                let extent = entry.replica.extent;
+                if let Some(segment) = self.segments.get_mut(extent.segment) {
+                    segment.quarantined -= granules(extent.length) as u32;
+                }
+                self.give(*rid, extent)
+            }
+            Record::WriterDone(rid) => match self.quarantine.set_writer_done(*rid) {
+                true => Ok(()),
+                false => Err(ReplayError::UnknownRid { record: "WriterDone", rid: rid.0 }),
+            },
+            Record::Removed { key, rid } => {
+                let slot = self.object_with(key, *rid, "Removed")?;
+                self.unlink(slot)
+            }
+            Record::ReplicaDropped { key, rid } => {
+                let slot = self.object_with(key, *rid, "ReplicaDropped")?;
+                self.drop_places(now, slot, |place| place.rid == *rid)
+            }
+            Record::Pinned { session, rid, extent, key } => self.apply_pinned(*session, *rid, *extent, key.as_deref()),
+            Record::Unpinned { session, rid } => {
+                let owner = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
+                let views =
+                    owner.pins.get_mut(rid).ok_or(ReplayError::UnknownRid { record: "Unpinned", rid: rid.0 })?;
+                *views -= 1;
+                if *views == 0 {
+                    owner.pins.remove(rid);
+                }
+                self.release_view(now, *rid)
+            }
+            Record::Replied { session, sequence, answered_below, reply } => {
+                match self.sessions.remember(*session, *sequence, *answered_below, reply) {
+                    true => Ok(()),
+                    false => Err(ReplayError::UnknownSession(session.0)),
+                }
+            }
+            Record::Object { key, size, crc32c, pin, replicas } => {
+                let hash = self.objects.hash(key);
+                if replicas.is_empty() {
+                    return Err(ReplayError::Empty("object"));
+                }
+                if self.objects.find(hash, key).is_some() {
+                    return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
+                }
+                for replica in replicas {
+                    self.take(replica)?;
+                }
+                self.link_object(now, key, *size, *crc32c, *pin, replicas);
+                Ok(())
+            }
+            Record::Quarantined { replica, writer, writer_done } => {
+                self.take(replica)?;
+                self.to_quarantine(now, *replica, *writer);
+                if *writer_done {
+                    self.quarantine.set_writer_done(replica.rid);
+                }
+                Ok(())
+            }
+            Record::Counters { epoch, rid, session, segment } => {
+                self.epoch = self.epoch.max(*epoch);
+                self.counter = self.counter.max(*rid);
+                self.sessions.last = self.sessions.last.max(*session);
+                self.segments.set_last(*segment);
+                Ok(())
+            }
+        }
+    }
+
+    fn apply_session_over(&mut self, now: Time, session: SessionId) -> Result<(), ReplayError> {
+        let gone = self.sessions.remove(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        for (rid, views) in gone.pins {
+            for _ in 0..views {
+                self.release_view(now, rid)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_segment_gone(&mut self, now: Time, number: SegmentNo) -> Result<(), ReplayError> {
+        let segment = self.segments.remove(number, self.epoch).ok_or(ReplayError::UnknownSegment(number.0))?;
+        if let Some(owner) = self.sessions.get_mut(segment.session) {
+            owner.segments.retain(|other| *other != number);
+        }
+        self.quarantine.remove_segment(number);
+        // Unfinished puts go on with the replicas that they have elsewhere, or not at all.
+        for lost in self.reservations.drop_segment(number) {
+            self.keys_changed |= lost.awaited && lost.ended;
+            if let Some(writer) = self.sessions.get_mut(lost.session) {
+                writer.unfinished -= lost.bytes;
+            }
+        }
+        // Views outlive it, but hold nothing of an object any more.
+        for slot in self.pins.leave_objects_of(number) {
+            self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
+        }
+        self.purge_again = self.purge.is_some();
+        self.purge.get_or_insert(0);
+        self.room_changed = true;
+        Ok(())
+    }
+
+    fn apply_reserved(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        key: &[u8],
+        size: u64,
+        pin: PinKind,
+        replicas: &SmallVec<[Replica; 1]>,
+    ) -> Result<(), ReplayError> {
+        let Some(last) = replicas.last() else { return Err(ReplayError::Empty("reservation")) };
+        if self.reservations.by_key(key).is_some() {
+            return Err(ReplayError::Twice { what: "reservation of the key of rid", id: last.rid.0 });
+        }
+        let writer = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        writer.unfinished += size * replicas.len() as u64;
+        for replica in replicas {
+            if self.reservations.by_rid(replica.rid).is_some() {
+                return Err(ReplayError::Twice { what: "rid", id: replica.rid.0 });
+            }
+            if self.segments.get(replica.extent.segment).is_none() {
+                return Err(ReplayError::UnknownSegment(replica.extent.segment.0));
+            }
+            self.take(replica)?;
+            if replica.rid.epoch() == self.epoch {
+                self.counter = self.counter.max(replica.rid.counter());
+            }
+        }
+        self.reservations.insert(now, Reservation::new(session, key, size, pin, replicas.clone()));
+        Ok(())
+    }
+
+    fn apply_committed(&mut self, now: Time, rid: Rid, good: &[Rid], crc32c: u32) -> Result<(), ReplayError> {
+        let unknown = |rid: Rid| ReplayError::UnknownRid { record: "Committed", rid: rid.0 };
+        let slot = self.reservations.by_rid(rid).ok_or_else(|| unknown(rid))?;
+        let reservation = self.end_reservation(slot);
+        if good.is_empty() {
+            return Err(ReplayError::Empty("commit"));
+        }
+        if let Some(stranger) = good.iter().find(|rid| !reservation.replicas.iter().any(|other| other.rid == **rid)) {
+            return Err(unknown(*stranger));
+        }
+        let key = reservation.key.as_slice();
+        // An object that nobody could see, or one whose owner came back meanwhile.
+        if let Some(old) = self.objects.find(self.objects.hash(key), key) {
+            self.unlink(old)?;
+        }
+        let (good, bad): (SmallVec<[Replica; 1]>, SmallVec<[Replica; 1]>) =
+            reservation.replicas.iter().copied().partition(|replica| good.contains(&replica.rid));
+        for replica in bad {
+            self.to_quarantine(now, replica, reservation.session);
+        }
+        self.link_object(now, key, reservation.size, crc32c, reservation.pin, &good);
+        if let Some(writer) = self.sessions.get_mut(reservation.session) {
+            for replica in &good {
+                writer.remember_committed(replica.rid);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_dropped(&mut self, now: Time, rid: Rid) -> Result<(), ReplayError> {
+        let slot = self.reservations.by_rid(rid).ok_or(ReplayError::UnknownRid { record: "Dropped", rid: rid.0 })?;
+        let reservation = self.end_reservation(slot);
+        for replica in &reservation.replicas {
+            self.to_quarantine(now, *replica, reservation.session);
+        }
+        Ok(())
+    }
+
+    fn apply_pinned(
+        &mut self,
+        session: SessionId,
+        rid: Rid,
+        extent: Extent,
+        key: Option<&[u8]>,
+    ) -> Result<(), ReplayError> {
+        let object = match key {
+            Some(key) => Some(self.object_with(key, rid, "Pinned")?),
+            None => None,
+        };
+        let reader = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        *reader.pins.entry(rid).or_default() += 1;
+        if self.pins.get(rid).is_none() {
+            if object.is_none() {
+                self.take(&Replica { rid, extent })?;
+            }
+            if object.is_none_or(|slot| self.objects.object(slot).hold != Hold::Hard) {
+                self.count_pinned(extent, true);
+            }
+            if let Some(slot) = object {
+                self.objects.reader_added(slot);
+            }
+        }
+        self.pins.add(rid, extent, object);
+        Ok(())
+    }
+
+    /// One view less over a rid; the last one gives back an extent whose object has left.
+    fn release_view(&mut self, now: Time, rid: Rid) -> Result<(), ReplayError> {
+        let Some(last) = self.pins.release(rid) else { return Ok(()) };
+        match last.object {
+            Some(slot) => {
+                if self.objects.object(slot).hold != Hold::Hard {
+                    self.count_pinned(last.extent, false);
+                }
+                self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
+                self.room_changed = true;
+                Ok(())
+            }
+            None => {
+                self.count_pinned(last.extent, false);
+                self.give(rid, last.extent)
+            }
+        }
+    }
+
+    fn end_reservation(&mut self, slot: u32) -> Reservation {
+        let reservation = self.reservations.remove(slot);
+        self.keys_changed |= reservation.awaited;
+        self.room_changed = true;
+        if let Some(writer) = self.sessions.get_mut(reservation.session) {
+            writer.unfinished -= reservation.size * reservation.replicas.len() as u64;
+        }
+        reservation
+    }
+
+    fn to_quarantine(&mut self, now: Time, replica: Replica, writer: SessionId) {
+        if let Some(segment) = self.segments.get_mut(replica.extent.segment) {
+            segment.quarantined += granules(replica.extent.length) as u32;
+            self.quarantine.insert(Quarantined { replica, writer, writer_done: false, since: now });
+        }
+    }
+
+    fn link_object(&mut self, now: Time, key: &[u8], size: u64, crc32c: u32, pin: PinKind, replicas: &[Replica]) {
+        let places: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
+        let (hold, ttl_ms) = match pin {
+            PinKind::None => (Hold::None, 0),
+            PinKind::Soft { ttl_ms } => (Hold::Soft, ttl_ms),
+            PinKind::Hard => (Hold::Hard, 0),
+        };
+        if hold == Hold::Hard {
+            for replica in replicas {
+                self.count_pinned(replica.extent, true);
+            }
+        }
+        let object = Object {
+            key: Key::new(key),
+            size,
+            places: Places::new(&places),
+            protected_until: Time(0),
+            link: Link::default(),
+            crc32c,
+            readers: 0,
+            hold,
+            listed_in: ListedIn::None,
+        };
+        self.objects.insert(now, object, ttl_ms);
+        self.room_changed = true;
+    }
+
+    /// Takes an object out and gives its space back, but for what views hold.
+    pub(crate) fn unlink(&mut self, slot: u32) -> Result<(), ReplayError> {
+        let object = self.objects.remove(slot);
+        for place in object.places.as_slice() {
+            self.drop_place(place, object.size, object.hold == Hold::Hard)?;
+        }
+        self.room_changed = true;
+        Ok(())
+    }
+
+    /// Drops some replicas of an object, and the object with the last of them.
+    pub(crate) fn drop_places(
+        &mut self,
+        now: Time,
+        slot: u32,
+        which: impl Fn(&Place) -> bool,
+    ) -> Result<(), ReplayError> {
+        let object = self.objects.object(slot);
+        let (drop, keep): (SmallVec<[Place; 2]>, SmallVec<[Place; 2]>) =
+            object.places.as_slice().iter().copied().partition(which);
+        if keep.is_empty() {
+            return self.unlink(slot);
+        }
+        let (size, hard) = (object.size, object.hold == Hold::Hard);
+        for place in &drop {
+            if self.drop_place(place, size, hard)? {
+                self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
+            }
+        }
+        self.objects.set_places(slot, &keep);
+        self.room_changed = true;
+        Ok(())
+    }
+
+    /// True when views hold it, which now hold the extent alone.
+    fn drop_place(&mut self, place: &Place, size: u64, hard: bool) -> Result<bool, ReplayError> {
+        let extent = place.extent(size);
+        match self.pins.get_mut(place.rid) {
+            Some(pin) => Ok(pin.object.take().is_some()),
+            None => {
+                if hard {
+                    self.count_pinned(extent, false);
+                }
+                self.give(place.rid, extent).map(|()| false)
+            }
+        }
+    }
+
+    fn object_with(&self, key: &[u8], rid: Rid, record: &'static str) -> Result<u32, ReplayError> {
+        self.objects
+            .find(self.objects.hash(key), key)
+            .filter(|slot| self.objects.object(*slot).has(rid))
+            .ok_or(ReplayError::UnknownObject { record, key_len: key.len(), rid: rid.0 })
+    }
+
+    fn count_pinned(&mut self, extent: Extent, add: bool) {
+        if let Some(segment) = self.segments.get_mut(extent.segment) {
+            let granules = granules(extent.length) as u32;
+            segment.pinned = if add { segment.pinned + granules } else { segment.pinned - granules };
+        }
+    }
+
+    /// Takes a replica's extent. On a segment that is Gone there is nothing to take.
+    fn take(&mut self, replica: &Replica) -> Result<(), ReplayError> {
+        let number = replica.extent.segment;
+        if number.0 > self.segments.last() {
+            return Err(ReplayError::UnknownSegment(number.0));
+        }
+        let (start, len) = granule_range(replica.rid, replica.extent)?;
+        self.segments.take(number, start, len).map_err(|source| ReplayError::Extent {
+            segment: number.0,
+            rid: replica.rid.0,
+            source,
+        })
+    }
+
+    fn give(&mut self, rid: Rid, extent: Extent) -> Result<(), ReplayError> {
+        self.room_changed = true;
+        let (start, len) = granule_range(rid, extent)?;
+        self.segments.give(extent.segment, start, len).map_err(|source| ReplayError::Extent {
+            segment: extent.segment.0,
+            rid: rid.0,
+            source,
+        })
+    }
+}
+
+fn granule_range(rid: Rid, extent: Extent) -> Result<(u32, u32), ReplayError> {
+    let error = ReplayError::NotAnExtent { rid: rid.0, offset: extent.offset, length: extent.length };
+    if extent.length == 0 || !extent.offset.is_multiple_of(GRANULE) {
+        return Err(error);
+    }
+    match (u32::try_from(extent.offset / GRANULE), u32::try_from(granules(extent.length))) {
+        (Ok(start), Ok(len)) => Ok((start, len)),
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,163 @@
+//! The state machine: what it is made of, how it begins, and its epochs.
+
+use std::collections::BTreeMap;
+
+use crate::apply::ReplayError;
+use crate::config::Config;
+use crate::effect::{Effects, Push, Record};
+use crate::evicted::EvictedLately;
+use crate::ids::{Rid, SessionId, Time};
+use crate::objects::Objects;
+use crate::pin::Pins;
+use crate::placement::Random;
+use crate::quarantine::Quarantine;
+use crate::recheck::Recheck;
+use crate::reservation::Reservations;
+use crate::segment::Segments;
+use crate::session::Sessions;
+use crate::stats::Counts;
+use crate::ticket::Tickets;
+
+/// Directory, pool, sessions and everything that is decided about them. See the crate's documentation.
+pub struct Core {
+    pub(crate) config: Config,
+    pub(crate) epoch: u16,
+    /// Counter of the last rid of this epoch.
+    pub(crate) counter: u64,
+    pub(crate) sessions: Sessions,
+    pub(crate) segments: Segments,
+    pub(crate) objects: Objects,
+    pub(crate) reservations: Reservations,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) pins: Pins,
+    pub(crate) tickets: Tickets,
+    pub(crate) rechecks: BTreeMap<Rid, Recheck>,
+    pub(crate) evicted_lately: EvictedLately,
+    pub(crate) random: Random,
+    pub(crate) counts: Counts,
+    /// A key that a parked request waits for changed hands.
+    pub(crate) keys_changed: bool,
+    /// There may be more room than before.
+    pub(crate) room_changed: bool,
+    /// Objects may lie on segments that are Gone.
+    pub(crate) purge: Option<u32>,
+    /// The scan must start over when it is through: another segment went.
+    pub(crate) purge_again: bool,
+}
+
+/// Sessions and segments that a log may have lost with its end.
+const LOST_SESSIONS: u64 = 1 << 20;
+const LOST_SEGMENTS: u32 = 1 << 10;
+/// Rids left in an epoch when the next one is begun.
+const COUNTER_RESERVE: u64 = 1 << 32;
+
+impl Core {
+    /// An empty core. Replay what there is, then [`begin`](Core::begin).
+    pub fn new(config: Config) -> Core {
+        Core {
+            epoch: 0,
+            counter: 0,
+            sessions: Sessions::default(),
+            segments: Segments::default(),
+            objects: Objects::new(config.evict_soft_pinned),
+            reservations: Reservations::new(config.reservation_ms),
+            quarantine: Quarantine::default(),
+            pins: Pins::default(),
+            tickets: Tickets::default(),
+            rechecks: BTreeMap::new(),
+            evicted_lately: EvictedLately::default(),
+            random: Random::new(config.seed),
+            counts: Counts::default(),
+            keys_changed: false,
+            room_changed: false,
+            purge: None,
+            purge_again: false,
+            config,
+        }
+    }
+
+    /// Repeats one record of a log or snapshot.
+    pub fn replay(&mut self, record: Record) -> Result<(), ReplayError> {
+        self.apply(Time(0), &record)
+    }
+
+    /// The end of the replay: from now on time passes. All sessions are away until their anchors are back. `epoch` is
+    /// given when the log could not be proven complete.
+    pub fn begin(&mut self, now: Time, epoch: Option<u16>, fx: &mut Effects) {
+        for (_, session) in self.sessions.iter_mut() {
+            session.away = Some(now);
+            session.last_heard = now;
+            session.replayed = true;
+        }
+        self.objects.restart_soft_pins(now);
+        self.reservations.renew_all(now);
+        match epoch {
+            Some(epoch) => {
+                // Numbers that the lost end of the log may have given out are not given out again.
+                let session = self.sessions.last + LOST_SESSIONS;
+                let segment = self.segments.last() + LOST_SEGMENTS;
+                let (epoch_before, rid) = (self.epoch, self.counter);
+                self.log(now, Record::Counters { epoch: epoch_before, rid, session, segment }, fx);
+                self.raise_epoch(now, epoch, fx);
+            }
+            None if self.epoch == 0 => self.raise_epoch(now, 1, fx),
+            None => {}
+        }
+    }
+
+    /// The reign whose rids are handed out.
+    pub fn epoch(&self) -> u16 {
+        self.epoch
+    }
+
+    /// Begins a higher reign: unfinished puts of older ones are no more, and a segment is closed to placement until its
+    /// owner obeys this one. A lower or the same one changes nothing.
+    pub fn raise_epoch(&mut self, now: Time, epoch: u16, fx: &mut Effects) {
+        if epoch <= self.epoch {
+            return;
+        }
+        self.log(now, Record::Epoch(epoch), fx);
+        let older: Vec<Rid> = self.reservations.iter().map(|(_, reservation)| reservation.rid()).collect();
+        for rid in older {
+            self.drop_reservation(now, rid, false, fx);
+        }
+        self.segments.rebuild_open(self.epoch);
+        let owners: Vec<SessionId> =
+            self.sessions.iter().filter(|(_, s)| !s.segments.is_empty()).map(|(id, _)| id).collect();
+        for owner in owners {
+            self.push(owner, Push::TakeEpoch(epoch), fx);
+        }
+        self.settle(now, fx);
+    }
+
+    /// The next rid; it is higher than every one before it.
+    pub(crate) fn next_rid(&mut self) -> Rid {
+        self.counter += 1;
+        Rid::new(self.epoch, self.counter)
+    }
+
+    pub(crate) fn raise_epoch_when_counter_ends(&mut self, now: Time, fx: &mut Effects) {
+        if self.counter > Rid::COUNTER_MAX - COUNTER_RESERVE {
+            let next = self.epoch.checked_add(1).expect("2^63 placements under one log");
+            self.raise_epoch(now, next, fx);
+        }
+    }
+
+    /// Makes one durable change.
+    pub(crate) fn log(&mut self, now: Time, record: Record, fx: &mut Effects) {
+        if let Err(error) = self.apply(now, &record) {
+            panic!("the books contradict each other: {error}");
+        }
+        fx.records.push(record);
+    }
+
+    /// Sends a message to a session that is there. An absent one is told again when it is back.
+    pub(crate) fn push(&mut self, to: SessionId, push: Push, fx: &mut Effects) {
+        let Some(session) = self.sessions.get_mut(to) else { return };
+        if session.away.is_none() {
+            fx.pushes.push((to, push));
+        } else if matches!(push, Push::SegmentGone { .. }) {
+            session.miss(push);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Keys that an existence query found and that were evicted since: a load that misses one of them was misled.
+
+use std::collections::{BTreeSet, VecDeque};
+
+/// Most keys remembered.
+const MOST: usize = 8_192;
+
+/// Hashes of keys, the oldest forgotten first.
+#[derive(Default)]
+pub(crate) struct EvictedLately {
+    order: VecDeque<u64>,
+    set: BTreeSet<u64>,
+}
+
+impl EvictedLately {
+    pub fn add(&mut self, hash: u64) {
+        if self.set.insert(hash) {
+            self.order.push_back(hash);
+            if self.order.len() > MOST
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.set.remove(&oldest);
+            }
+        }
+    }
+
+    pub fn contains(&self, hash: u64) -> bool {
+        !self.set.is_empty() && self.set.contains(&hash)
+    }
+}

@@ -1,0 +1,153 @@
+//! Finding objects: existence queries, the lookups inside gets, and views.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::{Effects, Record};
+use crate::ids::{Replica, Rid, SessionId, Time};
+use crate::object::{Object, Place};
+use crate::request::{Found, Origin, Refused, Remembered};
+use crate::segment::Segments;
+
+/// A lookup's answer, borrowed from the core.
+pub struct FoundRef<'a> {
+    /// Size of the object, bytes.
+    pub size: u64,
+    /// CRC-32C of the whole object.
+    pub crc32c: u32,
+    places: &'a [Place],
+    segments: &'a Segments,
+    host: Option<u32>,
+}
+
+impl<'a> FoundRef<'a> {
+    fn new(object: &'a Object, segments: &'a Segments, host: Option<u32>) -> Self {
+        FoundRef { size: object.size, crc32c: object.crc32c, places: object.places.as_slice(), segments, host }
+    }
+
+    /// Live replicas, those on the reader's host first.
+    pub fn replicas(&self) -> impl Iterator<Item = Replica> + '_ {
+        let live = self.places.iter().filter(|place| self.segments.is_live(place.segment));
+        // One replica has no order; it saves the look at its host.
+        let several = self.places.len() > 1;
+        let local = live.clone().filter(move |place| several && self.is_local(place));
+        let others = live.filter(move |place| !several || !self.is_local(place));
+        local.chain(others).map(|place| place.replica(self.size))
+    }
+
+    /// The same as a value.
+    pub fn to_found(&self) -> Found {
+        Found { size: self.size, crc32c: self.crc32c, replicas: self.replicas().collect() }
+    }
+
+    fn is_local(&self, place: &Place) -> bool {
+        self.host.is_some() && self.segments.get(place.segment).is_some_and(|segment| segment.host == self.host)
+    }
+}
+
+impl Core {
+    /// The slot of an object that can be seen.
+    #[inline]
+    pub(crate) fn visible(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        let slot = self.objects.find(hash, key)?;
+        self.is_visible(slot).then_some(slot)
+    }
+
+    #[inline]
+    pub(crate) fn is_visible(&self, slot: u32) -> bool {
+        let places = self.objects.object(slot).places.as_slice();
+        places.iter().any(|place| self.segments.is_live(place.segment))
+    }
+
+    /// Existence query: gives the size of each key that is there, in order, and protects what it found.
+    pub fn exists<'k>(&mut self, now: Time, keys: impl Iterator<Item = &'k [u8]>, mut found: impl FnMut(Option<u64>)) {
+        for key in keys {
+            self.counts.exists_keys += 1;
+            let Some(slot) = self.visible(self.objects.hash(key), key) else {
+                found(None);
+                continue;
+            };
+            self.counts.exists_hits += 1;
+            self.objects.protect(now, slot, self.config.lookup_protect_ms);
+            found(Some(self.objects.object(slot).size));
+        }
+    }
+
+    /// The lookup inside a get: refreshes recency, protects nothing.
+    pub fn lookup<'k>(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Option<FoundRef<'_>>),
+    ) {
+        let host = self.sessions.get(session).and_then(|session| session.host);
+        for key in keys {
+            self.counts.lookup_keys += 1;
+            let hash = self.objects.hash(key);
+            let Some(slot) = self.visible(hash, key) else {
+                self.counts.lookup_then_miss += u64::from(self.evicted_lately.contains(hash));
+                found(None);
+                continue;
+            };
+            self.counts.lookup_hits += 1;
+            self.objects.touch(now, slot);
+            found(Some(FoundRef::new(self.objects.object(slot), &self.segments, host)));
+        }
+    }
+
+    /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
+    /// the session takes away.
+    pub fn pin(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        keys: &[&[u8]],
+        fx: &mut Effects,
+    ) -> Result<Vec<Option<Found>>, Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::Pin(found)) => return Ok(found),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let session = origin.session;
+        let host = self.sessions.known(session)?.host;
+        let mut all = Vec::with_capacity(keys.len());
+        for key in keys {
+            self.counts.lookup_keys += 1;
+            let hash = self.objects.hash(key);
+            let Some(slot) = self.visible(hash, key) else {
+                self.counts.lookup_then_miss += u64::from(self.evicted_lately.contains(hash));
+                all.push(None);
+                continue;
+            };
+            self.counts.lookup_hits += 1;
+            self.objects.touch(now, slot);
+            let found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
+            let Replica { rid, extent } = found.replicas[0];
+            self.log(now, Record::Pinned { session, rid, extent, key: Some((*key).into()) }, fx);
+            all.push(Some(found));
+        }
+        self.remember(origin, Remembered::Pin(all.clone()), fx);
+        Ok(all)
+    }
+
+    /// Views ended: a rid once per view. One that the session does not hold is no harm.
+    pub fn unpin(&mut self, now: Time, origin: Origin, rids: &[Rid], fx: &mut Effects) -> Result<(), Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::Done) => return Ok(()),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let session = origin.session;
+        let ended: SmallVec<[Rid; 8]> = rids.iter().copied().collect();
+        for rid in ended {
+            if self.sessions.known(session)?.pins.contains_key(&rid) {
+                self.log(now, Record::Unpinned { session, rid }, fx);
+            }
+        }
+        self.remember(origin, Remembered::Done, fx);
+        self.settle(now, fx);
+        Ok(())
+    }
+}

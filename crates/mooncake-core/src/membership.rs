@@ -1,0 +1,379 @@
+//! Sessions and their segments: who comes, who is away, who is over.
+
+use crate::core::Core;
+use crate::effect::{Effects, Push, Record};
+use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::request::{Origin, Refused, Remembered, SegmentSpec, SessionSpec};
+use crate::segment::SegmentView;
+
+/// Gone segments told to a session that comes back after a restart of the master, which forgot whom it told.
+const RECENTLY_GONE: usize = 256;
+
+impl Core {
+    // --------------------------------------------------------------- sessions
+
+    /// A new session; its anchor is there.
+    pub fn open_session(&mut self, now: Time, spec: SessionSpec, fx: &mut Effects) -> SessionId {
+        let session = SessionId(self.sessions.last + 1);
+        self.log(now, Record::SessionOpened { session, spec }, fx);
+        session
+    }
+
+    /// The anchor of a known session is back. `segments` are what it still holds, `pins` its views (once per view),
+    /// `epoch_taken` what its segments obey. Returns those of the segments that are Gone, or that this log never knew:
+    /// they must not be mounted again. Whatever was asked of it while it was away is asked again.
+    #[allow(clippy::too_many_arguments)]
+    pub fn resume_session(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        secret: u64,
+        segments: &[SegmentUuid],
+        pins: &[Rid],
+        epoch_taken: u16,
+        fx: &mut Effects,
+    ) -> Result<Vec<SegmentUuid>, Refused> {
+        self.check_session(session, secret)?;
+        let mine = |core: &Core, uuid: &SegmentUuid| core.segments.by_uuid(*uuid).is_some_and(|s| s.session == session);
+        let gone: Vec<SegmentUuid> = segments.iter().filter(|uuid| !mine(self, uuid)).copied().collect();
+        let held: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();
+        for number in held {
+            let segment = self.segments.get(number).expect("a session's segments are there");
+            if !segments.contains(&segment.spec.uuid) {
+                // Its owner does not hold it any more.
+                self.segment_gone(now, number, None, fx);
+            } else if segment.epoch < epoch_taken && epoch_taken == self.epoch {
+                self.log(now, Record::SegmentTookEpoch { number, epoch: epoch_taken }, fx);
+            }
+        }
+        self.reconcile_pins(now, session, pins, fx);
+        self.come_back(now, session, fx);
+        self.settle(now, fx);
+        Ok(gone)
+    }
+
+    /// Views that the session does not list have ended; views that it lists and the log lost are noted again.
+    fn reconcile_pins(&mut self, now: Time, session: SessionId, listed: &[Rid], fx: &mut Effects) {
+        let mut listed = listed.to_vec();
+        listed.sort_unstable();
+        let count = |rid: Rid| {
+            let from = listed.partition_point(|other| *other < rid);
+            listed[from..].iter().take_while(|other| **other == rid).count() as u32
+        };
+        let known: Vec<(Rid, u32)> = match self.sessions.get(session) {
+            Some(session) => session.pins.iter().map(|(rid, views)| (*rid, *views)).collect(),
+            None => return,
+        };
+        for (rid, views) in &known {
+            for _ in count(*rid)..*views {
+                self.log(now, Record::Unpinned { session, rid: *rid }, fx);
+            }
+        }
+        let mut missing: Vec<(Rid, u32)> = Vec::new();
+        for rid in listed.chunk_by(|a, b| a == b).map(|same| same[0]) {
+            let views = known.iter().find(|(other, _)| *other == rid).map_or(0, |(_, views)| *views);
+            let lost = count(rid).saturating_sub(views);
+            if lost > 0 {
+                missing.push((rid, lost));
+            }
+        }
+        if missing.is_empty() {
+            return;
+        }
+        // Only after a log lost its end; worth a look at everything once.
+        for slot in 0..self.objects.bound() {
+            let Some(object) = self.objects.get(slot) else { continue };
+            let Some(place) =
+                object.places.as_slice().iter().find(|place| missing.iter().any(|(rid, _)| *rid == place.rid))
+            else {
+                continue;
+            };
+            let views = missing.iter().find(|(rid, _)| *rid == place.rid).map_or(0, |(_, views)| *views);
+            let (rid, extent, key) = (place.rid, place.extent(object.size), object.key.as_slice().to_vec());
+            if self.segments.get(extent.segment).is_none() {
+                continue;
+            }
+            for _ in 0..views {
+                self.log(now, Record::Pinned { session, rid, extent, key: Some(key.as_slice().into()) }, fx);
+            }
+        }
+    }
+
+    /// A call connection may attach to this session.
+    pub fn check_session(&self, session: SessionId, secret: u64) -> Result<(), Refused> {
+        match self.sessions.known(session)?.spec.secret == secret {
+            true => Ok(()),
+            false => Err(Refused::WrongSecret(session.0)),
+        }
+    }
+
+    /// The anchor closed: away at once.
+    pub fn anchor_lost(&mut self, now: Time, session: SessionId, _fx: &mut Effects) {
+        self.set_away(now, session);
+    }
+
+    /// A heartbeat: the session is there, `moved` are the rids whose bytes moved since the last one, `populated` how far
+    /// its segments are.
+    pub fn beat(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        moved: &[Rid],
+        populated: &[(SegmentUuid, u64)],
+        fx: &mut Effects,
+    ) {
+        let Some(entry) = self.sessions.get_mut(session) else { return };
+        entry.last_heard = now;
+        if entry.away.is_some() {
+            self.come_back(now, session, fx);
+        }
+        for rid in moved {
+            if let Some(slot) = self.reservations.by_rid(*rid)
+                && self.reservations.get(slot).session == session
+            {
+                self.reservations.renew(now, slot);
+            }
+        }
+        for (uuid, bytes) in populated {
+            let Some(segment) = self.segments.by_uuid(*uuid).filter(|segment| segment.session == session) else {
+                continue;
+            };
+            let number = segment.number;
+            if bytes / GRANULE > segment.extents.limit().into() {
+                self.log(now, Record::SegmentPopulated { number, bytes: *bytes }, fx);
+                self.segments.get_mut(number).expect("mounted").progress = now;
+            }
+        }
+        self.settle(now, fx);
+    }
+
+    /// This process was itself stopped: nobody was silent, it did not listen.
+    pub fn stalled(&mut self, now: Time) {
+        for (_, session) in self.sessions.iter_mut() {
+            session.last_heard = now;
+            if session.away.is_some() {
+                session.away = Some(now);
+            }
+        }
+        self.reservations.renew_all(now);
+    }
+
+    /// The session ended by itself.
+    pub fn close_session(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+        self.session_over(now, session, "it closed", fx);
+    }
+
+    /// Its process is proven gone.
+    pub fn process_gone(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+        self.session_over(now, session, "its process is gone", fx);
+    }
+
+    /// Identity of a session's process, as it was given.
+    pub fn session_process(&self, session: SessionId) -> Option<&[u8]> {
+        Some(&self.session_spec(session)?.process)
+    }
+
+    /// What a session said of itself.
+    pub fn session_spec(&self, session: SessionId) -> Option<&SessionSpec> {
+        Some(&self.sessions.get(session)?.spec)
+    }
+
+    /// Whether a session's anchor is there; `None` when it is over.
+    pub fn session_is_away(&self, session: SessionId) -> Option<bool> {
+        Some(self.sessions.get(session)?.away.is_some())
+    }
+
+    pub(crate) fn set_away(&mut self, now: Time, session: SessionId) {
+        let Some(entry) = self.sessions.get_mut(session) else { return };
+        if entry.away.is_some() {
+            return;
+        }
+        entry.away = Some(now);
+        for number in entry.segments.clone() {
+            self.segments.set_live(number, false);
+        }
+        self.segments.rebuild_open(self.epoch);
+    }
+
+    fn come_back(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+        let Some(entry) = self.sessions.get_mut(session) else { return };
+        entry.last_heard = now;
+        let restarted = std::mem::replace(&mut entry.replayed, false);
+        let was_away = entry.away.take().is_some();
+        let segments = entry.segments.clone();
+        for number in &segments {
+            self.segments.set_live(*number, true);
+            self.segments.get_mut(*number).expect("a session's segments are there").progress = now;
+        }
+        self.segments.rebuild_open(self.epoch);
+        self.objects.unpark();
+        self.room_changed |= was_away;
+        let missed = self.sessions.get_mut(session).expect("known").take_missed();
+        fx.pushes.extend(missed.into_iter().map(|push| (session, push)));
+        if restarted {
+            let gone: Vec<_> = self.segments.gone().rev().take(RECENTLY_GONE).collect();
+            for (uuid, number) in gone.into_iter().rev() {
+                let pinned = self.pins.of_segment(number, |_| 0);
+                fx.pushes.push((session, Push::SegmentGone { uuid, number, pinned }));
+            }
+        }
+        self.ask_again(session, fx);
+    }
+
+    /// Sends an owner all that it has not answered yet.
+    fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
+        let Some(entry) = self.sessions.get(owner) else { return };
+        if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
+            fx.pushes.push((owner, Push::TakeEpoch(self.epoch)));
+        }
+        for entry in self.quarantine.iter() {
+            let Some(segment) = self.segments.get(entry.replica.extent.segment) else { continue };
+            if segment.session == owner {
+                let fence = Push::Fence {
+                    uuid: segment.spec.uuid,
+                    replica: entry.replica,
+                    writer: entry.writer,
+                    writer_done: entry.writer_done,
+                };
+                fx.pushes.push((owner, fence));
+            }
+        }
+        for recheck in self.rechecks.values() {
+            let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
+            if segment.session == owner {
+                let (uuid, replica, crc32c) = (segment.spec.uuid, recheck.replica, recheck.crc32c);
+                fx.pushes.push((owner, Push::Recheck { uuid, replica, crc32c }));
+            }
+        }
+    }
+
+    pub(crate) fn session_over(&mut self, now: Time, session: SessionId, reason: &str, fx: &mut Effects) {
+        let Some(entry) = self.sessions.get(session) else { return };
+        for number in entry.segments.clone() {
+            self.segment_gone(now, number, Some(session), fx);
+        }
+        for parked in self.tickets.cancel_session(session) {
+            self.refuse_ticket(parked, "the session is over", fx);
+        }
+        let unfinished = self.reservations.iter().filter(|(_, reservation)| reservation.session == session);
+        let rids: Vec<Rid> = unfinished.map(|(_, reservation)| reservation.rid()).collect();
+        for rid in rids {
+            self.drop_reservation(now, rid, false, fx);
+        }
+        self.push(session, Push::SessionOver(reason.to_owned()), fx);
+        self.log(now, Record::SessionOver(session), fx);
+        self.room_changed = true;
+        self.settle(now, fx);
+    }
+
+    // --------------------------------------------------------------- segments
+
+    /// A session contributes memory. A repeat for the same memory gives the same number.
+    pub fn mount(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        spec: SegmentSpec,
+        populated: u64,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::Mount(number)) => return Ok(number),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let result = self.mount_new(now, origin.session, spec, populated, fx);
+        let reply = match &result {
+            Ok(number) => Remembered::Mount(*number),
+            Err(refused) => Remembered::Refused(refused.clone()),
+        };
+        self.remember(origin, reply, fx);
+        self.settle(now, fx);
+        result
+    }
+
+    fn mount_new(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        spec: SegmentSpec,
+        populated: u64,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, Refused> {
+        let live = self.sessions.known(session)?.away.is_none();
+        if self.segments.is_gone_uuid(spec.uuid) {
+            return Err(Refused::SegmentGone(spec.uuid.0));
+        }
+        if let Some(segment) = self.segments.by_uuid(spec.uuid) {
+            return match segment.session == session {
+                true => Ok(segment.number),
+                false => Err(Refused::SegmentTaken(spec.uuid.0, segment.session.0)),
+            };
+        }
+        if spec.bytes < GRANULE || spec.bytes / GRANULE >= u32::MAX.into() {
+            return Err(Refused::SegmentSize(spec.bytes));
+        }
+        let number = SegmentNo(self.segments.last() + 1);
+        self.log(now, Record::SegmentMounted { number, session, spec, epoch: self.epoch }, fx);
+        if populated >= GRANULE {
+            self.log(now, Record::SegmentPopulated { number, bytes: populated }, fx);
+        }
+        self.segments.get_mut(number).expect("mounted").progress = now;
+        self.segments.set_live(number, live);
+        self.segments.rebuild_open(self.epoch);
+        self.room_changed = true;
+        Ok(number)
+    }
+
+    /// An owner takes its memory back: Gone, for ever.
+    pub fn unmount(&mut self, now: Time, origin: Origin, uuid: SegmentUuid, fx: &mut Effects) -> Result<(), Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::Done) => return Ok(()),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let result = match self.segments.by_uuid(uuid) {
+            Some(segment) if segment.session != origin.session => Err(Refused::SegmentTaken(uuid.0, segment.session.0)),
+            Some(segment) => {
+                self.segment_gone(now, segment.number, None, fx);
+                Ok(())
+            }
+            None if self.segments.is_gone_uuid(uuid) => Ok(()),
+            None => Err(Refused::SegmentGone(uuid.0)),
+        };
+        let reply = result.clone().map_or_else(Remembered::Refused, |()| Remembered::Done);
+        self.remember(origin, reply, fx);
+        self.settle(now, fx);
+        result
+    }
+
+    /// A segment is Gone. `over` is the session whose end causes it, whose views end too.
+    fn segment_gone(&mut self, now: Time, number: SegmentNo, over: Option<SessionId>, fx: &mut Effects) {
+        let Some(segment) = self.segments.get(number) else { return };
+        let uuid = segment.spec.uuid;
+        let ending = over.and_then(|session| self.sessions.get(session)).map(|session| session.pins.clone());
+        let pinned =
+            self.pins.of_segment(number, |rid| ending.as_ref().and_then(|pins| pins.get(&rid)).copied().unwrap_or(0));
+        self.log(now, Record::SegmentGone(number), fx);
+        self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
+        let everybody: Vec<SessionId> = self.sessions.iter().map(|(id, _)| id).collect();
+        for session in everybody {
+            self.push(session, Push::SegmentGone { uuid, number, pinned: pinned.clone() }, fx);
+        }
+    }
+
+    /// A segment that is not Gone.
+    pub fn segment(&self, number: SegmentNo) -> Option<SegmentView<'_>> {
+        Some(self.segments.get(number)?.view())
+    }
+
+    /// All segments that are not Gone, by number.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentView<'_>> {
+        self.segments.iter().map(|segment| segment.view())
+    }
+
+    /// Owner of a segment that is not Gone.
+    pub fn segment_owner(&self, uuid: SegmentUuid) -> Option<SessionId> {
+        Some(self.segments.by_uuid(uuid)?.session)
+    }
+}

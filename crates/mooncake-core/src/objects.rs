@@ -1,0 +1,378 @@
+//! All committed objects: found by key, and each in at most one of the lists from which eviction takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use smallvec::SmallVec;
+
+use crate::eviction::EvictionPolicy;
+use crate::ids::{SegmentNo, Time};
+use crate::lru::Lru;
+use crate::object::{Hold, ListedIn, Object, Place, Places};
+use crate::segment::Segments;
+use crate::slab::{List, Slab};
+
+/// Tables of the index. Each grows by itself, so that no insert has to move all objects at once.
+const SHARDS: usize = 512;
+
+/// How far eviction goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// What nothing speaks for.
+    Unprotected,
+    /// Soft pinned objects after them.
+    SoftPinned,
+    /// Then those looked up a moment ago, longest ago first.
+    Protected,
+}
+
+struct SoftPin {
+    ttl_ms: u64,
+    until: Time,
+}
+
+pub(crate) struct Objects {
+    hasher: DefaultHashBuilder,
+    shards: Box<[HashTable<u32>]>,
+    slab: Slab<Object>,
+    policy: Box<dyn EvictionPolicy<Slab<Object>>>,
+    /// Ordered by expiry, as all protection lasts equally long: eviction and lapse look at its head only.
+    protected: List,
+    soft: List,
+    /// Met by eviction while none of their segments took part; tried first when one does again.
+    parked: List,
+    unpark: u32,
+    soft_pins: BTreeMap<u32, SoftPin>,
+    soft_lapse: BTreeSet<(Time, u32)>,
+    /// Soft pinned objects are evicted when nothing else is left.
+    evict_soft: bool,
+    /// Objects of one replica, by segment number.
+    singles: Vec<u64>,
+    /// Objects of several, by their segments.
+    multiples: HashMap<SmallVec<[SegmentNo; 4]>, u64>,
+    pub hard_pinned: u64,
+}
+
+impl Objects {
+    pub fn new(evict_soft: bool) -> Objects {
+        Objects {
+            hasher: DefaultHashBuilder::default(),
+            shards: (0..SHARDS).map(|_| HashTable::new()).collect(),
+            slab: Slab::new(),
+            policy: Box::new(Lru::default()),
+            protected: List::default(),
+            soft: List::default(),
+            parked: List::default(),
+            unpark: 0,
+            soft_pins: BTreeMap::new(),
+            soft_lapse: BTreeSet::new(),
+            evict_soft,
+            singles: Vec::new(),
+            multiples: HashMap::new(),
+            hard_pinned: 0,
+        }
+    }
+
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    #[inline]
+    fn shard(hash: u64) -> usize {
+        // The tables use the lowest and the top bits themselves.
+        (hash >> 40) as usize & (SHARDS - 1)
+    }
+
+    #[inline]
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        self.shards[Self::shard(hash)].find(hash, |slot| self.slab[*slot].key.as_slice() == key).copied()
+    }
+
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&Object> {
+        self.slab.get(slot)
+    }
+
+    #[inline]
+    pub fn object(&self, slot: u32) -> &Object {
+        &self.slab[slot]
+    }
+
+    pub fn bound(&self) -> u32 {
+        self.slab.bound()
+    }
+
+    pub fn protected_len(&self) -> u32 {
+        self.protected.len()
+    }
+
+    pub fn soft_len(&self) -> usize {
+        self.soft_pins.len()
+    }
+
+    /// Adds an object under a key that is not there; `soft` is the lifetime of a soft pin.
+    pub fn insert(&mut self, now: Time, object: Object, soft_ttl_ms: u64) -> u32 {
+        let hash = self.hash(object.key.as_slice());
+        self.count(&object.places, true);
+        if object.hold == Hold::Hard {
+            self.hard_pinned += 1;
+        }
+        let soft = object.hold == Hold::Soft;
+        let slot = self.slab.insert(object);
+        if soft {
+            let until = now.plus_ms(soft_ttl_ms);
+            self.soft_pins.insert(slot, SoftPin { ttl_ms: soft_ttl_ms, until });
+            self.soft_lapse.insert((until, slot));
+        }
+        let Objects { shards, slab, hasher, .. } = self;
+        shards[Self::shard(hash)].insert_unique(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
+        self.list(now, slot);
+        slot
+    }
+
+    /// Takes an object out of everything.
+    pub fn remove(&mut self, slot: u32) -> Object {
+        self.unlist(slot);
+        let hash = self.hash(self.slab[slot].key.as_slice());
+        let Objects { shards, slab, hasher, .. } = self;
+        let shard = &mut shards[Self::shard(hash)];
+        shard.find_entry(hash, |other| *other == slot).expect("an object is in the index").remove();
+        // Memory is given back as the pool empties; the quarter keeps that amortised.
+        if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
+            let room = shard.len() * 2;
+            shard.shrink_to(room, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
+        }
+        let object = self.slab.remove(slot);
+        if let Some(pin) = self.soft_pins.remove(&slot) {
+            self.soft_lapse.remove(&(pin.until, slot));
+        }
+        if object.hold == Hold::Hard {
+            self.hard_pinned -= 1;
+        }
+        self.count(&object.places, false);
+        object
+    }
+
+    /// Gives an object fewer places; it must keep one.
+    pub fn set_places(&mut self, slot: u32, places: &[Place]) {
+        debug_assert!(!places.is_empty());
+        let old = std::mem::replace(&mut self.slab[slot].places, Places::new(places));
+        self.count(&old, false);
+        self.count(&Places::new(places), true);
+    }
+
+    fn count(&mut self, places: &Places, add: bool) {
+        let step = |count: &mut u64| *count = if add { *count + 1 } else { *count - 1 };
+        match places.as_slice() {
+            [place] => {
+                let index = place.segment.0 as usize;
+                if self.singles.len() <= index {
+                    self.singles.resize(index + 1, 0);
+                }
+                step(&mut self.singles[index]);
+            }
+            places => {
+                let mut set: SmallVec<[SegmentNo; 4]> = places.iter().map(|place| place.segment).collect();
+                set.sort_unstable();
+                let count = self.multiples.entry(set.clone()).or_default();
+                step(count);
+                if *count == 0 {
+                    self.multiples.remove(&set);
+                }
+            }
+        }
+    }
+
+    /// Number of objects with a Live replica.
+    pub fn visible_len(&self, segments: &Segments) -> u64 {
+        let singles = self.singles.iter().enumerate().filter(|(no, _)| segments.is_live(SegmentNo(*no as u32)));
+        let multiples = self.multiples.iter().filter(|(set, _)| set.iter().any(|no| segments.is_live(*no)));
+        singles.map(|(_, count)| count).sum::<u64>() + multiples.map(|(_, count)| count).sum::<u64>()
+    }
+
+    // ------------------------------------------------------------------ lists
+
+    /// Puts an object that is in no list where it belongs.
+    fn list(&mut self, now: Time, slot: u32) {
+        let object = &mut self.slab[slot];
+        debug_assert!(object.listed_in == ListedIn::None);
+        let soft = object.hold == Hold::Soft;
+        object.listed_in = if object.readers > 0 || object.hold == Hold::Hard || (soft && !self.evict_soft) {
+            ListedIn::None
+        } else if object.protected_until > now {
+            ListedIn::Protected
+        } else if soft {
+            ListedIn::Soft
+        } else {
+            ListedIn::Policy
+        };
+        match object.listed_in {
+            ListedIn::Protected => self.protected.push_back(&mut self.slab, slot),
+            ListedIn::Soft => self.soft.push_back(&mut self.slab, slot),
+            ListedIn::Policy => self.policy.insert(&mut self.slab, slot),
+            ListedIn::None | ListedIn::Parked => {}
+        }
+    }
+
+    fn unlist(&mut self, slot: u32) {
+        match std::mem::replace(&mut self.slab[slot].listed_in, ListedIn::None) {
+            ListedIn::None => {}
+            ListedIn::Policy => self.policy.remove(&mut self.slab, slot),
+            ListedIn::Protected => self.protected.remove(&mut self.slab, slot),
+            ListedIn::Soft => self.soft.remove(&mut self.slab, slot),
+            ListedIn::Parked => {
+                self.parked.remove(&mut self.slab, slot);
+                self.unpark = self.unpark.min(self.parked.len());
+            }
+        }
+    }
+
+    fn relist(&mut self, now: Time, slot: u32) {
+        self.unlist(slot);
+        self.list(now, slot);
+    }
+
+    /// A get found it.
+    #[inline]
+    pub fn touch(&mut self, now: Time, slot: u32) {
+        match self.slab[slot].listed_in {
+            ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
+            ListedIn::Soft => self.soft.move_to_back(&mut self.slab, slot),
+            ListedIn::Parked => self.relist(now, slot),
+            // It comes back as just used when the protection lapses or the last reader leaves.
+            ListedIn::Protected | ListedIn::None => {}
+        }
+    }
+
+    /// An existence query found it. Renewed only when an eighth of the protection has gone by: the promise is half of it.
+    #[inline]
+    pub fn protect(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let object = &mut self.slab[slot];
+        if object.protected_until > now.plus_ms(protect_ms - protect_ms / 8) {
+            return;
+        }
+        object.protected_until = now.plus_ms(protect_ms);
+        match object.listed_in {
+            ListedIn::None => {}
+            ListedIn::Protected => self.protected.move_to_back(&mut self.slab, slot),
+            _ => self.relist(now, slot),
+        }
+    }
+
+    /// A view was taken over it.
+    pub fn reader_added(&mut self, slot: u32) {
+        self.slab[slot].readers += 1;
+        self.unlist(slot);
+    }
+
+    /// A view over it ended. Protection begins anew if there is some left, to keep that list in order.
+    pub fn reader_left(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let object = &mut self.slab[slot];
+        object.readers -= 1;
+        if object.readers == 0 {
+            if object.protected_until > now {
+                object.protected_until = now.plus_ms(protect_ms);
+            }
+            self.relist(now, slot);
+        }
+    }
+
+    /// Moves objects whose protection has lapsed to where they are evicted from. True when there were any.
+    pub fn lapse_protection(&mut self, now: Time, most: usize) -> bool {
+        let mut any = false;
+        for _ in 0..most {
+            match self.protected.head() {
+                Some(slot) if self.slab[slot].protected_until <= now => self.relist(now, slot),
+                _ => break,
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Ends soft pins whose time has come. True when there were any.
+    pub fn lapse_soft_pins(&mut self, now: Time, most: usize) -> bool {
+        let mut any = false;
+        for _ in 0..most {
+            match self.soft_lapse.first().copied() {
+                Some((until, slot)) if until <= now => {
+                    self.soft_lapse.pop_first();
+                    self.slab[slot].hold = Hold::Lapsed;
+                    if !matches!(self.slab[slot].listed_in, ListedIn::Protected | ListedIn::Parked) {
+                        self.relist(now, slot);
+                    }
+                }
+                _ => break,
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Soft pins count from now on: after a replay, which knows no times.
+    pub fn restart_soft_pins(&mut self, now: Time) {
+        self.soft_lapse.clear();
+        for (slot, pin) in &mut self.soft_pins {
+            pin.until = now.plus_ms(pin.ttl_ms);
+            self.soft_lapse.insert((pin.until, *slot));
+        }
+    }
+
+    pub fn soft_ttl_ms(&self, slot: u32) -> u64 {
+        self.soft_pins.get(&slot).map_or(0, |pin| pin.ttl_ms)
+    }
+
+    /// A segment takes part in eviction again: try the parked objects first, they were the coldest.
+    pub fn unpark(&mut self) {
+        self.unpark = self.parked.len();
+    }
+
+    /// Who leaves next. Objects that free nothing where something can be placed are set aside. `steps` bounds the work; at 0 there may be more.
+    pub fn victim(&mut self, now: Time, segments: &Segments, reach: Reach, steps: &mut usize) -> Option<u32> {
+        while *steps > 0 {
+            *steps -= 1;
+            if self.unpark > 0 {
+                let slot = self.parked.head().expect("counted as parked");
+                self.unpark -= 1;
+                self.unlist(slot);
+                if self.slab[slot].protected_until > now {
+                    self.list(now, slot);
+                } else {
+                    self.slab[slot].listed_in = ListedIn::Policy;
+                    self.policy.insert_coldest(&mut self.slab, slot);
+                }
+                continue;
+            }
+            let looked_up = self.protected.head();
+            let lapsed =
+                looked_up.filter(|slot| self.slab[*slot].protected_until <= now && self.slab[*slot].hold != Hold::Soft);
+            let soft = || self.soft.head().filter(|_| reach >= Reach::SoftPinned);
+            let protected = || looked_up.filter(|_| reach >= Reach::Protected);
+            let slot = self.policy.victim(&self.slab).or(lapsed).or_else(soft).or_else(protected)?;
+            if self.slab[slot].places.as_slice().iter().any(|place| segments.is_open(place.segment)) {
+                return Some(slot);
+            }
+            self.unlist(slot);
+            self.slab[slot].listed_in = ListedIn::Parked;
+            self.parked.push_back(&mut self.slab, slot);
+        }
+        None
+    }
+
+    /// All slots, coldest first, for the snapshot: replaying them in this order gives nearly the same order again.
+    pub fn coldest_first(&self) -> impl Iterator<Item = u32> + '_ {
+        fn walk<'a>(list: &'a List, slab: &'a Slab<Object>) -> impl Iterator<Item = u32> + 'a {
+            std::iter::successors(list.head(), |slot| list.next(slab, *slot))
+        }
+        let policy = std::iter::successors(self.policy.victim(&self.slab), |slot| self.policy.after(&self.slab, *slot));
+        let unlisted = (0..self.slab.bound())
+            .filter(|slot| self.slab.get(*slot).is_some_and(|object| object.listed_in == ListedIn::None));
+        walk(&self.parked, &self.slab)
+            .chain(policy)
+            .chain(walk(&self.soft, &self.slab))
+            .chain(walk(&self.protected, &self.slab))
+            .chain(unlisted)
+    }
+}

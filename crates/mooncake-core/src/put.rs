@@ -1,0 +1,532 @@
+//! Beginning puts: keys are reserved and placed, or wait in line for it.
+
+use smallvec::SmallVec;
+
+use crate::config::PlacementStrategy;
+use crate::core::Core;
+use crate::effect::{Effects, Push, Record};
+use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Ticket, Time};
+use crate::object::granules;
+use crate::objects::Reach;
+use crate::placement::{self, Wishes};
+use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
+use crate::segment::Open;
+use crate::ticket::Parked;
+
+/// Objects that one operation evicts at most; a parked request goes on at the next one.
+const EVICT_STEPS: usize = 8_192;
+/// Objects evicted for a further replica before the put does with fewer.
+const EVICT_STEPS_MORE: usize = 64;
+/// Quarantine for so long is not worth waiting for.
+const QUARANTINE_FRESH_MS: u64 = 1_000;
+/// A populator without progress for so long has failed.
+const POPULATION_STALLED_MS: u64 = 3_000;
+
+/// How a request may get room now.
+#[derive(Clone, Copy)]
+struct Mode {
+    /// Nobody before it waits for room.
+    room: bool,
+    /// Its deadline has come: protected objects go too, and no populator is waited for.
+    force: bool,
+}
+
+/// Why a key was not placed.
+enum Denied {
+    TooLarge(String),
+    /// Room may come.
+    Full(String),
+    /// Room comes from the populator.
+    Populating(String),
+    /// This session has too much unfinished already; others are not to wait for that.
+    Capped(String),
+}
+
+/// One look at all keys of a request.
+struct Evaluation {
+    slots: Vec<PutSlot>,
+    /// Some key was placed or is there.
+    any: bool,
+    for_key: bool,
+    for_room: bool,
+    for_population: bool,
+    /// Some key waits for its own session.
+    capped: bool,
+    /// The work was cut short: look again soon.
+    cut: bool,
+}
+
+impl Evaluation {
+    fn waits(&self) -> bool {
+        self.for_key || self.for_room || self.capped
+    }
+}
+
+struct Terms<'a> {
+    origin: Origin,
+    config: &'a PutConfig,
+    wishes: Wishes,
+    pin: PinKind,
+    /// Rids from here on are this request's own.
+    first: Rid,
+}
+
+impl Core {
+    /// Reserves keys and places them. With `wait`, a request of which nothing can be placed now is parked, and its reply
+    /// comes with the effects of a later operation; without, Busy and Full are final.
+    pub fn put_start(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        entries: &[(&[u8], u64)],
+        config: &PutConfig,
+        wait: bool,
+        fx: &mut Effects,
+    ) -> Result<PutStarted, Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(slots)),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        self.raise_epoch_when_counter_ends(now, fx);
+        // A retry takes the place of the request whose connection broke, and its time.
+        let (place, since) = match self.tickets.cancel_origin(origin) {
+            Some((place, older)) => {
+                let since = older.since;
+                self.refuse_ticket(older, "a retry of this request took its place", fx);
+                (Some(place), since)
+            }
+            None => (None, now),
+        };
+        let room = !self.tickets.any_for_room_before(place.unwrap_or(usize::MAX));
+        let mode = Mode { room, force: false };
+        let evaluation = self.evaluate(now, origin, entries.iter().copied(), config, mode, fx);
+        if wait && !evaluation.any && evaluation.waits() {
+            let ticket = self.tickets.next_id();
+            let entries = entries.iter().map(|(key, size)| ((*key).into(), *size)).collect();
+            let parked = Parked {
+                ticket,
+                origin,
+                entries,
+                config: config.clone(),
+                since,
+                for_key: evaluation.for_key,
+                for_room: evaluation.for_room,
+                for_population: evaluation.for_population,
+                capped: evaluation.capped,
+            };
+            self.tickets.push(parked, place);
+            self.room_changed |= evaluation.cut;
+            return Ok(PutStarted::Parked(ticket));
+        }
+        self.count_slots(&evaluation.slots);
+        self.remember(origin, Remembered::PutStart(evaluation.slots.clone()), fx);
+        self.settle(now, fx);
+        Ok(PutStarted::Now(evaluation.slots))
+    }
+
+    /// The connection of a parked request closed.
+    pub fn cancel_ticket(&mut self, now: Time, ticket: Ticket, fx: &mut Effects) {
+        if self.tickets.cancel(ticket) {
+            self.room_changed = true;
+            self.settle(now, fx);
+        }
+    }
+
+    pub(crate) fn refuse_ticket(&mut self, parked: Parked, reason: &str, fx: &mut Effects) {
+        let slots = parked.entries.iter().map(|_| PutSlot::Refused(reason.to_owned())).collect();
+        fx.woken.push((parked.ticket, slots));
+        self.room_changed = true;
+    }
+
+    /// Serves parked requests after a change that may help them. Every operation ends with it.
+    pub(crate) fn settle(&mut self, now: Time, fx: &mut Effects) {
+        let keys = std::mem::take(&mut self.keys_changed);
+        let room = std::mem::take(&mut self.room_changed);
+        if self.tickets.is_empty() || !(keys || room) {
+            return;
+        }
+        let mut blocked = false;
+        let mut cut = false;
+        let mut queue = self.tickets.take_all();
+        queue.retain_mut(|parked| {
+            let concerned = keys && parked.for_key || room && (parked.for_room && !blocked || parked.capped);
+            if !concerned {
+                blocked |= parked.for_room;
+                return true;
+            }
+            let (stays, was_cut) = self.serve(now, parked, Mode { room: !blocked, force: false }, false, fx);
+            cut |= was_cut && !blocked;
+            blocked |= stays && parked.for_room;
+            stays
+        });
+        self.tickets.put_back(queue);
+        // What serving them changed by itself they have had their chance at, unless the work was cut short.
+        self.room_changed = cut;
+        self.keys_changed = false;
+    }
+
+    /// Answers parked requests whose deadline has come, first come first served among them.
+    pub(crate) fn serve_due_tickets(&mut self, now: Time, fx: &mut Effects) {
+        let (busy_ms, full_ms) = (self.config.busy_wait_ms, self.config.full_wait_ms);
+        let due = |parked: &Parked| {
+            let waits = if parked.for_room || parked.capped { full_ms } else { busy_ms };
+            parked.since.plus_ms(waits) <= now
+        };
+        if !self.tickets.iter().any(due) {
+            return;
+        }
+        let mut queue = self.tickets.take_all();
+        queue
+            .retain_mut(|parked| !due(parked) || self.serve(now, parked, Mode { room: true, force: true }, true, fx).0);
+        self.tickets.put_back(queue);
+        self.room_changed = true;
+        self.settle(now, fx);
+    }
+
+    /// Looks at a parked request again. (it stays parked, the work was cut short)
+    fn serve(&mut self, now: Time, parked: &mut Parked, mode: Mode, last: bool, fx: &mut Effects) -> (bool, bool) {
+        let entries = std::mem::take(&mut parked.entries);
+        let keys = entries.iter().map(|(key, size)| (&**key, *size));
+        let evaluation = self.evaluate(now, parked.origin, keys, &parked.config, mode, fx);
+        let full_deadline = parked.since.plus_ms(self.config.full_wait_ms);
+        // A key that waited for another put may wait for room a little longer, but not for ever.
+        let room_left = evaluation.cut || (evaluation.for_room || evaluation.capped) && now < full_deadline;
+        if !evaluation.any && evaluation.waits() && (!last || room_left) {
+            parked.entries = entries;
+            parked.for_key = evaluation.for_key;
+            parked.for_room = evaluation.for_room;
+            parked.for_population = evaluation.for_population;
+            parked.capped = evaluation.capped;
+            return (true, evaluation.cut);
+        }
+        self.count_slots(&evaluation.slots);
+        self.remember(parked.origin, Remembered::PutStart(evaluation.slots.clone()), fx);
+        fx.woken.push((parked.ticket, evaluation.slots));
+        (false, evaluation.cut)
+    }
+
+    fn evaluate<'k>(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        entries: impl Iterator<Item = (&'k [u8], u64)>,
+        config: &PutConfig,
+        mode: Mode,
+        fx: &mut Effects,
+    ) -> Evaluation {
+        let terms = Terms {
+            origin,
+            config,
+            wishes: self.wishes(origin.session, config),
+            pin: match config.pin {
+                PinKind::Soft { ttl_ms } => PinKind::Soft { ttl_ms: ttl_ms.min(self.config.soft_pin_ttl_max_ms) },
+                other => other,
+            },
+            first: Rid::new(self.epoch, self.counter + 1),
+        };
+        let mut steps = EVICT_STEPS;
+        let mut result = Evaluation {
+            slots: Vec::with_capacity(entries.size_hint().0),
+            any: false,
+            for_key: false,
+            for_room: false,
+            for_population: false,
+            capped: false,
+            cut: false,
+        };
+        for (key, size) in entries {
+            let slot = self.evaluate_one(now, &terms, key, size, mode, &mut steps, &mut result, fx);
+            result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
+            result.slots.push(slot);
+        }
+        result.cut = steps == 0;
+        result
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn evaluate_one(
+        &mut self,
+        now: Time,
+        terms: &Terms<'_>,
+        key: &[u8],
+        size: u64,
+        mode: Mode,
+        steps: &mut usize,
+        result: &mut Evaluation,
+        fx: &mut Effects,
+    ) -> PutSlot {
+        if key.is_empty() || size == 0 {
+            return PutSlot::Refused(format!(
+                "a key of {} bytes and a value of {size} bytes: both need one",
+                key.len()
+            ));
+        }
+        if let Some(slot) = self.visible(self.objects.hash(key), key) {
+            self.objects.touch(now, slot);
+            return PutSlot::Exists;
+        }
+        if let Some(slot) = self.reservations.by_key(key) {
+            let (session, rid) = {
+                let reservation = self.reservations.get(slot);
+                (reservation.session, reservation.rid())
+            };
+            if session == terms.origin.session && rid >= terms.first {
+                // Twice in one batch: the first value counts.
+                return PutSlot::Exists;
+            }
+            let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
+            if !away || session == terms.origin.session {
+                self.reservations.set_awaited(slot);
+                result.for_key = true;
+                return PutSlot::Busy(format!("session {} is putting this key", session.0));
+            }
+            // A writer that is away yields its key to the first that wants it.
+            self.drop_reservation(now, rid, false, fx);
+        }
+        match self.place(now, terms, key, size, mode, steps, fx) {
+            Ok(replicas) => PutSlot::Placed(replicas),
+            Err(Denied::TooLarge(reason)) => PutSlot::TooLarge(reason),
+            Err(Denied::Capped(reason)) => {
+                result.capped = true;
+                PutSlot::Full(reason)
+            }
+            Err(Denied::Full(reason)) => {
+                result.for_room = true;
+                PutSlot::Full(reason)
+            }
+            Err(Denied::Populating(reason)) => {
+                result.for_room = true;
+                result.for_population = true;
+                PutSlot::Full(reason)
+            }
+        }
+    }
+
+    fn wishes(&self, session: SessionId, config: &PutConfig) -> Wishes {
+        let by_name = |name: &String| {
+            let open = self.segments.open().iter().map(|open| open.number);
+            let same = move |number: &SegmentNo| self.segments.get(*number).is_some_and(|s| s.spec.name == *name);
+            open.filter(same).collect::<SmallVec<[SegmentNo; 4]>>()
+        };
+        let local = config.prefer_local || self.config.placement == PlacementStrategy::LocalFirst;
+        Wishes {
+            preferred: config.preferred_segments.iter().flat_map(by_name).collect(),
+            host: self.sessions.get(session).and_then(|session| session.host).filter(|_| local),
+            strategy: self.config.placement,
+        }
+    }
+
+    /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough.
+    #[allow(clippy::too_many_arguments)]
+    fn place(
+        &mut self,
+        now: Time,
+        terms: &Terms<'_>,
+        key: &[u8],
+        size: u64,
+        mode: Mode,
+        steps: &mut usize,
+        fx: &mut Effects,
+    ) -> Result<SmallVec<[Replica; 1]>, Denied> {
+        let Ok(need) = u32::try_from(granules(size)) else {
+            return Err(Denied::TooLarge(format!("{size} bytes is more than any segment can have")));
+        };
+        self.check_cap(terms.origin.session, size)?;
+        let wanted = (terms.config.replica_num.max(1) as usize).min(self.segments.open_sessions().max(1));
+        let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
+        let mut replicas: SmallVec<[Replica; 1]> = SmallVec::new();
+        for nth in 0..wanted {
+            let free = match mode.room {
+                true => placement::choose(&self.segments, need, &used, &terms.wishes, &mut self.random),
+                false => None,
+            };
+            let chosen = match free {
+                Some(number) => number,
+                None if nth == 0 => self.make_room(now, need, &used, mode, steps, size, fx)?,
+                None => {
+                    let mut few = EVICT_STEPS_MORE.min(*steps);
+                    let mode = Mode { force: false, ..mode };
+                    match self.make_room(now, need, &used, mode, &mut few, size, fx) {
+                        Ok(number) => number,
+                        Err(_) => break,
+                    }
+                }
+            };
+            let segment = self.segments.get(chosen).expect("an open segment");
+            let granule = segment.extents.find(need).expect("room was found there");
+            used.push(segment.session);
+            let extent = Extent { segment: chosen, offset: u64::from(granule) * GRANULE, length: size };
+            replicas.push(Replica { rid: self.next_rid(), extent });
+        }
+        let session = terms.origin.session;
+        let record = Record::Reserved { session, key: key.into(), size, pin: terms.pin, replicas: replicas.clone() };
+        self.log(now, record, fx);
+        Ok(replicas)
+    }
+
+    fn check_cap(&self, session: SessionId, size: u64) -> Result<(), Denied> {
+        let unfinished = self.sessions.get(session).map_or(0, |session| session.unfinished);
+        // A single put is never too much, whatever its size.
+        if unfinished == 0 {
+            return Ok(());
+        }
+        let cap = (self.segments.open_bytes() as f64 * self.config.unfinished_share_max) as u64;
+        if unfinished + size > cap {
+            let reason = format!("this session has {unfinished} bytes in unfinished puts, its limit is {cap}");
+            return Err(Denied::Capped(reason));
+        }
+        Ok(())
+    }
+
+    /// Evicts until one segment has the room.
+    #[allow(clippy::too_many_arguments)]
+    fn make_room(
+        &mut self,
+        now: Time,
+        need: u32,
+        used: &[SessionId],
+        mode: Mode,
+        steps: &mut usize,
+        size: u64,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, Denied> {
+        if self.can_never_fit(now, need) {
+            return Err(Denied::TooLarge(self.why_too_large(size)));
+        }
+        if !mode.room {
+            return Err(Denied::Full(format!("others wait for room already; {}", self.what_holds_space())));
+        }
+        if !mode.force && self.populating(now, need) {
+            let reason = format!("memory is still being populated; {}", self.what_holds_space());
+            return Err(Denied::Populating(reason));
+        }
+        let could = |open: &Open| {
+            let segment = self.segments.get(open.number);
+            !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
+        };
+        if !self.segments.open().iter().any(could) {
+            // Evicting would gain nothing.
+            return Err(Denied::Full(self.what_holds_space()));
+        }
+        let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
+        while let Some(victim) = self.objects.victim(now, &self.segments, reach, steps) {
+            for number in self.evict(now, victim, fx) {
+                let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
+                if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
+                    return Ok(number);
+                }
+            }
+        }
+        Err(Denied::Full(self.what_holds_space()))
+    }
+
+    /// Full size less pinned and quarantined space, but for what came into quarantine a moment ago: its fence is on its
+    /// way, and the put that waits for it comes next.
+    fn can_never_fit(&self, now: Time, need: u32) -> bool {
+        let fresh = Time(now.0.saturating_sub(QUARANTINE_FRESH_MS * 1000));
+        !self.segments.iter().any(|segment| {
+            let attainable = segment.attainable();
+            attainable >= need
+                || attainable + segment.quarantined >= need
+                    && attainable + self.quarantine.granules_since(segment.number, fresh) >= need
+        })
+    }
+
+    fn populating(&self, now: Time, need: u32) -> bool {
+        self.segments.open().iter().any(|open| {
+            self.segments.get(open.number).is_some_and(|segment| {
+                segment.populating()
+                    && segment.attainable() >= need
+                    && now < segment.progress.plus_ms(POPULATION_STALLED_MS)
+            })
+        })
+    }
+
+    fn why_too_large(&self, size: u64) -> String {
+        let Some(best) = self.segments.iter().max_by_key(|segment| segment.attainable()) else {
+            return format!("{size} bytes: no segment is mounted");
+        };
+        let view = best.view();
+        format!(
+            "{size} bytes fit no segment: the best one, {}, has {} bytes, of which {} are pinned and {} in quarantine",
+            view.name, view.bytes, view.pinned, view.quarantined
+        )
+    }
+
+    /// For refused puts: only these can hold space.
+    fn what_holds_space(&self) -> String {
+        let bytes = |granules: u64| granules * GRANULE;
+        let open = self.segments.open().len();
+        let closed = self.segments.iter().count() - open;
+        let pinned: u64 = self.segments.iter().map(|segment| u64::from(segment.pinned)).sum();
+        let quarantined: u64 = self.segments.iter().map(|segment| u64::from(segment.quarantined)).sum();
+        format!(
+            "{} bytes are pinned, {} in unfinished puts, {} in quarantine, {} objects protected by a lookup; {open} \
+             segments take objects, {closed} are away or closed",
+            bytes(pinned),
+            self.reservations.bytes(),
+            bytes(quarantined),
+            self.objects.protected_len(),
+        )
+    }
+
+    /// Evicts one object; the segments that have more room now.
+    pub(crate) fn evict(&mut self, now: Time, slot: u32, fx: &mut Effects) -> SmallVec<[SegmentNo; 2]> {
+        let object = self.objects.object(slot);
+        let changed = object.places.as_slice().iter().map(|place| place.segment).collect();
+        self.counts.evicted_objects += 1;
+        self.counts.evicted_bytes += object.size * object.places.as_slice().len() as u64;
+        let broken = object.protected_until > now;
+        self.counts.protection_broken += u64::from(broken);
+        if object.protected_until > Time(0) {
+            let hash = self.objects.hash(object.key.as_slice());
+            self.evicted_lately.add(hash);
+        }
+        self.remove_object(now, slot, fx);
+        changed
+    }
+
+    /// Ends an unfinished put: its key is free, its extents wait for their owners' word.
+    pub(crate) fn drop_reservation(&mut self, now: Time, rid: Rid, writer_done: bool, fx: &mut Effects) {
+        let Some(slot) = self.reservations.by_rid(rid) else { return };
+        let reservation = self.reservations.get(slot);
+        let (writer, replicas) = (reservation.session, reservation.replicas.clone());
+        self.log(now, Record::Dropped(rid), fx);
+        for replica in replicas {
+            self.fence(now, replica, writer, writer_done, fx);
+        }
+    }
+
+    /// Asks the owner of an extent in quarantine for its word.
+    pub(crate) fn fence(
+        &mut self,
+        now: Time,
+        replica: Replica,
+        writer: SessionId,
+        writer_done: bool,
+        fx: &mut Effects,
+    ) {
+        let Some(segment) = self.segments.get(replica.extent.segment) else { return };
+        let (owner, uuid) = (segment.session, segment.spec.uuid);
+        if writer_done {
+            self.log(now, Record::WriterDone(replica.rid), fx);
+        }
+        self.push(owner, Push::Fence { uuid, replica, writer, writer_done }, fx);
+    }
+
+    fn count_slots(&mut self, slots: &[PutSlot]) {
+        for slot in slots {
+            self.counts.put_keys += 1;
+            let count = match slot {
+                PutSlot::Placed(_) => &mut self.counts.put_placed,
+                PutSlot::Exists => &mut self.counts.put_exists,
+                PutSlot::Busy(_) => &mut self.counts.put_busy,
+                PutSlot::Full(_) => &mut self.counts.put_full,
+                PutSlot::TooLarge(_) => &mut self.counts.put_too_large,
+                PutSlot::Refused(_) => &mut self.counts.put_refused,
+            };
+            *count += 1;
+        }
+    }
+}

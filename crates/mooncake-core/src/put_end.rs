@@ -1,0 +1,105 @@
+//! Ending puts: committed, given up, or overdue.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::{Effects, Record};
+use crate::ids::{Replica, Rid, Time};
+use crate::request::{EndOutcome, Ended, Origin, Refused, Remembered};
+
+impl Core {
+    /// The writer is through. What is committed is readable from now on.
+    pub fn put_end(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        ended: &[Ended],
+        fx: &mut Effects,
+    ) -> Result<Vec<EndOutcome>, Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::PutEnd(outcomes)) => return Ok(outcomes),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let outcomes: Vec<EndOutcome> = ended.iter().map(|ended| self.end_one(now, origin, ended, fx)).collect();
+        self.remember(origin, Remembered::PutEnd(outcomes.clone()), fx);
+        self.settle(now, fx);
+        Ok(outcomes)
+    }
+
+    fn end_one(&mut self, now: Time, origin: Origin, ended: &Ended, fx: &mut Effects) -> EndOutcome {
+        let mine = |rid: &Rid| {
+            let slot = self.reservations.by_rid(*rid)?;
+            (self.reservations.get(slot).session == origin.session).then_some(slot)
+        };
+        let Some(slot) = ended.replicas.iter().find_map(|(rid, _)| mine(rid)) else {
+            let session = self.sessions.get(origin.session).expect("admitted");
+            if ended.replicas.iter().any(|(rid, _)| session.has_committed(*rid)) {
+                return EndOutcome::Committed;
+            }
+            self.counts.puts_superseded += 1;
+            return EndOutcome::Superseded;
+        };
+        let reservation = self.reservations.get(slot);
+        let reservation_rid = reservation.rid();
+        let is_good = |replica: &Replica| ended.replicas.iter().any(|(rid, good)| *rid == replica.rid && *good);
+        let (good, bad): (SmallVec<[Replica; 1]>, SmallVec<[Replica; 1]>) =
+            reservation.replicas.iter().copied().partition(|replica| is_good(replica));
+        if good.is_empty() {
+            self.drop_reservation(now, reservation_rid, false, fx);
+            self.counts.puts_revoked += 1;
+            return EndOutcome::Revoked;
+        }
+        let good = good.iter().map(|replica| replica.rid).collect();
+        let record = Record::Committed { reservation: reservation_rid, good, crc32c: ended.crc32c };
+        self.log(now, record, fx);
+        for replica in bad {
+            self.fence(now, replica, origin.session, false, fx);
+        }
+        self.counts.puts_committed += 1;
+        EndOutcome::Committed
+    }
+
+    /// Gives puts up, each as a whole. `writer_done`: no thread and no posted request of the writer will touch their
+    /// extents again.
+    pub fn abort(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        rids: &[Rid],
+        writer_done: bool,
+        fx: &mut Effects,
+    ) -> Result<(), Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::Done) => return Ok(()),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        for rid in rids {
+            if let Some(slot) = self.reservations.by_rid(*rid) {
+                if self.reservations.get(slot).session == origin.session {
+                    self.drop_reservation(now, *rid, writer_done, fx);
+                    self.counts.puts_revoked += 1;
+                }
+            } else if writer_done
+                && let Some(entry) = self.quarantine.get(*rid).copied()
+                && entry.writer == origin.session
+                && !entry.writer_done
+            {
+                self.fence(now, entry.replica, entry.writer, true, fx);
+            }
+        }
+        self.remember(origin, Remembered::Done, fx);
+        self.settle(now, fx);
+        Ok(())
+    }
+
+    /// Ends the puts whose deadline has passed.
+    pub(crate) fn expire_reservations(&mut self, now: Time, fx: &mut Effects) {
+        while let Some(slot) = self.reservations.expired(now) {
+            let rid = self.reservations.get(slot).rid();
+            self.counts.puts_expired += 1;
+            self.drop_reservation(now, rid, false, fx);
+        }
+    }
+}

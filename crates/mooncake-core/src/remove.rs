@@ -1,0 +1,127 @@
+//! Unlinking objects, one by one or all, and listing them.
+
+use std::collections::BTreeSet;
+
+use crate::core::Core;
+use crate::effect::{Effects, Record};
+use crate::ids::{Rid, Time};
+use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
+
+/// A remove_all under way. It takes what was there when it began.
+#[derive(Debug, Clone)]
+pub struct RemoveAll {
+    /// Objects removed so far.
+    pub removed: u64,
+    force: bool,
+    next: u32,
+    /// Rids from here on are newer than its beginning.
+    before: Rid,
+    /// Puts that were unfinished then.
+    unfinished: BTreeSet<Rid>,
+}
+
+impl RemoveAll {
+    /// Begins now; without `force` it spares what was looked up a moment ago.
+    pub fn new(core: &Core, force: bool) -> RemoveAll {
+        RemoveAll {
+            removed: 0,
+            force,
+            next: 0,
+            before: Rid::new(core.epoch, core.counter + 1),
+            unfinished: core.reservations.iter().map(|(_, reservation)| reservation.rid()).collect(),
+        }
+    }
+}
+
+/// How far a listing of keys is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeysCursor {
+    next: u32,
+}
+
+impl Core {
+    /// Unlinks objects at once, whatever is being read.
+    pub fn remove(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        keys: &[&[u8]],
+        force: bool,
+        fx: &mut Effects,
+    ) -> Result<Vec<RemoveOutcome>, Refused> {
+        match self.admit(origin)? {
+            None => {}
+            Some(Remembered::Remove(outcomes)) => return Ok(outcomes),
+            Some(other) => return Err(other.refusal(origin)),
+        }
+        let outcomes: Vec<RemoveOutcome> = keys.iter().map(|key| self.remove_one(now, key, force, fx)).collect();
+        self.remember(origin, Remembered::Remove(outcomes.clone()), fx);
+        self.settle(now, fx);
+        Ok(outcomes)
+    }
+
+    fn remove_one(&mut self, now: Time, key: &[u8], force: bool, fx: &mut Effects) -> RemoveOutcome {
+        let unfinished = self.reservations.by_key(key).is_some();
+        let Some(slot) = self.objects.find(self.objects.hash(key), key) else {
+            return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
+        };
+        if !self.is_visible(slot) {
+            // Nobody can see it; it must not come back with its owner.
+            self.remove_object(now, slot, fx);
+            return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
+        }
+        if !force && self.objects.object(slot).protected_until > now {
+            return RemoveOutcome::Protected;
+        }
+        self.remove_object(now, slot, fx);
+        self.counts.removed_objects += 1;
+        RemoveOutcome::Removed
+    }
+
+    /// Unlinks an object, noting it unless nothing of it can come back anyway.
+    pub(crate) fn remove_object(&mut self, now: Time, slot: u32, fx: &mut Effects) {
+        let object = self.objects.object(slot);
+        match object.places.as_slice().iter().find(|place| self.segments.get(place.segment).is_some()) {
+            Some(place) => {
+                let record = Record::Removed { key: object.key.as_slice().into(), rid: place.rid };
+                self.log(now, record, fx);
+            }
+            None => self.unlink(slot).expect("nothing of it is left to give back"),
+        }
+    }
+
+    /// Goes on with a remove_all over at most `budget` slots. True when it is through.
+    pub fn remove_all_slice(&mut self, now: Time, cursor: &mut RemoveAll, budget: usize, fx: &mut Effects) -> bool {
+        let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
+        for slot in cursor.next..end {
+            let Some(object) = self.objects.get(slot) else { continue };
+            let rid = object.rid();
+            let spared = !cursor.force && object.protected_until > now;
+            if rid >= cursor.before || cursor.unfinished.contains(&rid) || spared {
+                continue;
+            }
+            let visible = self.is_visible(slot);
+            self.remove_object(now, slot, fx);
+            cursor.removed += u64::from(visible);
+            self.counts.removed_objects += u64::from(visible);
+        }
+        cursor.next = end;
+        let done = end >= self.objects.bound();
+        self.settle(now, fx);
+        done
+    }
+
+    /// Goes on with a listing of the visible keys over at most `budget` slots. True when it is through.
+    pub fn keys_slice(&self, cursor: &mut KeysCursor, budget: usize, mut out: impl FnMut(&[u8])) -> bool {
+        let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
+        for slot in cursor.next..end {
+            if let Some(object) = self.objects.get(slot)
+                && self.is_visible(slot)
+            {
+                out(object.key.as_slice());
+            }
+        }
+        cursor.next = end;
+        end >= self.objects.bound()
+    }
+}

@@ -1,0 +1,37 @@
+//! Replies to mutations, kept until the client has them.
+
+use crate::core::Core;
+use crate::effect::{Effects, Record};
+use crate::ids::Time;
+use crate::request::{Origin, Refused, Remembered};
+
+impl Core {
+    /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
+    pub fn admit(&self, origin: Origin) -> Result<Option<Remembered>, Refused> {
+        self.sessions.admit(origin, self.config.unanswered_max)
+    }
+
+    /// The reply to a mutation that was answered before.
+    pub fn remembered(&self, origin: Origin) -> Option<Remembered> {
+        self.admit(origin).ok().flatten()
+    }
+
+    /// Notes the reply to a mutation. Only for what the shell does in slices; the others do it themselves.
+    pub fn remember(&mut self, origin: Origin, reply: Remembered, fx: &mut Effects) {
+        if origin.sequence == 0 || self.sessions.get(origin.session).is_none() {
+            return;
+        }
+        let Origin { session, sequence, answered_below } = origin;
+        self.log(Time(0), Record::Replied { session, sequence, answered_below, reply }, fx);
+    }
+}
+
+impl Remembered {
+    /// What to say to a repeat whose first answer was of another kind than its own.
+    pub(crate) fn refusal(self, origin: Origin) -> Refused {
+        match self {
+            Remembered::Refused(refused) => refused,
+            _ => Refused::SequenceReused { session: origin.session.0, sequence: origin.sequence },
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Segments as numbers with free space, and which of them take part in what.
+//!
+//! *Live*: its session is there, lookups find what it holds. *Open*: Live, and its owner obeys the current epoch, so
+//! that something can be placed there. *Hidden*: its session is away. *Gone*: no entry any more, for ever.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::extents::{ExtentError, Extents};
+use crate::ids::{GRANULE, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::request::SegmentSpec;
+
+/// UUIDs of Gone segments remembered: more than owners can still try to bring back.
+const GONE_MAX: usize = 65_536;
+
+/// Whether a segment's objects can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentState {
+    /// Its owner is there.
+    Live,
+    /// Its owner is away; nothing is forgotten.
+    Hidden,
+}
+
+/// What the shell may know of a segment that is not Gone.
+#[derive(Debug, Clone, Copy)]
+pub struct SegmentView<'a> {
+    /// Its number in this log.
+    pub number: SegmentNo,
+    /// Its UUID.
+    pub uuid: SegmentUuid,
+    /// Its name.
+    pub name: &'a str,
+    /// Its size.
+    pub bytes: u64,
+    /// How peers reach it, verbatim.
+    pub endpoint: &'a [u8],
+    /// Its owner.
+    pub session: SessionId,
+    /// Live or Hidden.
+    pub state: SegmentState,
+    /// New objects are placed there: Live, and the owner obeys the current epoch.
+    pub open: bool,
+    /// Bytes that are populated.
+    pub populated: u64,
+    /// Bytes in use for whatever reason.
+    pub used: u64,
+    /// Bytes under readers' views or hard pins.
+    pub pinned: u64,
+    /// Bytes in quarantine.
+    pub quarantined: u64,
+}
+
+pub(crate) struct Segment {
+    pub number: SegmentNo,
+    pub spec: SegmentSpec,
+    pub session: SessionId,
+    /// Number of its owner's host.
+    pub host: Option<u32>,
+    pub live: bool,
+    /// What its owner obeys.
+    pub epoch: u16,
+    pub extents: Extents,
+    /// Granules in quarantine.
+    pub quarantined: u32,
+    /// Granules under readers' views or hard pins.
+    pub pinned: u32,
+    /// When population last got on.
+    pub progress: Time,
+    open: Option<u32>,
+}
+
+impl Segment {
+    pub fn view(&self) -> SegmentView<'_> {
+        let bytes = |granules: u32| u64::from(granules) * GRANULE;
+        SegmentView {
+            number: self.number,
+            uuid: self.spec.uuid,
+            name: &self.spec.name,
+            bytes: self.spec.bytes,
+            endpoint: &self.spec.endpoint,
+            session: self.session,
+            state: if self.live { SegmentState::Live } else { SegmentState::Hidden },
+            open: self.open.is_some(),
+            populated: bytes(self.extents.limit()),
+            used: bytes(self.used()),
+            pinned: bytes(self.pinned),
+            quarantined: bytes(self.quarantined),
+        }
+    }
+
+    pub fn used(&self) -> u32 {
+        self.extents.limit() - self.extents.free()
+    }
+
+    /// Granules that an object could ever have there as things stand.
+    pub fn attainable(&self) -> u32 {
+        self.extents.total().saturating_sub(self.quarantined).saturating_sub(self.pinned)
+    }
+
+    pub fn populating(&self) -> bool {
+        self.extents.limit() < self.extents.total()
+    }
+}
+
+/// What placement looks at, side by side in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Open {
+    pub number: SegmentNo,
+    pub session: SessionId,
+    pub host: Option<u32>,
+    /// Longest free run.
+    pub largest: u32,
+    pub free: u32,
+    pub total: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Segments {
+    table: Vec<Option<Box<Segment>>>,
+    by_uuid: BTreeMap<SegmentUuid, SegmentNo>,
+    gone: BTreeSet<SegmentUuid>,
+    gone_order: VecDeque<(SegmentUuid, SegmentNo)>,
+    open: Vec<Open>,
+    open_sessions: usize,
+    open_bytes: u64,
+    live: Vec<bool>,
+    last: u32,
+}
+
+impl Segments {
+    pub fn get(&self, number: SegmentNo) -> Option<&Segment> {
+        self.table.get(number.0 as usize)?.as_deref()
+    }
+
+    pub fn get_mut(&mut self, number: SegmentNo) -> Option<&mut Segment> {
+        self.table.get_mut(number.0 as usize)?.as_deref_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.table.iter().filter_map(|segment| segment.as_deref())
+    }
+
+    pub fn by_uuid(&self, uuid: SegmentUuid) -> Option<&Segment> {
+        self.get(*self.by_uuid.get(&uuid)?)
+    }
+
+    #[inline]
+    pub fn is_live(&self, number: SegmentNo) -> bool {
+        self.live.get(number.0 as usize).copied().unwrap_or(false)
+    }
+
+    pub fn is_open(&self, number: SegmentNo) -> bool {
+        self.get(number).is_some_and(|segment| segment.open.is_some())
+    }
+
+    pub fn is_gone_uuid(&self, uuid: SegmentUuid) -> bool {
+        self.gone.contains(&uuid)
+    }
+
+    /// It had a number of this log once, and is no more.
+    pub fn is_gone(&self, number: SegmentNo) -> bool {
+        number.0 <= self.last && self.get(number).is_none()
+    }
+
+    /// Gone UUIDs, oldest first, with their numbers.
+    pub fn gone(&self) -> impl DoubleEndedIterator<Item = (SegmentUuid, SegmentNo)> + '_ {
+        self.gone_order.iter().copied()
+    }
+
+    pub fn last(&self) -> u32 {
+        self.last
+    }
+
+    pub fn set_last(&mut self, last: u32) {
+        self.last = self.last.max(last);
+    }
+
+    pub fn open(&self) -> &[Open] {
+        &self.open
+    }
+
+    /// Sessions with an open segment.
+    pub fn open_sessions(&self) -> usize {
+        self.open_sessions
+    }
+
+    /// Full size of the open segments.
+    pub fn open_bytes(&self) -> u64 {
+        self.open_bytes
+    }
+
+    pub fn insert(&mut self, number: SegmentNo, session: SessionId, host: Option<u32>, spec: SegmentSpec, epoch: u16) {
+        let index = number.0 as usize;
+        if self.table.len() <= index {
+            self.table.resize_with(index + 1, || None);
+            self.live.resize(index + 1, false);
+        }
+        self.last = self.last.max(number.0);
+        self.by_uuid.insert(spec.uuid, number);
+        let granules = (spec.bytes / GRANULE) as u32;
+        self.table[index] = Some(Box::new(Segment {
+            number,
+            spec,
+            session,
+            host,
+            live: false,
+            epoch,
+            extents: Extents::new(granules),
+            quarantined: 0,
+            pinned: 0,
+            progress: Time(0),
+            open: None,
+        }));
+    }
+
+    /// Its objects, if any, are dropped lazily: nothing finds them any more.
+    pub fn remove(&mut self, number: SegmentNo, current_epoch: u16) -> Option<Box<Segment>> {
+        let segment = self.table.get_mut(number.0 as usize)?.take()?;
+        self.live[number.0 as usize] = false;
+        self.by_uuid.remove(&segment.spec.uuid);
+        self.forget(segment.spec.uuid, number);
+        self.rebuild_open(current_epoch);
+        Some(segment)
+    }
+
+    /// Remembers that a UUID is Gone.
+    pub fn forget(&mut self, uuid: SegmentUuid, number: SegmentNo) {
+        self.last = self.last.max(number.0);
+        if self.gone.insert(uuid) {
+            self.gone_order.push_back((uuid, number));
+            if self.gone_order.len() > GONE_MAX
+                && let Some((oldest, _)) = self.gone_order.pop_front()
+            {
+                self.gone.remove(&oldest);
+            }
+        }
+    }
+
+    pub fn set_live(&mut self, number: SegmentNo, live: bool) {
+        if let Some(segment) = self.get_mut(number) {
+            segment.live = live;
+            self.live[number.0 as usize] = live;
+        }
+    }
+
+    /// After any change of who is Live or obeys the epoch.
+    pub fn rebuild_open(&mut self, current_epoch: u16) {
+        let Segments { table, open, .. } = self;
+        open.clear();
+        for segment in table.iter_mut().filter_map(|segment| segment.as_deref_mut()) {
+            segment.open = None;
+            if segment.live && segment.epoch >= current_epoch {
+                segment.open = Some(open.len() as u32);
+                open.push(Open {
+                    number: segment.number,
+                    session: segment.session,
+                    host: segment.host,
+                    largest: segment.extents.largest(),
+                    free: segment.extents.free(),
+                    total: segment.extents.total(),
+                });
+            }
+        }
+        let sessions: BTreeSet<SessionId> = open.iter().map(|open| open.session).collect();
+        self.open_sessions = sessions.len();
+        self.open_bytes = open.iter().map(|open| u64::from(open.total) * GRANULE).sum();
+    }
+
+    pub fn take(&mut self, number: SegmentNo, granule: u32, len: u32) -> Result<(), ExtentError> {
+        let Some(segment) = self.get_mut(number) else { return Ok(()) };
+        segment.extents.take(granule, len)?;
+        self.refresh(number);
+        Ok(())
+    }
+
+    /// Gives an extent back; on a Gone segment there is nothing to give back.
+    pub fn give(&mut self, number: SegmentNo, granule: u32, len: u32) -> Result<(), ExtentError> {
+        let Some(segment) = self.get_mut(number) else { return Ok(()) };
+        segment.extents.give(granule, len)?;
+        self.refresh(number);
+        Ok(())
+    }
+
+    pub fn raise_limit(&mut self, number: SegmentNo, granules: u32) {
+        if let Some(segment) = self.get_mut(number) {
+            segment.extents.raise_limit(granules);
+            self.refresh(number);
+        }
+    }
+
+    fn refresh(&mut self, number: SegmentNo) {
+        let Some(segment) = self.table[number.0 as usize].as_deref() else { return };
+        if let Some(index) = segment.open {
+            let open = &mut self.open[index as usize];
+            open.largest = segment.extents.largest();
+            open.free = segment.extents.free();
+        }
+    }
+}

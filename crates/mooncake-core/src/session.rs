@@ -1,0 +1,156 @@
+//! Sessions: who is there, what they own, and what they were told.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use smallvec::SmallVec;
+
+use crate::effect::Push;
+use crate::ids::{Rid, SegmentNo, SessionId, Time};
+use crate::request::{Origin, Refused, Remembered, SessionSpec};
+
+/// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
+const COMMITTED_MAX: usize = 1_024;
+/// Gone segments told to a session when it comes back.
+const MISSED_MAX: usize = 1_024;
+
+pub(crate) struct Session {
+    pub spec: SessionSpec,
+    pub host: Option<u32>,
+    /// Since when it is away.
+    pub away: Option<Time>,
+    pub last_heard: Time,
+    pub answered_below: u64,
+    pub replies: BTreeMap<u64, Remembered>,
+    pub segments: SmallVec<[SegmentNo; 2]>,
+    /// Views, with their number per rid.
+    pub pins: BTreeMap<Rid, u32>,
+    /// Bytes in its unfinished puts.
+    pub unfinished: u64,
+    /// It comes from a log: this process has not met it yet.
+    pub replayed: bool,
+    committed: VecDeque<Rid>,
+    /// Messages for when it is back.
+    missed: VecDeque<Push>,
+}
+
+impl Session {
+    pub fn remember_committed(&mut self, rid: Rid) {
+        if self.committed.len() == COMMITTED_MAX {
+            self.committed.pop_front();
+        }
+        self.committed.push_back(rid);
+    }
+
+    pub fn has_committed(&self, rid: Rid) -> bool {
+        self.committed.contains(&rid)
+    }
+
+    pub fn miss(&mut self, push: Push) {
+        if self.missed.len() == MISSED_MAX {
+            self.missed.pop_front();
+        }
+        self.missed.push_back(push);
+    }
+
+    pub fn take_missed(&mut self) -> VecDeque<Push> {
+        std::mem::take(&mut self.missed)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Sessions {
+    map: BTreeMap<SessionId, Session>,
+    hosts: BTreeMap<Vec<u8>, u32>,
+    pub last: u64,
+}
+
+impl Sessions {
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.map.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.map.get_mut(&id)
+    }
+
+    pub fn known(&self, id: SessionId) -> Result<&Session, Refused> {
+        self.get(id).ok_or(Refused::UnknownSession(id.0))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.map.iter().map(|(id, session)| (*id, session))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SessionId, &mut Session)> {
+        self.map.iter_mut().map(|(id, session)| (*id, session))
+    }
+
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub fn insert(&mut self, now: Time, id: SessionId, spec: SessionSpec) {
+        let host = (!spec.boot_id.is_empty()).then(|| {
+            let next = self.hosts.len() as u32;
+            *self.hosts.entry(spec.boot_id.clone()).or_insert(next)
+        });
+        self.last = self.last.max(id.0);
+        self.map.insert(
+            id,
+            Session {
+                spec,
+                host,
+                away: None,
+                last_heard: now,
+                answered_below: 0,
+                replies: BTreeMap::new(),
+                segments: SmallVec::new(),
+                pins: BTreeMap::new(),
+                unfinished: 0,
+                replayed: false,
+                committed: VecDeque::new(),
+                missed: VecDeque::new(),
+            },
+        );
+    }
+
+    pub fn remove(&mut self, id: SessionId) -> Option<Session> {
+        self.map.remove(&id)
+    }
+
+    /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
+    pub fn admit(&self, origin: Origin, unanswered_max: usize) -> Result<Option<Remembered>, Refused> {
+        let session = self.known(origin.session)?;
+        if origin.sequence == 0 {
+            return Ok(None);
+        }
+        if let Some(reply) = session.replies.get(&origin.sequence) {
+            return Ok(Some(reply.clone()));
+        }
+        if origin.sequence < session.answered_below {
+            let answered_below = session.answered_below;
+            return Err(Refused::Forgotten { sequence: origin.sequence, answered_below });
+        }
+        if session.replies.len() >= unanswered_max {
+            let unanswered = session.replies.range(origin.answered_below..).count();
+            if unanswered >= unanswered_max {
+                return Err(Refused::TooManyUnanswered(origin.session.0, unanswered, unanswered_max));
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn remember(&mut self, session: SessionId, sequence: u64, answered_below: u64, reply: &Remembered) -> bool {
+        let Some(session) = self.map.get_mut(&session) else { return false };
+        if answered_below > session.answered_below {
+            session.answered_below = answered_below;
+            while session.replies.first_key_value().is_some_and(|(sequence, _)| *sequence < answered_below) {
+                session.replies.pop_first();
+            }
+        }
+        if sequence >= session.answered_below {
+            session.replies.insert(sequence, reply.clone());
+        }
+        true
+    }
+}

@@ -1,0 +1,303 @@
+//! Slots with short numbers in chunks that are given back when empty, and lists threaded through the slots.
+
+/// Slots of one chunk; a whole chunk is one allocation.
+const CHUNK: usize = 2048;
+const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
+/// "No slot".
+pub const NONE: u32 = u32::MAX;
+
+/// Neighbours in whatever list a slot is in.
+#[derive(Debug, Clone, Copy)]
+pub struct Link {
+    prev: u32,
+    next: u32,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Link { prev: NONE, next: NONE }
+    }
+}
+
+/// Where lists find the links of a slot. A policy sees nothing else of the objects, so that a trace can be replayed
+/// through the same policies.
+pub trait Links {
+    /// The links of a slot that is in use.
+    fn link(&self, slot: u32) -> Link;
+    /// The same, to change.
+    fn link_mut(&mut self, slot: u32) -> &mut Link;
+}
+
+/// Something that can be in a list.
+pub(crate) trait Linked {
+    fn link(&self) -> Link;
+    fn link_mut(&mut self) -> &mut Link;
+}
+
+/// A doubly linked list of slots; a slot is in one list at most.
+#[derive(Debug)]
+pub struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        List { head: NONE, tail: NONE, len: 0 }
+    }
+}
+
+impl List {
+    /// First slot.
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    /// Number of slots.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True when it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The slot after this one.
+    pub fn next<L: Links + ?Sized>(&self, links: &L, slot: u32) -> Option<u32> {
+        let next = links.link(slot).next;
+        (next != NONE).then_some(next)
+    }
+
+    /// Appends a slot.
+    pub fn push_back<L: Links + ?Sized>(&mut self, links: &mut L, slot: u32) {
+        *links.link_mut(slot) = Link { prev: self.tail, next: NONE };
+        match self.tail {
+            NONE => self.head = slot,
+            tail => links.link_mut(tail).next = slot,
+        }
+        self.tail = slot;
+        self.len += 1;
+    }
+
+    /// Puts a slot first.
+    pub fn push_front<L: Links + ?Sized>(&mut self, links: &mut L, slot: u32) {
+        *links.link_mut(slot) = Link { prev: NONE, next: self.head };
+        match self.head {
+            NONE => self.tail = slot,
+            head => links.link_mut(head).prev = slot,
+        }
+        self.head = slot;
+        self.len += 1;
+    }
+
+    /// Takes a slot out; it must be in this list.
+    pub fn remove<L: Links + ?Sized>(&mut self, links: &mut L, slot: u32) {
+        let Link { prev, next } = links.link(slot);
+        match prev {
+            NONE => self.head = next,
+            prev => links.link_mut(prev).next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => links.link_mut(next).prev = prev,
+        }
+        *links.link_mut(slot) = Link::default();
+        self.len -= 1;
+    }
+
+    /// Makes a slot of this list the last one.
+    pub fn move_to_back<L: Links + ?Sized>(&mut self, links: &mut L, slot: u32) {
+        if self.tail != slot {
+            self.remove(links, slot);
+            self.push_back(links, slot);
+        }
+    }
+}
+
+enum Entry<T> {
+    Used(T),
+    Free(u16),
+}
+
+const NO_FREE: u16 = u16::MAX;
+
+struct Chunk<T> {
+    entries: Vec<Entry<T>>,
+    free: u16,
+    used: u16,
+    /// It is in the slab's list of chunks with room.
+    listed: bool,
+}
+
+/// Values under short numbers. A number stays valid until its value is removed.
+pub(crate) struct Slab<T> {
+    chunks: Vec<Chunk<T>>,
+    with_room: Vec<u32>,
+    len: usize,
+}
+
+impl<T> Slab<T> {
+    pub fn new() -> Self {
+        Slab { chunks: Vec::new(), with_room: Vec::new(), len: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// One past the highest slot in use, for scans in slices.
+    pub fn bound(&self) -> u32 {
+        (self.chunks.len() as u32) << CHUNK_BITS
+    }
+
+    pub fn insert(&mut self, value: T) -> u32 {
+        let number = match self.with_room.last() {
+            Some(number) => *number,
+            None => {
+                let number = self.chunks.len() as u32;
+                assert!(number < NONE >> CHUNK_BITS, "more than 4 billion slots");
+                self.chunks.push(Chunk { entries: Vec::new(), free: NO_FREE, used: 0, listed: true });
+                self.with_room.push(number);
+                number
+            }
+        };
+        let chunk = &mut self.chunks[number as usize];
+        let index = if chunk.free != NO_FREE {
+            let index = chunk.free as usize;
+            match chunk.entries[index] {
+                Entry::Free(next) => chunk.free = next,
+                Entry::Used(_) => unreachable!("a used slot in the free list"),
+            }
+            chunk.entries[index] = Entry::Used(value);
+            index
+        } else {
+            if chunk.entries.is_empty() {
+                chunk.entries.reserve_exact(CHUNK);
+            }
+            chunk.entries.push(Entry::Used(value));
+            chunk.entries.len() - 1
+        };
+        chunk.used += 1;
+        if chunk.used as usize == CHUNK {
+            chunk.listed = false;
+            self.with_room.pop();
+        }
+        self.len += 1;
+        (number << CHUNK_BITS) | index as u32
+    }
+
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        match self.chunks.get((slot >> CHUNK_BITS) as usize)?.entries.get(slot as usize & (CHUNK - 1))? {
+            Entry::Used(value) => Some(value),
+            Entry::Free(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        match self.chunks.get_mut((slot >> CHUNK_BITS) as usize)?.entries.get_mut(slot as usize & (CHUNK - 1))? {
+            Entry::Used(value) => Some(value),
+            Entry::Free(_) => None,
+        }
+    }
+
+    pub fn remove(&mut self, slot: u32) -> T {
+        let number = slot >> CHUNK_BITS;
+        let chunk = &mut self.chunks[number as usize];
+        let index = slot as usize & (CHUNK - 1);
+        let entry = std::mem::replace(&mut chunk.entries[index], Entry::Free(chunk.free));
+        let Entry::Used(value) = entry else { unreachable!("slot {slot} is not in use") };
+        chunk.free = index as u16;
+        chunk.used -= 1;
+        self.len -= 1;
+        if chunk.used == 0 {
+            // The memory of an empty chunk goes back; its number stays for later.
+            chunk.entries = Vec::new();
+            chunk.free = NO_FREE;
+        }
+        if !chunk.listed {
+            chunk.listed = true;
+            self.with_room.push(number);
+        }
+        value
+    }
+}
+
+impl<T> std::ops::Index<u32> for Slab<T> {
+    type Output = T;
+    #[inline]
+    fn index(&self, slot: u32) -> &T {
+        self.get(slot).expect("slot in use")
+    }
+}
+
+impl<T> std::ops::IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        self.get_mut(slot).expect("slot in use")
+    }
+}
+
+impl<T: Linked> Links for Slab<T> {
+    #[inline]
+    fn link(&self, slot: u32) -> Link {
+        self[slot].link()
+    }
+    #[inline]
+    fn link_mut(&mut self, slot: u32) -> &mut Link {
+        self[slot].link_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Item(u32, Link);
+    impl Linked for Item {
+        fn link(&self) -> Link {
+            self.1
+        }
+        fn link_mut(&mut self) -> &mut Link {
+            &mut self.1
+        }
+    }
+
+    #[test]
+    fn empty_chunks_are_given_back_and_numbers_are_reused() {
+        let mut slab = Slab::new();
+        let slots: Vec<u32> = (0..3 * CHUNK as u32).map(|i| slab.insert(Item(i, Link::default()))).collect();
+        for slot in &slots {
+            assert_eq!(slab.remove(*slot).0, *slot);
+        }
+        assert_eq!(slab.len(), 0);
+        assert!(slab.chunks.iter().all(|chunk| chunk.entries.capacity() == 0));
+        let again: Vec<u32> = (0..3 * CHUNK as u32).map(|i| slab.insert(Item(i, Link::default()))).collect();
+        assert_eq!(slab.bound(), 3 * CHUNK as u32);
+        assert_eq!(again.iter().collect::<std::collections::BTreeSet<_>>().len(), again.len());
+    }
+
+    #[test]
+    fn list_keeps_its_order() {
+        let mut slab = Slab::new();
+        let mut list = List::default();
+        let slots: Vec<u32> = (0..5).map(|i| slab.insert(Item(i, Link::default()))).collect();
+        for slot in &slots {
+            list.push_back(&mut slab, *slot);
+        }
+        list.move_to_back(&mut slab, slots[1]);
+        list.remove(&mut slab, slots[3]);
+        list.push_front(&mut slab, slots[3]);
+        let mut seen = vec![];
+        let mut at = list.head();
+        while let Some(slot) = at {
+            seen.push(slab[slot].0);
+            at = list.next(&slab, slot);
+        }
+        assert_eq!(seen, [3, 0, 2, 4, 1]);
+        assert_eq!(list.len(), 5);
+    }
+}

@@ -1,0 +1,92 @@
+//! The durable state as records that make it again on an empty core.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::Record;
+use crate::ids::Replica;
+use crate::object::{Hold, Object};
+use crate::request::PinKind;
+
+impl Core {
+    /// Records that recreate the durable state, in the order in which they must be replayed.
+    pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
+        let counters = Record::Counters {
+            epoch: self.epoch,
+            rid: self.counter,
+            session: self.sessions.last,
+            segment: self.segments.last(),
+        };
+        std::iter::once(counters)
+            .chain(self.snapshot_members())
+            .chain(self.objects.coldest_first().filter_map(|slot| self.snapshot_object(slot)))
+            .chain(self.snapshot_unfinished())
+            .chain(self.snapshot_replies())
+    }
+
+    fn snapshot_members(&self) -> impl Iterator<Item = Record> + '_ {
+        let sessions =
+            self.sessions.iter().map(|(session, entry)| Record::SessionOpened { session, spec: entry.spec.clone() });
+        let gone = self.segments.gone().map(|(uuid, number)| Record::SegmentForgotten { uuid, number });
+        let segments = self.segments.iter().flat_map(|segment| {
+            let (number, session, epoch) = (segment.number, segment.session, segment.epoch);
+            let bytes = segment.view().populated;
+            [
+                Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch },
+                Record::SegmentPopulated { number, bytes },
+            ]
+        });
+        sessions.chain(gone).chain(segments)
+    }
+
+    /// `None` when nothing of it can come back.
+    fn snapshot_object(&self, slot: u32) -> Option<Record> {
+        let object: &Object = self.objects.object(slot);
+        let there = |replica: &Replica| self.segments.get(replica.extent.segment).is_some();
+        let replicas: SmallVec<[Replica; 1]> = object.replicas().into_iter().filter(there).collect();
+        let pin = match object.hold {
+            Hold::None => PinKind::None,
+            Hold::Soft | Hold::Lapsed => PinKind::Soft { ttl_ms: self.objects.soft_ttl_ms(slot) },
+            Hold::Hard => PinKind::Hard,
+        };
+        let key = object.key.as_slice().into();
+        let (size, crc32c) = (object.size, object.crc32c);
+        (!replicas.is_empty()).then_some(Record::Object { key, size, crc32c, pin, replicas })
+    }
+
+    fn snapshot_unfinished(&self) -> impl Iterator<Item = Record> + '_ {
+        let reserved = self.reservations.iter().map(|(_, reservation)| Record::Reserved {
+            session: reservation.session,
+            key: reservation.key.as_slice().into(),
+            size: reservation.size,
+            pin: reservation.pin,
+            replicas: reservation.replicas.clone(),
+        });
+        let quarantined = self.quarantine.iter().map(|entry| Record::Quarantined {
+            replica: entry.replica,
+            writer: entry.writer,
+            writer_done: entry.writer_done,
+        });
+        let pinned = self.sessions.iter().flat_map(move |(session, entry)| {
+            entry.pins.iter().flat_map(move |(rid, views)| {
+                let pin = self.pins.get(*rid).expect("a session's view is counted");
+                let key = pin.object.map(|slot| self.objects.object(slot).key.as_slice().into());
+                let record = Record::Pinned { session, rid: *rid, extent: pin.extent, key };
+                std::iter::repeat_n(record, *views as usize)
+            })
+        });
+        reserved.chain(quarantined).chain(pinned)
+    }
+
+    fn snapshot_replies(&self) -> impl Iterator<Item = Record> + '_ {
+        self.sessions.iter().flat_map(|(session, entry)| {
+            let answered_below = entry.answered_below;
+            entry.replies.iter().map(move |(sequence, reply)| Record::Replied {
+                session,
+                sequence: *sequence,
+                answered_below,
+                reply: reply.clone(),
+            })
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! What happens because time passes.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::Effects;
+use crate::ids::{GRANULE, SegmentNo, SessionId, Time};
+use crate::objects::Reach;
+
+/// Objects whose protection or soft pin lapses in one tick.
+const LAPSE_MOST: usize = 16_384;
+/// Objects evicted in one tick to get below the watermark.
+const WATERMARK_STEPS: usize = 4_096;
+
+impl Core {
+    /// To be called every 20 ms or so.
+    pub fn tick(&mut self, now: Time, fx: &mut Effects) {
+        self.watch_sessions(now, fx);
+        self.expire_reservations(now, fx);
+        let lapsed = self.objects.lapse_protection(now, LAPSE_MOST);
+        let lapsed_soft = self.objects.lapse_soft_pins(now, LAPSE_MOST);
+        // A populator may have given up, too.
+        self.room_changed |= lapsed || lapsed_soft || self.tickets.iter().any(|parked| parked.for_population);
+        self.evict_to_watermark(now, fx);
+        self.settle(now, fx);
+        self.serve_due_tickets(now, fx);
+    }
+
+    fn watch_sessions(&mut self, now: Time, fx: &mut Effects) {
+        let (away_ms, retention_ms) = (self.config.away_ms, self.config.retention_ms);
+        let mut silent: Vec<SessionId> = Vec::new();
+        let mut over: Vec<SessionId> = Vec::new();
+        for (id, session) in self.sessions.iter() {
+            match session.away {
+                None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
+                Some(since) if since.plus_ms(retention_ms) < now => over.push(id),
+                _ => {}
+            }
+        }
+        for session in silent {
+            self.set_away(now, session);
+        }
+        for session in over {
+            self.session_over(now, session, "it was away for too long", fx);
+        }
+    }
+
+    fn evict_to_watermark(&mut self, now: Time, fx: &mut Effects) {
+        if self.config.high_watermark >= 1.0 {
+            return;
+        }
+        let sum = |core: &Core| {
+            let open = core.segments.open().iter();
+            open.fold((0, 0), |(used, total), open| {
+                let limit = core.segments.get(open.number).map_or(0, |segment| u64::from(segment.extents.limit()));
+                (used + (limit - u64::from(open.free)) * GRANULE, total + u64::from(open.total) * GRANULE)
+            })
+        };
+        let (used, total) = sum(self);
+        if used as f64 <= total as f64 * self.config.high_watermark {
+            return;
+        }
+        let goal = total as f64 * (self.config.high_watermark - self.config.eviction_share).max(0.0);
+        let mut left = used;
+        let mut steps = WATERMARK_STEPS;
+        while left as f64 > goal
+            && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, &mut steps)
+        {
+            let object = self.objects.object(victim);
+            let freed = object.size.next_multiple_of(GRANULE) * object.places.as_slice().len() as u64;
+            left = left.saturating_sub(freed);
+            self.evict(now, victim, fx);
+        }
+    }
+
+    /// Drops, over at most `budget` slots, what lay on segments that are Gone. True when there is more to do.
+    pub fn background(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
+        let Some(next) = self.purge else { return false };
+        let end = self.objects.bound().min(next.saturating_add(budget as u32));
+        for slot in next..end {
+            let Some(object) = self.objects.get(slot) else { continue };
+            let gone = object.places.as_slice().iter().map(|place| place.segment);
+            let gone: SmallVec<[SegmentNo; 2]> = gone.filter(|segment| self.segments.is_gone(*segment)).collect();
+            if !gone.is_empty() {
+                let dropped = self.drop_places(now, slot, |place| gone.contains(&place.segment));
+                dropped.expect("nothing on a Gone segment is given back");
+            }
+        }
+        self.purge =
+            if end < self.objects.bound() { Some(end) } else { std::mem::take(&mut self.purge_again).then_some(0) };
+        self.settle(now, fx);
+        self.purge.is_some()
+    }
+}

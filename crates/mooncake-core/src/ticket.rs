@@ -1,0 +1,98 @@
+//! Requests that wait for a key or for room, first come first served.
+
+use std::collections::VecDeque;
+
+use crate::ids::{SessionId, Ticket, Time};
+use crate::request::{Origin, PutConfig};
+
+/// A parked put. It holds nothing while it waits.
+#[derive(Debug, Clone)]
+pub(crate) struct Parked {
+    pub ticket: Ticket,
+    pub origin: Origin,
+    pub entries: Vec<(Box<[u8]>, u64)>,
+    pub config: PutConfig,
+    pub since: Time,
+    /// Some key is waited for.
+    pub for_key: bool,
+    /// Room is waited for: later requests get none before it.
+    pub for_room: bool,
+    /// The room is to come from the owner's populator.
+    pub for_population: bool,
+    /// Its own session's unfinished puts are waited for.
+    pub capped: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Tickets {
+    queue: VecDeque<Parked>,
+    last: u64,
+}
+
+impl Tickets {
+    pub fn next_id(&mut self) -> Ticket {
+        self.last += 1;
+        Ticket(self.last)
+    }
+
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Somebody before a place in the line waits for room already.
+    pub fn any_for_room_before(&self, place: usize) -> bool {
+        self.queue.iter().take(place).any(|parked| parked.for_room)
+    }
+
+    /// Parks a request: at the place of the one that it repeats, or last. What waits for the populator goes ahead of what
+    /// waits for others' space.
+    pub fn push(&mut self, parked: Parked, place: Option<usize>) {
+        let at = match place {
+            Some(place) => place.min(self.queue.len()),
+            None if parked.for_population => {
+                self.queue.iter().position(|other| !other.for_population).unwrap_or(self.queue.len())
+            }
+            None => self.queue.len(),
+        };
+        self.queue.insert(at, parked);
+    }
+
+    pub fn take_all(&mut self) -> VecDeque<Parked> {
+        std::mem::take(&mut self.queue)
+    }
+
+    pub fn put_back(&mut self, queue: VecDeque<Parked>) {
+        debug_assert!(self.queue.is_empty());
+        self.queue = queue;
+    }
+
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        let before = self.queue.len();
+        self.queue.retain(|parked| parked.ticket != ticket);
+        self.queue.len() < before
+    }
+
+    /// Takes out the parked request of the same mutation, if any, with its place in the line.
+    pub fn cancel_origin(&mut self, origin: Origin) -> Option<(usize, Parked)> {
+        let same = |other: Origin| other.session == origin.session && other.sequence == origin.sequence;
+        let at = self.queue.iter().position(|parked| origin.sequence > 0 && same(parked.origin))?;
+        self.queue.remove(at).map(|parked| (at, parked))
+    }
+
+    /// All parked requests of a session.
+    pub fn cancel_session(&mut self, session: SessionId) -> Vec<Parked> {
+        let all = std::mem::take(&mut self.queue);
+        let (gone, rest): (Vec<Parked>, Vec<Parked>) =
+            all.into_iter().partition(|parked| parked.origin.session == session);
+        self.queue = rest.into();
+        gone
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Parked> {
+        self.queue.iter()
+    }
+}

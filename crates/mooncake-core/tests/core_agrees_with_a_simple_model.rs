@@ -1,0 +1,437 @@
+//! Random operations on a core, against a model that keeps everything in plain maps.
+//!
+//! After each step: no two extents that are in use for whatever reason overlap, the objects are those of the model, the
+//! space in use is what is accounted for, and the log and a snapshot both make the same state again.
+
+mod pool;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mooncake_core::{
+    Config, EndOutcome, Extent, GRANULE, PinKind, Push, PutConfig, PutSlot, PutStarted, Record, RemoveOutcome, Replica,
+    Rid, SegmentNo, SegmentState, SessionId,
+};
+use pool::{KIB, Pool, durable, plain, replayed, uuid};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Start { session: usize, keys: Vec<u8>, size: u64, replicas: u32, pin: u8, wait: bool },
+    End { nth: usize, good: u8 },
+    Abort { nth: usize, done: bool },
+    Exists(u8),
+    Get(u8),
+    Pin { session: usize, key: u8 },
+    Unpin(usize),
+    Remove { session: usize, key: u8, force: bool },
+    RemoveAll(bool),
+    Fence(usize),
+    Pass(u64),
+    AnchorLost(usize),
+    Resume(usize),
+    Over(usize),
+    Open,
+    Mount { session: usize, granules: u64, populated: u64 },
+    Unmount(usize),
+    Bad { key: u8, good: bool },
+    RaiseEpoch,
+    TakeEpoch(usize),
+    Populate,
+    Restart(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let session = 0..4usize;
+    let key = 0..24u8;
+    prop_oneof![
+        12 => (session.clone(), proptest::collection::vec(key.clone(), 1..4), 1..9 * KIB, 1..3u32, 0..6u8, any::<bool>())
+            .prop_map(|(session, keys, size, replicas, pin, wait)| Step::Start { session, keys, size, replicas, pin, wait }),
+        14 => (any::<usize>(), 0..8u8).prop_map(|(nth, good)| Step::End { nth, good }),
+        2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, done)| Step::Abort { nth, done }),
+        3 => key.clone().prop_map(Step::Exists),
+        3 => key.clone().prop_map(Step::Get),
+        3 => (session.clone(), key.clone()).prop_map(|(session, key)| Step::Pin { session, key }),
+        3 => any::<usize>().prop_map(Step::Unpin),
+        3 => (session.clone(), key.clone(), any::<bool>())
+            .prop_map(|(session, key, force)| Step::Remove { session, key, force }),
+        1 => any::<bool>().prop_map(Step::RemoveAll),
+        4 => any::<usize>().prop_map(Step::Fence),
+        3 => (20..1500u64).prop_map(Step::Pass),
+        1 => session.clone().prop_map(Step::AnchorLost),
+        2 => session.clone().prop_map(Step::Resume),
+        1 => session.clone().prop_map(Step::Over),
+        1 => Just(Step::Open),
+        3 => (session.clone(), 4..40u64, 0..40u64)
+            .prop_map(|(session, granules, populated)| Step::Mount { session, granules, populated }),
+        1 => any::<usize>().prop_map(Step::Unmount),
+        1 => (key, any::<bool>()).prop_map(|(key, good)| Step::Bad { key, good }),
+        1 => Just(Step::RaiseEpoch),
+        2 => session.prop_map(Step::TakeEpoch),
+        2 => Just(Step::Populate),
+        1 => any::<bool>().prop_map(Step::Restart),
+    ]
+}
+
+fn name(key: u8) -> String {
+    // Some longer than what fits inside an object.
+    if key.is_multiple_of(3) { format!("a-rather-long-key-with-a-number-{key}") } else { format!("k{key}") }
+}
+
+/// What was put: its size, checksum and replicas.
+#[derive(Debug, Clone, PartialEq)]
+struct Value {
+    size: u64,
+    crc32c: u32,
+    replicas: Vec<Replica>,
+}
+
+struct World {
+    pool: Pool,
+    sessions: Vec<SessionId>,
+    unfinished: Vec<(SessionId, String, u64, Vec<Replica>)>,
+    views: Vec<(SessionId, Rid)>,
+    fences: BTreeSet<(SessionId, Rid)>,
+    parked: BTreeMap<mooncake_core::Ticket, (SessionId, Vec<String>, u64)>,
+    model: BTreeMap<String, Value>,
+    /// By first rid, as the log says.
+    reserved: BTreeMap<Rid, (String, u64, Vec<Replica>)>,
+    /// By first rid, as the writers were told.
+    ended: BTreeMap<Rid, (String, u64, u32)>,
+    seen: usize,
+    crc: u32,
+    next_segment: u8,
+}
+
+impl World {
+    fn new() -> World {
+        let mut pool = Pool::with(Config { retention_ms: 20_000, ..Config::default() });
+        let sessions = (1..=4).map(|host| pool.session(host)).collect();
+        let mut world = World {
+            pool,
+            sessions,
+            unfinished: Vec::new(),
+            views: Vec::new(),
+            fences: BTreeSet::new(),
+            parked: BTreeMap::new(),
+            model: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            seen: 0,
+            crc: 0,
+            next_segment: 0,
+        };
+        world.mount(0, 32, 32);
+        world.mount(1, 24, 10);
+        world
+    }
+
+    fn mount(&mut self, session: usize, granules: u64, populated: u64) {
+        if self.next_segment < 250 {
+            self.next_segment += 1;
+            let _ = self.pool.try_mount(
+                self.sessions[session],
+                self.next_segment,
+                granules * GRANULE,
+                populated.min(granules) * GRANULE,
+            );
+        }
+    }
+
+    /// Takes what an operation did into the model: evictions, replicas lost, fences asked for, parked ones answered.
+    fn observe(&mut self) {
+        self.pool.collect();
+        for record in &self.pool.log[self.seen..] {
+            match record {
+                Record::Reserved { key, size, replicas, .. } => {
+                    let key = String::from_utf8(key.to_vec()).unwrap();
+                    self.reserved.insert(replicas[0].rid, (key, *size, replicas.to_vec()));
+                }
+                Record::Committed { reservation, good, crc32c } => {
+                    let first = self
+                        .reserved
+                        .iter()
+                        .find(|(_, (_, _, replicas))| replicas.iter().any(|replica| replica.rid == *reservation))
+                        .map(|(rid, _)| *rid);
+                    let (key, size, mut replicas) = self.reserved.remove(&first.unwrap()).unwrap();
+                    if let Some(ended) = self.ended.remove(&replicas[0].rid) {
+                        assert_eq!(ended, (key.clone(), size, *crc32c));
+                    }
+                    replicas.retain(|replica| good.contains(&replica.rid));
+                    self.model.insert(key, Value { size, crc32c: *crc32c, replicas });
+                }
+                Record::Removed { key, .. } => {
+                    self.model.remove(std::str::from_utf8(key).unwrap());
+                }
+                Record::ReplicaDropped { key, rid } => {
+                    let key = String::from_utf8(key.to_vec()).unwrap();
+                    let value = self.model.get_mut(&key).expect("only objects lose replicas");
+                    value.replicas.retain(|replica| replica.rid != *rid);
+                    if value.replicas.is_empty() {
+                        self.model.remove(&key);
+                    }
+                }
+                Record::SegmentGone(number) => {
+                    for value in self.model.values_mut() {
+                        value.replicas.retain(|replica| replica.extent.segment != *number);
+                    }
+                    self.model.retain(|_, value| !value.replicas.is_empty());
+                }
+                Record::SessionOver(session) => self.views.retain(|(reader, _)| reader != session),
+                _ => {}
+            }
+        }
+        self.seen = self.pool.log.len();
+        for (owner, push) in std::mem::take(&mut self.pool.pushes) {
+            if let Push::Fence { replica, .. } = push {
+                self.fences.insert((owner, replica.rid));
+            }
+        }
+        for (ticket, slots) in std::mem::take(&mut self.pool.woken) {
+            if let Some((session, keys, size)) = self.parked.remove(&ticket) {
+                self.note_slots(session, &keys, size, &slots);
+            }
+        }
+    }
+
+    fn note_slots(&mut self, session: SessionId, keys: &[String], size: u64, slots: &[PutSlot]) {
+        for (key, slot) in keys.iter().zip(slots) {
+            if let PutSlot::Placed(replicas) = slot {
+                self.unfinished.push((session, key.clone(), size, replicas.to_vec()));
+            }
+        }
+    }
+
+    fn live(&self, segment: SegmentNo) -> bool {
+        self.pool.core.segment(segment).is_some_and(|segment| segment.state == SegmentState::Live)
+    }
+
+    fn visible(&self, key: &str) -> Option<&Value> {
+        self.model.get(key).filter(|value| value.replicas.iter().any(|replica| self.live(replica.extent.segment)))
+    }
+
+    fn known(&self, session: SessionId) -> bool {
+        self.pool.core.session_is_away(session).is_some()
+    }
+
+    fn run(&mut self, step: &Step) {
+        let now = self.pool.now;
+        match step {
+            Step::Start { session, keys, size, replicas, pin, wait } => {
+                let session = self.sessions[*session];
+                if !self.known(session) {
+                    return;
+                }
+                let pin = match pin {
+                    0 => PinKind::Soft { ttl_ms: 3000 },
+                    1 => PinKind::Hard,
+                    _ => PinKind::None,
+                };
+                let config = PutConfig { replica_num: *replicas, pin, ..plain() };
+                let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
+                let there = self.visible(&names[0]).is_some();
+                let entries: Vec<(&str, u64)> = names.iter().map(|key| (key.as_str(), *size)).collect();
+                match self.pool.start(session, &entries, &config, *wait) {
+                    PutStarted::Now(slots) => {
+                        // The first key may push out a later one of the same batch.
+                        assert_eq!(slots[0] == PutSlot::Exists, there);
+                        self.note_slots(session, &names, *size, &slots);
+                    }
+                    PutStarted::Parked(ticket) => {
+                        self.parked.insert(ticket, (session, names, *size));
+                    }
+                }
+            }
+            Step::End { nth, good } if !self.unfinished.is_empty() => {
+                let (session, key, size, replicas) = self.unfinished.swap_remove(nth % self.unfinished.len());
+                if !self.known(session) {
+                    return;
+                }
+                self.crc += 1;
+                let outcomes: Vec<(Rid, bool)> =
+                    replicas.iter().enumerate().map(|(n, replica)| (replica.rid, *good > n as u8)).collect();
+                let outcome = self.pool.end(session, &outcomes, self.crc);
+                if outcome == EndOutcome::Committed {
+                    self.ended.insert(replicas[0].rid, (key, size, self.crc));
+                }
+            }
+            Step::Abort { nth, done } if !self.unfinished.is_empty() => {
+                let (session, _, _, replicas) = self.unfinished.swap_remove(nth % self.unfinished.len());
+                if self.known(session) {
+                    self.pool.abort(session, replicas[0].rid, *done);
+                }
+            }
+            Step::Exists(key) => {
+                let there = self.pool.exists(&name(*key));
+                assert_eq!(there, self.visible(&name(*key)).is_some());
+            }
+            Step::Get(key) => {
+                let found = self.pool.get(&name(*key));
+                assert_eq!(found.is_some(), self.visible(&name(*key)).is_some());
+            }
+            Step::Pin { session, key } => {
+                let session = self.sessions[*session];
+                if self.known(session)
+                    && let Some(found) = self.pool.pin(session, &name(*key))
+                {
+                    self.views.push((session, found.replicas[0].rid));
+                }
+            }
+            Step::Unpin(nth) if !self.views.is_empty() => {
+                let (session, rid) = self.views.swap_remove(nth % self.views.len());
+                self.pool.unpin(session, rid);
+            }
+            Step::Remove { session, key, force } => {
+                let session = self.sessions[*session];
+                if !self.known(session) {
+                    return;
+                }
+                let there = self.visible(&name(*key)).is_some();
+                match self.pool.remove(session, &name(*key), *force) {
+                    RemoveOutcome::Removed => assert!(there),
+                    RemoveOutcome::Protected => assert!(there && !force),
+                    RemoveOutcome::Missing | RemoveOutcome::Busy => assert!(!there),
+                }
+            }
+            Step::RemoveAll(force) => {
+                let there = self.model.keys().filter(|key| self.visible(key).is_some()).count() as u64;
+                let removed = self.pool.remove_all(*force);
+                assert!(if *force { removed == there } else { removed <= there });
+            }
+            Step::Fence(nth) if !self.fences.is_empty() => {
+                let (owner, rid) = *self.fences.iter().nth(nth % self.fences.len()).unwrap();
+                self.fences.remove(&(owner, rid));
+                self.pool.fence_done(owner, &[rid]);
+            }
+            Step::Pass(ms) => self.pool.pass(*ms),
+            Step::AnchorLost(session) => self.pool.anchor_lost(self.sessions[*session]),
+            Step::Resume(session) => self.resume(self.sessions[*session]),
+            Step::Over(session) => self.pool.over(self.sessions[*session]),
+            Step::Open => {
+                if let Some(nth) = self.sessions.iter().position(|session| !self.known(*session)) {
+                    self.sessions[nth] = self.pool.session(nth as u8);
+                }
+            }
+            Step::Mount { session, granules, populated } => {
+                if self.known(self.sessions[*session]) {
+                    self.mount(*session, *granules, *populated);
+                }
+            }
+            Step::Unmount(nth) => {
+                let all: Vec<_> = self.pool.core.segments().map(|segment| (segment.session, segment.uuid)).collect();
+                if !all.is_empty() {
+                    let (owner, uuid) = all[nth % all.len()];
+                    let origin = self.pool.origin(owner);
+                    self.pool.core.unmount(now, origin, uuid, &mut self.pool.fx).unwrap();
+                }
+            }
+            Step::Bad { key, good } => {
+                let Some(value) = self.visible(&name(*key)) else { return };
+                let Replica { rid, extent: Extent { segment, .. } } = value.replicas[0];
+                let owner = self.pool.core.segment(segment).unwrap().session;
+                self.pool.core.bad_replica(now, owner, name(*key).as_bytes(), rid, &mut self.pool.fx);
+                self.pool.core.rechecked(now, owner, rid, *good, &mut self.pool.fx);
+            }
+            Step::RaiseEpoch => {
+                let next = self.pool.core.epoch() + 1;
+                self.pool.core.raise_epoch(now, next, &mut self.pool.fx);
+            }
+            Step::TakeEpoch(session) => {
+                let all: Vec<_> = (1..=self.next_segment).map(uuid).collect();
+                let epoch = self.pool.core.epoch();
+                self.pool.core.epoch_taken(now, self.sessions[*session], epoch, &all, &mut self.pool.fx);
+            }
+            Step::Populate => {
+                let all: Vec<_> = (1..=self.next_segment).map(|id| (uuid(id), 64 * GRANULE)).collect();
+                for session in self.sessions.clone() {
+                    if self.pool.core.session_is_away(session) == Some(false) {
+                        self.pool.core.beat(now, session, &[], &all, &mut self.pool.fx);
+                    }
+                }
+            }
+            Step::Restart(raise) => {
+                self.parked.clear();
+                let epoch = self.pool.core.epoch() + 1;
+                self.pool.restart(raise.then_some(epoch));
+                for session in self.sessions.clone() {
+                    self.resume(session);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn resume(&mut self, session: SessionId) {
+        let held: Vec<u8> =
+            (1..=self.next_segment).filter(|id| self.pool.core.segment_owner(uuid(*id)) == Some(session)).collect();
+        let views = self.views.iter().filter(|(reader, _)| *reader == session);
+        let pins: Vec<Rid> = views.map(|(_, rid)| *rid).collect();
+        let _ = self.pool.resume(session, &held, &pins, 1);
+    }
+
+    fn check(&mut self) {
+        let core = &self.pool.core;
+        // Both ways to make the state again fail loudly on any overlap.
+        let state = durable(core);
+        assert_eq!(durable(&replayed(core.snapshot())), state, "the snapshot gives another state");
+        let mut visible: Vec<String> = self.model.keys().filter(|key| self.visible(key).is_some()).cloned().collect();
+        visible.sort();
+        assert_eq!(self.pool.keys(), visible);
+        let stats = core.stats();
+        assert_eq!(stats.keys as usize, visible.len());
+        assert_eq!(stats.pins as usize, self.views.len());
+        for record in core.snapshot() {
+            if let Record::Object { key, size, crc32c, replicas, .. } = record {
+                let value = &self.model[std::str::from_utf8(&key).unwrap()];
+                assert_eq!((value.size, value.crc32c, value.replicas.as_slice()), (size, crc32c, replicas.as_slice()));
+            }
+        }
+        for segment in core.segments() {
+            let used: u64 = core.snapshot().map(|record| granules_on(&record, segment.number)).sum::<u64>();
+            let zombies = zombie_granules(core, segment.number);
+            assert_eq!(segment.used / GRANULE, used + zombies, "space of segment {:?}", segment.number);
+            assert!(segment.used <= segment.populated && segment.populated <= segment.bytes);
+        }
+    }
+}
+
+fn granules_on(record: &Record, segment: SegmentNo) -> u64 {
+    let of = |extent: &Extent| if extent.segment == segment { extent.length.div_ceil(GRANULE) } else { 0 };
+    match record {
+        Record::Object { replicas, .. } | Record::Reserved { replicas, .. } => {
+            replicas.iter().map(|replica| of(&replica.extent)).sum()
+        }
+        Record::Quarantined { replica, .. } => of(&replica.extent),
+        _ => 0,
+    }
+}
+
+/// Space held by views over what has left.
+fn zombie_granules(core: &mooncake_core::Core, segment: SegmentNo) -> u64 {
+    let mut zombies = BTreeMap::new();
+    for record in core.snapshot() {
+        if let Record::Pinned { rid, extent, key: None, .. } = record
+            && extent.segment == segment
+        {
+            zombies.insert(rid, extent.length.div_ceil(GRANULE));
+        }
+    }
+    zombies.values().sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn books_hold_objects_are_found_and_replay_gives_the_same_state(
+        steps in proptest::collection::vec(step(), 1..120)
+    ) {
+        let mut world = World::new();
+        for step in &steps {
+            world.run(step);
+            world.observe();
+            world.check();
+        }
+        let state = durable(&world.pool.core);
+        prop_assert_eq!(durable(&replayed(world.pool.log.clone())), state, "the log gives another state");
+    }
+}

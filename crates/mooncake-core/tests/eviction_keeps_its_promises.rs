@@ -1,0 +1,252 @@
+//! Who leaves when there is no room, and who never does.
+
+mod pool;
+
+use mooncake_core::{Config, PinKind, PutConfig, PutSlot, RemoveOutcome};
+use pool::{KIB, Pool, is_full, plain};
+
+/// A pool of four objects of one granule: o0 to o3.
+fn full() -> (Pool, mooncake_core::SessionId) {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    for n in 0..4 {
+        pool.put(a, &format!("o{n}"), KIB);
+    }
+    (pool, a)
+}
+
+#[test]
+fn the_least_recently_used_leaves_in_the_same_step() {
+    let (mut pool, a) = full();
+    pool.get("o0");
+    pool.put(a, "new", KIB);
+    assert_eq!(pool.keys(), ["new", "o0", "o2", "o3"]);
+    assert_eq!(pool.core.stats().evicted_objects, 1);
+    pool.check();
+}
+
+#[test]
+fn a_put_that_finds_its_key_refreshes_it() {
+    let (mut pool, a) = full();
+    assert_eq!(pool.slot(a, "o0", KIB), PutSlot::Exists);
+    pool.put(a, "new", KIB);
+    assert_eq!(pool.keys(), ["new", "o0", "o2", "o3"]);
+}
+
+#[test]
+fn as_many_leave_as_are_needed() {
+    let (mut pool, a) = full();
+    pool.put(a, "large", 3 * KIB);
+    assert_eq!(pool.keys(), ["large", "o3"]);
+    pool.check();
+}
+
+#[test]
+fn what_was_looked_up_is_spared_for_a_second_at_least() {
+    let (mut pool, a) = full();
+    assert!(pool.exists("o0") && pool.exists("o1"));
+    for n in 0..6 {
+        pool.put(a, &format!("new{n}"), KIB);
+        pool.pass(150);
+    }
+    assert!(pool.get("o0").is_some() && pool.get("o1").is_some());
+    assert_eq!(pool.core.stats().lookup_then_miss, 0);
+    pool.pass(2000);
+    for n in 0..4 {
+        pool.put(a, &format!("last{n}"), KIB);
+    }
+    assert!(pool.get("o0").is_none(), "protection lapses");
+    assert_eq!(pool.core.stats().lookup_then_miss, 1);
+    assert_eq!(pool.core.stats().protection_broken, 0);
+}
+
+#[test]
+fn when_all_are_looked_up_a_put_waits_a_second_and_takes_the_longest_ago() {
+    let (mut pool, a) = full();
+    for n in [2, 0, 1, 3] {
+        assert!(pool.exists(&format!("o{n}")));
+        pool.pass(20);
+    }
+    assert!(is_full(&pool.slot(a, "new", KIB)));
+    let ticket = pool.park(a, &[("new", KIB)]);
+    pool.pass(980);
+    assert!(pool.woken.is_empty());
+    pool.pass(40);
+    assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
+    assert_eq!(pool.keys(), ["o0", "o1", "o3"]);
+    assert_eq!(pool.core.stats().protection_broken, 1);
+}
+
+#[test]
+fn every_object_looked_up_once_and_three_times_too_much_written_no_put_fails() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let mut waited = 0;
+    for n in 0..192 {
+        let key = format!("k{n}");
+        let slot = match pool.start(a, &[(&key, KIB)], &plain(), true) {
+            mooncake_core::PutStarted::Now(mut slots) => slots.remove(0),
+            mooncake_core::PutStarted::Parked(ticket) => {
+                let start = pool.now;
+                while !pool.woken.contains_key(&ticket) {
+                    pool.pass(20);
+                }
+                waited += pool.now.ms_since(start);
+                assert!(pool.now.ms_since(start) <= 1040);
+                pool.woken.remove(&ticket).unwrap().remove(0)
+            }
+        };
+        pool.commit(a, &pool::placed(&slot));
+        assert!(pool.exists(&key));
+        pool.pass(10);
+    }
+    assert!(waited > 0);
+    pool.check();
+}
+
+#[test]
+fn soft_pinned_leave_after_all_others_and_only_if_allowed() {
+    for allowed in [true, false] {
+        let mut pool = Pool::with(Config { evict_soft_pinned: allowed, ..Config::default() });
+        let a = pool.session(1);
+        pool.mount(a, 1, 4 * KIB);
+        let soft = PutConfig { pin: PinKind::Soft { ttl_ms: 60_000 }, ..plain() };
+        pool.put_with(a, "s0", KIB, &soft);
+        pool.put_with(a, "s1", KIB, &soft);
+        pool.put(a, "p0", KIB);
+        pool.put(a, "p1", KIB);
+        pool.put(a, "two", 2 * KIB);
+        assert_eq!(pool.keys(), ["s0", "s1", "two"]);
+        let slot = pool.slot(a, "large", 3 * KIB);
+        assert_eq!(matches!(slot, PutSlot::Placed(_)), allowed, "{slot:?}");
+        assert_eq!(pool.exists("s1"), !allowed || pool.exists("s1"));
+        pool.check();
+    }
+}
+
+#[test]
+fn hard_pinned_and_viewed_never_leave() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    pool.put_with(a, "hard", KIB, &PutConfig { pin: PinKind::Hard, ..plain() });
+    pool.put(a, "viewed", KIB);
+    let view = pool.pin(a, "viewed").unwrap();
+    for n in 0..8 {
+        pool.put(a, &format!("n{n}"), 2 * KIB);
+    }
+    assert_eq!(pool.keys(), ["hard", "n7", "viewed"]);
+    let PutSlot::TooLarge(_) = pool.slot(a, "large", 3 * KIB) else { panic!() };
+    pool.unpin(a, view.replicas[0].rid);
+    assert!(matches!(pool.slot(a, "large", 3 * KIB), PutSlot::Placed(_)));
+    assert_eq!(pool.keys(), ["hard"]);
+    assert_eq!(pool.core.stats().hard_pinned_objects, 1);
+    pool.check();
+}
+
+#[test]
+fn a_removed_object_under_a_view_keeps_its_bytes_until_the_view_ends() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let replicas = pool.put(a, "k", KIB);
+    let b = pool.session(2);
+    pool.pin(a, "k").unwrap();
+    pool.pin(b, "k").unwrap();
+    pool.pin(b, "k").unwrap();
+    assert_eq!(pool.remove(a, "k", false), RemoveOutcome::Removed);
+    assert!(!pool.exists("k"));
+    for n in 0..6 {
+        let new = pool.put(a, &format!("n{n}"), KIB);
+        assert_ne!(new[0].extent.offset, replicas[0].extent.offset);
+    }
+    pool.restart(None);
+    pool.resume(a, &[1], &[replicas[0].rid], 1).unwrap();
+    pool.resume(b, &[], &[replicas[0].rid; 2], 1).unwrap();
+    assert_eq!(pool.core.stats().pins, 3);
+    pool.unpin(a, replicas[0].rid);
+    pool.unpin(b, replicas[0].rid);
+    assert!(matches!(pool.slot(a, "large", 4 * KIB), PutSlot::TooLarge(_)));
+    pool.over(b);
+    assert!(matches!(pool.slot(a, "large", 4 * KIB), PutSlot::Placed(_)), "the end of its session ends a view");
+    pool.check();
+}
+
+#[test]
+fn a_view_that_ends_twice_is_no_harm() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let rid = pool.put(a, "k", KIB)[0].rid;
+    pool.pin(a, "k").unwrap();
+    pool.unpin(a, rid);
+    pool.unpin(a, rid);
+    let b = pool.session(1);
+    pool.pin(a, "k").unwrap();
+    pool.unpin(b, rid);
+    assert_eq!(pool.core.stats().pins, 1, "nobody ends the views of others");
+    pool.check();
+}
+
+#[test]
+fn objects_that_nobody_can_see_are_not_evicted_in_vain_and_come_back_first_to_go() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(b, 2, 4 * KIB);
+    for n in 0..4 {
+        pool.put(a, &format!("b{n}"), KIB);
+    }
+    pool.mount(a, 1, 4 * KIB);
+    for n in 0..4 {
+        pool.put_with(a, &format!("a{n}"), KIB, &PutConfig { preferred_segments: vec!["segment-1".into()], ..plain() });
+    }
+    pool.anchor_lost(b);
+    for n in 0..6 {
+        pool.put(a, &format!("n{n}"), KIB);
+    }
+    assert_eq!(pool.keys(), ["n2", "n3", "n4", "n5"]);
+    pool.resume(b, &[2], &[], 1).unwrap();
+    assert_eq!(pool.keys(), ["b0", "b1", "b2", "b3", "n2", "n3", "n4", "n5"]);
+    pool.put(a, "last", KIB);
+    assert!(!pool.keys().contains(&"b0".into()) || !pool.keys().contains(&"b3".into()));
+    assert_eq!(pool.core.stats().evicted_objects, 7);
+    pool.check();
+}
+
+#[test]
+fn above_the_watermark_a_share_is_evicted_in_the_background() {
+    let config = Config { high_watermark: 0.75, eviction_share: 0.25, ..Config::default() };
+    let mut pool = Pool::with(config);
+    let a = pool.session(1);
+    pool.mount(a, 1, 16 * KIB);
+    for n in 0..12 {
+        pool.put(a, &format!("k{n:02}"), KIB);
+    }
+    pool.pass(20);
+    assert_eq!(pool.keys().len(), 12);
+    pool.put(a, "k12", KIB);
+    pool.pass(20);
+    assert_eq!(pool.keys(), (5..13).map(|n| format!("k{n:02}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn while_memory_is_being_populated_puts_wait_for_it_instead_of_evicting() {
+    let mut pool = Pool::new();
+    let a = pool.session(1);
+    pool.try_mount(a, 1, 8 * KIB, 2 * KIB).unwrap();
+    pool.put(a, "k0", KIB);
+    pool.put(a, "k1", KIB);
+    assert!(is_full(&pool.slot(a, "k2", KIB)));
+    let ticket = pool.park(a, &[("k2", KIB)]);
+    pool.pass(100);
+    assert!(pool.woken.is_empty());
+    pool.core.beat(pool.now, a, &[], &[(pool::uuid(1), 4 * KIB)], &mut pool.fx);
+    pool.collect();
+    assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
+    assert_eq!((pool.keys().len(), pool.core.stats().evicted_objects), (2, 0));
+    pool.check();
+}
+
+#[test]
+fn a_populator_that_got_stuck_is_not_waited_for() {
+    let mut pool = Pool::new();
+    let a = pool.session(1);
+    pool.try_mount(a, 1, 8 * KIB, 2 * KIB).unwrap();
+    pool.put(a, "k0", KIB);
+    pool.put(a, "k1", KIB);
+    pool.pass(3100);
+    assert!(matches!(pool.slot(a, "k2", KIB), PutSlot::Placed(_)));
+    assert_eq!(pool.core.stats().evicted_objects, 1);
+}

@@ -1,0 +1,120 @@
+//! Quarantine, epochs, rechecks: what only the owner of the memory can say.
+
+mod pool;
+
+use mooncake_core::{EndOutcome, Push, PutConfig, PutSlot};
+use pool::{KIB, Pool, is_full, placed, plain, uuid};
+
+#[test]
+fn an_abnormal_end_frees_the_key_at_once_and_the_extent_only_on_the_owners_word() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let b = pool.session(2);
+    let old = pool.reserve(b, "k", 3 * KIB);
+    pool.abort(b, old[0].rid, false);
+    assert_eq!(pool.take_fences(a), [(old[0].rid, false)]);
+    let new = pool.reserve(a, "k", KIB);
+    assert_eq!(new[0].extent.offset, 3 * KIB);
+    assert_eq!(pool.commit(a, &new), EndOutcome::Committed);
+    pool.pass(60_000);
+    pool.restart(None);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!(pool.take_fences(a), [(old[0].rid, false)], "asked again");
+    assert!(!matches!(pool.slot(a, "l", 3 * KIB), PutSlot::Placed(_)), "no clock frees it");
+    pool.fence_done(b, &[old[0].rid]);
+    assert_eq!(pool.core.stats().quarantined_extents, 1, "nobody but the owner");
+    pool.fence_done(a, &[old[0].rid, old[0].rid]);
+    assert_eq!(pool.core.stats().quarantined_extents, 0);
+    pool.check();
+}
+
+#[test]
+fn a_writer_that_says_later_that_it_is_done_is_heard() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let b = pool.session(2);
+    let rid = pool.reserve(b, "k", KIB)[0].rid;
+    pool.pass(31_000);
+    assert_eq!(pool.take_fences(a), [(rid, false)], "its deadline passed");
+    pool.abort(b, rid, true);
+    assert_eq!(pool.take_fences(a), [(rid, true)]);
+    pool.check();
+}
+
+#[test]
+fn bytes_that_move_renew_a_put_and_silence_ends_it() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let moving = pool.reserve(a, "moving", KIB);
+    let still = pool.reserve(a, "still", KIB);
+    for _ in 0..3 {
+        pool.pass(20_000);
+        pool.core.beat(pool.now, a, &[moving[0].rid], &[], &mut pool.fx);
+    }
+    assert_eq!(pool.commit(a, &moving), EndOutcome::Committed);
+    assert_eq!(pool.commit(a, &still), EndOutcome::Superseded);
+    assert_eq!(pool.core.stats().puts_expired, 1);
+}
+
+#[test]
+fn a_new_reign_ends_older_puts_and_closes_segments_until_their_owners_obey() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    pool.put(a, "kept", KIB);
+    let old = pool.reserve(a, "k", KIB);
+    pool.restart(Some(7));
+    assert_eq!(pool.core.epoch(), 7);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(7))));
+    assert_eq!(pool.take_fences(a), [(old[0].rid, false)]);
+    assert_eq!(pool.commit(a, &old), EndOutcome::Superseded);
+    assert!(pool.exists("kept"), "reads go on");
+    assert!(is_full(&pool.slot(a, "k", KIB)));
+    assert_eq!(pool.core.stats().segments_closed, 1);
+    let ticket = pool.park(a, &[("k", KIB)]);
+    pool.core.epoch_taken(pool.now, a, 6, &[uuid(1)], &mut pool.fx);
+    assert_eq!(pool.core.stats().segments_closed, 1);
+    pool.core.epoch_taken(pool.now, a, 7, &[uuid(1)], &mut pool.fx);
+    pool.collect();
+    let replicas = placed(&pool.woken[&ticket][0]);
+    assert_eq!(replicas[0].rid.epoch(), 7);
+    assert!(pool.exists("kept"), "nothing was evicted for lack of open segments");
+    pool.check();
+}
+
+#[test]
+fn an_owner_that_obeys_already_is_not_asked() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    pool.restart(Some(7));
+    pool.resume(a, &[1], &[], 7).unwrap();
+    assert!(!pool.pushes.iter().any(|(_, push)| matches!(push, Push::TakeEpoch(_))));
+    assert!(matches!(pool.slot(a, "k", KIB), PutSlot::Placed(_)));
+    pool.restart(None);
+    assert_eq!(pool.core.epoch(), 7);
+}
+
+#[test]
+fn a_replica_found_bad_is_dropped_on_its_owners_word_only() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 16 * KIB);
+    pool.mount(b, 2, 16 * KIB);
+    let replicas = pool.put_with(a, "k", 100, &PutConfig { replica_num: 2, ..plain() });
+    let owner = |pool: &Pool, n: usize| pool.core.segment(replicas[n].extent.segment).unwrap().session;
+    let other = if owner(&pool, 0) == a { b } else { a };
+    for good in [true, false] {
+        pool.core.bad_replica(pool.now, a, b"k", replicas[0].rid, &mut pool.fx);
+        pool.core.bad_replica(pool.now, b, b"k", replicas[0].rid, &mut pool.fx);
+        pool.collect();
+        let asked = pool.pushes.iter().filter(|(_, push)| matches!(push, Push::Recheck { crc32c: 7, .. })).count();
+        assert_eq!(asked, 1, "once, however many complain");
+        pool.pushes.clear();
+        pool.core.rechecked(pool.now, other, replicas[0].rid, false, &mut pool.fx);
+        pool.core.rechecked(pool.now, owner(&pool, 0), replicas[0].rid, good, &mut pool.fx);
+        pool.collect();
+        assert_eq!(pool.get("k").unwrap().replicas.len(), if good { 2 } else { 1 });
+    }
+    pool.core.bad_replica(pool.now, a, b"k", replicas[1].rid, &mut pool.fx);
+    pool.core.rechecked(pool.now, owner(&pool, 1), replicas[1].rid, false, &mut pool.fx);
+    pool.collect();
+    assert!(!pool.exists("k"));
+    assert_eq!((pool.core.stats().replicas_bad, pool.core.stats().used_bytes), (2, 0));
+    pool.put(a, "k", 100);
+    pool.check();
+}

@@ -1,0 +1,325 @@
+//! A core with a clock and a log around it, for tests that read like a story.
+#![allow(dead_code)] // Each test binary uses a part of it.
+
+use std::collections::BTreeMap;
+
+use mooncake_core::{
+    Config, Core, Effects, EndOutcome, Ended, Found, Origin, PinKind, Push, PutConfig, PutSlot, PutStarted, Record,
+    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId,
+    SessionSpec, Ticket, Time,
+};
+
+pub const KIB: u64 = 1024;
+
+pub struct Pool {
+    pub core: Core,
+    pub now: Time,
+    pub fx: Effects,
+    pub log: Vec<Record>,
+    pub pushes: Vec<(SessionId, Push)>,
+    pub woken: BTreeMap<Ticket, Vec<PutSlot>>,
+    pub sequences: BTreeMap<SessionId, u64>,
+    sessions: u64,
+}
+
+pub fn plain() -> PutConfig {
+    PutConfig { replica_num: 1, preferred_segments: Vec::new(), pin: PinKind::None, prefer_local: false }
+}
+
+pub fn secret(session: SessionId) -> u64 {
+    session.0 ^ 0x5555
+}
+
+pub fn uuid(number: u8) -> SegmentUuid {
+    SegmentUuid([number; 16])
+}
+
+/// The durable state of a core, in an order of its own.
+pub fn durable(core: &Core) -> Vec<String> {
+    let mut records: Vec<String> = core.snapshot().map(|record| format!("{record:?}")).collect();
+    records.sort();
+    records
+}
+
+pub fn replayed(records: impl IntoIterator<Item = Record>) -> Core {
+    let mut core = Core::new(Config::default());
+    for record in records {
+        core.replay(record.clone()).unwrap_or_else(|error| panic!("{error} at {record:?}"));
+    }
+    core
+}
+
+impl Pool {
+    pub fn new() -> Pool {
+        Pool::with(Config::default())
+    }
+
+    pub fn with(config: Config) -> Pool {
+        let mut pool = Pool {
+            core: Core::new(config),
+            now: Time(1_000_000),
+            fx: Effects::default(),
+            log: Vec::new(),
+            pushes: Vec::new(),
+            woken: BTreeMap::new(),
+            sequences: BTreeMap::new(),
+            sessions: 0,
+        };
+        pool.core.begin(pool.now, None, &mut pool.fx);
+        pool.collect();
+        pool
+    }
+
+    /// One session with one fully populated segment.
+    pub fn single(bytes: u64) -> (Pool, SessionId) {
+        let mut pool = Pool::new();
+        let session = pool.session(1);
+        pool.mount(session, 1, bytes);
+        (pool, session)
+    }
+
+    pub fn collect(&mut self) {
+        self.log.append(&mut self.fx.records);
+        self.pushes.append(&mut self.fx.pushes);
+        for (ticket, slots) in self.fx.woken.drain(..) {
+            assert!(self.woken.insert(ticket, slots).is_none(), "{ticket:?} answered twice");
+        }
+    }
+
+    pub fn origin(&mut self, session: SessionId) -> Origin {
+        let sequence = self.sequences.entry(session).or_default();
+        *sequence += 1;
+        Origin { session, sequence: *sequence, answered_below: *sequence }
+    }
+
+    pub fn session(&mut self, host: u8) -> SessionId {
+        self.sessions += 1;
+        let spec = SessionSpec {
+            secret: secret(SessionId(self.sessions)),
+            name: format!("client-{}", self.sessions),
+            boot_id: vec![host],
+            process: Vec::new(),
+        };
+        let session = self.core.open_session(self.now, spec, &mut self.fx);
+        self.collect();
+        session
+    }
+
+    pub fn try_mount(&mut self, session: SessionId, id: u8, bytes: u64, populated: u64) -> Result<SegmentNo, Refused> {
+        let origin = self.origin(session);
+        let spec = SegmentSpec { uuid: uuid(id), name: format!("segment-{id}"), bytes, endpoint: Vec::new() };
+        let number = self.core.mount(self.now, origin, spec, populated, &mut self.fx);
+        self.collect();
+        number
+    }
+
+    pub fn mount(&mut self, session: SessionId, id: u8, bytes: u64) -> SegmentNo {
+        self.try_mount(session, id, bytes, bytes).unwrap()
+    }
+
+    /// Lets time pass as the master sees it: ticks, and heartbeats of those who are there.
+    pub fn pass(&mut self, ms: u64) {
+        self.pass_without(ms, &[]);
+    }
+
+    /// The same, with some sessions silent.
+    pub fn pass_without(&mut self, ms: u64, silent: &[SessionId]) {
+        let end = self.now.plus_ms(ms);
+        while self.now < end {
+            self.now = Time((self.now.0 + 20_000).min(end.0));
+            for id in (1..=self.sessions).map(SessionId) {
+                if self.core.session_is_away(id) == Some(false) && !silent.contains(&id) {
+                    self.core.beat(self.now, id, &[], &[], &mut self.fx);
+                }
+            }
+            self.core.tick(self.now, &mut self.fx);
+            while self.core.background(self.now, 1000, &mut self.fx) {}
+            self.collect();
+        }
+    }
+
+    pub fn start(&mut self, session: SessionId, entries: &[(&str, u64)], config: &PutConfig, wait: bool) -> PutStarted {
+        let origin = self.origin(session);
+        let entries: Vec<(&[u8], u64)> = entries.iter().map(|(key, size)| (key.as_bytes(), *size)).collect();
+        let started = self.core.put_start(self.now, origin, &entries, config, wait, &mut self.fx).unwrap();
+        self.collect();
+        started
+    }
+
+    pub fn slots(&mut self, session: SessionId, entries: &[(&str, u64)], config: &PutConfig) -> Vec<PutSlot> {
+        match self.start(session, entries, config, false) {
+            PutStarted::Now(slots) => slots,
+            PutStarted::Parked(ticket) => panic!("{ticket:?} without wait"),
+        }
+    }
+
+    pub fn slot(&mut self, session: SessionId, key: &str, size: u64) -> PutSlot {
+        self.slots(session, &[(key, size)], &plain()).remove(0)
+    }
+
+    pub fn park(&mut self, session: SessionId, entries: &[(&str, u64)]) -> Ticket {
+        match self.start(session, entries, &plain(), true) {
+            PutStarted::Parked(ticket) => ticket,
+            PutStarted::Now(slots) => panic!("answered at once: {slots:?}"),
+        }
+    }
+
+    pub fn reserve(&mut self, session: SessionId, key: &str, size: u64) -> Vec<Replica> {
+        placed(&self.slot(session, key, size))
+    }
+
+    pub fn end(&mut self, session: SessionId, replicas: &[(Rid, bool)], crc32c: u32) -> EndOutcome {
+        let origin = self.origin(session);
+        let ended = [Ended { replicas: replicas.iter().copied().collect(), crc32c }];
+        let outcome = self.core.put_end(self.now, origin, &ended, &mut self.fx).unwrap();
+        self.collect();
+        outcome[0]
+    }
+
+    pub fn commit(&mut self, session: SessionId, replicas: &[Replica]) -> EndOutcome {
+        let rids: Vec<(Rid, bool)> = replicas.iter().map(|replica| (replica.rid, true)).collect();
+        self.end(session, &rids, 7)
+    }
+
+    pub fn put(&mut self, session: SessionId, key: &str, size: u64) -> Vec<Replica> {
+        let replicas = self.reserve(session, key, size);
+        assert_eq!(self.commit(session, &replicas), EndOutcome::Committed);
+        replicas
+    }
+
+    pub fn put_with(&mut self, session: SessionId, key: &str, size: u64, config: &PutConfig) -> Vec<Replica> {
+        let slots = self.slots(session, &[(key, size)], config);
+        let replicas = placed(&slots[0]);
+        assert_eq!(self.commit(session, &replicas), EndOutcome::Committed);
+        replicas
+    }
+
+    pub fn abort(&mut self, session: SessionId, rid: Rid, writer_done: bool) {
+        let origin = self.origin(session);
+        self.core.abort(self.now, origin, &[rid], writer_done, &mut self.fx).unwrap();
+        self.collect();
+    }
+
+    pub fn exists(&mut self, key: &str) -> bool {
+        let mut there = false;
+        self.core.exists(self.now, [key.as_bytes()].into_iter(), |size| there = size.is_some());
+        there
+    }
+
+    pub fn get(&mut self, key: &str) -> Option<Found> {
+        let mut all = None;
+        self.core.lookup(self.now, SessionId(1), [key.as_bytes()].into_iter(), |found| {
+            all = found.map(|found| found.to_found());
+        });
+        all
+    }
+
+    pub fn pin(&mut self, session: SessionId, key: &str) -> Option<Found> {
+        let origin = self.origin(session);
+        let mut found = self.core.pin(self.now, origin, &[key.as_bytes()], &mut self.fx).unwrap();
+        self.collect();
+        found.remove(0)
+    }
+
+    pub fn unpin(&mut self, session: SessionId, rid: Rid) {
+        let origin = self.origin(session);
+        self.core.unpin(self.now, origin, &[rid], &mut self.fx).unwrap();
+        self.collect();
+    }
+
+    pub fn remove(&mut self, session: SessionId, key: &str, force: bool) -> RemoveOutcome {
+        let origin = self.origin(session);
+        let outcome = self.core.remove(self.now, origin, &[key.as_bytes()], force, &mut self.fx).unwrap();
+        self.collect();
+        outcome[0]
+    }
+
+    pub fn remove_all(&mut self, force: bool) -> u64 {
+        let mut cursor = RemoveAll::new(&self.core, force);
+        while !self.core.remove_all_slice(self.now, &mut cursor, 100, &mut self.fx) {}
+        self.collect();
+        cursor.removed
+    }
+
+    pub fn anchor_lost(&mut self, session: SessionId) {
+        self.core.anchor_lost(self.now, session, &mut self.fx);
+        self.collect();
+    }
+
+    pub fn resume(
+        &mut self,
+        session: SessionId,
+        segments: &[u8],
+        pins: &[Rid],
+        epoch: u16,
+    ) -> Result<Vec<SegmentUuid>, Refused> {
+        let segments: Vec<SegmentUuid> = segments.iter().map(|id| uuid(*id)).collect();
+        let result = self.core.resume_session(self.now, session, secret(session), &segments, pins, epoch, &mut self.fx);
+        self.collect();
+        result
+    }
+
+    pub fn over(&mut self, session: SessionId) {
+        self.core.process_gone(self.now, session, &mut self.fx);
+        self.collect();
+    }
+
+    pub fn fence_done(&mut self, owner: SessionId, rids: &[Rid]) {
+        self.core.fence_done(self.now, owner, rids, &mut self.fx);
+        self.collect();
+    }
+
+    /// Fences asked of an owner since the last call.
+    pub fn take_fences(&mut self, owner: SessionId) -> Vec<(Rid, bool)> {
+        let mut fences = Vec::new();
+        self.pushes.retain(|(to, push)| match push {
+            Push::Fence { replica, writer_done, .. } if *to == owner => {
+                fences.push((replica.rid, *writer_done));
+                false
+            }
+            _ => true,
+        });
+        fences
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        let mut cursor = Default::default();
+        while !self.core.keys_slice(&mut cursor, 100, |key| keys.push(String::from_utf8(key.to_vec()).unwrap())) {}
+        keys.sort();
+        keys
+    }
+
+    /// The master dies and its successor replays the log.
+    pub fn restart(&mut self, epoch: Option<u16>) {
+        let before = durable(&self.core);
+        self.core = replayed(self.log.clone());
+        assert_eq!(durable(&self.core), before, "replay differs");
+        self.core.begin(self.now, epoch, &mut self.fx);
+        self.collect();
+    }
+
+    /// The books hold: the log and a snapshot both make the same state again, which fails loudly on any overlap.
+    pub fn check(&self) {
+        let before = durable(&self.core);
+        assert_eq!(durable(&replayed(self.log.clone())), before, "the log gives another state");
+        assert_eq!(durable(&replayed(self.core.snapshot())), before, "the snapshot gives another state");
+    }
+}
+
+pub fn placed(slot: &PutSlot) -> Vec<Replica> {
+    match slot {
+        PutSlot::Placed(replicas) => replicas.to_vec(),
+        other => panic!("not placed: {other:?}"),
+    }
+}
+
+pub fn is_full(slot: &PutSlot) -> bool {
+    matches!(slot, PutSlot::Full(_))
+}
+
+pub fn is_busy(slot: &PutSlot) -> bool {
+    matches!(slot, PutSlot::Busy(_))
+}
+
+pub type Reply = Remembered;

@@ -1,0 +1,269 @@
+//! The way of a put, its repeats, and what it may not do.
+
+mod pool;
+
+use mooncake_core::{
+    Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutSlot, PutStarted, Refused,
+};
+use pool::{KIB, Pool, is_busy, is_full, placed, plain};
+
+#[test]
+fn a_put_is_readable_once_it_is_ended_and_not_before() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let replicas = pool.reserve(a, "k", 5000);
+    assert!(!pool.exists("k") && pool.get("k").is_none());
+    assert_eq!(pool.commit(a, &replicas), EndOutcome::Committed);
+    let found = pool.get("k").unwrap();
+    assert_eq!((found.size, found.crc32c, found.replicas.as_slice()), (5000, 7, &replicas[..]));
+    assert_eq!(pool.slot(a, "k", 1), PutSlot::Exists);
+    assert_eq!(pool.core.stats().used_bytes, 5 * KIB);
+    pool.check();
+}
+
+#[test]
+fn rids_grow_and_carry_the_epoch() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let first = pool.put(a, "1", 1)[0].rid;
+    let second = pool.put(a, "2", 1)[0].rid;
+    assert!(second > first && first.0 & 1 == 0 && first.epoch() == 1);
+    pool.core.raise_epoch(pool.now, 9, &mut pool.fx);
+    pool.core.epoch_taken(pool.now, a, 9, &[pool::uuid(1)], &mut pool.fx);
+    pool.collect();
+    let third = pool.put(a, "3", 1)[0].rid;
+    assert!(third > second && third.epoch() == 9);
+}
+
+#[test]
+fn a_retry_gets_the_same_reply_even_from_a_restarted_master() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let origin = pool.origin(a);
+    let start = |pool: &mut Pool| {
+        let started = pool.core.put_start(pool.now, origin, &[(b"k", 100)], &plain(), false, &mut pool.fx).unwrap();
+        pool.collect();
+        started
+    };
+    let first = start(&mut pool);
+    assert_eq!(start(&mut pool), first);
+    pool.restart(None);
+    assert_eq!(start(&mut pool), first);
+    let PutStarted::Now(slots) = first else { panic!() };
+    let replicas = placed(&slots[0]);
+    let origin = Origin { answered_below: origin.sequence, ..pool.origin(a) };
+    let ended = [Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 1 }];
+    for _ in 0..3 {
+        let outcome = pool.core.put_end(pool.now, origin, &ended, &mut pool.fx).unwrap();
+        pool.collect();
+        assert_eq!(outcome, [EndOutcome::Committed]);
+        pool.restart(None);
+    }
+    pool.check();
+}
+
+#[test]
+fn a_reply_is_forgotten_when_the_client_has_it() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let old = pool.origin(a);
+    pool.core.remove(pool.now, old, &[b"x"], false, &mut pool.fx).unwrap();
+    pool.remove(a, "y", false);
+    let error = pool.core.remove(pool.now, old, &[b"x"], false, &mut pool.fx).unwrap_err();
+    assert!(matches!(error, Refused::Forgotten { .. }), "{error}");
+}
+
+#[test]
+fn unanswered_mutations_are_limited() {
+    let mut pool = Pool::with(Config { unanswered_max: 4, ..Config::default() });
+    let a = pool.session(1);
+    for sequence in 1..=4 {
+        let origin = Origin { session: a, sequence, answered_below: 1 };
+        pool.core.remove(pool.now, origin, &[b"x"], false, &mut pool.fx).unwrap();
+    }
+    let origin = Origin { session: a, sequence: 5, answered_below: 1 };
+    let error = pool.core.remove(pool.now, origin, &[b"x"], false, &mut pool.fx).unwrap_err();
+    assert_eq!(error, Refused::TooManyUnanswered(a.0, 4, 4));
+    let origin = Origin { session: a, sequence: 5, answered_below: 3 };
+    pool.core.remove(pool.now, origin, &[b"x"], false, &mut pool.fx).unwrap();
+}
+
+#[test]
+fn a_repeated_end_of_a_committed_rid_is_committed_and_an_unknown_one_is_superseded() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let replicas = pool.put(a, "k", 100);
+    assert_eq!(pool.commit(a, &replicas), EndOutcome::Committed);
+    let dropped = pool.reserve(a, "l", 100);
+    pool.abort(a, dropped[0].rid, true);
+    assert_eq!(pool.commit(a, &dropped), EndOutcome::Superseded);
+    let b = pool.session(2);
+    let theirs = pool.reserve(b, "m", 100);
+    assert_eq!(pool.commit(a, &theirs), EndOutcome::Superseded, "rids of others are not mine to end");
+}
+
+#[test]
+fn one_key_in_a_batch_twice_is_placed_once() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let slots = pool.slots(a, &[("k", 100), ("k", 100), ("l", 100)], &plain());
+    assert!(matches!(slots[0], PutSlot::Placed(_)) && slots[1] == PutSlot::Exists);
+    assert!(matches!(slots[2], PutSlot::Placed(_)));
+}
+
+#[test]
+fn senseless_puts_are_refused() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    assert!(matches!(pool.slot(a, "", 100), PutSlot::Refused(_)));
+    assert!(matches!(pool.slot(a, "k", 0), PutSlot::Refused(_)));
+}
+
+#[test]
+fn what_can_never_fit_is_told_at_once_with_figures() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let PutSlot::TooLarge(reason) = pool.slot(a, "k", 65 * KIB) else { panic!() };
+    assert!(reason.contains("65536 bytes"), "{reason}");
+    pool.put(a, "v", 8 * KIB);
+    pool.pin(a, "v").unwrap();
+    let PutSlot::TooLarge(reason) = pool.slot(a, "k", 57 * KIB) else { panic!() };
+    assert!(reason.contains("8192 are pinned"), "{reason}");
+    assert!(matches!(pool.slot(a, "k", 56 * KIB), PutSlot::Placed(_)));
+    let mut empty = Pool::new();
+    let session = empty.session(1);
+    let PutSlot::TooLarge(reason) = empty.slot(session, "k", 1) else { panic!() };
+    assert!(reason.contains("no segment"), "{reason}");
+}
+
+#[test]
+fn unfinished_space_is_waited_for_not_too_large() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let b = pool.session(1);
+    pool.reserve(a, "k", 40 * KIB);
+    assert!(is_full(&pool.slot(b, "l", 40 * KIB)));
+}
+
+#[test]
+fn unfinished_puts_are_capped_per_session_but_one_put_never_is() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let whole = pool.reserve(a, "k", 60 * KIB);
+    let slot = pool.slot(a, "l", KIB);
+    assert!(matches!(&slot, PutSlot::Full(reason) if reason.contains("its limit is 32768")), "{slot:?}");
+    let b = pool.session(2);
+    assert!(matches!(pool.slot(b, "m", KIB), PutSlot::Placed(_)), "others are not held up");
+    let ticket = pool.park(a, &[("l", KIB)]);
+    assert!(matches!(pool.slot(b, "n", KIB), PutSlot::Placed(_)), "not even by a parked one");
+    pool.commit(a, &whole);
+    assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
+}
+
+#[test]
+fn replicas_go_to_different_clients_and_fewer_clients_store_fewer() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 64 * KIB);
+    pool.mount(a, 2, 64 * KIB);
+    let three = PutConfig { replica_num: 3, ..plain() };
+    assert_eq!(pool.put_with(a, "k", 100, &three).len(), 1);
+    pool.mount(b, 3, 64 * KIB);
+    for n in 0..20 {
+        let replicas = pool.put_with(a, &format!("k{n}"), 100, &three);
+        let owners: Vec<_> =
+            replicas.iter().map(|replica| pool.core.segment(replica.extent.segment).unwrap().session).collect();
+        assert!(owners.len() == 2 && owners[0] != owners[1], "{owners:?}");
+    }
+    assert_eq!(pool.core.stats().keys, 21);
+    pool.check();
+}
+
+#[test]
+fn preferred_segments_and_the_own_host_come_first() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    let (one, two) = (pool.mount(a, 1, 64 * KIB), pool.mount(b, 2, 64 * KIB));
+    let preferred = PutConfig { preferred_segments: vec!["none".into(), "segment-2".into()], ..plain() };
+    let local = PutConfig { prefer_local: true, ..plain() };
+    for n in 0..10 {
+        assert_eq!(pool.put_with(a, &format!("p{n}"), 100, &preferred)[0].extent.segment, two);
+        assert_eq!(pool.put_with(a, &format!("l{n}"), 100, &local)[0].extent.segment, one);
+        assert_eq!(pool.put_with(b, &format!("m{n}"), 100, &local)[0].extent.segment, two);
+    }
+    // A preference is no condition.
+    let large = pool.put_with(a, "large", 60 * KIB, &preferred);
+    assert_eq!(large[0].extent.segment, one);
+}
+
+#[test]
+fn random_placement_spreads_and_free_ratio_first_fills_the_emptiest() {
+    for (strategy, expect) in [(PlacementStrategy::Random, 8..=56), (PlacementStrategy::FreeRatioFirst, 31..=33)] {
+        let mut pool = Pool::with(Config { placement: strategy, ..Config::default() });
+        let (a, b) = (pool.session(1), pool.session(2));
+        pool.mount(a, 1, 64 * KIB);
+        pool.mount(b, 2, 64 * KIB);
+        for n in 0..64 {
+            pool.put(a, &format!("k{n}"), KIB);
+        }
+        let used: Vec<u64> = pool.core.segments().map(|segment| segment.used / KIB).collect();
+        assert!(expect.contains(&used[0]) && used[0] + used[1] == 64, "{strategy:?}: {used:?}");
+    }
+}
+
+#[test]
+fn a_failed_replica_is_fenced_and_the_good_one_stays() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 64 * KIB);
+    pool.mount(b, 2, 64 * KIB);
+    let slots = pool.slots(a, &[("k", 100)], &PutConfig { replica_num: 2, ..plain() });
+    let replicas = placed(&slots[0]);
+    let owner = pool.core.segment(replicas[0].extent.segment).unwrap().session;
+    let outcome = pool.end(a, &[(replicas[0].rid, false), (replicas[1].rid, true)], 7);
+    assert_eq!(outcome, EndOutcome::Committed);
+    assert_eq!(pool.get("k").unwrap().replicas.as_slice(), &replicas[1..]);
+    assert_eq!(pool.take_fences(owner), [(replicas[0].rid, false)]);
+    assert_eq!(pool.core.stats().quarantined_extents, 1);
+    pool.check();
+}
+
+#[test]
+fn a_put_without_a_good_replica_is_revoked() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let replicas = pool.reserve(a, "k", 100);
+    assert_eq!(pool.end(a, &[(replicas[0].rid, false)], 7), EndOutcome::Revoked);
+    assert!(!pool.exists("k"));
+    assert!(matches!(pool.slot(a, "k", 100), PutSlot::Placed(_)), "the key is free at once");
+    assert_eq!(pool.core.stats().quarantined_extents, 1);
+}
+
+#[test]
+fn a_put_under_way_makes_the_key_busy() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let b = pool.session(1);
+    pool.reserve(a, "k", 100);
+    assert!(is_busy(&pool.slot(b, "k", 100)));
+    assert!(is_busy(&pool.slot(a, "k", 100)));
+}
+
+#[test]
+fn a_writer_that_is_away_yields_its_key_to_the_first_that_wants_it() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let b = pool.session(2);
+    let old = pool.reserve(b, "k", 100);
+    let other = pool.reserve(b, "other", 100);
+    pool.anchor_lost(b);
+    let new = pool.reserve(a, "k", 100);
+    assert_ne!(new[0].extent.offset, old[0].extent.offset, "its extent is not free yet");
+    pool.resume(b, &[], &[], 1).unwrap();
+    assert_eq!(pool.commit(b, &old), EndOutcome::Superseded);
+    assert_eq!(pool.commit(b, &other), EndOutcome::Committed, "and otherwise goes on");
+    assert_eq!(pool.commit(a, &new), EndOutcome::Committed);
+}
+
+#[test]
+fn soft_pins_are_no_longer_than_allowed() {
+    let mut pool = Pool::with(Config { soft_pin_ttl_max_ms: 500, ..Config::default() });
+    let a = pool.session(1);
+    pool.mount(a, 1, 4 * KIB);
+    let soft = PutConfig { pin: PinKind::Soft { ttl_ms: 1 << 40 }, ..plain() };
+    pool.put_with(a, "soft", KIB, &soft);
+    pool.put(a, "plain", KIB);
+    pool.pass(600);
+    for n in 0..4 {
+        pool.put(a, &format!("n{n}"), KIB);
+    }
+    assert_eq!(pool.keys(), ["n0", "n1", "n2", "n3"], "an unlapsed pin would have outlived n0");
+    pool.check();
+}

@@ -1,0 +1,237 @@
+//! Live, Hidden and Gone; away and over; what a restart keeps.
+
+mod pool;
+
+use mooncake_core::{EndOutcome, Push, PutSlot, Refused, RemoveOutcome, SegmentState};
+use pool::{KIB, Pool, secret, uuid};
+
+#[test]
+fn objects_of_an_absent_owner_are_hidden_not_forgotten() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let b = pool.session(2);
+    pool.put(a, "k", KIB);
+    pool.anchor_lost(a);
+    assert!(!pool.exists("k") && pool.get("k").is_none() && pool.keys().is_empty());
+    assert_eq!((pool.core.stats().keys, pool.core.stats().capacity_bytes), (0, 0));
+    assert_eq!(pool.core.segments().next().unwrap().state, SegmentState::Hidden);
+    assert!(matches!(pool.slot(b, "l", KIB), PutSlot::Full(_)), "nothing is placed there");
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert!(pool.exists("k"));
+    assert_eq!((pool.core.stats().keys, pool.core.stats().capacity_bytes), (1, 16 * KIB));
+}
+
+#[test]
+fn two_seconds_of_silence_make_a_session_away_and_one_beat_brings_it_back() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    pool.put(a, "k", KIB);
+    pool.pass_without(1980, &[a]);
+    assert!(pool.get("k").is_some());
+    pool.pass_without(100, &[a]);
+    assert!(pool.get("k").is_none());
+    assert_eq!(pool.core.session_is_away(a), Some(true));
+    pool.core.beat(pool.now, a, &[], &[], &mut pool.fx);
+    assert!(pool.get("k").is_some());
+}
+
+#[test]
+fn a_master_that_was_itself_stopped_counts_silence_anew() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    pool.put(a, "k", KIB);
+    let writing = pool.reserve(a, "w", KIB);
+    pool.now = pool.now.plus_ms(45_000);
+    pool.core.stalled(pool.now);
+    pool.core.tick(pool.now, &mut pool.fx);
+    assert!(pool.get("k").is_some());
+    assert_eq!(pool.commit(a, &writing), EndOutcome::Committed);
+}
+
+#[test]
+fn ten_minutes_away_is_over_and_over_is_final() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let b = pool.session(2);
+    pool.put(a, "k", KIB);
+    pool.anchor_lost(a);
+    pool.pass(599_000);
+    assert_eq!(pool.core.session_is_away(a), Some(true));
+    pool.pass(1_100);
+    assert_eq!(pool.core.session_is_away(a), None);
+    assert_eq!(pool.resume(a, &[1], &[], 1), Err(Refused::UnknownSession(a.0)));
+    assert_eq!(pool.try_mount(b, 1, 16 * KIB, 0), Err(Refused::SegmentGone([1; 16])), "never mounted again");
+    assert!(pool.core.segments().next().is_none());
+    pool.restart(None);
+    pool.resume(b, &[], &[], 1).unwrap();
+    assert_eq!(pool.try_mount(b, 1, 16 * KIB, 0), Err(Refused::SegmentGone([1; 16])));
+    pool.check();
+}
+
+#[test]
+fn a_dead_process_frees_its_keys_and_everybody_hears_which_extents_are_still_viewed() {
+    let mut pool = Pool::new();
+    let (a, b, c) = (pool.session(1), pool.session(2), pool.session(3));
+    let gone = pool.mount(a, 1, 16 * KIB);
+    let viewed = pool.put(b, "viewed", KIB);
+    pool.put(b, "own", KIB);
+    pool.pin(b, "viewed").unwrap();
+    pool.pin(a, "own").unwrap();
+    let kept = pool.mount(b, 2, 16 * KIB);
+    let writing = loop {
+        let replicas = pool.reserve(a, &format!("w{:?}", pool.now), KIB);
+        if replicas[0].extent.segment == kept {
+            break replicas;
+        }
+        pool.pass(20);
+    };
+    pool.anchor_lost(c);
+    pool.pushes.clear();
+    pool.over(a);
+    let told = Push::SegmentGone { uuid: uuid(1), number: gone, pinned: vec![viewed[0].extent] };
+    assert!(pool.pushes.contains(&(b, told.clone())));
+    assert!(!pool.pushes.iter().any(|(to, _)| *to == c));
+    assert_eq!(pool.take_fences(b), [(writing[0].rid, false)]);
+    pool.resume(c, &[], &[], 1).unwrap();
+    assert!(pool.pushes.contains(&(c, told.clone())), "told when it is back");
+    assert!(pool.get("viewed").is_none());
+    pool.pass(20);
+    assert_eq!(pool.core.stats().pins, 1, "views of others outlive the segment");
+    pool.check();
+    pool.restart(None);
+    pool.pushes.clear();
+    pool.resume(b, &[2], &[viewed[0].rid], 1).unwrap();
+    assert!(pool.pushes.contains(&(b, told)), "told again by a master that forgot whom it told");
+    pool.unpin(b, viewed[0].rid);
+    assert_eq!(pool.core.stats().pins, 0);
+    pool.check();
+}
+
+#[test]
+fn unmounting_is_gone_too_and_repeats_are_answered() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let b = pool.session(2);
+    pool.put(a, "k", KIB);
+    let unfinished = pool.reserve(b, "u", KIB);
+    let origin = pool.origin(b);
+    assert_eq!(
+        pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx),
+        Err(Refused::SegmentTaken([1; 16], a.0)),
+        "the owner only"
+    );
+    let origin = pool.origin(a);
+    pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx).unwrap();
+    pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx).unwrap();
+    let origin = pool.origin(a);
+    pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx).unwrap();
+    pool.collect();
+    assert!(pool.get("k").is_none());
+    assert_eq!(pool.commit(b, &unfinished), EndOutcome::Superseded);
+    assert_eq!(pool.core.stats().unfinished_bytes, 0);
+    pool.mount(a, 2, 16 * KIB);
+    pool.put(a, "k", KIB);
+    pool.check();
+}
+
+#[test]
+fn a_mount_is_repeated_not_doubled() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    let number = pool.mount(a, 1, 16 * KIB);
+    assert_eq!(pool.try_mount(a, 1, 16 * KIB, 0), Ok(number));
+    assert_eq!(pool.try_mount(b, 1, 16 * KIB, 0), Err(Refused::SegmentTaken([1; 16], a.0)));
+    assert_eq!(pool.try_mount(b, 3, 1023, 0), Err(Refused::SegmentSize(1023)));
+    assert_eq!(pool.try_mount(b, 3, 1 << 42, 0), Err(Refused::SegmentSize(1 << 42)));
+}
+
+#[test]
+fn a_resuming_owner_learns_which_segments_are_gone_and_loses_those_it_does_not_hold() {
+    let mut pool = Pool::new();
+    let a = pool.session(1);
+    pool.mount(a, 1, 16 * KIB);
+    pool.mount(a, 2, 16 * KIB);
+    pool.anchor_lost(a);
+    assert_eq!(pool.resume(a, &[2, 9], &[], 1), Ok(vec![uuid(9)]));
+    assert_eq!(pool.core.segments().map(|segment| segment.uuid).collect::<Vec<_>>(), [uuid(2)]);
+    pool.check();
+}
+
+#[test]
+fn the_secret_is_checked() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    assert_eq!(pool.core.check_session(a, secret(a)), Ok(()));
+    assert_eq!(pool.core.check_session(a, 0), Err(Refused::WrongSecret(a.0)));
+    let wrong = pool.core.resume_session(pool.now, a, 0, &[], &[], 1, &mut pool.fx);
+    assert_eq!(wrong, Err(Refused::WrongSecret(a.0)));
+}
+
+#[test]
+fn a_restarted_master_still_knows_every_acknowledged_object() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let keys: Vec<String> = (0..50).map(|n| format!("k{n:02}")).collect();
+    for key in &keys {
+        pool.put(a, key, 1000);
+    }
+    let unfinished = pool.reserve(a, "unfinished", KIB);
+    pool.restart(None);
+    assert_eq!(pool.keys().len(), 0, "invisible until their owner is back");
+    assert_eq!(pool.core.stats().capacity_bytes, 0);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!(pool.keys(), keys);
+    assert_eq!(pool.commit(a, &unfinished), EndOutcome::Committed, "under the same epoch a put goes on");
+    pool.check();
+}
+
+#[test]
+fn a_put_replaces_what_nobody_can_see_and_the_old_copy_does_not_come_back() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let b = pool.session(2);
+    let old = pool.put(a, "k", KIB);
+    pool.put(a, "removed", KIB);
+    pool.anchor_lost(a);
+    pool.mount(b, 2, 16 * KIB);
+    let new = pool.put(b, "k", 2 * KIB);
+    assert_eq!(pool.remove(b, "removed", true), RemoveOutcome::Missing);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!(pool.get("k").unwrap().replicas.as_slice(), &new[..]);
+    assert_eq!(pool.keys(), ["k"]);
+    assert_ne!(old[0].rid, new[0].rid);
+    assert_eq!(pool.core.stats().used_bytes, 2 * KIB);
+    pool.check();
+}
+
+#[test]
+fn views_that_a_resuming_reader_does_not_list_have_ended() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let rid = pool.put(a, "k", KIB)[0].rid;
+    pool.pin(a, "k").unwrap();
+    pool.pin(a, "k").unwrap();
+    pool.restart(None);
+    pool.resume(a, &[1], &[rid], 1).unwrap();
+    assert_eq!(pool.core.stats().pins, 1);
+    pool.resume(a, &[1], &[rid, rid, rid], 1).unwrap();
+    assert_eq!(pool.core.stats().pins, 3, "and views that the log lost are noted again");
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!((pool.core.stats().pins, pool.core.stats().pinned_bytes), (0, 0));
+    pool.check();
+}
+
+#[test]
+fn remove_all_takes_what_was_there_at_its_beginning() {
+    let (mut pool, a) = Pool::single(1024 * KIB);
+    for n in 0..500 {
+        pool.put(a, &format!("k{n}"), KIB);
+    }
+    let early = pool.reserve(a, "early", KIB);
+    let mut cursor = mooncake_core::RemoveAll::new(&pool.core, false);
+    assert!(pool.exists("k400"));
+    assert!(!pool.core.remove_all_slice(pool.now, &mut cursor, 100, &mut pool.fx));
+    pool.collect();
+    pool.commit(a, &early);
+    pool.put(a, "late", KIB);
+    while !pool.core.remove_all_slice(pool.now, &mut cursor, 100, &mut pool.fx) {}
+    pool.collect();
+    assert_eq!(cursor.removed, 499);
+    assert_eq!(pool.keys(), ["early", "k400", "late"]);
+    assert_eq!(pool.remove(a, "k400", false), RemoveOutcome::Protected);
+    assert_eq!(pool.remove(a, "k400", true), RemoveOutcome::Removed);
+    assert_eq!(pool.remove(a, "k400", true), RemoveOutcome::Missing);
+    assert_eq!(pool.remove_all(true), 2);
+    pool.check();
+}
