@@ -1,1 +1,45 @@
-//! Placeholder.
+//! Segments over the wire: an owner serves its memory, initiators read, write
+//! and view it by the best path there is.
+//!
+//! [`SegmentServer`] is the owner's side: one TCP listener for data lanes and
+//! one abstract Unix socket that hands the sealed memory to same-host peers. It
+//! also carries out fences and epochs, the two promises that let a master give
+//! the same bytes out twice: nothing of the old writer can land any more.
+//!
+//! [`Links`] is the initiator's side: one [`Link`] per segment, by the path
+//! chosen when it was made ([`Path`]): the own process's memory, shared memory,
+//! or TCP. Callers' threads do all the work of reads and writes themselves, on
+//! blocking sockets; every wait ends by a deadline or at the caller's wish.
+//!
+//! Nothing here knows objects, keys or the master.
+#![forbid(unsafe_code)]
+
+mod attach_pipe;
+mod error;
+mod gate;
+mod link;
+mod local;
+mod loopback;
+mod server;
+mod wait;
+mod wake;
+mod wire;
+
+pub use error::{LinkError, ServerError, TransferError, WriteError};
+pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
+pub use server::{Fence, SegmentServer, ServerEvents, ServerOptions};
+pub use wait::Wait;
+pub use wire::Status;
+
+/// UUID of a segment: random per memory, stored in that memory too.
+pub type Uuid = [u8; 16];
+
+/// A UUID in the form used in every message: lower-case hexadecimal.
+pub(crate) fn hex(uuid: &Uuid) -> String {
+    use std::fmt::Write;
+    uuid.iter().fold(String::with_capacity(32), |mut out, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}

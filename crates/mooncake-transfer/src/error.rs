@@ -1,0 +1,187 @@
+//! What can go wrong with a link or a server, by whose fault.
+
+use std::io;
+use std::time::Duration;
+
+use mooncake_memory::{CopyError, MemoryError, ProcessError};
+
+use crate::wire::Status;
+
+/// A read, a write or a view failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The extent is another placement's by now: look the key up once more.
+    #[error("{peer}: the extent no longer carries rid {rid:#x}; look the key up again")]
+    Stale {
+        /// Peer asked.
+        peer: String,
+        /// Rid of the placement.
+        rid: u64,
+    },
+    /// The bytes are this placement's and yet wrong: report the replica.
+    #[error("{peer}: checksum {actual:#010x} instead of {expected:#010x} over the bytes of rid {rid:#x}")]
+    Checksum {
+        /// Peer that holds the bytes.
+        peer: String,
+        /// Rid of the placement.
+        rid: u64,
+        /// CRC-32C of the object.
+        expected: u32,
+        /// CRC-32C of what came.
+        actual: u32,
+    },
+    /// A write came too late: its placement has been given up, and perhaps to another.
+    #[error("{peer}: write of rid {rid:#x} refused: {reason}")]
+    Superseded {
+        /// Peer that holds the extent.
+        peer: String,
+        /// Rid of the refused write.
+        rid: u64,
+        /// What was found there.
+        reason: String,
+    },
+    /// The peer answered and refused.
+    #[error("{peer}: refused: {status}")]
+    Refused {
+        /// Peer asked.
+        peer: String,
+        /// Its answer.
+        status: Status,
+    },
+    /// No placement has that rid.
+    #[error("{rid:#x} is no rid of a placement")]
+    NotAPlacement {
+        /// What was given.
+        rid: u64,
+    },
+    /// The caller's memory, or the mapping, could not be used.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    /// A piece given to the call is not accessible memory of this process.
+    #[error("the memory given to the call cannot be used: {source}")]
+    CallerMemory {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The segment could not be mapped writable.
+    #[error("{peer}: {source}")]
+    Map {
+        /// Peer whose segment it is.
+        peer: String,
+        /// What is wrong with it.
+        source: MemoryError,
+    },
+    /// No byte moved for too long, or the call's deadline passed.
+    #[error("{peer}: {what} after {waited:?}; the peer is stopped, overloaded or cut off")]
+    Timeout {
+        /// Peer waited for.
+        peer: String,
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+    /// The caller's `interrupted` said so.
+    #[error("interrupted")]
+    Interrupted,
+    /// The connection or the peer is gone.
+    #[error("{peer}: {what}: {source}")]
+    Broken {
+        /// Peer.
+        peer: String,
+        /// The step that failed.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The segment has been given back.
+    #[error("{peer}: the segment is gone")]
+    Gone {
+        /// Peer that had it.
+        peer: String,
+    },
+    /// This process is a forked child of the one that opened the link.
+    #[error("this process was forked from the one that opened the link; set up a new store in a fresh process")]
+    Forked,
+}
+
+impl TransferError {
+    /// Whether the peer's answer means a miss rather than a failure.
+    pub fn is_stale(&self) -> bool {
+        matches!(self, TransferError::Stale { .. })
+    }
+}
+
+/// A write failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct WriteError {
+    /// Why.
+    #[source]
+    pub error: TransferError,
+    /// No byte of this write can land any more: the writer may say so to the
+    /// master (`writer_done`), and the extent comes back without a fence.
+    pub settled: bool,
+}
+
+/// No link to a segment could be made.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// No allowed path leads to the segment.
+    #[error("segment {segment} cannot be reached: {reason}")]
+    NoPath {
+        /// Name and UUID of the segment.
+        segment: String,
+        /// What was tried, and why each failed.
+        reason: String,
+    },
+    /// The last attempt has just failed; not tried again so soon.
+    #[error("segment {segment} could not be reached {ago:?} ago: {reason}")]
+    Avoided {
+        /// Name and UUID of the segment.
+        segment: String,
+        /// When that was.
+        ago: Duration,
+        /// What failed then.
+        reason: String,
+    },
+    /// The call's deadline passed, or the caller interrupted it.
+    #[error("segment {segment}: the call ended before a connection was made")]
+    Cancelled {
+        /// Name and UUID of the segment.
+        segment: String,
+    },
+    /// The links are closed.
+    #[error("the store is closed")]
+    Closed,
+    /// This process is a forked child.
+    #[error("this process was forked from the one that set the store up; set up a new store in a fresh process")]
+    Forked,
+}
+
+/// A segment server could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The TCP port cannot be had.
+    #[error("data lanes cannot listen on {address}: {source}; choose another address or port")]
+    Bind {
+        /// Address asked for.
+        address: std::net::SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another resource is missing.
+    #[error("segment server: {what}: {source}")]
+    Os {
+        /// The step that failed.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// This process could not be named.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}

@@ -1,0 +1,434 @@
+//! A peer's segment, mapped here, and the connection that goes with it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use mooncake_memory::{Expect, Guarded, Mapping, forked, has_exited, peer_credentials, peer_pidfd, recv_fds};
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use super::options::{LinkOptions, SegmentAddress};
+use super::watcher::Watcher;
+use crate::Uuid;
+use crate::attach_pipe::AttachPipe;
+use crate::error::TransferError;
+use crate::gate::Gate;
+use crate::wait::{SLICE, Wait};
+use crate::wire::{Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
+
+pub(super) struct Attachment {
+    id: u64,
+    uuid: Uuid,
+    peer: Arc<str>,
+    /// Taken out at the end, so that the farewell follows the unmapping.
+    readable: Option<Arc<Mapping>>,
+    writable: OnceLock<Arc<Mapping>>,
+    gate: Arc<Gate>,
+    pidfd: Arc<Guarded<OwnedFd>>,
+    stream: Arc<Guarded<UnixStream>>,
+    talk: Mutex<Talk>,
+    answered: Condvar,
+    /// Shared lock on the memory while it is mapped: whoever can make it
+    /// exclusive is the last process that maps it.
+    presence: Guarded<OwnedFd>,
+    views: Mutex<HashMap<(u64, u64), usize>>,
+    owner_gone: AtomicBool,
+    hung_up: AtomicBool,
+    /// Set once the segment is Gone: the pinned extents that the master named.
+    forgotten: Mutex<Option<Vec<(u64, u64)>>>,
+    watcher: Arc<Watcher>,
+}
+
+struct Talk {
+    pipe: AttachPipe,
+    upgrade: Upgrade,
+    quiesces: Vec<Quiesce>,
+    epochs: Vec<EpochAsked>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Upgrade {
+    No,
+    Asked,
+    Granted,
+}
+
+struct Quiesce {
+    writing: Vec<u64>,
+    frame: Frame,
+}
+
+struct EpochAsked {
+    epoch: u16,
+    writing: Vec<u64>,
+    confirmed: bool,
+}
+
+impl Attachment {
+    /// Gets the owner's descriptors and maps them. The error is the reason why
+    /// TCP is used instead.
+    pub(super) fn open(
+        address: &SegmentAddress,
+        options: &LinkOptions,
+        hello: &Hello,
+        watcher: &Arc<Watcher>,
+        wait: &Wait<'_>,
+    ) -> Result<Arc<Attachment>, String> {
+        let stream = connect(&address.unix_socket).map_err(|e| format!("its Unix socket does not answer: {e}"))?;
+        let stream = Arc::new(stream);
+        let uid = peer_credentials(&**stream).map_err(|e| format!("its owner cannot be told: {e}"))?.uid;
+        if uid != rustix::process::geteuid().as_raw() {
+            return Err(format!("its owner is user {uid}"));
+        }
+        let pidfd = owner_pidfd(&stream, address)?;
+        let deadline = wait.deadline.min(Instant::now() + options.connect_timeout);
+        let (epoch, fds) = say_hello(&stream, hello, address, Wait { deadline, ..*wait })?;
+        let [data, control] = fds;
+        let expect = Expect { uuid: address.uuid, bytes: address.bytes };
+        let readable = Arc::new(Mapping::map(data, control, expect, false).map_err(|e| e.to_string())?);
+        stream.set_nonblocking(true).map_err(|e| e.to_string())?;
+
+        let bell = watcher.bell().clone();
+        let attachment = Arc::new(Attachment {
+            id: watcher.next_id(),
+            uuid: address.uuid,
+            peer: address.label(),
+            presence: presence(&readable).map_err(|e| format!("its memory cannot be locked: {e}"))?,
+            readable: Some(readable),
+            writable: OnceLock::new(),
+            gate: Gate::new(epoch, Box::new(move || bell.ring())),
+            pidfd: Arc::new(Guarded::new(pidfd)),
+            talk: Mutex::new(Talk {
+                pipe: AttachPipe::new(stream.clone()),
+                upgrade: Upgrade::No,
+                quiesces: Vec::new(),
+                epochs: Vec::new(),
+            }),
+            stream,
+            answered: Condvar::new(),
+            views: Mutex::default(),
+            owner_gone: AtomicBool::new(false),
+            hung_up: AtomicBool::new(false),
+            forgotten: Mutex::default(),
+            watcher: watcher.clone(),
+        });
+        watcher.watch(&attachment).map_err(|e| e.to_string())?;
+        Ok(attachment)
+    }
+
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.hung_up.load(Ordering::Acquire)
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    pub(super) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    pub(super) fn pidfd(&self) -> &Arc<Guarded<OwnedFd>> {
+        &self.pidfd
+    }
+
+    pub(super) fn stream(&self) -> &Arc<Guarded<UnixStream>> {
+        &self.stream
+    }
+
+    /// The mapping for reads and views.
+    pub(super) fn readable(&self) -> &Arc<Mapping> {
+        self.readable.as_ref().expect("only taken out when the attachment is dropped")
+    }
+
+    /// Whether new links should be made instead of using this one.
+    pub(super) fn is_over(&self) -> bool {
+        self.has_hung_up() || self.owner_gone.load(Ordering::Acquire)
+    }
+
+    /// The mapping for writes. Made at the first one, with the owner's consent:
+    /// from then on the owner waits for this process when it fences.
+    pub(super) fn writable(&self, wait: &Wait<'_>) -> Result<&Arc<Mapping>, TransferError> {
+        if let Some(mapping) = self.writable.get() {
+            return if self.is_over() { Err(self.gone()) } else { Ok(mapping) };
+        }
+        let started = Instant::now();
+        let mut talk = self.talk.lock();
+        loop {
+            if self.is_over() {
+                return Err(self.gone());
+            }
+            match talk.upgrade {
+                Upgrade::Granted => break,
+                Upgrade::No => {
+                    talk.pipe.send(&Frame::plain(Op::Upgrade, 0)).map_err(|source| self.broken(source))?;
+                    talk.upgrade = Upgrade::Asked;
+                }
+                Upgrade::Asked => {}
+            }
+            if (wait.interrupted)() {
+                return Err(TransferError::Interrupted);
+            }
+            if wait.is_over() {
+                let what = "the owner did not let its segment be written";
+                return Err(TransferError::Timeout { peer: self.peer.to_string(), what, waited: started.elapsed() });
+            }
+            self.answered.wait_for(&mut talk, wait.slice());
+        }
+        if let Some(mapping) = self.writable.get() {
+            return Ok(mapping);
+        }
+        let mapping = self.readable().remap(true);
+        let mapping = mapping.map_err(|source| TransferError::Map { peer: self.peer.to_string(), source })?;
+        Ok(self.writable.get_or_init(|| Arc::new(mapping)))
+    }
+
+    fn broken(&self, source: std::io::Error) -> TransferError {
+        TransferError::Broken { peer: self.peer.to_string(), what: "attach connection", source }
+    }
+
+    fn gone(&self) -> TransferError {
+        TransferError::Gone { peer: self.peer.to_string() }
+    }
+
+    // -------------------------------------------------- what the watcher does
+
+    /// Reads what the owner has to say. Gives the epoch that it asks to take.
+    pub(super) fn hear(&self) -> Option<u16> {
+        let mut asked = None;
+        let mut talk = self.talk.lock();
+        loop {
+            let frame = match talk.pipe.receive() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return asked,
+                Err(_) => {
+                    self.hung_up.store(true, Ordering::Release);
+                    self.answered.notify_all();
+                    return asked;
+                }
+            };
+            match frame.op {
+                Op::Upgraded => {
+                    talk.upgrade = Upgrade::Granted;
+                    self.answered.notify_all();
+                }
+                Op::Quiesce => {
+                    // Without a writable mapping nothing can be under way.
+                    let writing = self.writable.get().map(|m| self.gate.fence(m, frame.rid, frame.offset, frame.len));
+                    let writing = writing.transpose().ok().flatten().unwrap_or_default();
+                    talk.quiesces.push(Quiesce { writing, frame });
+                }
+                Op::TakeEpoch => {
+                    let writing = self.gate.raise_epoch(frame.epoch);
+                    talk.epochs.push(EpochAsked { epoch: frame.epoch, writing, confirmed: false });
+                    asked = asked.max(Some(frame.epoch));
+                }
+                // A later version's message that needs no answer.
+                _ => {}
+            }
+        }
+    }
+
+    /// Answers what has become true.
+    pub(super) fn answer(&self) {
+        let mut talk = self.talk.lock();
+        let Talk { pipe, quiesces, epochs, .. } = &mut *talk;
+        let mut send = |frame: Frame| {
+            // A dead connection is noticed where it is read.
+            let _ = pipe.send(&frame);
+        };
+        quiesces.retain_mut(|quiesce| {
+            self.gate.retain_active(&mut quiesce.writing);
+            if !quiesce.writing.is_empty() {
+                return true;
+            }
+            let Frame { rid, offset, len, .. } = quiesce.frame;
+            if let Some(mapping) = self.writable.get() {
+                // The writes that were waited for may have stamped over the
+                // owner's tombstone; a later one must still find it.
+                let _ = mapping.tombstone(rid, offset, len);
+            }
+            send(Frame { op: Op::Quiesced, ..quiesce.frame });
+            false
+        });
+        epochs.retain_mut(|asked| {
+            self.gate.retain_active(&mut asked.writing);
+            if !asked.confirmed || !asked.writing.is_empty() {
+                return true;
+            }
+            send(Frame::plain(Op::EpochTaken, asked.epoch));
+            false
+        });
+        let _ = pipe.flush();
+    }
+
+    pub(super) fn wants_room(&self) -> bool {
+        self.talk.lock().pipe.is_waiting()
+    }
+
+    /// The owner's process has ended. True the first time.
+    pub(super) fn owner_ended(&self) -> bool {
+        let first = !self.owner_gone.swap(true, Ordering::AcqRel);
+        self.answered.notify_all();
+        if first {
+            self.give_back();
+        }
+        first
+    }
+
+    pub(super) fn confirm_epoch(&self, epoch: u16) {
+        for asked in self.talk.lock().epochs.iter_mut().filter(|asked| asked.epoch <= epoch) {
+            asked.confirmed = true;
+        }
+        self.watcher.bell().ring();
+    }
+
+    // ------------------------------------------------- giving the memory back
+
+    /// The segment is Gone. If its owner's process is too, or once it is, the
+    /// peers give the memory back, all but the pinned extents.
+    pub(super) fn forget(&self, pinned: &[(u64, u64)]) {
+        *self.forgotten.lock() = Some(pinned.to_vec());
+        if matches!(has_exited(self.pidfd.as_fd()), Ok(true)) {
+            self.owner_gone.store(true, Ordering::Release);
+        }
+        self.give_back();
+    }
+
+    fn give_back(&self) {
+        let forgotten = self.forgotten.lock();
+        let Some(pinned) = &*forgotten else { return };
+        if !self.owner_gone.load(Ordering::Acquire) {
+            return;
+        }
+        let mut keep = pinned.clone();
+        keep.extend(self.views.lock().keys());
+        if let Err(e) = self.readable().give_back(&keep) {
+            tracing::warn!(peer = &*self.peer, "giving the memory of a dead owner back: {e}");
+        }
+    }
+
+    pub(super) fn view_made(&self, offset: u64, len: u64) {
+        *self.views.lock().entry((offset, len)).or_insert(0) += 1;
+    }
+
+    /// A view has ended. On a segment that is Gone its bytes go back to the
+    /// host, if no other process can hold a view of the same ones.
+    pub(super) fn view_ended(&self, offset: u64, len: u64) {
+        let last = {
+            let mut views = self.views.lock();
+            let Some(count) = views.get_mut(&(offset, len)) else { return };
+            *count -= 1;
+            let last = *count == 0;
+            if last {
+                views.remove(&(offset, len));
+            }
+            last
+        };
+        if !last || self.forgotten.lock().is_none() || !self.owner_gone.load(Ordering::Acquire) {
+            return;
+        }
+        if flock(&*self.presence, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // Nobody else is left: what others had pinned is of no use either.
+            if let Some(pinned) = &mut *self.forgotten.lock() {
+                pinned.clear();
+            }
+            self.give_back();
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        self.watcher.unwatch(self.id);
+        self.readable = None;
+        self.writable = OnceLock::new();
+        let talk = self.talk.get_mut();
+        let _ = talk.pipe.send(&Frame::plain(Op::Detached, 0));
+    }
+}
+
+impl std::fmt::Debug for Attachment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attachment").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// The pidfd of the process that listens there, and no other's.
+fn owner_pidfd(stream: &Guarded<UnixStream>, address: &SegmentAddress) -> Result<OwnedFd, String> {
+    if let Ok(pidfd) = peer_pidfd(&**stream) {
+        return Ok(pidfd);
+    }
+    let identity = address.process.as_ref().ok_or("the end of its owner's process could not be proven")?;
+    match identity.pidfd() {
+        Ok(Some(pidfd)) => Ok(pidfd),
+        Ok(None) => Err("its owner's process is gone".into()),
+        Err(e) => Err(format!("the end of its owner's process could not be proven: {e}")),
+    }
+}
+
+/// Does not wait: a listener whose queue is full belongs to a stopped process.
+fn connect(name: &str) -> std::io::Result<Guarded<UnixStream>> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    let stream = Guarded::new(UnixStream::from(OwnedFd::from(socket)));
+    stream.set_nonblocking(true)?;
+    socket2::SockRef::from(&*stream).connect(&socket2::SockAddr::unix(format!("\0{name}"))?)?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+fn say_hello(
+    stream: &Guarded<UnixStream>,
+    hello: &Hello,
+    address: &SegmentAddress,
+    wait: Wait<'_>,
+) -> Result<(u16, [OwnedFd; 2]), String> {
+    use std::io::Write;
+    let text = |e: std::io::Error| format!("its Unix socket: {e}");
+    stream.set_read_timeout(Some(SLICE)).map_err(text)?;
+    stream.set_write_timeout(Some(SLICE)).map_err(text)?;
+    (&**stream).write_all(&hello.encode()).map_err(text)?;
+    let mut reply = [0; HELLO_LEN];
+    let (mut have, mut fds) = (0, Vec::new());
+    while have < HELLO_LEN {
+        match recv_fds(stream.as_fd(), &mut reply[have..], &mut fds) {
+            Ok(0) => return Err("its owner hung up instead of giving its memory".into()),
+            Ok(count) => have += count,
+            Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {
+                if wait.is_over() || (wait.interrupted)() {
+                    return Err("its owner did not answer in time".into());
+                }
+            }
+            Err(e) => return Err(text(e)),
+        }
+    }
+    let reply = HelloReply::decode(&reply).ok_or("what answers is not a segment server")?;
+    if reply.status != Status::Ok {
+        return Err(reply.status.to_string());
+    }
+    if reply.version != LANE_VERSION || reply.uuid != address.uuid || reply.bytes != address.bytes {
+        return Err("its owner serves another memory".into());
+    }
+    let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| format!("{} descriptors came instead of 2", fds.len()))?;
+    Ok((reply.epoch, fds))
+}
+
+/// A lock of this process on the memory. The descriptors that came are the
+/// owner's own open file; a lock of ours needs one of ours.
+fn presence(mapping: &Mapping) -> std::io::Result<Guarded<OwnedFd>> {
+    let path = format!("/proc/self/fd/{}", mapping.data_fd().as_raw_fd());
+    let own = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    flock(&own, FlockOperation::NonBlockingLockShared)?;
+    Ok(Guarded::new(own))
+}

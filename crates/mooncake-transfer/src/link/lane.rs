@@ -1,0 +1,407 @@
+//! The initiator's end of a data lane: the caller's thread sends and receives.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{
+    Guarded, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
+    total_of_sources,
+};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::error::TransferError;
+use crate::loopback::unpace;
+use crate::wait::{SLICE, Wait};
+use crate::wire::{
+    FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer, epoch_of,
+};
+
+/// Bytes received between two steps of their checksum: they are still in the cache.
+const RECV_CHUNK: u64 = 256 << 10;
+
+/// Bytes checksummed and then sent in one go. Larger, because each go ends with
+/// a short packet.
+const SEND_CHUNK: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    stream: Guarded<TcpStream>,
+    peer: Arc<str>,
+    sequence: u64,
+    data_timeout: Duration,
+}
+
+/// How a request on a lane ended.
+pub(super) struct Outcome<T> {
+    pub result: Result<T, TransferError>,
+    /// The lane stands between two requests and can carry the next.
+    pub reusable: bool,
+    /// The peer has said that nothing of this request touches its memory any more.
+    pub settled: bool,
+}
+
+impl<T> Outcome<T> {
+    fn new(result: Result<T, TransferError>, reusable: bool, settled: bool) -> Outcome<T> {
+        Outcome { result, reusable, settled }
+    }
+}
+
+/// The extent and the placement of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub rid: u64,
+    pub offset: u64,
+    pub len: u64,
+}
+
+impl Lane {
+    /// Connects and shows the hello. The error is a reason to be printed.
+    pub(super) fn open(
+        address: SocketAddr,
+        hello: &Hello,
+        bytes: u64,
+        peer: &Arc<str>,
+        timeouts: (Duration, Duration),
+        wait: &Wait<'_>,
+    ) -> Result<Lane, TransferError> {
+        let (connect_timeout, data_timeout) = timeouts;
+        let patience = wait.deadline.min(Instant::now() + connect_timeout);
+        let broken = |what| move |source| TransferError::Broken { peer: peer.to_string(), what, source };
+        let stream = connect(address, patience, wait).map_err(broken("connect to a data lane"))?;
+        let setup = (|| {
+            stream.set_nonblocking(false)?;
+            stream.set_nodelay(true)?;
+            unpace(&stream);
+            stream.set_read_timeout(Some(SLICE))?;
+            stream.set_write_timeout(Some(SLICE))
+        })();
+        setup.map_err(broken("prepare a data lane"))?;
+        let lane = Lane { stream, peer: peer.clone(), sequence: 0, data_timeout };
+        let until = Wait { deadline: patience, interrupted: wait.interrupted };
+        let mut pace = Pace::new(&lane, &until);
+        lane.send_bytes(&hello.encode(), &mut pace)?;
+        let mut reply = [0; HELLO_LEN];
+        lane.recv_bytes(&mut reply, &mut pace)?;
+        let reply = HelloReply::decode(&reply).ok_or_else(|| lane.nonsense("its hello is not ours"))?;
+        match reply.status {
+            Status::Ok if reply.uuid == hello.uuid && reply.bytes == bytes => Ok(lane),
+            Status::Ok => Err(lane.nonsense("it serves another memory under that address")),
+            status => Err(TransferError::Refused { peer: peer.to_string(), status }),
+        }
+    }
+
+    /// Whether the peer has not hung up since the last request.
+    pub(super) fn is_alive(&self) -> bool {
+        let peeked = rustix::net::recv(self.fd(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Err(Errno::AGAIN))
+    }
+
+    /// Reads into the pieces. Gives the checksum of what came if asked for.
+    pub(super) fn read(
+        &mut self,
+        extent: Extent,
+        parts: &mut [Target<'_>],
+        checksum: bool,
+        wait: &Wait<'_>,
+    ) -> Outcome<u32> {
+        let mut pace = Pace::new(self, wait);
+        let frame = self.request(Op::Read, extent);
+        let reply = self.send_bytes(&frame.encode(), &mut pace).and_then(|()| self.reply(&frame, &mut pace));
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(e) => return Outcome::new(Err(e), false, true),
+        };
+        if reply.status != Status::Ok {
+            return Outcome::new(Err(self.refused(extent.rid, &reply)), true, true);
+        }
+        if reply.len != extent.len {
+            return Outcome::new(Err(self.nonsense("it sends another length than asked for")), false, true);
+        }
+        let received = self.receive(extent.len, parts, checksum, &mut pace);
+        let crc = match received {
+            Ok(crc) => crc,
+            Err(e) => return Outcome::new(Err(e), false, true),
+        };
+        let mut trailer = [0; TRAILER_LEN];
+        if let Err(e) = self.recv_bytes(&mut trailer, &mut pace) {
+            return Outcome::new(Err(e), false, true);
+        }
+        let stale = || TransferError::Stale { peer: self.peer.to_string(), rid: extent.rid };
+        match Trailer::decode(&trailer) {
+            Some(trailer) if trailer.sequence != frame.sequence => {
+                Outcome::new(Err(self.nonsense("it answers another request")), false, true)
+            }
+            Some(Trailer { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
+            Some(_) => Outcome::new(Err(stale()), true, true),
+            None => Outcome::new(Err(self.nonsense("its bytes do not end as a read does")), false, true),
+        }
+    }
+
+    fn receive(
+        &self,
+        len: u64,
+        parts: &mut [Target<'_>],
+        checksum: bool,
+        pace: &mut Pace<'_>,
+    ) -> Result<u32, TransferError> {
+        let (mut got, mut checked, mut crc) = (0, 0, 0);
+        while got < len {
+            match recv_targets(self.fd(), parts, got, (len - got).min(RECV_CHUNK)) {
+                Ok(0) => return Err(self.hung_up()),
+                Ok(count) => {
+                    got += count as u64;
+                    pace.moved();
+                }
+                Err(e) => pace.failed(e, "receive")?,
+            }
+            if checksum && (got - checked >= RECV_CHUNK || got == len) {
+                crc = crc_of_targets(crc, parts, checked, got)?;
+                checked = got;
+            }
+        }
+        Ok(crc)
+    }
+
+    /// Writes the pieces; gives their checksum once they are in the peer's memory.
+    pub(super) fn write(&mut self, extent: Extent, parts: &[Source<'_>], wait: &Wait<'_>) -> Outcome<u32> {
+        let mut pace = Pace::new(self, wait);
+        let frame = self.request(Op::Write, extent);
+        let header = frame.encode();
+        let mut begun = false;
+        let crc = match self.send_all_of(&header, extent.len, parts, &mut pace, &mut begun) {
+            Ok(Sent::All(crc)) => crc,
+            // Refused in mid-stream: the answer is there, the lane is out of step.
+            Ok(Sent::Answered) => {
+                return match self.reply(&frame, &mut pace) {
+                    Ok(reply) => Outcome::new(Err(self.refused(extent.rid, &reply)), false, reply.status != Status::Ok),
+                    Err(e) => Outcome::new(Err(e), false, false),
+                };
+            }
+            Err(e) => return Outcome::new(Err(e), !begun, !begun),
+        };
+        match self.reply(&frame, &mut pace) {
+            Ok(Reply { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
+            Ok(reply) => Outcome::new(Err(self.refused(extent.rid, &reply)), true, true),
+            Err(e) => Outcome::new(Err(e), false, false),
+        }
+    }
+
+    fn send_all_of(
+        &self,
+        header: &[u8; FRAME_LEN],
+        len: u64,
+        parts: &[Source<'_>],
+        pace: &mut Pace<'_>,
+        begun: &mut bool,
+    ) -> Result<Sent, TransferError> {
+        let (mut crc, mut done) = (0, 0);
+        let mut rest: Vec<Source<'_>>;
+        let mut parts = parts;
+        let mut header: &[u8] = header;
+        loop {
+            let chunk;
+            let now = (len - done).min(SEND_CHUNK);
+            let piece = if now == len - done {
+                parts
+            } else {
+                (chunk, rest) = split_sources(parts, now);
+                parts = &rest;
+                &chunk
+            };
+            crc = crc_of_sources(crc, piece, 0, total_of_sources(piece))?;
+            let total = header.len() as u64 + now;
+            let mut sent = 0;
+            while sent < total {
+                match send_sources(self.fd(), header, piece, sent) {
+                    Ok(count) => {
+                        sent += count as u64;
+                        *begun = true;
+                        pace.moved();
+                    }
+                    Err(e) => pace.failed(e, "send")?,
+                }
+            }
+            done += now;
+            header = &[];
+            if done == len {
+                return Ok(Sent::All(crc));
+            }
+            if self.has_answer() {
+                return Ok(Sent::Answered);
+            }
+        }
+    }
+
+    fn has_answer(&self) -> bool {
+        rustix::net::recv(self.fd(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
+    }
+
+    fn request(&mut self, op: Op, extent: Extent) -> Frame {
+        self.sequence += 1;
+        Frame {
+            op,
+            epoch: epoch_of(extent.rid),
+            rid: extent.rid,
+            offset: extent.offset,
+            len: extent.len,
+            sequence: self.sequence,
+        }
+    }
+
+    fn reply(&self, frame: &Frame, pace: &mut Pace<'_>) -> Result<Reply, TransferError> {
+        let mut bytes = [0; REPLY_LEN];
+        self.recv_bytes(&mut bytes, pace)?;
+        match Reply::decode(&bytes) {
+            Some(reply) if reply.sequence == frame.sequence => Ok(reply),
+            _ => Err(self.nonsense("its answer is not one")),
+        }
+    }
+
+    fn refused(&self, rid: u64, reply: &Reply) -> TransferError {
+        let peer = self.peer.to_string();
+        match reply.status {
+            Status::Stale => TransferError::Stale { peer, rid },
+            Status::Superseded => {
+                TransferError::Superseded { peer, rid, reason: format!("the extent carries {:#x}", reply.detail) }
+            }
+            Status::OldEpoch => {
+                TransferError::Superseded { peer, rid, reason: format!("the owner obeys epoch {}", reply.detail) }
+            }
+            status => TransferError::Refused { peer, status },
+        }
+    }
+
+    fn send_bytes(&self, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), TransferError> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match rustix::net::send(self.fd(), &bytes[sent..], rustix::net::SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    sent += count;
+                    pace.moved();
+                }
+                Err(e) => pace.failed(e.into(), "send")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn recv_bytes(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), TransferError> {
+        let mut have = 0;
+        while have < bytes.len() {
+            match rustix::net::recv(self.fd(), &mut bytes[have..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(self.hung_up()),
+                Ok((count, _)) => {
+                    have += count;
+                    pace.moved();
+                }
+                Err(e) => pace.failed(e.into(), "receive")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn hung_up(&self) -> TransferError {
+        let source = io::ErrorKind::UnexpectedEof.into();
+        TransferError::Broken { peer: self.peer.to_string(), what: "the peer closed the data lane", source }
+    }
+
+    fn nonsense(&self, what: &'static str) -> TransferError {
+        TransferError::Broken { peer: self.peer.to_string(), what, source: io::ErrorKind::InvalidData.into() }
+    }
+}
+
+enum Sent {
+    All(u32),
+    /// The peer answered before it had everything.
+    Answered,
+}
+
+/// Keeps a request's deadlines: the call's own, and the longest standstill.
+struct Pace<'a> {
+    wait: &'a Wait<'a>,
+    peer: Arc<str>,
+    data_timeout: Duration,
+    /// When the standstill began, once a slice has passed without a byte.
+    still_since: Option<Instant>,
+}
+
+impl<'a> Pace<'a> {
+    fn new(lane: &Lane, wait: &'a Wait<'a>) -> Pace<'a> {
+        Pace { wait, peer: lane.peer.clone(), data_timeout: lane.data_timeout, still_since: None }
+    }
+
+    fn moved(&mut self) {
+        self.still_since = None;
+    }
+
+    /// Looks at an error of the socket: goes on after the end of a slice or a
+    /// signal, unless patience is over.
+    fn failed(&mut self, error: io::Error, what: &'static str) -> Result<(), TransferError> {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+            _ => {
+                if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) {
+                    return Err(TransferError::CallerMemory { source: error });
+                }
+                return Err(TransferError::Broken { peer: self.peer.to_string(), what, source: error });
+            }
+        }
+        if (self.wait.interrupted)() {
+            return Err(TransferError::Interrupted);
+        }
+        // The first slice without a byte began one slice ago.
+        let now = Instant::now();
+        let since = *self.still_since.get_or_insert_with(|| now.checked_sub(SLICE).unwrap_or(now));
+        let waited = now - since;
+        let (over, what) = if waited >= self.data_timeout {
+            (true, "no byte moved")
+        } else {
+            (self.wait.is_over(), "the call's deadline passed")
+        };
+        if over { Err(TransferError::Timeout { peer: self.peer.to_string(), what, waited }) } else { Ok(()) }
+    }
+}
+
+/// Connects within a deadline that the caller may cut short.
+fn connect(address: SocketAddr, deadline: Instant, wait: &Wait<'_>) -> io::Result<Guarded<TcpStream>> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    // Guarded from its first moment: a child forked meanwhile must not hold the lane open.
+    let stream = Guarded::new(TcpStream::from(socket));
+    stream.set_nonblocking(true)?;
+    let socket = socket2::SockRef::from(&*stream);
+    match socket.connect(&address.into()) {
+        Ok(()) => return Ok(stream),
+        Err(e) if e.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+        Err(e) => return Err(e),
+    }
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{address} does not answer")));
+        }
+        if (wait.interrupted)() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let slice = left.min(SLICE);
+        let slice = Timespec { tv_sec: 0, tv_nsec: i64::from(slice.subsec_nanos().max(1)) };
+        match poll(&mut [PollFd::new(&*stream, PollFlags::OUT)], Some(&slice)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    match stream.take_error()? {
+        Some(e) => Err(e),
+        None => Ok(stream),
+    }
+}

@@ -1,0 +1,264 @@
+//! The initiator's side: links to segments, by the best path there is.
+
+mod attachment;
+mod lane;
+mod links;
+mod options;
+mod pool;
+mod view;
+mod watcher;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+
+use mooncake_memory::{
+    CopyError, Mapping, ReadError, Source, Target, Verify, forked, total_of_sources, total_of_targets,
+};
+
+use crate::Uuid;
+use crate::error::{TransferError, WriteError};
+use crate::gate::{Denied, Gate};
+use crate::local::Served;
+use crate::wait::Wait;
+use crate::wire::{Status, epoch_of, is_placement};
+
+pub use links::Links;
+pub use options::{EpochQuestion, LinkEvents, LinkOptions, LinkReport, Path, Paths, SegmentAddress};
+pub use view::View;
+
+use attachment::Attachment;
+use lane::Extent;
+use pool::LanePool;
+
+/// A way to one segment.
+#[derive(Debug)]
+pub struct Link {
+    uuid: Uuid,
+    bytes: u64,
+    name: String,
+    label: Arc<str>,
+    reason: String,
+    kind: Kind,
+    forgotten: AtomicBool,
+    least_epoch: Arc<AtomicU16>,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Local(Arc<Served>),
+    Shared(Arc<Attachment>),
+    Tcp(Box<LanePool>),
+}
+
+impl Link {
+    fn new(address: &SegmentAddress, kind: Kind, reason: String, least_epoch: Arc<AtomicU16>) -> Link {
+        Link {
+            uuid: address.uuid,
+            bytes: address.bytes,
+            name: address.name.clone(),
+            label: address.label(),
+            reason,
+            kind,
+            forgotten: AtomicBool::new(false),
+            least_epoch,
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+        }
+    }
+
+    /// The path in use.
+    pub fn path(&self) -> Path {
+        match self.kind {
+            Kind::Local(_) => Path::Local,
+            Kind::Shared(_) => Path::SharedMemory,
+            Kind::Tcp(_) => Path::Tcp,
+        }
+    }
+
+    /// Why that path, and why not a better one.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Segment that it leads to.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// Path, reason and traffic.
+    pub fn report(&self) -> LinkReport {
+        LinkReport {
+            uuid: self.uuid,
+            name: self.name.clone(),
+            path: self.path(),
+            reason: self.reason.clone(),
+            bytes_read: self.bytes_read.load(Ordering::Relaxed),
+            bytes_written: self.bytes_written.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Writes the pieces, one after another, into a placement's extent (or a
+    /// part of it), stamping it first. Gives the CRC-32C of what was written.
+    pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>], wait: &Wait<'_>) -> Result<u32, WriteError> {
+        let extent = Extent { rid, offset, len: total_of_sources(parts) };
+        let settled = |error| WriteError { error, settled: true };
+        self.check(extent).map_err(settled)?;
+        let least = self.least_epoch.load(Ordering::Acquire);
+        if epoch_of(rid) < least {
+            return Err(settled(self.denied(rid, Denied::OldEpoch { least })));
+        }
+        let crc = match &self.kind {
+            Kind::Local(served) => {
+                self.copy_in(&served.gate, served.memory.mapping(), extent, parts).map_err(settled)?
+            }
+            Kind::Shared(attachment) => {
+                let mapping = attachment.writable(wait).map_err(settled)?;
+                self.copy_in(attachment.gate(), mapping, extent, parts).map_err(settled)?
+            }
+            Kind::Tcp(pool) => {
+                let outcome = pool.with_lane(wait, |lane| lane.write(extent, parts, wait));
+                outcome.result.map_err(|error| WriteError { error, settled: outcome.settled })?
+            }
+        };
+        self.bytes_written.fetch_add(extent.len, Ordering::Relaxed);
+        Ok(crc)
+    }
+
+    /// Reads a placement's bytes from `offset` on into the pieces, one after
+    /// another. With `crc` the whole of an object is verified; without, the
+    /// stamps alone vouch for it. On an error the pieces' contents are worthless.
+    pub fn read(
+        &self,
+        rid: u64,
+        offset: u64,
+        parts: &mut [Target<'_>],
+        crc: Option<u32>,
+        wait: &Wait<'_>,
+    ) -> Result<(), TransferError> {
+        let extent = Extent { rid, offset, len: total_of_targets(parts) };
+        self.check(extent)?;
+        let mapping = match &self.kind {
+            Kind::Local(served) => served.memory.mapping(),
+            Kind::Shared(attachment) => attachment.readable(),
+            Kind::Tcp(pool) => {
+                self.read_tcp(pool, extent, parts, crc, wait)?;
+                self.bytes_read.fetch_add(extent.len, Ordering::Relaxed);
+                return Ok(());
+            }
+        };
+        let verify = crc.map_or(Verify::Skip, Verify::Crc);
+        mapping.read(rid, offset, parts, verify).map_err(|e| self.unread(e))?;
+        self.bytes_read.fetch_add(extent.len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A view of a pinned placement's bytes, verified in place; `None` where
+    /// the memory is not mapped here (TCP).
+    pub fn view(&self, rid: u64, offset: u64, len: u64, crc: Option<u32>) -> Result<Option<View>, TransferError> {
+        self.check(Extent { rid, offset, len })?;
+        let verify = crc.map_or(Verify::Skip, Verify::Crc);
+        let view = match &self.kind {
+            Kind::Local(served) => {
+                let mapping = served.memory.view_mapping();
+                let mapping = mapping.map_err(|source| TransferError::Map { peer: self.label.to_string(), source })?;
+                mapping.view(rid, offset, len, verify).map(View::local)
+            }
+            Kind::Shared(attachment) => View::shared(attachment, rid, offset, len, verify),
+            Kind::Tcp(_) => return Ok(None),
+        };
+        let view = view.map_err(|e| self.unread(e))?;
+        self.bytes_read.fetch_add(len, Ordering::Relaxed);
+        Ok(Some(view))
+    }
+
+    /// Whether a new link should be made instead.
+    fn is_over(&self) -> bool {
+        match &self.kind {
+            Kind::Local(served) => served.is_removed(),
+            Kind::Shared(attachment) => attachment.is_over(),
+            Kind::Tcp(_) => false,
+        }
+    }
+
+    fn forget(&self) {
+        self.forgotten.store(true, Ordering::Release);
+        if let Kind::Tcp(pool) = &self.kind {
+            pool.close();
+        }
+    }
+
+    fn check(&self, extent: Extent) -> Result<(), TransferError> {
+        if forked() {
+            return Err(TransferError::Forked);
+        }
+        let removed = matches!(&self.kind, Kind::Local(served) if served.is_removed());
+        if removed || self.forgotten.load(Ordering::Acquire) {
+            return Err(TransferError::Gone { peer: self.label.to_string() });
+        }
+        let Extent { rid, offset, len } = extent;
+        if !is_placement(rid) {
+            return Err(TransferError::NotAPlacement { rid });
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.bytes => Ok(()),
+            _ => Err(CopyError::OutOfRange { offset, len, bytes: self.bytes }.into()),
+        }
+    }
+
+    /// A write by this thread, through a mapping.
+    fn copy_in(
+        &self,
+        gate: &Arc<Gate>,
+        mapping: &Mapping,
+        extent: Extent,
+        parts: &[Source<'_>],
+    ) -> Result<u32, TransferError> {
+        let Extent { rid, offset, len } = extent;
+        let _admitted = gate.admit(mapping, rid, offset, len, None).map_err(|denied| self.denied(rid, denied))?;
+        Ok(mapping.write(rid, offset, parts)?)
+    }
+
+    fn read_tcp(
+        &self,
+        pool: &LanePool,
+        extent: Extent,
+        parts: &mut [Target<'_>],
+        crc: Option<u32>,
+        wait: &Wait<'_>,
+    ) -> Result<(), TransferError> {
+        let outcome = pool.with_lane(wait, |lane| lane.read(extent, parts, crc.is_some(), wait));
+        let actual = outcome.result?;
+        match crc {
+            Some(expected) if expected != actual => {
+                Err(TransferError::Checksum { peer: self.label.to_string(), rid: extent.rid, expected, actual })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn denied(&self, rid: u64, denied: Denied) -> TransferError {
+        let peer = self.label.to_string();
+        match denied {
+            Denied::Superseded { found } => {
+                TransferError::Superseded { peer, rid, reason: format!("the extent carries {found:#x}") }
+            }
+            Denied::OldEpoch { least } => {
+                TransferError::Superseded { peer, rid, reason: format!("epoch {least} has begun") }
+            }
+            Denied::Busy => TransferError::Refused { peer, status: Status::Busy },
+            Denied::Closed => TransferError::Gone { peer },
+            Denied::Copy(e) => TransferError::Copy(e),
+        }
+    }
+
+    fn unread(&self, error: ReadError) -> TransferError {
+        let peer = self.label.to_string();
+        match error {
+            ReadError::Stale { rid, .. } => TransferError::Stale { peer, rid },
+            ReadError::Checksum { rid, expected, actual } => TransferError::Checksum { peer, rid, expected, actual },
+            ReadError::Copy(e) => TransferError::Copy(e),
+        }
+    }
+}

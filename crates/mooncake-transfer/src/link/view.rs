@@ -1,0 +1,66 @@
+//! Borrowed bytes of a mapped segment.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use mooncake_memory::{MappedView, ReadError, Verify, forked};
+
+use super::attachment::Attachment;
+
+/// The bytes of a pinned object, in place, verified when the view was made.
+///
+/// The pin is the caller's: it must be held before the view is asked for, and
+/// until it is dropped. The view keeps its mapping alive through everything
+/// else: links closed, segment gone, owner dead.
+#[derive(Debug)]
+pub struct View {
+    /// Dropped first: the rest may give its pages back.
+    bytes: MappedView,
+    _hold: Option<Hold>,
+}
+
+impl View {
+    /// A view of this process's own segment.
+    pub(super) fn local(bytes: MappedView) -> View {
+        View { bytes, _hold: None }
+    }
+
+    /// A view of a peer's segment.
+    pub(super) fn shared(
+        attachment: &Arc<Attachment>,
+        rid: u64,
+        offset: u64,
+        len: u64,
+        verify: Verify,
+    ) -> Result<View, ReadError> {
+        // On the list before the look at the bytes, off it again if they are wrong.
+        attachment.view_made(offset, len);
+        let hold = Hold { attachment: attachment.clone(), offset, len };
+        let bytes = attachment.readable().view(rid, offset, len, verify)?;
+        Ok(View { bytes, _hold: Some(hold) })
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[derive(Debug)]
+struct Hold {
+    attachment: Arc<Attachment>,
+    offset: u64,
+    len: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // In a forked child the parent's locks may be held for ever.
+        if !forked() {
+            self.attachment.view_ended(self.offset, self.len);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One thread that listens to the owners of mapped segments and watches for
+//! their end. It starts with the first mapping and lasts as long as any view.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use mooncake_memory::{Guarded, has_exited};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::attachment::Attachment;
+use super::options::{EpochQuestion, LinkEvents};
+use crate::Uuid;
+use crate::wake::Bell;
+
+pub(super) struct Watcher {
+    bell: Arc<Bell>,
+    events: Box<dyn LinkEvents>,
+    next: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    watched: HashMap<u64, Watched>,
+    running: bool,
+}
+
+/// The descriptors are held apart from the attachment: watching it does not
+/// keep it mapped.
+#[derive(Clone)]
+struct Watched {
+    attachment: Weak<Attachment>,
+    pidfd: Arc<Guarded<OwnedFd>>,
+    stream: Arc<Guarded<UnixStream>>,
+    owner_gone: bool,
+    hung_up: bool,
+}
+
+impl Watcher {
+    pub(super) fn new(events: Box<dyn LinkEvents>) -> io::Result<Arc<Watcher>> {
+        Ok(Arc::new(Watcher { bell: Arc::new(Bell::new()?), events, next: AtomicU64::new(0), state: Mutex::default() }))
+    }
+
+    pub(super) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn watch(self: &Arc<Self>, attachment: &Arc<Attachment>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let watched = Watched {
+            attachment: Arc::downgrade(attachment),
+            pidfd: attachment.pidfd().clone(),
+            stream: attachment.stream().clone(),
+            owner_gone: false,
+            hung_up: false,
+        };
+        state.watched.insert(attachment.id(), watched);
+        if !state.running {
+            let inside = self.clone();
+            std::thread::Builder::new().name("mooncake-watch".into()).spawn(move || inside.run())?;
+            state.running = true;
+        }
+        drop(state);
+        self.bell.ring();
+        Ok(())
+    }
+
+    pub(super) fn unwatch(&self, id: u64) {
+        self.state.lock().watched.remove(&id);
+        self.bell.ring();
+    }
+
+    /// The attachments to a segment that are still mapped.
+    pub(super) fn attachments(&self, uuid: &Uuid) -> Vec<Arc<Attachment>> {
+        let watched: Vec<_> = self.state.lock().watched.values().map(|watched| watched.attachment.clone()).collect();
+        watched.iter().filter_map(Weak::upgrade).filter(|attachment| attachment.uuid() == *uuid).collect()
+    }
+
+    fn run(&self) {
+        loop {
+            let watched: Vec<(u64, Watched)> = {
+                let mut state = self.state.lock();
+                if state.watched.is_empty() {
+                    state.running = false;
+                    return;
+                }
+                state.watched.iter().map(|(id, watched)| (*id, watched.clone())).collect()
+            };
+            let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
+            for (_, watched) in &watched {
+                // A negative number would be skipped; asking nothing of the bell again does the same.
+                let bell = || PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::empty());
+                fds.push(if watched.owner_gone { bell() } else { PollFd::new(&**watched.pidfd, PollFlags::IN) });
+                let room = watched.attachment.upgrade().is_some_and(|attachment| attachment.wants_room());
+                let wanted = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                fds.push(if watched.hung_up { bell() } else { PollFd::new(&**watched.stream, wanted) });
+            }
+            if let Err(e) = poll(&mut fds, None)
+                && e != rustix::io::Errno::INTR
+            {
+                tracing::error!("watching the owners of mapped segments: poll: {e}");
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                continue;
+            }
+            let heard: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+            drop(fds);
+            if !heard[0].is_empty() {
+                self.bell.hush();
+            }
+            for ((id, watched), flags) in watched.iter().zip(heard[1..].chunks_exact(2)) {
+                let Some(attachment) = watched.attachment.upgrade() else { continue };
+                if !flags[1].is_empty()
+                    && let Some(epoch) = attachment.hear()
+                {
+                    self.events.take_epoch(EpochQuestion { attachment: attachment.clone(), epoch });
+                }
+                attachment.answer();
+                let ended = !watched.owner_gone
+                    && !flags[0].is_empty()
+                    && matches!(has_exited(watched.pidfd.as_fd()), Ok(true));
+                if ended && attachment.owner_ended() {
+                    self.events.owner_gone(attachment.uuid());
+                }
+                if let Some(entry) = self.state.lock().watched.get_mut(id) {
+                    entry.owner_gone |= ended;
+                    entry.hung_up |= attachment.has_hung_up();
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watcher").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,190 @@
+//! Processes that map a segment: who they are, and what they have promised.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use mooncake_memory::{Guarded, ProcessIdentity, peer_credentials, peer_pidfd, send_fds};
+
+use super::Shared;
+use super::door::refuse;
+use crate::Uuid;
+use crate::attach_pipe::AttachPipe;
+use crate::local::Served;
+use crate::wire::{Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
+
+/// Most attachments at a time, all segments together.
+const MAX_ATTACHED: usize = 4096;
+
+/// One process's attachment to one segment. The record outlives the
+/// connection: only a farewell or the process's end removes it.
+pub(super) struct Attach {
+    session: u64,
+    uuid: Uuid,
+    pid: u32,
+    pidfd: Arc<Guarded<OwnedFd>>,
+    pipe: Option<AttachPipe>,
+    writable: bool,
+    epoch: u16,
+}
+
+impl Attach {
+    pub(super) fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// Highest epoch whose elders it has sworn off.
+    pub(super) fn epoch(&self) -> u16 {
+        self.epoch
+    }
+
+    pub(super) fn pidfd(&self) -> &Arc<Guarded<OwnedFd>> {
+        &self.pidfd
+    }
+
+    pub(super) fn pipe(&self) -> Option<&AttachPipe> {
+        self.pipe.as_ref()
+    }
+
+    pub(super) fn writes_for(&self, session: u64, uuid: &Uuid) -> bool {
+        self.writable && self.session == session && self.uuid == *uuid
+    }
+
+    /// Sends if there is a connection left to send on. Without one the answer
+    /// never comes, and the end of the process is the proof.
+    pub(super) fn send(&mut self, frame: &Frame) {
+        if let Some(pipe) = &mut self.pipe
+            && let Err(e) = pipe.send(frame)
+        {
+            self.hang_up(&e);
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        if let Some(pipe) = &mut self.pipe
+            && let Err(e) = pipe.flush()
+        {
+            self.hang_up(&e);
+        }
+    }
+
+    /// Asks to take an epoch, unless it has; true when an answer is needed.
+    /// Readers are asked too: their views are pins that the new epoch's master
+    /// must hear of before it gives space out.
+    pub(super) fn ask_epoch(&mut self, epoch: u16) -> bool {
+        if self.epoch >= epoch {
+            return false;
+        }
+        self.send(&Frame::plain(Op::TakeEpoch, epoch));
+        true
+    }
+
+    pub(super) fn hang_up(&mut self, why: &io::Error) {
+        if self.pipe.take().is_some() && why.kind() != io::ErrorKind::UnexpectedEof {
+            tracing::warn!(pid = self.pid, session = self.session, "attach connection closed: {why}");
+        }
+    }
+}
+
+impl Shared {
+    /// Gives the segment's descriptors to a process of our user whose end can be proven.
+    pub(super) fn attach(
+        &self,
+        stream: Guarded<UnixStream>,
+        hello: &Hello,
+        served: &Arc<Served>,
+    ) -> Result<(), Status> {
+        let stream = Arc::new(stream);
+        self.try_attach(&stream, hello, served).or_else(|status| refuse(&**stream, hello, status))
+    }
+
+    fn try_attach(&self, stream: &Arc<Guarded<UnixStream>>, hello: &Hello, served: &Arc<Served>) -> Result<(), Status> {
+        let credentials = peer_credentials(&***stream).map_err(|_| Status::NotTrusted)?;
+        if credentials.uid != rustix::process::geteuid().as_raw() {
+            return Err(Status::NotTrusted);
+        }
+        let pidfd = pidfd_of(stream, credentials.pid, hello.start_time).ok_or(Status::NotTrusted)?;
+        let mut state = self.state.lock();
+        if served.is_removed() {
+            return Err(Status::UnknownSegment);
+        }
+        if state.attached.len() >= MAX_ATTACHED {
+            return Err(Status::Overloaded);
+        }
+        let reply = HelloReply {
+            version: LANE_VERSION,
+            status: Status::Ok,
+            // A newcomer has nothing older to swear off.
+            epoch: state.epoch,
+            bytes: served.memory.bytes(),
+            uuid: hello.uuid,
+        };
+        let fds = [served.memory.data_fd(), served.memory.control_fd()];
+        // A fresh connection has room for 64 bytes: less means that it is dead.
+        match send_fds(stream.as_fd(), &reply.encode(), &fds) {
+            Ok(sent) if sent == reply.encode().len() => {}
+            _ => return Ok(()),
+        }
+        let id = state.next_id();
+        let attach = Attach {
+            session: hello.session,
+            uuid: hello.uuid,
+            pid: credentials.pid,
+            pidfd: Arc::new(Guarded::new(pidfd)),
+            pipe: Some(AttachPipe::new(stream.clone())),
+            writable: false,
+            epoch: state.epoch,
+        };
+        state.attached.insert(id, attach);
+        Ok(())
+    }
+
+    /// The process is gone: whatever it was asked has become true.
+    pub(super) fn process_gone(&self, attach_id: u64) {
+        self.state.lock().attached.remove(&attach_id);
+    }
+
+    /// Reads what an attached process has to say.
+    pub(super) fn attach_readable(&self, attach_id: u64) {
+        let mut state = self.state.lock();
+        loop {
+            let epoch = state.epoch;
+            let Some(attach) = state.attached.get_mut(&attach_id) else { return };
+            let Some(pipe) = &mut attach.pipe else { return };
+            let frame = match pipe.receive() {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return,
+                Err(e) => return attach.hang_up(&e),
+            };
+            match frame.op {
+                Op::Upgrade => {
+                    // On record before the answer allows the first store.
+                    attach.writable = true;
+                    attach.send(&Frame::plain(Op::Upgraded, epoch));
+                }
+                Op::EpochTaken => attach.epoch = attach.epoch.max(frame.epoch),
+                Op::Quiesced => Shared::quiesced(&mut state, attach_id, frame.sequence),
+                Op::Detached => drop(state.attached.remove(&attach_id)),
+                _ => attach.hang_up(&io::Error::new(io::ErrorKind::InvalidData, "it sent a message that is not its")),
+            }
+        }
+    }
+
+    pub(super) fn attach_writable(&self, attach_id: u64) {
+        if let Some(attach) = self.state.lock().attached.get_mut(&attach_id) {
+            attach.flush();
+        }
+    }
+}
+
+/// The pidfd of whoever connected: from the kernel, or by pid and start time on
+/// kernels that cannot say (before 6.5).
+fn pidfd_of(stream: &UnixStream, pid: u32, start_time: u64) -> Option<OwnedFd> {
+    if let Ok(pidfd) = peer_pidfd(stream) {
+        return Some(pidfd);
+    }
+    let own = ProcessIdentity::current().ok()?;
+    let peer = ProcessIdentity { pid, start_time, ..own };
+    if pid == 0 { None } else { peer.pidfd().ok().flatten() }
+}

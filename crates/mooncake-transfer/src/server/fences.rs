@@ -1,0 +1,216 @@
+//! Fences and epochs: proof that nothing of an old writer can still land.
+//!
+//! A fence is done when the writes through this process that passed the gate
+//! before it have ended (a lane that does not end by itself is cut), and when
+//! every process of the writer's session that may write the memory directly has
+//! said so over its attach connection or is gone by its pidfd. A closed
+//! connection proves nothing.
+
+use std::time::{Duration, Instant};
+
+use super::{Fence, SegmentServer, Shared, State};
+use crate::Uuid;
+use crate::wire::{Frame, Op};
+
+/// How long a lane in mid-write may finish by itself.
+const GRACE: Duration = Duration::from_millis(200);
+
+pub(super) struct PendingFence {
+    id: u64,
+    fence: Fence,
+    /// Writes in the segment's gate.
+    writing: Vec<u64>,
+    /// Attached processes that have not answered.
+    asked: Vec<u64>,
+    cut_at: Option<Instant>,
+}
+
+pub(super) struct PendingEpoch {
+    uuid: Uuid,
+    epoch: u16,
+    writing: Vec<u64>,
+    cut_at: Option<Instant>,
+}
+
+impl PendingFence {
+    pub(super) fn uuid(&self) -> Uuid {
+        self.fence.uuid
+    }
+
+    pub(super) fn rid(&self) -> u64 {
+        self.fence.rid
+    }
+}
+
+impl PendingEpoch {
+    pub(super) fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+}
+
+/// What became true, to be reported without the lock.
+pub(super) enum Done {
+    Fenced(Uuid, u64),
+    EpochTaken(u16, Uuid),
+}
+
+impl SegmentServer {
+    /// Shuts the writer of a placement out. True when that is done now;
+    /// otherwise [`super::ServerEvents::fenced`] follows when it is.
+    pub fn fence(&self, fence: Fence) -> bool {
+        let mut state = self.shared.state.lock();
+        let Some(served) = state.segments.get(&fence.uuid).cloned() else {
+            // No memory, nothing that could land.
+            return true;
+        };
+        let mapping = served.memory.mapping();
+        let Ok(writing) = served.gate.fence(mapping, fence.rid, fence.offset, fence.len) else {
+            tracing::error!(
+                uuid = crate::hex(&fence.uuid),
+                rid = fence.rid,
+                offset = fence.offset,
+                len = fence.len,
+                "fence of an extent that is not in the segment"
+            );
+            return true;
+        };
+        // Asked a second time (the master restarted): one answer is enough.
+        let again = |other: &PendingFence| other.fence.uuid == fence.uuid && other.fence.rid == fence.rid;
+        if let Some(pending) = state.fences.iter_mut().find(|other| again(other)) {
+            if fence.writer_done {
+                pending.asked.clear();
+                self.shared.bell.ring();
+            }
+            return false;
+        }
+        let id = state.next_id();
+        let mut asked = Vec::new();
+        if !fence.writer_done {
+            let frame = Frame {
+                op: Op::Quiesce,
+                epoch: state.epoch,
+                rid: fence.rid,
+                offset: fence.offset,
+                len: fence.len,
+                sequence: id,
+            };
+            for (attach_id, attach) in &mut state.attached {
+                if attach.writes_for(fence.writer, &fence.uuid) {
+                    attach.send(&frame);
+                    asked.push(*attach_id);
+                }
+            }
+        }
+        if writing.is_empty() && asked.is_empty() {
+            return true;
+        }
+        let cut_at = (!writing.is_empty()).then(|| Instant::now() + GRACE);
+        state.fences.push(PendingFence { id, fence, writing, asked, cut_at });
+        drop(state);
+        // The door must know when to cut, and poll for room to write.
+        self.shared.bell.ring();
+        false
+    }
+
+    /// Obeys an epoch: refuses writes of older ones from now on. Gives the
+    /// segments that have nothing older under way; for the others
+    /// [`super::ServerEvents::epoch_taken`] follows, once their lanes are
+    /// drained or cut and every process that maps them has confirmed or is gone.
+    pub fn take_epoch(&self, epoch: u16) -> Vec<Uuid> {
+        let mut guard = self.shared.state.lock();
+        let state = &mut *guard;
+        state.epoch = state.epoch.max(epoch);
+        let mut done = Vec::new();
+        for (uuid, served) in &state.segments {
+            let writing = served.gate.raise_epoch(epoch);
+            let mut open = !writing.is_empty();
+            for attach in state.attached.values_mut().filter(|attach| attach.uuid() == *uuid) {
+                open |= attach.ask_epoch(epoch);
+            }
+            state.epochs.retain(|pending| pending.uuid != *uuid || pending.epoch > epoch);
+            if open {
+                let cut_at = (!writing.is_empty()).then(|| Instant::now() + GRACE);
+                state.epochs.push(PendingEpoch { uuid: *uuid, epoch, writing, cut_at });
+            } else {
+                done.push(*uuid);
+            }
+        }
+        drop(guard);
+        self.shared.bell.ring();
+        done
+    }
+}
+
+impl Shared {
+    /// Looks at every unfinished promise again and reports those that are kept.
+    pub(super) fn settle(&self) {
+        let done = settle_locked(&mut self.state.lock());
+        for done in done {
+            match done {
+                Done::Fenced(uuid, rid) => self.events.fenced(uuid, rid),
+                Done::EpochTaken(epoch, uuid) => self.events.epoch_taken(epoch, uuid),
+            }
+        }
+    }
+
+    /// When a lane is to be cut next.
+    pub(super) fn next_cut(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let fences = state.fences.iter().filter_map(|pending| pending.cut_at);
+        fences.chain(state.epochs.iter().filter_map(|pending| pending.cut_at)).min()
+    }
+
+    /// A process has answered a fence.
+    pub(super) fn quiesced(state: &mut State, attach_id: u64, fence_id: u64) {
+        if let Some(pending) = state.fences.iter_mut().find(|pending| pending.id == fence_id) {
+            pending.asked.retain(|asked| *asked != attach_id);
+        }
+    }
+}
+
+fn settle_locked(state: &mut State) -> Vec<Done> {
+    let now = Instant::now();
+    let mut done = Vec::new();
+    let State { segments, attached, fences, epochs, .. } = state;
+    fences.retain_mut(|pending| {
+        let Some(served) = segments.get(&pending.fence.uuid) else {
+            done.push(Done::Fenced(pending.fence.uuid, pending.fence.rid));
+            return false;
+        };
+        served.gate.retain_active(&mut pending.writing);
+        cut_when_due(&served.gate, &pending.writing, &mut pending.cut_at, now);
+        pending.asked.retain(|id| attached.contains_key(id));
+        if !pending.writing.is_empty() || !pending.asked.is_empty() {
+            return true;
+        }
+        // Those that were waited for may have stamped over the first tombstone.
+        let Fence { uuid, rid, offset, len, .. } = pending.fence;
+        if let Err(e) = served.memory.mapping().tombstone(rid, offset, len) {
+            tracing::error!(uuid = crate::hex(&uuid), rid, "second tombstone: {e}");
+        }
+        done.push(Done::Fenced(uuid, rid));
+        false
+    });
+    epochs.retain_mut(|pending| {
+        let Some(served) = segments.get(&pending.uuid) else { return false };
+        served.gate.retain_active(&mut pending.writing);
+        cut_when_due(&served.gate, &pending.writing, &mut pending.cut_at, now);
+        let silent = attached.values().any(|a| a.uuid() == pending.uuid && a.epoch() < pending.epoch);
+        if !pending.writing.is_empty() || silent {
+            return true;
+        }
+        done.push(Done::EpochTaken(pending.epoch, pending.uuid));
+        false
+    });
+    done
+}
+
+fn cut_when_due(gate: &crate::gate::Gate, writing: &[u64], cut_at: &mut Option<Instant>, now: Instant) {
+    if writing.is_empty() {
+        *cut_at = None;
+    } else if cut_at.is_some_and(|at| at <= now) {
+        // Once is enough: the lane ends as soon as its thread sees it.
+        gate.cut(writing);
+        *cut_at = None;
+    }
+}

@@ -1,0 +1,281 @@
+//! The owner's side: serves segments, and proves that nobody writes there any more.
+
+mod attach;
+mod door;
+mod fences;
+mod lane;
+mod pending;
+mod strangers;
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{Guarded, SegmentMemory, forked};
+use parking_lot::{Condvar, Mutex};
+
+use crate::Uuid;
+use crate::error::ServerError;
+use crate::gate::Gate;
+use crate::local::{self, Served};
+use crate::wake::Bell;
+
+pub(crate) use lane::LaneControl;
+
+use attach::Attach;
+use fences::{PendingEpoch, PendingFence};
+
+/// How a server listens.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Address that data lanes are accepted on, and no other.
+    pub bind: IpAddr,
+    /// Port of the data lanes; 0 = one that the kernel chooses.
+    pub port: u16,
+    /// Session of the owner.
+    pub session: u64,
+    /// Whether same-host peers may ask for the memory itself.
+    pub unix: bool,
+    /// Longest time a lane may stand still in mid-request.
+    pub data_timeout: Duration,
+    /// Most data lanes at a time; beyond it idle ones are closed, then new ones refused.
+    pub max_lanes: usize,
+}
+
+impl ServerOptions {
+    /// Listens on an address, with the defaults for all else.
+    pub fn new(bind: IpAddr, port: u16, session: u64) -> ServerOptions {
+        ServerOptions { bind, port, session, unix: true, data_timeout: Duration::from_secs(3), max_lanes: 256 }
+    }
+}
+
+/// What a server reports later. Called on its own thread: hand over, do not block.
+pub trait ServerEvents: Send + Sync {
+    /// A fence that [`SegmentServer::fence`] could not finish at once is done.
+    fn fenced(&self, uuid: Uuid, rid: u64);
+    /// A segment obeys an epoch that [`SegmentServer::take_epoch`] could not finish at once.
+    fn epoch_taken(&self, epoch: u16, uuid: Uuid);
+}
+
+/// A placement whose writer must be shut out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fence {
+    /// Segment.
+    pub uuid: Uuid,
+    /// Placement.
+    pub rid: u64,
+    /// First byte of its extent.
+    pub offset: u64,
+    /// Bytes of its extent.
+    pub len: u64,
+    /// Session that was to write it.
+    pub writer: u64,
+    /// That session said that nothing of it will touch the extent again.
+    pub writer_done: bool,
+}
+
+/// Serves the segments of one process.
+#[derive(Debug)]
+pub struct SegmentServer {
+    shared: Arc<Shared>,
+    door: Mutex<Option<JoinHandle<()>>>,
+}
+
+pub(crate) struct Shared {
+    options: ServerOptions,
+    tcp: SocketAddr,
+    unix_name: String,
+    events: Box<dyn ServerEvents>,
+    bell: Arc<Bell>,
+    stopping: AtomicBool,
+    state: Mutex<State>,
+    lane_ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    epoch: u16,
+    next: u64,
+    segments: HashMap<Uuid, Arc<Served>>,
+    lanes: HashMap<u64, Arc<LaneControl>>,
+    attached: HashMap<u64, Attach>,
+    fences: Vec<PendingFence>,
+    epochs: Vec<PendingEpoch>,
+}
+
+impl State {
+    fn next_id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl SegmentServer {
+    /// Starts to listen. Segments are added later.
+    pub fn start(options: ServerOptions, events: Box<dyn ServerEvents>) -> Result<Arc<SegmentServer>, ServerError> {
+        let os = |what| move |source| ServerError::Os { what, source };
+        let wanted = SocketAddr::new(options.bind, options.port);
+        let tcp = listen_tcp(wanted).map_err(|source| ServerError::Bind { address: wanted, source })?;
+        let address = tcp.local_addr().map_err(os("getsockname"))?;
+        let (unix, unix_name) = if options.unix {
+            let (listener, name) = listen_unix().map_err(os("listen on an abstract Unix socket"))?;
+            (Some(listener), name)
+        } else {
+            (None, String::new())
+        };
+        let shared = Arc::new(Shared {
+            options,
+            tcp: address,
+            unix_name,
+            events,
+            bell: Arc::new(Bell::new().map_err(os("eventfd"))?),
+            stopping: AtomicBool::new(false),
+            state: Mutex::default(),
+            lane_ended: Condvar::new(),
+        });
+        let inside = shared.clone();
+        let (tcp, unix) = (Guarded::new(tcp), unix.map(Guarded::new));
+        let door = std::thread::Builder::new()
+            .name("mooncake-door".into())
+            .spawn(move || door::run(&inside, &tcp, unix.as_ref()))
+            .map_err(os("start a thread"))?;
+        Ok(Arc::new(SegmentServer { shared, door: Mutex::new(Some(door)) }))
+    }
+
+    /// Serves a segment to whoever shows its access key.
+    pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
+        let bell = self.shared.bell.clone();
+        let mut state = self.shared.state.lock();
+        let gate = Gate::new(state.epoch, Box::new(move || bell.ring()));
+        let served = Arc::new(Served { memory, access_key, gate, removed: AtomicBool::new(false) });
+        local::announce(&served);
+        state.segments.insert(served.memory.uuid(), served);
+    }
+
+    /// Serves a segment no more. True when it is sure that nothing of this
+    /// process and of no lane writes there any more: its memory can be given
+    /// back. Peers that map it are told by the master.
+    pub fn remove(&self, uuid: Uuid) -> bool {
+        if forked() {
+            return false;
+        }
+        local::withdraw(&uuid);
+        let Some(served) = self.shared.state.lock().segments.remove(&uuid) else { return true };
+        served.removed.store(true, Ordering::Release);
+        let mut writing = served.gate.close();
+        served.gate.cut(&writing);
+        let deadline = Instant::now() + self.shared.options.data_timeout;
+        let mut state = self.shared.state.lock();
+        for lane in state.lanes.values().filter(|lane| lane.uuid() == uuid) {
+            lane.cut();
+        }
+        // Their streams close; a fence of this segment has nothing left to guard.
+        state.attached.retain(|_, attach| attach.uuid() != uuid);
+        state.epochs.retain(|pending| pending.uuid() != uuid);
+        let over = state.fences.iter().filter(|f| f.uuid() == uuid).map(PendingFence::rid).collect::<Vec<_>>();
+        state.fences.retain(|pending| pending.uuid() != uuid);
+        let drained = loop {
+            served.gate.retain_active(&mut writing);
+            if writing.is_empty() && !state.lanes.values().any(|lane| lane.uuid() == uuid) {
+                break true;
+            }
+            if Instant::now() >= deadline {
+                break false;
+            }
+            self.shared.lane_ended.wait_for(&mut state, Duration::from_millis(5));
+        };
+        drop(state);
+        self.shared.bell.ring();
+        for rid in over {
+            self.shared.events.fenced(uuid, rid);
+        }
+        drained
+    }
+
+    /// Where data lanes are accepted.
+    pub fn tcp_addr(&self) -> SocketAddr {
+        self.shared.tcp
+    }
+
+    /// Abstract name of the Unix socket, "" without one.
+    pub fn unix_name(&self) -> &str {
+        &self.shared.unix_name
+    }
+
+    /// Number of data lanes that are open.
+    pub fn lanes(&self) -> usize {
+        self.shared.state.lock().lanes.len()
+    }
+
+    /// Number of processes that have one of the segments mapped, once per attachment.
+    pub fn attached(&self) -> usize {
+        self.shared.state.lock().attached.len()
+    }
+
+    /// Whether an extent still carries a placement whose bytes have this checksum.
+    pub fn recheck(&self, uuid: Uuid, rid: u64, offset: u64, len: u64, crc: u32) -> bool {
+        let Some(served) = self.shared.state.lock().segments.get(&uuid).cloned() else { return false };
+        let mapping = served.memory.mapping();
+        matches!(mapping.crc(offset, len), Ok(found) if found == crc)
+            && matches!(mapping.check_stamps(rid, offset, len), Ok(true))
+    }
+
+    /// Stops listening, closes every lane and ends every thread.
+    pub fn shutdown(&self) {
+        if forked() {
+            return;
+        }
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.bell.ring();
+        let uuids: Vec<Uuid> = self.shared.state.lock().segments.keys().copied().collect();
+        for uuid in uuids {
+            self.remove(uuid);
+        }
+        let door = self.door.lock().take();
+        if let Some(door) = door {
+            // It only panics if one of its invariants is broken; that has been reported.
+            let _ = door.join();
+        }
+    }
+}
+
+impl Drop for SegmentServer {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("tcp", &self.tcp).field("unix", &self.unix_name).finish_non_exhaustive()
+    }
+}
+
+fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    // A restarted owner gets its port back at once.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // It binds what it was told: an IPv6 address is not an IPv4 one too.
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+fn listen_unix() -> io::Result<(UnixListener, String)> {
+    let mut random = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let name = format!("mooncake-segment-{}", crate::hex(&random));
+    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name.as_bytes())?)?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, name))
+}

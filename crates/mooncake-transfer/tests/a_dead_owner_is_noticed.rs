@@ -1,0 +1,96 @@
+//! The end of an owner's process is noticed at once, its memory goes back to
+//! the host, and views last.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{Source, Target};
+use mooncake_transfer::{Path, Paths, TransferError};
+use support::*;
+
+#[test]
+fn other_process() {
+    play_role();
+}
+
+/// Bytes of memory that data memfds of 16 MiB hold that this process has open: the larger figure, if several.
+fn held_bytes() -> u64 {
+    let mut held = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        if target.to_string_lossy().contains("memfd:")
+            && let Ok(stat) = rustix::fs::stat(entry.path())
+            && stat.st_size == (16 * MIB) as i64
+        {
+            held = held.max(stat.st_blocks as u64 * 512);
+        }
+    }
+    held
+}
+
+#[test]
+fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_views() {
+    // No other test of this binary has a segment of this size: it is counted by size.
+    let (mut owner, address) = Other::owner(16 * MIB);
+    let (links, noticed) = links(Paths::ALL);
+    let link = links.link(&address, &wait()).unwrap();
+    assert_eq!(link.path(), Path::SharedMemory, "{}", link.reason());
+    let data = pattern(MIB, 5);
+    let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &wait()).unwrap();
+    link.write(rid(1, 2), 4 * MIB, &[Source::new(&pattern(8 * MIB, 6))], &wait()).unwrap();
+    let view = link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().unwrap();
+    let other = link.view(rid(1, 2), 4 * MIB, MIB, None).unwrap().unwrap();
+    assert!(held_bytes() >= 9 * MIB);
+
+    let killed = Instant::now();
+    owner.kill();
+    match noticed.recv_timeout(Duration::from_secs(5)).unwrap() {
+        Noticed::OwnerGone(uuid) => assert_eq!(uuid, address.uuid),
+        other => panic!("{other:?}"),
+    }
+    assert!(killed.elapsed() < Duration::from_millis(200), "{:?}", killed.elapsed());
+    assert!(link.write(rid(1, 3), 0, &[Source::new(b"x")], &wait()).is_err());
+
+    // The master says what is pinned; own views are kept whatever it says.
+    links.forget(address.uuid, &[(0, MIB)]);
+    assert_eq!(*view, data);
+    assert_eq!(*other, pattern(8 * MIB, 6)[..MIB as usize]);
+    let held = held_bytes();
+    assert!((2 * MIB..3 * MIB).contains(&held), "{held} bytes are held by two views of 1 MiB");
+    let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &wait()).unwrap_err();
+    assert!(matches!(e, TransferError::Gone { .. }), "{e}");
+
+    drop(other);
+    let held = held_bytes();
+    assert!((MIB..2 * MIB).contains(&held), "{held} bytes are held by one view of 1 MiB");
+    assert_eq!(*view, data, "views last");
+    links.close();
+    assert_eq!(*view, data, "views last");
+    drop(link);
+    drop(view);
+    assert!(noticed.try_recv().is_err(), "reported once");
+}
+
+#[test]
+fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
+    let (mut owner, address) = Other::owner(8 * MIB);
+    let (links, noticed) = links(Paths::ALL);
+    let link = links.link(&address, &wait()).unwrap();
+    let mut peer = Other::writer(&address, Path::SharedMemory);
+    assert!(peer.ask(&format!("write {} 0 {MIB}", rid(1, 1))).starts_with("ok"));
+    let expected = pattern(MIB, rid(1, 1) as u8);
+    assert_eq!(peer.ask(&format!("view {} 0 {MIB}", rid(1, 1))), "viewed");
+    let mine = link.view(rid(1, 1), 0, MIB, None).unwrap().unwrap();
+    let also_mine = link.view(rid(1, 1), 0, MIB, None).unwrap().unwrap();
+    owner.kill();
+    noticed.recv_timeout(Duration::from_secs(5)).unwrap();
+    links.forget(address.uuid, &[(0, MIB)]);
+    assert_eq!(peer.ask(&format!("forget 0 {MIB}")), "forgotten");
+    assert_eq!(*mine, *expected);
+    assert_eq!(peer.ask("unview"), "unviewed");
+    // The peer still maps the segment, so nothing of it was punched.
+    assert_eq!(*mine, *expected);
+    drop(mine);
+    assert_eq!(*also_mine, *expected);
+}

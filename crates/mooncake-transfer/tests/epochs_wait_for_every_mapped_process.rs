@@ -1,0 +1,90 @@
+//! A segment obeys a new epoch when nobody writes anything older there.
+
+mod support;
+
+use mooncake_memory::Source;
+use mooncake_transfer::{Path, Paths, TransferError};
+use support::*;
+
+#[test]
+fn other_process() {
+    play_role();
+}
+
+#[test]
+fn without_peers_an_epoch_is_taken_at_once_and_older_writes_are_refused() {
+    let owner = Owner::new(MIB);
+    assert_eq!(owner.server.take_epoch(3), [owner.memory.uuid()]);
+    for path in [Path::Local, Path::Tcp] {
+        let (links, _noticed) = links(Paths::only(path));
+        let link = links.link(&owner.address(), &wait()).unwrap();
+        let e = link.write(rid(2, 9), 0, &[Source::new(b"old")], &wait()).unwrap_err();
+        assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
+        link.write(rid(3, 1 + path as u64), 0, &[Source::new(b"new")], &wait()).unwrap();
+        // Reads of older placements go on: the stamps decide those.
+        links.drain_epoch(4);
+        assert!(link.write(rid(3, 9), 0, &[Source::new(b"old")], &wait()).unwrap_err().settled);
+    }
+}
+
+#[test]
+fn a_process_that_maps_the_segment_must_confirm_even_if_it_only_reads() {
+    for command in ["write 281474976710658 0 4096", "view 281474976710658 0 1024"] {
+        let owner = Owner::new(MIB);
+        owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(&[0; 4096])]).unwrap();
+        let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+        peer.ask(command);
+        assert_eq!(owner.server.take_epoch(2), [] as [[u8; 16]; 0]);
+        assert_eq!(owner.hears_within(300), None, "it has not confirmed");
+        // Refused by the peer itself, before its client layer has said anything.
+        assert!(peer.ask(&format!("write {} 0 1024", rid(1, 5))).contains("epoch"));
+        assert_eq!(peer.ask("confirm"), "confirmed");
+        assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
+        assert!(peer.ask(&format!("write {} 0 1024", rid(2, 1))).starts_with("ok"));
+        // Taken once is taken.
+        assert_eq!(owner.server.take_epoch(2), [owner.memory.uuid()]);
+    }
+}
+
+#[test]
+fn a_silent_peer_keeps_the_segment_closed_until_it_is_gone() {
+    let owner = Owner::new(MIB);
+    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    peer.ask(&format!("write {} 0 4096", rid(1, 1)));
+    peer.stop();
+    assert!(owner.server.take_epoch(2).is_empty());
+    assert_eq!(owner.hears_within(300), None);
+    peer.kill();
+    assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
+}
+
+#[test]
+fn a_tcp_lane_in_the_middle_of_an_older_write_is_cut() {
+    let owner = Owner::new(64 * MIB);
+    let mut writer = Other::writer(&owner.address(), Path::Tcp);
+    assert_eq!(writer.ask(&format!("write-for-ever {} 0 {}", rid(1, 1), 48 * MIB)), "begun");
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    writer.stop();
+    if owner.server.take_epoch(2).is_empty() {
+        assert_eq!(owner.hears_within(1500), Some(Heard::EpochTaken(2)));
+    }
+    writer.go_on();
+    assert!(!writer.hear().starts_with("ok"));
+}
+
+#[test]
+fn a_peer_that_unmapped_is_not_waited_for() {
+    let owner = Owner::new(MIB);
+    let (links, noticed) = links(Paths::only(Path::SharedMemory));
+    let link = links.link(&owner.address(), &wait()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    let view = link.view(rid(1, 1), 0, 1, None).unwrap().unwrap();
+    drop(link);
+    links.close();
+    assert!(owner.server.take_epoch(2).is_empty(), "the view still maps it");
+    drop(noticed);
+    assert_eq!(*view, *b"x");
+    drop(view);
+    assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
+    assert_eq!(owner.server.attached(), 0);
+}

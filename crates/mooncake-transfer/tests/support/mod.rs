@@ -1,0 +1,315 @@
+//! An owner, its initiators, and a second process to be stopped and killed.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
+use mooncake_transfer::{
+    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
+    ServerOptions, Uuid, Wait,
+};
+
+pub const MIB: u64 = 1 << 20;
+pub const OWNER: u64 = 1;
+pub const WRITER: u64 = 2;
+const KEY: u64 = 0x0123_4567_89ab_cdef;
+
+/// A rid of an epoch.
+pub const fn rid(epoch: u64, counter: u64) -> u64 {
+    epoch << 48 | counter << 1
+}
+
+pub fn wait() -> Wait<'static> {
+    Wait::until(Instant::now() + Duration::from_secs(20))
+}
+
+/// What a server reported.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    Fenced(u64),
+    EpochTaken(u16),
+}
+
+struct Report(Sender<Heard>);
+
+impl ServerEvents for Report {
+    fn fenced(&self, _: Uuid, rid: u64) {
+        let _ = self.0.send(Heard::Fenced(rid));
+    }
+    fn epoch_taken(&self, epoch: u16, _: Uuid) {
+        let _ = self.0.send(Heard::EpochTaken(epoch));
+    }
+}
+
+pub struct Owner {
+    pub server: Arc<SegmentServer>,
+    pub memory: Arc<SegmentMemory>,
+    pub heard: Receiver<Heard>,
+}
+
+impl Owner {
+    pub fn new(bytes: u64) -> Owner {
+        Owner::with(bytes, ServerOptions::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, OWNER))
+    }
+
+    pub fn with(bytes: u64, options: ServerOptions) -> Owner {
+        let (sender, heard) = channel();
+        let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
+        let memory = Arc::new(SegmentMemory::create(bytes, SegmentOptions::default()).unwrap());
+        server.add(memory.clone(), KEY);
+        Owner { server, memory, heard }
+    }
+
+    pub fn address(&self) -> SegmentAddress {
+        SegmentAddress {
+            uuid: self.memory.uuid(),
+            bytes: self.memory.bytes(),
+            name: "owner".into(),
+            boot_id: boot_id().unwrap(),
+            unix_socket: self.server.unix_name().into(),
+            tcp: vec![self.server.tcp_addr().to_string()],
+            access_key: KEY,
+            process: None,
+        }
+    }
+
+    pub fn fence(&self, rid: u64, offset: u64, len: u64) -> bool {
+        self.server.fence(mooncake_transfer::Fence {
+            uuid: self.memory.uuid(),
+            rid,
+            offset,
+            len,
+            writer: WRITER,
+            writer_done: false,
+        })
+    }
+
+    /// The next report, or none within the time.
+    pub fn hears_within(&self, ms: u64) -> Option<Heard> {
+        self.heard.recv_timeout(Duration::from_millis(ms)).ok()
+    }
+}
+
+/// What links reported.
+#[derive(Debug)]
+pub enum Noticed {
+    OwnerGone(Uuid),
+    Epoch(EpochQuestion),
+}
+
+struct Notice(Sender<Noticed>);
+
+impl LinkEvents for Notice {
+    fn owner_gone(&self, uuid: Uuid) {
+        let _ = self.0.send(Noticed::OwnerGone(uuid));
+    }
+    fn take_epoch(&self, question: EpochQuestion) {
+        let _ = self.0.send(Noticed::Epoch(question));
+    }
+}
+
+pub fn links(paths: Paths) -> (Links, Receiver<Noticed>) {
+    let (sender, noticed) = channel();
+    let options = LinkOptions { paths, ..LinkOptions::new(WRITER) };
+    (Links::new(options, Box::new(Notice(sender))).unwrap(), noticed)
+}
+
+/// Bytes that differ between seeds and between places.
+pub fn pattern(len: u64, seed: u8) -> Vec<u8> {
+    let block: Vec<u8> = (0..10_007u64).map(|i| (i.wrapping_mul(31) as u8) ^ ((i >> 8) as u8) ^ seed).collect();
+    let mut out = block.repeat((len as usize).div_ceil(block.len()));
+    out.truncate(len as usize);
+    out
+}
+
+// ------------------------------------------------------------ second process
+
+const ROLE: &str = "MOONCAKE_TRANSFER_TEST_ROLE";
+
+/// A process of this test binary that plays a role until its input ends.
+pub struct Other {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    /// A process that writes to a segment over one path; `say` commands to it.
+    pub fn writer(address: &SegmentAddress, path: Path) -> Other {
+        Other::start(&format!("writer {path} {}", pack(address)))
+    }
+
+    /// A process that owns a segment of so many bytes, and its address.
+    pub fn owner(bytes: u64) -> (Other, SegmentAddress) {
+        let mut other = Other::start(&format!("owner {bytes}"));
+        let address = unpack(&other.hear());
+        (other, address)
+    }
+
+    fn start(role: &str) -> Other {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "other_process", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Other { child, input, output }
+    }
+
+    pub fn say(&mut self, command: &str) {
+        writeln!(self.input, "{command}").unwrap();
+    }
+
+    /// Its next answer; what the test harness prints is skipped.
+    pub fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process ended");
+            if let Some((_, answer)) = line.split_once("> ") {
+                return answer.trim().into();
+            }
+        }
+    }
+
+    pub fn ask(&mut self, command: &str) -> String {
+        self.say(command);
+        self.hear()
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        // The signal has been sent; the process stands still a moment later.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    pub fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// To be called by a test named `other_process` in every binary that starts one.
+pub fn play_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut words = role.split(' ');
+    match words.next() {
+        Some("owner") => play_owner(words.next().unwrap().parse().unwrap()),
+        Some("writer") => {
+            let path = match words.next() {
+                Some("shm") => Path::SharedMemory,
+                _ => Path::Tcp,
+            };
+            play_writer(&unpack(words.next().unwrap()), path);
+        }
+        other => panic!("no such role: {other:?}"),
+    }
+}
+
+fn play_owner(bytes: u64) {
+    let owner = Owner::new(bytes);
+    println!("> {}", pack(&owner.address()));
+    for _ in std::io::stdin().lines() {}
+}
+
+fn play_writer(address: &SegmentAddress, path: Path) {
+    let (links, noticed) = links(Paths::only(path));
+    let mut held = Vec::new();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<u64>().unwrap();
+        let link = || links.link(address, &wait()).unwrap();
+        match words[0] {
+            "write" => {
+                let data = pattern(number(3), number(1) as u8);
+                let source = [mooncake_memory::Source::new(&data)];
+                match link().write(number(1), number(2), &source, &wait()) {
+                    Ok(crc) => println!("> ok {crc}"),
+                    Err(e) => println!("> {} settled={}", e.error, e.settled),
+                }
+            }
+            "write-for-ever" => {
+                let data = pattern(number(3), number(1) as u8);
+                let source = [mooncake_memory::Source::new(&data)];
+                let link = link();
+                println!("> begun");
+                let e = loop {
+                    if let Err(e) = link.write(number(1), number(2), &source, &wait()) {
+                        break e;
+                    }
+                };
+                println!("> {} settled={}", e.error, e.settled);
+            }
+            "view" => {
+                held.push(link().view(number(1), number(2), number(3), None).unwrap().unwrap());
+                println!("> viewed");
+            }
+            "unview" => {
+                held.clear();
+                println!("> unviewed");
+            }
+            "forget" => {
+                links.forget(address.uuid, &[(number(1), number(2))]);
+                println!("> forgotten");
+            }
+            "confirm" => match noticed.recv_timeout(Duration::from_secs(5)).unwrap() {
+                Noticed::Epoch(question) => {
+                    question.confirm();
+                    println!("> confirmed");
+                }
+                other => println!("> {other:?}"),
+            },
+            other => panic!("no such command: {other}"),
+        }
+    }
+}
+
+fn pack(address: &SegmentAddress) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let SegmentAddress { uuid, bytes, boot_id, unix_socket, tcp, access_key, .. } = address;
+    format!("{},{bytes},{},{unix_socket},{},{access_key}", hex(uuid), hex(boot_id), tcp[0])
+}
+
+fn unpack(packed: &str) -> SegmentAddress {
+    let parts: Vec<&str> = packed.split(',').collect();
+    let unhex = |text: &str| {
+        let mut out = [0; 16];
+        for (i, byte) in out.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap();
+        }
+        out
+    };
+    SegmentAddress {
+        uuid: unhex(parts[0]),
+        bytes: parts[1].parse().unwrap(),
+        name: "owner".into(),
+        boot_id: unhex(parts[2]),
+        unix_socket: parts[3].into(),
+        tcp: vec![parts[4].into()],
+        access_key: parts[5].parse().unwrap(),
+        process: None,
+    }
+}
