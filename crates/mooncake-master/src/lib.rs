@@ -1,1 +1,35 @@
-//! Placeholder.
+//! The master of a KV-cache pool: a thin shell around `mooncake-core`.
+//!
+//! It decodes requests, takes the core's lock once per batch, applies them,
+//! appends what changed to the log, and replies, all in the task of the
+//! connection. Objects' bytes never come near it.
+//!
+//! [`serve`] runs a master inside a tokio runtime; [`run`] is the whole
+//! process `mooncake_master` with flags, logging and signals.
+#![forbid(unsafe_code)]
+
+mod anchor;
+mod call;
+mod connection;
+mod control;
+mod convert;
+pub mod flags;
+mod hello;
+mod http;
+mod log;
+mod master;
+mod metrics;
+mod peer_log;
+mod process_watch;
+mod random;
+mod routes;
+mod run;
+mod settings;
+mod shared;
+mod summary;
+mod ticker;
+
+pub use log::LogError;
+pub use master::{Master, StartError, serve};
+pub use run::run;
+pub use settings::{LogFolder, Settings, SettingsError, Verbosity, Wal};

@@ -1,0 +1,208 @@
+//! Between the messages of the protocol and the types of the core.
+
+use mooncake_core::{
+    EndOutcome, Ended, Extent, Found, FoundRef, PinKind, Push, PutConfig, PutSlot, Refused, RemoveOutcome, Replica,
+    Rid, SegmentSpec, SegmentUuid, SegmentView,
+};
+use mooncake_wire::message::{self, anchor_down, reply};
+use prost::Message;
+
+use crate::settings::Settings;
+
+/// Longest name of a client or segment, bytes.
+pub const NAME_MAX: usize = 1024;
+
+/// Largest encoded endpoint, bytes.
+const ENDPOINT_MAX: usize = 8 << 10;
+
+/// Most replicas that a put may ask for.
+const REPLICAS_MAX: u32 = 64;
+
+/// The request makes no sense; the text says why.
+pub type Bad = String;
+
+/// A UUID of sixteen bytes.
+pub fn uuid(bytes: &[u8]) -> Result<SegmentUuid, Bad> {
+    let uuid = bytes.try_into().map_err(|_| format!("a segment UUID has 16 bytes, not {}", bytes.len()))?;
+    Ok(SegmentUuid(uuid))
+}
+
+/// Rids of a message.
+pub fn rids(numbers: &[u64]) -> Vec<Rid> {
+    numbers.iter().copied().map(Rid).collect()
+}
+
+/// How a put wants to be placed.
+pub fn put_config(config: Option<message::PutConfig>, default_soft_pin_ms: u64) -> Result<PutConfig, Bad> {
+    let config = config.unwrap_or_default();
+    if config.replica_num > REPLICAS_MAX {
+        return Err(format!("{} replicas asked for, the limit is {REPLICAS_MAX}", config.replica_num));
+    }
+    let pin = match (config.hard_pin, config.soft_pin_ttl_ms) {
+        (true, _) => PinKind::Hard,
+        (false, 0) => PinKind::None,
+        (false, Settings::DEFAULT_SOFT_PIN) => PinKind::Soft { ttl_ms: default_soft_pin_ms },
+        (false, ttl_ms) => PinKind::Soft { ttl_ms },
+    };
+    Ok(PutConfig {
+        replica_num: config.replica_num.max(1),
+        preferred_segments: config.preferred_segments,
+        pin,
+        prefer_local: config.prefer_local,
+    })
+}
+
+/// What a writer says of its reservations.
+pub fn ended(ended: &[message::Ended]) -> Vec<Ended> {
+    ended
+        .iter()
+        .map(|one| Ended {
+            replicas: one.replicas.iter().map(|replica| (Rid(replica.rid), replica.good)).collect(),
+            crc32c: one.crc32c,
+        })
+        .collect()
+}
+
+/// A segment as its owner mounts it.
+pub fn segment_spec(segment: Option<message::Segment>) -> Result<SegmentSpec, Bad> {
+    let segment = segment.ok_or("no segment named")?;
+    let endpoint = segment.endpoint.ok_or("the segment has no endpoint")?.encode_to_vec();
+    if endpoint.len() > ENDPOINT_MAX {
+        return Err(format!("the segment's endpoint has {} bytes, the limit is {ENDPOINT_MAX}", endpoint.len()));
+    }
+    if segment.name.is_empty() || segment.name.len() > NAME_MAX {
+        return Err(format!("a segment's name has 1 to {NAME_MAX} bytes, not {}", segment.name.len()));
+    }
+    Ok(SegmentSpec { uuid: uuid(&segment.uuid)?, name: segment.name, bytes: segment.bytes, endpoint })
+}
+
+/// A segment for a client that wants to reach it.
+pub fn segment(view: &SegmentView<'_>) -> message::Segment {
+    message::Segment {
+        number: view.number.0,
+        uuid: view.uuid.0.to_vec().into(),
+        name: view.name.to_owned(),
+        bytes: view.bytes,
+        session: view.session.0,
+        endpoint: endpoint(view),
+    }
+}
+
+/// How to reach a segment, as its owner said.
+pub fn endpoint(view: &SegmentView<'_>) -> Option<message::Endpoint> {
+    message::Endpoint::decode(view.endpoint).ok()
+}
+
+/// A put's slot.
+pub fn put_slot(slot: &PutSlot) -> message::PutSlot {
+    use message::put_slot::Kind;
+    let (kind, reason) = match slot {
+        PutSlot::Placed(replicas) => {
+            let replicas = replicas.iter().copied().map(replica).collect();
+            return message::PutSlot { kind: Kind::Placed.into(), replicas, reason: String::new() };
+        }
+        PutSlot::Exists => (Kind::Exists, String::new()),
+        PutSlot::Busy(reason) => (Kind::Busy, reason.clone()),
+        PutSlot::Full(reason) => (Kind::Full, reason.clone()),
+        PutSlot::TooLarge(reason) => (Kind::TooLarge, reason.clone()),
+        PutSlot::Refused(reason) => (Kind::Refused, reason.clone()),
+    };
+    message::PutSlot { kind: kind.into(), replicas: Vec::new(), reason }
+}
+
+/// What became of an ended put.
+pub fn end_outcome(outcome: EndOutcome) -> i32 {
+    use message::put_end_reply::Outcome;
+    match outcome {
+        EndOutcome::Committed => Outcome::Committed,
+        EndOutcome::Superseded => Outcome::Superseded,
+        EndOutcome::Revoked => Outcome::Revoked,
+    }
+    .into()
+}
+
+/// What became of a remove.
+pub fn remove_outcome(outcome: RemoveOutcome) -> i32 {
+    use message::remove_reply::Outcome;
+    match outcome {
+        RemoveOutcome::Removed => Outcome::Removed,
+        RemoveOutcome::Missing => Outcome::Missing,
+        RemoveOutcome::Protected => Outcome::Protected,
+        RemoveOutcome::Busy => Outcome::Busy,
+    }
+    .into()
+}
+
+/// What a lookup found; no replicas = a miss.
+pub fn object(found: Option<FoundRef<'_>>) -> message::Object {
+    found.map_or_else(message::Object::default, |found| message::Object {
+        size: found.size,
+        crc32c: found.crc32c,
+        replicas: found.replicas().map(replica).collect(),
+    })
+}
+
+/// What a pin found.
+pub fn pinned_object(found: &Option<Found>) -> message::Object {
+    found.as_ref().map_or_else(message::Object::default, |found| message::Object {
+        size: found.size,
+        crc32c: found.crc32c,
+        replicas: found.replicas.iter().copied().map(replica).collect(),
+    })
+}
+
+/// A message for an anchor.
+pub fn push(push: Push) -> message::AnchorDown {
+    use anchor_down::Body;
+    let body = match push {
+        Push::Fence { uuid, replica, writer, writer_done } => Body::Fence(message::Fence {
+            uuid: uuid.0.to_vec().into(),
+            rid: replica.rid.0,
+            offset: replica.extent.offset,
+            length: replica.extent.length,
+            writer: writer.0,
+            writer_done,
+        }),
+        Push::Recheck { uuid, replica, crc32c } => Body::Recheck(message::Recheck {
+            uuid: uuid.0.to_vec().into(),
+            rid: replica.rid.0,
+            offset: replica.extent.offset,
+            length: replica.extent.length,
+            crc32c,
+        }),
+        Push::TakeEpoch(epoch) => Body::TakeEpoch(message::TakeEpoch { epoch: u32::from(epoch) }),
+        Push::SegmentGone { uuid, number, pinned } => Body::SegmentGone(message::SegmentGone {
+            uuid: uuid.0.to_vec().into(),
+            number: number.0,
+            pinned: pinned.into_iter().map(extent).collect(),
+        }),
+        Push::SessionOver(reason) => Body::SessionOver(message::SessionOver { reason }),
+    };
+    message::AnchorDown { body: Some(body) }
+}
+
+/// Why a request as a whole was refused.
+pub fn refusal(refused: &Refused) -> message::Refusal {
+    use message::refusal::Kind;
+    let kind = match refused {
+        // A wrong secret is a session of another log's life: for the client it is gone all the same.
+        Refused::UnknownSession(_) | Refused::WrongSecret(_) => Kind::UnknownSession,
+        Refused::TooManyUnanswered(..) => Kind::Overloaded,
+        _ => Kind::BadRequest,
+    };
+    message::Refusal { kind: kind.into(), reason: refused.to_string() }
+}
+
+/// A refusal as a reply.
+pub fn bad_request(reason: impl Into<String>) -> reply::Body {
+    let kind = message::refusal::Kind::BadRequest.into();
+    reply::Body::Refusal(message::Refusal { kind, reason: reason.into() })
+}
+
+fn replica(replica: Replica) -> message::Replica {
+    message::Replica { rid: replica.rid.0, extents: vec![extent(replica.extent)] }
+}
+
+fn extent(extent: Extent) -> message::Extent {
+    message::Extent { segment: extent.segment.0, offset: extent.offset, length: extent.length }
+}

@@ -1,0 +1,226 @@
+//! The handshake: who is it, may it, and what does its memory of the log say?
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use mooncake_core::{Core, Effects, Refused, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
+use mooncake_wire::{CONTROL_PREFACE, MAX_HELLO_FRAME, VERSION, encode_frame};
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::anchor::Registered;
+use crate::connection::{Connection, Ended};
+use crate::convert::{self, NAME_MAX};
+use crate::log::LogClosed;
+use crate::routes::AnchorQueue;
+use crate::shared::Shared;
+
+/// Sessions with an anchor at a time.
+const SESSIONS_MAX: usize = 8192;
+
+/// Epochs above this are not believed: one lie must not use up all there are.
+const EPOCH_BELIEVED_MAX: u32 = u16::MAX as u32 - 1024;
+
+/// How a peer came.
+#[derive(Debug)]
+pub enum Via {
+    /// By TCP.
+    Tcp,
+    /// By the Unix socket, with the pidfd of the process that connected.
+    Unix(Option<OwnedFd>),
+}
+
+/// What a connection is from now on.
+pub enum Role<'a> {
+    /// Closed once the reply is out.
+    Refused,
+    /// A session's anchor.
+    Anchor(Registered<'a>),
+    /// A call connection of a session.
+    Call(SessionId),
+}
+
+/// Reads preface and hello.
+pub async fn read<S: AsyncRead + AsyncWrite + Unpin>(connection: &mut Connection<S>) -> Result<Hello, Ended> {
+    connection.expect(&CONTROL_PREFACE).await?;
+    let frame = connection.frame(MAX_HELLO_FRAME).await?;
+    Hello::decode(frame).map_err(|error| Ended::Garbage(format!("hello does not decode: {error}")))
+}
+
+/// Answers a hello: the framed reply, and what the connection is.
+pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role<'_>), LogClosed> {
+    let (reply, role) = match admit(shared, hello, via).await? {
+        Ok((reply, role)) => (reply, role),
+        Err(refusal) => (HelloReply { refusal: Some(refusal), ..HelloReply::default() }, Role::Refused),
+    };
+    let reply = HelloReply {
+        version: VERSION,
+        position: Some(shared.position()),
+        instance: shared.identity.instance.to_vec().into(),
+        boot_id: shared.identity.boot_id.to_vec().into(),
+        unix_socket: shared.identity.unix_socket.clone(),
+        lookup_protect_ms: shared.identity.lookup_protect_ms,
+        ..reply
+    };
+    let mut out = Vec::new();
+    encode_frame(&reply, &mut out);
+    Ok((out, role))
+}
+
+type Admitted<'a> = Result<(HelloReply, Role<'a>), Refusal>;
+
+async fn admit(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<Admitted<'_>, LogClosed> {
+    if hello.version_min > VERSION || hello.version_max < VERSION {
+        let asked = (hello.version_min, hello.version_max);
+        let reason = format!("this master speaks version {VERSION}, the client {} to {}", asked.0, asked.1);
+        return Ok(Err(refuse(refusal::Kind::Version, reason)));
+    }
+    if let Some(highest) = &hello.highest
+        && highest.epoch > EPOCH_BELIEVED_MAX
+    {
+        return Ok(Err(refuse(refusal::Kind::BadRequest, format!("epoch {} is not believed", highest.epoch))));
+    }
+    let highest = hello.highest;
+    match hello.role {
+        Some(hello::Role::Open(open)) => open_session(shared, highest, open, via).await,
+        Some(hello::Role::Resume(resume)) => resume_session(shared, highest, resume, via).await,
+        Some(hello::Role::Attach(attach)) => attach_call(shared, highest, attach).await,
+        None => Ok(Err(refuse(refusal::Kind::BadRequest, "the hello asks for no role known here".to_owned()))),
+    }
+}
+
+async fn open_session(
+    shared: &Arc<Shared>,
+    highest: Option<LogPosition>,
+    open: message::OpenSession,
+    via: Via,
+) -> Result<Admitted<'_>, LogClosed> {
+    if open.host_name.len() > NAME_MAX {
+        return Ok(Err(refuse(refusal::Kind::BadRequest, format!("a name has at most {NAME_MAX} bytes"))));
+    }
+    if shared.routes.anchors() >= SESSIONS_MAX {
+        return Ok(Err(refuse(refusal::Kind::Overloaded, format!("{SESSIONS_MAX} clients are connected already"))));
+    }
+    let process = open.process.unwrap_or_default();
+    let secret = crate::random::number();
+    let name = open.host_name.clone();
+    let spec = SessionSpec {
+        secret,
+        name: open.host_name,
+        boot_id: process.boot_id.to_vec(),
+        process: process.encode_to_vec(),
+    };
+    let queue = Arc::new(AnchorQueue::default());
+    let anchor = shared
+        .apply_async(|core, now, effects| {
+            believe(shared, core, now, highest.as_ref(), effects);
+            let session = core.open_session(now, spec, effects);
+            shared.routes.set_anchor(session, &queue);
+            Registered { shared, session, queue }
+        })
+        .await?;
+    let session = anchor.session;
+    let watched = shared.processes.watch(session, &process, via);
+    tracing::info!(session = session.0, name, watched, "client connected");
+    let reply = HelloReply { session: session.0, secret, pid_proof: u32::from(watched), ..HelloReply::default() };
+    Ok(Ok((reply, Role::Anchor(anchor))))
+}
+
+async fn resume_session(
+    shared: &Arc<Shared>,
+    highest: Option<LogPosition>,
+    resume: message::ResumeSession,
+    via: Via,
+) -> Result<Admitted<'_>, LogClosed> {
+    let segments: Result<Vec<SegmentUuid>, _> = resume.segments.iter().map(|uuid| convert::uuid(uuid)).collect();
+    let segments = match segments {
+        Ok(segments) => segments,
+        Err(reason) => return Ok(Err(refuse(refusal::Kind::BadRequest, reason))),
+    };
+    let Ok(taken) = u16::try_from(resume.epoch_taken) else {
+        return Ok(Err(refuse(refusal::Kind::BadRequest, format!("epoch {} does not exist", resume.epoch_taken))));
+    };
+    let session = SessionId(resume.session);
+    let pins = convert::rids(&resume.pins);
+    let queue = Arc::new(AnchorQueue::default());
+    let resumed = shared
+        .apply_async(|core, now, effects| {
+            believe(shared, core, now, highest.as_ref(), effects);
+            let gone = core.resume_session(now, session, resume.secret, &segments, &pins, taken, effects)?;
+            shared.routes.set_anchor(session, &queue);
+            Ok::<_, Refused>((gone, Registered { shared, session, queue }))
+        })
+        .await?;
+    let (gone, anchor) = match resumed {
+        Ok(resumed) => resumed,
+        Err(refused) => return Ok(Err(convert::refusal(&refused))),
+    };
+    let process = resume.process.unwrap_or_default();
+    let watched = shared.processes.watch(session, &process, via);
+    tracing::info!(session = session.0, name = resume.host_name, watched, gone = gone.len(), "client is back");
+    let reply = HelloReply {
+        session: session.0,
+        secret: resume.secret,
+        gone_segments: gone.iter().map(|uuid| uuid.0.to_vec().into()).collect(),
+        pid_proof: u32::from(watched),
+        ..HelloReply::default()
+    };
+    Ok(Ok((reply, Role::Anchor(anchor))))
+}
+
+async fn attach_call(
+    shared: &Arc<Shared>,
+    highest: Option<LogPosition>,
+    attach: message::AttachCall,
+) -> Result<Admitted<'_>, LogClosed> {
+    let session = SessionId(attach.session);
+    let checked = shared
+        .apply_async(|core, now, effects| {
+            believe(shared, core, now, highest.as_ref(), effects);
+            core.check_session(session, attach.secret)
+        })
+        .await?;
+    Ok(match checked {
+        Ok(()) => Ok((HelloReply { session: session.0, ..HelloReply::default() }, Role::Call(session))),
+        Err(refused) => Err(convert::refusal(&refused)),
+    })
+}
+
+/// A client that has seen more of this very log than there is proves that the
+/// log has lost its end: rids after that end may be in use. Another log's
+/// higher epoch is one that this client's segments may already obey.
+fn believe(shared: &Shared, core: &mut Core, now: Time, highest: Option<&LogPosition>, effects: &mut Effects) {
+    let Some(seen) = highest else { return };
+    let own = u32::from(core.epoch());
+    let ahead = if seen.log_id == shared.log.log_id() {
+        (seen.epoch, seen.lsn) > (own, shared.log.assigned_lsn())
+    } else {
+        seen.epoch > own
+    };
+    if !ahead {
+        return;
+    }
+    let raised = seen.epoch.max(own) + 1;
+    let Ok(raised) = u16::try_from(raised) else {
+        tracing::error!(epoch = own, "no epoch is left to raise to; start with an empty log");
+        return;
+    };
+    tracing::warn!(
+        seen_epoch = seen.epoch,
+        seen_lsn = seen.lsn,
+        own_epoch = own,
+        raised,
+        "a client has seen more than this log holds: the epoch is raised"
+    );
+    core.raise_epoch(now, raised, effects);
+}
+
+fn refuse(kind: refusal::Kind, reason: String) -> Refusal {
+    Refusal { kind: kind.into(), reason }
+}
+
+/// The identity that a session was opened with.
+pub fn process_of(core: &Core, session: SessionId) -> Option<ProcessIdentity> {
+    ProcessIdentity::decode(core.session_process(session)?).ok()
+}

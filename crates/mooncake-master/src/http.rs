@@ -1,0 +1,238 @@
+//! The admin and metrics server: paths and shapes of the reference.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use mooncake_core::{KeysCursor, SegmentState};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::call::{SLICE, remove_all};
+use crate::shared::Shared;
+use crate::{convert, metrics, summary};
+
+/// For the whole of a request's header, and between two requests.
+const HEADER_TIMEOUT: Duration = Duration::from_millis(900);
+
+/// For a whole connection: nobody needs longer for any of these pages.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+const CONNECTIONS_MAX: usize = 128;
+
+const BODY_MAX: usize = 64 << 10;
+
+/// Code of "not now", for the error body.
+const UNAVAILABLE: i32 = -1011;
+
+/// Accepts connections for ever.
+pub async fn accept(shared: Arc<Shared>, listener: TcpListener) {
+    let service = TowerToHyperService::new(router(shared));
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "HTTP accept failed");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+        };
+        // Over the limit: closed at once, which a scraper notices and a flood does not profit from.
+        let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
+        let service = service.clone();
+        tokio::spawn(async move {
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .max_buf_size(64 << 10)
+                .serve_connection(TokioIo::new(stream), service);
+            match timeout(CONNECTION_TIMEOUT, connection).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
+                Err(_) => tracing::debug!("HTTP connection cut: it took too long"),
+            }
+            drop(slot);
+        });
+    }
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_page))
+        .route("/metrics/summary", get(metrics_summary))
+        .route("/health", get(health))
+        .route("/role", get(async || plain("leader".to_owned())))
+        .route("/ha_status", get(async || plain("serving".to_owned())))
+        .route("/leader", get(async || as_json(StatusCode::OK, &json!({"present": false}))))
+        .route("/get_all_keys", get(all_keys))
+        .route("/get_all_segments", get(all_segments))
+        .route("/get_segments_detail", get(segments_detail))
+        .route("/api/v1/remove_all", post(remove_everything))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(shared)
+}
+
+async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
+    match metrics::page(&shared) {
+        Ok(page) => text(page),
+        Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, UNAVAILABLE, &error.to_string()),
+    }
+}
+
+async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
+    // A window of its own: reading it does not disturb the line in the log.
+    let previous = summary::Previous::start(&shared);
+    let line = summary::line(&shared, &previous);
+    text(format!("role=leader, state=serving, service_ready=true, master={{{line}}}, ha={{off}}\n"))
+}
+
+async fn health() -> Response {
+    as_json(StatusCode::OK, &json!({"status": "ok", "role": "leader", "ha_state": "serving", "service_ready": true}))
+}
+
+async fn all_keys(State(shared): State<Arc<Shared>>) -> Response {
+    text(Body::new(Keys { shared, cursor: KeysCursor::default(), finished: false }))
+}
+
+async fn all_segments(State(shared): State<Arc<Shared>>) -> Response {
+    let mut page = String::new();
+    shared.read(|core, _| {
+        for view in core.segments().filter(|view| view.state == SegmentState::Live) {
+            page.push_str(view.name);
+            page.push('\n');
+        }
+    });
+    text(page)
+}
+
+async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
+    let segments: Vec<Value> = shared.read(|core, _| {
+        core.segments()
+            .map(|view| {
+                let endpoint = convert::endpoint(&view).unwrap_or_default();
+                json!({
+                    "segment_name": view.name,
+                    "segment_id": uuid_text(&view.uuid.0),
+                    "client_id": view.session.0.to_string(),
+                    // Peers address this memory by UUID and offset, never by an address.
+                    "base_address": "0x0",
+                    "size_bytes": view.bytes,
+                    "size_human": format!("{:.2} GiB", view.bytes as f64 / f64::from(1 << 30)),
+                    "te_endpoint": endpoint.tcp.first().cloned().unwrap_or_default(),
+                    "protocol": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
+                    "status": match (view.state, view.open) {
+                        (SegmentState::Live, true) => "OK",
+                        (SegmentState::Live, false) => "CLOSED",
+                        _ => "HIDDEN",
+                    },
+                    "allocator_used_bytes": view.used,
+                    "allocator_capacity_bytes": view.bytes,
+                    "allocator_usage_percent": 100.0 * view.used as f64 / view.bytes.max(1) as f64,
+                    "populated_bytes": view.populated,
+                    "pinned_bytes": view.pinned,
+                    "quarantined_bytes": view.quarantined,
+                })
+            })
+            .collect()
+    });
+    as_json(StatusCode::OK, &json!({"total_segments": segments.len(), "segments": segments}))
+}
+
+#[derive(Debug, Deserialize)]
+struct RemoveAllQuery {
+    force: Option<String>,
+    tenant_id: Option<String>,
+}
+
+async fn remove_everything(State(shared): State<Arc<Shared>>, Query(query): Query<RemoveAllQuery>) -> Response {
+    if query.tenant_id.is_some_and(|tenant| !tenant.is_empty() && tenant != "default") {
+        return failed(StatusCode::BAD_REQUEST, -600, "this master has no tenants; leave tenant_id out");
+    }
+    let force = query.force.is_some_and(|force| force == "true" || force == "1");
+    match remove_all(&shared, force).await {
+        Ok(removed) => as_json(StatusCode::OK, &json!({"success": true, "removed_count": removed})),
+        Err(error) => failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &error.to_string()),
+    }
+}
+
+async fn unknown() -> Response {
+    failed(StatusCode::NOT_FOUND, -600, "no such page; see /metrics, /health, /get_all_keys, /get_all_segments")
+}
+
+async fn wrong_method() -> Response {
+    failed(StatusCode::METHOD_NOT_ALLOWED, -600, "this page wants another method; /api/v1/remove_all wants POST")
+}
+
+fn text(body: impl Into<Body>) -> Response {
+    with_type(StatusCode::OK, "text/plain; version=0.0.4", body.into())
+}
+
+fn plain(body: String) -> Response {
+    with_type(StatusCode::OK, "text/plain; charset=utf-8", body.into())
+}
+
+fn as_json(status: StatusCode, value: &Value) -> Response {
+    with_type(status, "application/json; charset=utf-8", value.to_string().into())
+}
+
+fn failed(status: StatusCode, code: i32, message: &str) -> Response {
+    as_json(status, &json!({"success": false, "error_code": code, "error_message": message}))
+}
+
+fn with_type(status: StatusCode, kind: &'static str, body: Body) -> Response {
+    (status, [(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response()
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+/// The list of keys, taken from the core in slices while it is sent.
+struct Keys {
+    shared: Arc<Shared>,
+    cursor: KeysCursor,
+    finished: bool,
+}
+
+impl http_body::Body for Keys {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        while !this.finished {
+            let mut page = Vec::new();
+            this.finished = this.shared.read(|core, _| {
+                core.keys_slice(&mut this.cursor, SLICE, |key| {
+                    page.extend_from_slice(key);
+                    page.push(b'\n');
+                })
+            });
+            if !page.is_empty() {
+                return Poll::Ready(Some(Ok(http_body::Frame::data(page.into()))));
+            }
+        }
+        Poll::Ready(None)
+    }
+}

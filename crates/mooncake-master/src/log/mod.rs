@@ -1,0 +1,22 @@
+//! The log: every change of durable state, appended before its reply.
+//!
+//! `docs/log-format.md` describes the files. One operation is one frame; the
+//! task that made it writes it, together with whatever others have queued by
+//! then (group commit). A snapshot replaces old segments in the background.
+
+mod compactor;
+mod error;
+mod folder;
+pub mod frame;
+mod recovery;
+mod segment_file;
+mod snapshot;
+mod witness;
+mod writer;
+
+pub use compactor::Compactor;
+pub use error::LogError;
+pub use folder::Folder;
+pub use recovery::{Recovered, recover};
+pub use witness::Witness;
+pub use writer::{Delivery, Log, LogClosed, LogStats, Sink};

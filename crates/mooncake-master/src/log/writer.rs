@@ -1,0 +1,400 @@
+//! The log while it is written: frames queue up under the core's lock, whoever
+//! needs his to be in the file writes all that wait, then sends what they cause.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+
+use mooncake_core::{Effects, Push, PutSlot, Record, SessionId, Ticket};
+use parking_lot::Mutex;
+
+use super::folder::Folder;
+use super::recovery::Recovered;
+use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
+use super::witness::Witness;
+use super::{LogError, frame};
+
+/// Buffers larger than this are not kept between commits.
+const BUFFER_KEPT: usize = 256 << 10;
+
+/// What goes out once its cause is in the log.
+#[derive(Debug)]
+pub enum Delivery {
+    /// A message to an anchor.
+    Push(SessionId, Push),
+    /// The answer to a parked request.
+    Wake(Ticket, Vec<PutSlot>),
+}
+
+/// The master stops: nothing can be logged, so nothing may be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the log is closed; the master stops")]
+pub struct LogClosed;
+
+/// Figures for the metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogStats {
+    /// Frames are written to a file.
+    pub enabled: bool,
+    /// The log broke in this run and was renamed away.
+    pub lost: bool,
+    /// Bytes of segments since the last snapshot.
+    pub bytes: u64,
+    /// Frames since the start.
+    pub frames: u64,
+    /// Writes since the start: group commit makes them fewer than frames.
+    pub writes: u64,
+    /// Snapshots written.
+    pub snapshots: u64,
+    /// Snapshots that failed.
+    pub snapshots_failed: u64,
+}
+
+/// The master's log; without a [`Sink`] it only counts positions.
+#[derive(Debug)]
+pub struct Log {
+    queue: Mutex<Queue>,
+    writer: Mutex<Writer>,
+    /// Highest queue number that is committed and delivered.
+    done: AtomicU64,
+    /// Last LSN that is in the file.
+    lsn: AtomicU64,
+    log_id: AtomicU64,
+    epoch: AtomicU32,
+    enabled: AtomicBool,
+    lost: AtomicBool,
+    fsync: bool,
+    bytes: AtomicU64,
+    frames: AtomicU64,
+    writes: AtomicU64,
+    pub(super) snapshots: AtomicU64,
+    pub(super) snapshots_failed: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    deliveries: Vec<Delivery>,
+    number: u64,
+    lsn: u64,
+    /// An epoch is among the records: durable before its first rid goes out.
+    sync: bool,
+}
+
+#[derive(Debug)]
+struct Writer {
+    sink: Option<Sink>,
+    spare_bytes: Vec<u8>,
+    spare_deliveries: Vec<Delivery>,
+    closed: bool,
+}
+
+/// Where frames go.
+#[derive(Debug)]
+pub struct Sink {
+    folder: Folder,
+    file: File,
+    boot_id: [u8; 16],
+    log_id: u64,
+    witness: Option<Witness>,
+    since_snapshot: u64,
+    snapshot_bytes: u64,
+    compact_min: u64,
+    compactor: Option<SyncSender<()>>,
+}
+
+impl Sink {
+    /// Starts a new segment of a log that ends at `last_lsn`.
+    pub fn open(
+        folder: Folder,
+        log_id: u64,
+        last_lsn: u64,
+        boot_id: [u8; 16],
+        witness: Option<Witness>,
+    ) -> Result<Sink, LogError> {
+        let current = folder.create_current()?;
+        let header = FileHeader { kind: FileKind::Segment, log_id, lsn: last_lsn + 1, boot_id };
+        let path = current.join(header.file_name());
+        let file = segment_file::create(&path, &header).map_err(LogError::io("creating", path))?;
+        if let Some(witness) = &witness
+            && let Err(error) = witness.store(last_lsn)
+        {
+            tracing::warn!(%error, "witness not written: the next start raises the epoch");
+            witness.remove();
+        }
+        Ok(Sink {
+            folder,
+            file,
+            boot_id,
+            log_id,
+            witness,
+            since_snapshot: 0,
+            snapshot_bytes: 0,
+            compact_min: u64::MAX,
+            compactor: None,
+        })
+    }
+
+    /// Says how large what was replayed is, and whom to tell when it outgrows itself.
+    pub fn compact_with(&mut self, found: &Recovered, compact_min: u64, compactor: SyncSender<()>) {
+        let Recovered { snapshot_bytes, segment_bytes, .. } = *found;
+        self.compact_min = compact_min;
+        self.snapshot_bytes = snapshot_bytes;
+        self.since_snapshot = segment_bytes;
+        self.compactor = Some(compactor);
+    }
+
+    fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, epoch: bool) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        if sync {
+            self.file.sync_data()?;
+        }
+        if epoch {
+            self.sync_all()?;
+        }
+        if let Some(witness) = &self.witness
+            && let Err(error) = witness.store(lsn)
+        {
+            // A witness that stays behind would vouch for a shorter log.
+            tracing::warn!(%error, "witness not written: the next start raises the epoch");
+            witness.remove();
+            self.witness = None;
+        }
+        self.since_snapshot += bytes.len() as u64;
+        if self.since_snapshot > self.compact_min.max(2 * self.snapshot_bytes)
+            && let Some(compactor) = &self.compactor
+            && let Err(TrySendError::Disconnected(())) = compactor.try_send(())
+        {
+            self.compactor = None;
+        }
+        Ok(())
+    }
+
+    /// Every byte of the log so far, and the names of its files, reach the disk.
+    fn sync_all(&self) -> io::Result<()> {
+        for kind in [FileKind::Snapshot, FileKind::Segment] {
+            for (_, path) in segment_file::list(&self.folder.current(), kind)? {
+                File::open(path)?.sync_all()?;
+            }
+        }
+        self.folder.sync();
+        Ok(())
+    }
+}
+
+impl Log {
+    /// A log that goes on at `last_lsn`.
+    pub fn new(log_id: u64, last_lsn: u64, sink: Option<Sink>, fsync: bool) -> Log {
+        Log {
+            queue: Mutex::new(Queue { lsn: last_lsn, ..Queue::default() }),
+            done: AtomicU64::new(0),
+            lsn: AtomicU64::new(last_lsn),
+            log_id: AtomicU64::new(log_id),
+            epoch: AtomicU32::new(0),
+            enabled: AtomicBool::new(sink.is_some()),
+            lost: AtomicBool::new(false),
+            fsync: fsync && sink.is_some(),
+            bytes: AtomicU64::new(sink.as_ref().map_or(0, |s| s.since_snapshot)),
+            frames: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            snapshots: AtomicU64::new(0),
+            snapshots_failed: AtomicU64::new(0),
+            writer: Mutex::new(Writer { sink, spare_bytes: Vec::new(), spare_deliveries: Vec::new(), closed: false }),
+        }
+    }
+
+    /// Each commit waits for the disk.
+    pub fn is_fsync(&self) -> bool {
+        self.fsync && self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Id of the log; another one once the log was lost.
+    pub fn log_id(&self) -> u64 {
+        self.log_id.load(Ordering::Acquire)
+    }
+
+    /// Epoch of the last record of one.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Last LSN that is in the file.
+    pub fn lsn(&self) -> u64 {
+        self.lsn.load(Ordering::Acquire)
+    }
+
+    /// Last LSN that was given to an operation. Meant for callers that hold the core's lock.
+    pub fn assigned_lsn(&self) -> u64 {
+        self.queue.lock().lsn
+    }
+
+    /// Says which epoch a replayed log is in.
+    pub fn set_epoch(&self, epoch: u16) {
+        self.epoch.store(u32::from(epoch), Ordering::Release);
+    }
+
+    /// Queues what an operation left behind. Called under the core's lock, so
+    /// that positions follow the order of the operations. Returns what to
+    /// [`Log::commit`], `None` when there is nothing.
+    pub fn enqueue(&self, effects: &mut Effects) -> Option<u64> {
+        if effects.is_empty() {
+            return None;
+        }
+        let mut queue = self.queue.lock();
+        queue.number += 1;
+        if !effects.records.is_empty() {
+            queue.lsn += 1;
+            let enabled = self.enabled.load(Ordering::Acquire);
+            let start = if enabled { frame::begin(&mut queue.bytes) } else { 0 };
+            for record in &effects.records {
+                if let Record::Epoch(epoch) = record {
+                    self.set_epoch(*epoch);
+                    queue.sync = true;
+                }
+                if enabled {
+                    frame::put_record(record, &mut queue.bytes);
+                }
+            }
+            if enabled {
+                let lsn = queue.lsn;
+                frame::finish(&mut queue.bytes, start, self.log_id(), lsn);
+            }
+            self.frames.fetch_add(1, Ordering::Relaxed);
+        }
+        queue.deliveries.extend(effects.pushes.drain(..).map(|(session, push)| Delivery::Push(session, push)));
+        queue.deliveries.extend(effects.woken.drain(..).map(|(ticket, slots)| Delivery::Wake(ticket, slots)));
+        effects.records.clear();
+        Some(queue.number)
+    }
+
+    /// Returns once everything up to `number` is in the log and delivered.
+    pub fn commit(&self, number: u64, deliver: impl Fn(Delivery)) -> Result<(), LogClosed> {
+        if self.done.load(Ordering::Acquire) >= number {
+            return Ok(());
+        }
+        let mut writer = self.writer.lock();
+        if self.done.load(Ordering::Acquire) >= number {
+            return Ok(());
+        }
+        if writer.closed {
+            return Err(LogClosed);
+        }
+        let Writer { sink, spare_bytes, spare_deliveries, closed } = &mut *writer;
+        let (number, lsn, epoch) = {
+            let mut queue = self.queue.lock();
+            std::mem::swap(&mut queue.bytes, spare_bytes);
+            std::mem::swap(&mut queue.deliveries, spare_deliveries);
+            (queue.number, queue.lsn, std::mem::take(&mut queue.sync))
+        };
+        if let Some(open) = sink
+            && !spare_bytes.is_empty()
+        {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            match open.append(spare_bytes, lsn, self.fsync, epoch) {
+                Ok(()) => self.bytes.store(open.since_snapshot, Ordering::Relaxed),
+                Err(error) => {
+                    self.lose(sink, &error).inspect_err(|_| *closed = true)?;
+                }
+            }
+        }
+        // Grows only: positions are stored in the order of the commits.
+        self.lsn.store(lsn, Ordering::Release);
+        for delivery in spare_deliveries.drain(..) {
+            deliver(delivery);
+        }
+        spare_bytes.clear();
+        if spare_bytes.capacity() > BUFFER_KEPT {
+            *spare_bytes = Vec::new();
+        }
+        if spare_deliveries.capacity() > 1024 {
+            *spare_deliveries = Vec::new();
+        }
+        self.done.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    /// Closes the current segment and starts the next. Returns the folder and
+    /// the last LSN of what is closed; `None` without a log.
+    pub(super) fn rotate(&self) -> Result<Option<(PathBuf, FileHeader)>, LogError> {
+        let mut writer = self.writer.lock();
+        let Some(sink) = &mut writer.sink else { return Ok(None) };
+        let last = self.lsn();
+        let header = FileHeader { kind: FileKind::Segment, log_id: sink.log_id, lsn: last + 1, boot_id: sink.boot_id };
+        let current = sink.folder.current();
+        let path = current.join(header.file_name());
+        // Nothing since the last rotation: the segment that is open starts right there.
+        if !path.exists() {
+            sink.file = segment_file::create(&path, &header).map_err(LogError::io("creating", path))?;
+        }
+        Ok(Some((current, FileHeader { kind: FileKind::Snapshot, lsn: last, ..header })))
+    }
+
+    /// Accounts for a snapshot of everything before the last rotation.
+    pub(super) fn compacted(&self, snapshot_bytes: u64) {
+        self.snapshots.fetch_add(1, Ordering::Relaxed);
+        let mut writer = self.writer.lock();
+        if let Some(sink) = &mut writer.sink {
+            sink.snapshot_bytes = snapshot_bytes;
+            sink.since_snapshot = sink.file.metadata().map_or(0, |data| data.len().saturating_sub(FILE_HEADER as u64));
+            self.bytes.store(sink.since_snapshot, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the log: no commit succeeds from here on, the lock is given back.
+    pub fn close(&self) {
+        let mut writer = self.writer.lock();
+        writer.closed = true;
+        if let Some(sink) = writer.sink.take()
+            && self.fsync
+            && let Err(error) = sink.file.sync_all()
+        {
+            tracing::error!(%error, "log not synced at the end");
+        }
+    }
+
+    /// Figures for the metrics.
+    pub fn stats(&self) -> LogStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LogStats {
+            enabled: self.enabled.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+            bytes: read(&self.bytes),
+            frames: read(&self.frames),
+            writes: read(&self.writes),
+            snapshots: read(&self.snapshots),
+            snapshots_failed: read(&self.snapshots_failed),
+        }
+    }
+
+    /// An append failed: what is in the file is no longer the truth. It is
+    /// renamed away before the next reply, and the master goes on without.
+    fn lose(&self, sink: &mut Option<Sink>, cause: &io::Error) -> Result<(), LogClosed> {
+        let Some(broken) = sink.take() else { return Ok(()) };
+        self.lost.store(true, Ordering::Relaxed);
+        match broken.folder.rename_away() {
+            Ok(path) => {
+                if let Some(witness) = &broken.witness {
+                    witness.remove();
+                }
+                // Under the queue's lock: a frame is encoded for one log or for none.
+                let mut queue = self.queue.lock();
+                queue.bytes = Vec::new();
+                self.enabled.store(false, Ordering::Release);
+                self.log_id.store(crate::random::number(), Ordering::Release);
+                self.bytes.store(0, Ordering::Relaxed);
+                tracing::error!(
+                    %cause, renamed_to = %path.unwrap_or_default().display(),
+                    "LOG LOST: an append failed. The master goes on WITHOUT A LOG: a restart will forget every object. \
+                     Free space and restart the master when it suits"
+                );
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%cause, %error, "an append to the log failed and the log cannot be renamed away; the master stops");
+                Err(LogClosed)
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A master: replays its log, serves, stops.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::linux::net::SocketAddrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+use mooncake_core::{Core, Record, SessionId};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinHandle;
+
+use crate::log::{Compactor, Folder, Log, LogError, Recovered, Sink, Witness, recover};
+use crate::process_watch::{self, Known, ProcessWatch};
+use crate::settings::{LogFolder, Settings, Wal};
+use crate::shared::{Identity, Shared};
+use crate::ticker::Ticker;
+use crate::{control, hello, http, random, summary};
+
+/// Connections that may wait while the log is replayed.
+const BACKLOG: u32 = 4096;
+
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// Why a master does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A port cannot be bound.
+    #[error("cannot listen on {address} for {what}: {source}; choose another port with --{flag}")]
+    Bind {
+        /// For what.
+        what: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// The flag with the port.
+        flag: &'static str,
+        /// What failed.
+        source: io::Error,
+    },
+    /// The log cannot be used.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// Something of the system failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// A master that serves. Stop it with [`Master::shutdown`].
+#[derive(Debug)]
+pub struct Master {
+    shared: Arc<Shared>,
+    rpc_address: SocketAddr,
+    metrics_address: SocketAddr,
+    tasks: Vec<JoinHandle<()>>,
+    ticker: Option<Ticker>,
+    compactor: Option<Compactor>,
+}
+
+/// Starts a master. It accepts connections from the first moment on, and
+/// answers them once its log is replayed.
+pub async fn serve(settings: Settings) -> Result<Master, StartError> {
+    for note in &settings.notes {
+        tracing::warn!("{note}");
+    }
+    ignore_file_size_signal()?;
+    let rpc = bind("the control server", "rpc_port", settings.rpc_address, settings.rpc_port)?;
+    let web = bind("metrics", "metrics_port", settings.metrics_address, settings.metrics_port)?;
+    let system = |what| move |source| StartError::System { what, source };
+    let rpc_address = rpc.local_addr().map_err(system("address of the control server"))?;
+    let metrics_address = web.local_addr().map_err(system("address of the metrics server"))?;
+    let instance = random::bytes();
+    let unix = if settings.unix_socket { bind_unix(rpc_address.port(), &instance) } else { None };
+    let boot_id = mooncake_memory::boot_id().unwrap_or_else(|error| {
+        tracing::warn!(%error, "no boot id: no client counts as being on this host");
+        random::bytes()
+    });
+    warn_when_open(&settings);
+
+    let identity = Identity {
+        instance,
+        boot_id,
+        unix_socket: unix.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
+        lookup_protect_ms: settings.core.lookup_protect_ms,
+        soft_pin_ttl_ms: settings.soft_pin_ttl_ms,
+        after_bulk_free: settings.after_bulk_free,
+    };
+    let reporting = settings.metric_reporting;
+    let started = tokio::task::spawn_blocking(move || start_core(&settings, identity)).await;
+    let (shared, compactor) = started.map_err(|e| StartError::System { what: "replay", source: e.into() })??;
+    judge_processes(&shared);
+
+    let ticker = Ticker::start(shared.clone()).map_err(system("starting the ticker"))?;
+    let strangers = Arc::new(AtomicUsize::new(0));
+    let mut tasks = vec![
+        tokio::spawn(control::accept_tcp(shared.clone(), rpc, strangers.clone())),
+        tokio::spawn(http::accept(shared.clone(), web)),
+    ];
+    if let Some((listener, _)) = unix {
+        tasks.push(tokio::spawn(control::accept_unix(shared.clone(), listener, strangers)));
+    }
+    tracing::info!("Master service started on port {}", rpc_address.port());
+    tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
+    if reporting {
+        tasks.push(tokio::spawn(report(shared.clone())));
+    }
+    Ok(Master { shared, rpc_address, metrics_address, tasks, ticker: Some(ticker), compactor })
+}
+
+impl Master {
+    /// Where the control server listens.
+    pub fn rpc_address(&self) -> SocketAddr {
+        self.rpc_address
+    }
+
+    /// Where the HTTP server listens.
+    pub fn metrics_address(&self) -> SocketAddr {
+        self.metrics_address
+    }
+
+    /// Returns when the master cannot go on: its log broke and could not be renamed away.
+    pub async fn failed(&self) {
+        self.shared.failed.notified().await;
+    }
+
+    /// Stops serving, ends every connection and closes the log.
+    pub async fn shutdown(mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        // First the log: what is under way from here on is not answered, and a restart knows nothing of it.
+        self.shared.log.close();
+        self.shared.connections.end_all();
+        let threads = (self.ticker.take(), self.compactor.take());
+        if tokio::task::spawn_blocking(move || drop(threads)).await.is_err() {
+            tracing::error!("a background thread panicked");
+        }
+        for task in self.tasks.drain(..) {
+            // Aborted: ends as cancelled.
+            let _ = task.await;
+        }
+        for _ in 0..100 {
+            if self.shared.connections.len() == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Opens the log, replays it, decides on the epoch, and begins.
+fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, Option<Compactor>), StartError> {
+    let mut core = Core::new(settings.core.clone());
+    let mut sessions = BTreeSet::new();
+    let opened = open_log(settings, &identity.boot_id, &mut |record| {
+        match &record {
+            Record::SessionOpened { session, .. } => _ = sessions.insert(*session),
+            Record::SessionOver(session) => _ = sessions.remove(session),
+            _ => {}
+        }
+        core.replay(record).map_err(|error| error.to_string())
+    })?;
+    let mut wanted = None;
+    let (log, raised) = match opened {
+        Some(Opened { mut sink, found, fresh, vouched }) => {
+            let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+            sink.compact_with(&found, settings.compact_min, sender);
+            wanted = Some(receiver);
+            let raised = (!fresh && !vouched).then(|| core.epoch().saturating_add(1));
+            (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), raised)
+        }
+        None => (Log::new(random::number(), 0, None, false), None),
+    };
+    if let Some(epoch) = raised {
+        tracing::warn!(epoch, "nothing vouches that this log is whole: the epoch is raised");
+    }
+    let log = Arc::new(log);
+    log.set_epoch(core.epoch());
+    let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;
+    let shared = Arc::new(Shared::new(core, log.clone(), identity, processes));
+    shared
+        .apply(|core, now, effects| core.begin(now, raised, effects))
+        .map_err(|e| StartError::System { what: "writing to the log", source: io::Error::other(e) })?;
+    log.set_epoch(shared.read(|core, _| core.epoch()));
+    *shared.replayed.lock() = sessions.into_iter().collect();
+    let compactor = match wanted {
+        Some(wanted) => Some(
+            Compactor::start(log, wanted, settings.core.clone(), settings.after_bulk_free)
+                .map_err(|source| StartError::System { what: "starting the compactor", source })?,
+        ),
+        None => None,
+    };
+    Ok((shared, compactor))
+}
+
+struct Opened {
+    sink: Sink,
+    found: Recovered,
+    /// There was no log.
+    fresh: bool,
+    /// The witness says that nothing is missing.
+    vouched: bool,
+}
+
+fn open_log(
+    settings: &Settings,
+    boot_id: &[u8; 16],
+    apply: &mut dyn FnMut(Record) -> Result<(), String>,
+) -> Result<Option<Opened>, StartError> {
+    let path = match &settings.log_folder {
+        LogFolder::Given(path) | LogFolder::Default(path) => path,
+        LogFolder::None => {
+            if settings.wal != Wal::Off {
+                tracing::warn!("no log: with any port and without --wal_dir a restart forgets every object");
+            }
+            return Ok(None);
+        }
+    };
+    if settings.wal == Wal::Off {
+        rename_old_log_away(path)?;
+        return Ok(None);
+    }
+    let folder = match Folder::open(path) {
+        Ok(folder) => folder,
+        // Nobody asked for this very place, and no old log can be in it: a cache without a log is better than none.
+        Err(LogError::Folder { source, .. })
+            if matches!(settings.log_folder, LogFolder::Default(_)) && !path.join("current").exists() =>
+        {
+            tracing::error!(
+                path = %path.display(), error = %source,
+                "NO LOG: the state folder cannot be made, so a restart will forget every object. \
+                 Give a writable folder with --wal_dir, or say --wal=off"
+            );
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let began = Instant::now();
+    let found = recover(&folder.current(), boot_id, apply)?;
+    let fresh = found.is_none();
+    let found = found.unwrap_or_else(|| Recovered { log_id: random::number(), ..Recovered::default() });
+    let known = Witness::read(&settings.witness_folder, found.log_id);
+    let vouched = known.is_some_and(|lsn| found.last_lsn >= lsn);
+    let witness = Witness::open(&settings.witness_folder, found.log_id)
+        .inspect_err(|error| tracing::warn!(%error, "no witness: the next start raises the epoch"))
+        .ok();
+    if !fresh {
+        tracing::info!(
+            path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
+            "log replayed"
+        );
+    }
+    let sink = Sink::open(folder, found.log_id, found.last_lsn, *boot_id, witness)?;
+    Ok(Some(Opened { sink, found, fresh, vouched }))
+}
+
+fn rename_old_log_away(path: &Path) -> Result<(), StartError> {
+    if !path.join("current").exists() {
+        return Ok(());
+    }
+    if let Some(away) = Folder::open(path)?.rename_away()? {
+        tracing::warn!(renamed_to = %away.display(), "this run has no log: the old one is renamed away and will not be read again");
+    }
+    Ok(())
+}
+
+/// Clients that the log names: those gone while the master was away are over
+/// at once, the others are watched.
+fn judge_processes(shared: &Arc<Shared>) {
+    let sessions: Vec<SessionId> = std::mem::take(&mut *shared.replayed.lock());
+    for session in sessions {
+        let Some(identity) = shared.read(|core, _| hello::process_of(core, session)) else { continue };
+        match process_watch::find(&identity) {
+            Known::Runs(pidfd) => _ = shared.processes.watch_pidfd(session, pidfd),
+            Known::Gone => {
+                tracing::info!(session = session.0, "client process ended while the master was away");
+                // A log that closed by now says so to the next one who needs it.
+                let _ = shared.apply(|core, now, effects| core.process_gone(now, session, effects));
+            }
+            Known::Unknown => {}
+        }
+    }
+}
+
+async fn report(shared: Arc<Shared>) {
+    let mut previous = summary::Previous::start(&shared);
+    loop {
+        tokio::time::sleep(REPORT_EVERY).await;
+        tracing::info!("Master Metrics: {}", summary::line(&shared, &previous));
+        previous = summary::Previous::start(&shared);
+    }
+}
+
+fn bind(what: &'static str, flag: &'static str, ip: IpAddr, port: u16) -> Result<TcpListener, StartError> {
+    let address = SocketAddr::new(ip, port);
+    let open = || {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() && ip.is_unspecified() {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG as i32)?;
+        TcpListener::from_std(socket.into())
+    };
+    open().map_err(|source| StartError::Bind { what, address, flag, source })
+}
+
+/// The Unix socket is a shortcut: without it clients of this host use TCP.
+fn bind_unix(port: u16, instance: &[u8; 16]) -> Option<(UnixListener, String)> {
+    let suffix: String = instance[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("mooncake-master-{port}-{suffix}");
+    let open = || {
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(&name)?;
+        let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
+    };
+    match open() {
+        Ok(listener) => Some((listener, name)),
+        Err(error) => {
+            tracing::warn!(%error, "no Unix socket; clients of this host use TCP");
+            None
+        }
+    }
+}
+
+fn warn_when_open(settings: &Settings) {
+    for (what, address) in [("rpc_address", settings.rpc_address), ("metrics_host", settings.metrics_address)] {
+        if !address.is_loopback() {
+            tracing::warn!(
+                "NO AUTHENTICATION: --{what}={address} lets everybody who reaches this port read, replace and remove \
+                 the pool's objects. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
+            );
+        }
+    }
+}
+
+/// A log that meets a file-size limit is to fail its append, not to kill the process.
+fn ignore_file_size_signal() -> Result<(), StartError> {
+    let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    match tokio::signal::unix::signal(kind) {
+        // The handler stays when the stream goes.
+        Ok(_) => Ok(()),
+        Err(source) => Err(StartError::System { what: "handling SIGXFSZ", source }),
+    }
+}

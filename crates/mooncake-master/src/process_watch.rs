@@ -1,0 +1,104 @@
+//! Proof that a client's process is gone: its pidfd, for clients of this host.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use mooncake_core::SessionId;
+use mooncake_wire::message::ProcessIdentity;
+use parking_lot::Mutex;
+use rustix::event::{Timespec, epoll};
+
+use crate::hello::Via;
+
+/// What is known about a process that a log names.
+pub enum Known {
+    /// It runs; this tells when it ends.
+    Runs(OwnedFd),
+    /// It is gone.
+    Gone,
+    /// It cannot be judged from here: another host or pid namespace.
+    Unknown,
+}
+
+/// Looks for a process by its identity.
+pub fn find(identity: &ProcessIdentity) -> Known {
+    let Ok(boot_id) = identity.boot_id[..].try_into() else { return Known::Unknown };
+    let identity = mooncake_memory::ProcessIdentity {
+        boot_id,
+        pid: identity.pid,
+        start_time: identity.start_time,
+        pid_namespace: identity.pid_namespace,
+    };
+    match identity.pidfd() {
+        Ok(Some(pidfd)) => Known::Runs(pidfd),
+        Ok(None) => Known::Gone,
+        Err(_) => Known::Unknown,
+    }
+}
+
+/// The watched processes: one epoll of their pidfds.
+#[derive(Debug)]
+pub struct ProcessWatch {
+    epoll: OwnedFd,
+    /// Closing a pidfd ends its watch.
+    pidfds: Mutex<HashMap<SessionId, OwnedFd>>,
+}
+
+impl ProcessWatch {
+    /// Watches nobody yet.
+    pub fn new() -> io::Result<ProcessWatch> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(ProcessWatch { epoll, pidfds: Mutex::default() })
+    }
+
+    /// Watches a session's process. Returns whether it can.
+    ///
+    /// A pidfd that came with the Unix socket is the process that connected,
+    /// free of any doubt; else the identity must be of this host and pid namespace.
+    pub fn watch(&self, session: SessionId, identity: &ProcessIdentity, via: Via) -> bool {
+        match (via, find(identity)) {
+            (Via::Unix(Some(pidfd)), _) | (_, Known::Runs(pidfd)) => self.watch_pidfd(session, pidfd),
+            _ => false,
+        }
+    }
+
+    /// Watches a process by its pidfd: when it ends, its session is over.
+    pub fn watch_pidfd(&self, session: SessionId, pidfd: OwnedFd) -> bool {
+        // Once is enough: a process ends once.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        if let Err(error) = epoll::add(&self.epoll, &pidfd, epoll::EventData::new_u64(session.0), flags) {
+            tracing::warn!(session = session.0, %error, "a client's process cannot be watched");
+            return false;
+        }
+        self.pidfds.lock().insert(session, pidfd);
+        true
+    }
+
+    /// Waits for processes to end, at most that long; returns their sessions.
+    pub fn wait(&self, at_most: Duration) -> Vec<SessionId> {
+        let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+        let mut events = Vec::with_capacity(64);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Vec::new(),
+            Err(error) => {
+                tracing::error!(%error, "waiting for processes failed");
+                std::thread::sleep(at_most);
+                return Vec::new();
+            }
+        }
+        let ended: Vec<SessionId> = events.iter().map(|event| SessionId(event.data.u64())).collect();
+        let mut pidfds = self.pidfds.lock();
+        for session in &ended {
+            pidfds.remove(session);
+        }
+        ended
+    }
+
+    /// Ends the watch of sessions that are over.
+    pub fn forget(&self, over: impl Fn(SessionId) -> bool) {
+        self.pidfds.lock().retain(|session, _| !over(*session));
+    }
+}

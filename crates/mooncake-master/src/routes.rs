@@ -1,0 +1,169 @@
+//! Where deliveries go: anchors by session, parked requests by ticket.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mooncake_core::{Push, PutSlot, SessionId, Ticket};
+use mooncake_wire::encode_frame;
+use mooncake_wire::message::AnchorDown;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use crate::convert;
+use crate::log::Delivery;
+
+/// An anchor that leaves more than this unread is closed.
+const ANCHOR_QUEUE_MAX: usize = 8 << 20;
+
+/// Live anchors and parked requests.
+#[derive(Debug, Default)]
+pub struct Routes {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    anchors: HashMap<SessionId, Arc<AnchorQueue>>,
+    parked: HashMap<Ticket, oneshot::Sender<Vec<PutSlot>>>,
+}
+
+impl Routes {
+    /// Makes a connection the anchor of a session; one that was there is closed.
+    pub fn set_anchor(&self, session: SessionId, queue: &Arc<AnchorQueue>) {
+        if let Some(older) = self.tables.lock().anchors.insert(session, queue.clone()) {
+            older.close();
+        }
+    }
+
+    /// Ends an anchor; false when another connection has taken its place.
+    pub fn end_anchor(&self, session: SessionId, queue: &Arc<AnchorQueue>) -> bool {
+        let anchors = &mut self.tables.lock().anchors;
+        let own = anchors.get(&session).is_some_and(|current| Arc::ptr_eq(current, queue));
+        if own {
+            anchors.remove(&session);
+        }
+        own
+    }
+
+    /// The session's anchor connection, if it has one now.
+    pub fn anchor(&self, session: SessionId) -> Option<Arc<AnchorQueue>> {
+        self.tables.lock().anchors.get(&session).cloned()
+    }
+
+    /// Number of anchors.
+    pub fn anchors(&self) -> usize {
+        self.tables.lock().anchors.len()
+    }
+
+    /// Says who waits for a ticket.
+    pub fn park(&self, ticket: Ticket) -> oneshot::Receiver<Vec<PutSlot>> {
+        let (sender, receiver) = oneshot::channel();
+        self.tables.lock().parked.insert(ticket, sender);
+        receiver
+    }
+
+    /// Nobody waits any more.
+    pub fn unpark(&self, ticket: Ticket) {
+        self.tables.lock().parked.remove(&ticket);
+    }
+
+    /// Sends one thing where it belongs. A session without an anchor misses
+    /// it: what matters is sent again when it comes back.
+    pub fn deliver(&self, delivery: Delivery) {
+        match delivery {
+            Delivery::Push(session, push) => {
+                let queue = self.anchor(session);
+                if let Some(queue) = queue {
+                    let over = matches!(push, Push::SessionOver(_));
+                    queue.push(&convert::push(push));
+                    if over {
+                        queue.finish();
+                    }
+                }
+            }
+            Delivery::Wake(ticket, slots) => {
+                let waiting = self.tables.lock().parked.remove(&ticket);
+                if let Some(waiting) = waiting {
+                    // The connection may have closed this instant; its guard cancels the ticket.
+                    let _ = waiting.send(slots);
+                }
+            }
+        }
+    }
+}
+
+/// Messages on their way to one anchor, encoded.
+#[derive(Debug, Default)]
+pub struct AnchorQueue {
+    state: Mutex<QueueState>,
+    ready: Notify,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    bytes: Vec<u8>,
+    /// Send what is there, then close.
+    finished: bool,
+    /// Close now.
+    closed: bool,
+    /// A peer has said that this anchor's process is gone.
+    reported_gone: bool,
+}
+
+impl AnchorQueue {
+    /// Adds a message; an anchor that does not drain is closed.
+    pub fn push(&self, message: &AnchorDown) {
+        let mut state = self.state.lock();
+        if state.closed || state.finished {
+            return;
+        }
+        encode_frame(message, &mut state.bytes);
+        if state.bytes.len() > ANCHOR_QUEUE_MAX {
+            state.closed = true;
+            state.bytes = Vec::new();
+        }
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// Closes the connection at once.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.ready.notify_one();
+    }
+
+    /// Closes the connection when everything is sent.
+    pub fn finish(&self) {
+        self.state.lock().finished = true;
+        self.ready.notify_one();
+    }
+
+    /// What is to be sent next; `None` when the connection is to close.
+    pub async fn next(&self) -> Option<Vec<u8>> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.closed {
+                    return None;
+                }
+                if !state.bytes.is_empty() {
+                    return Some(std::mem::take(&mut state.bytes));
+                }
+                if state.finished {
+                    return None;
+                }
+            }
+            self.ready.notified().await;
+        }
+    }
+
+    /// Remembers a peer's report for the moment the connection ends.
+    pub fn report_gone(&self) {
+        self.state.lock().reported_gone = true;
+    }
+
+    /// Whether a peer has reported the process gone.
+    pub fn was_reported_gone(&self) -> bool {
+        self.state.lock().reported_gone
+    }
+}

@@ -1,0 +1,402 @@
+//! Settings of a master, and how flags and environment make them.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use mooncake_core::{Config, PlacementStrategy};
+
+use crate::flags::Given;
+
+/// Longest time that a flag may name.
+const DURATION_MAX_MS: u64 = 366 * 24 * 3_600_000;
+
+/// What the log does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wal {
+    /// No log: a restart forgets every object.
+    Off,
+    /// Survives the master's end, not the host's.
+    #[default]
+    On,
+    /// Waits for the disk before each reply.
+    Fsync,
+}
+
+/// Everything that a master is told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Address of the control server.
+    pub rpc_address: IpAddr,
+    /// Its port, 0 = any.
+    pub rpc_port: u16,
+    /// Also listen on an abstract Unix socket.
+    pub unix_socket: bool,
+    /// Address of the HTTP server.
+    pub metrics_address: IpAddr,
+    /// Its port, 0 = any.
+    pub metrics_port: u16,
+    /// Log a summary line every 10 s.
+    pub metric_reporting: bool,
+    /// Times and shares of the core.
+    pub core: Config,
+    /// Lifetime of a soft pin whose request names none ([`Settings::DEFAULT_SOFT_PIN`]).
+    pub soft_pin_ttl_ms: u64,
+    /// Name of the pool.
+    pub cluster_id: String,
+    /// What the log does.
+    pub wal: Wal,
+    /// Folder of the log.
+    pub log_folder: LogFolder,
+    /// A log smaller than this, bytes, is not compacted.
+    pub compact_min: u64,
+    /// Folder of the witness.
+    pub witness_folder: PathBuf,
+    /// Called after many objects were freed, so that an allocator can give memory back.
+    pub after_bulk_free: Option<fn()>,
+    /// What is logged.
+    pub verbosity: Verbosity,
+    /// Lines to say at start.
+    pub notes: Vec<String>,
+}
+
+/// Least severe messages that are logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Verbosity {
+    /// Errors only.
+    Error,
+    /// And warnings.
+    Warning,
+    /// And what a person wants to know.
+    #[default]
+    Info,
+    /// And what a developer wants to know.
+    Debug,
+}
+
+/// Where the log lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogFolder {
+    /// Right here, as the user said.
+    Given(PathBuf),
+    /// Nobody said: here, unless this place cannot be made.
+    Default(PathBuf),
+    /// Nowhere.
+    None,
+}
+
+/// What is wrong with the settings.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A flag's value makes no sense.
+    #[error("flag --{flag}={value}: {reason}")]
+    Flag {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Default for Settings {
+    /// A master on loopback, any port, without a log.
+    fn default() -> Settings {
+        Settings {
+            rpc_address: IpAddr::from([127, 0, 0, 1]),
+            rpc_port: 0,
+            unix_socket: true,
+            metrics_address: IpAddr::from([127, 0, 0, 1]),
+            metrics_port: 0,
+            metric_reporting: true,
+            core: Config::default(),
+            soft_pin_ttl_ms: 30 * 60 * 1000,
+            cluster_id: "mooncake_cluster".to_owned(),
+            wal: Wal::Off,
+            log_folder: LogFolder::None,
+            compact_min: 64 << 20,
+            witness_folder: PathBuf::from("/dev/shm"),
+            after_bulk_free: None,
+            verbosity: Verbosity::Info,
+            notes: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// A soft pin of this length means the master's default.
+    pub const DEFAULT_SOFT_PIN: u64 = u64::MAX;
+
+    /// Settings of a command line. `env` reads the environment.
+    pub fn from_flags(given: &Given, env: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
+        let mut settings = Settings { notes: given.notes.clone(), ..Settings::default() };
+        // The reference's rule: 0 means "see --port"; an explicit --rpc_port=0 alone asks for any port.
+        settings.rpc_port = match (given.number::<u16>("rpc_port"), given.number::<u16>("port")) {
+            (Some(port), None) => port,
+            (Some(port), Some(_)) if port != 0 => port,
+            (_, Some(port)) => port,
+            (None, None) => 50_051,
+        };
+        settings.rpc_address = match given.text("rpc_interface").filter(|name| !name.is_empty()) {
+            Some(name) => interface_address(name)?,
+            None => address("rpc_address", given.text("rpc_address").unwrap_or("0.0.0.0"))?,
+        };
+        settings.metrics_port = given.number("metrics_port").unwrap_or(9003);
+        settings.metrics_address = address("metrics_host", given.text("metrics_host").unwrap_or("0.0.0.0"))?;
+        settings.metric_reporting = given.boolean("enable_metric_reporting");
+        settings.verbosity = match (given.number::<i32>("v"), given.number::<i32>("minloglevel")) {
+            (Some(v), _) if v > 0 => Verbosity::Debug,
+            (_, Some(2..)) => Verbosity::Error,
+            (_, Some(1)) => Verbosity::Warning,
+            _ => Verbosity::Info,
+        };
+        settings.objects(given)?;
+        settings.log(given, env)?;
+        Ok(settings)
+    }
+
+    fn objects(&mut self, given: &Given) -> Result<(), SettingsError> {
+        for flag in ["default_kv_lease_ttl", "max_kv_soft_pin_ttl", "default_kv_soft_pin_ttl"] {
+            if let Some(ms) = given.milliseconds(flag).filter(|ms| *ms > DURATION_MAX_MS) {
+                return Err(bad(flag, format!("{ms}ms"), "at most one year"));
+            }
+        }
+        if let Some(ms) = given.milliseconds("default_kv_lease_ttl") {
+            self.core.lookup_protect_ms = ms;
+        }
+        if let Some(seconds) = given.number::<u64>("put_start_discard_timeout_sec") {
+            if seconds == 0 || seconds > 86_400 {
+                return Err(bad("put_start_discard_timeout_sec", seconds, "1 to 86400 seconds"));
+            }
+            self.core.reservation_ms = seconds * 1000;
+        }
+        if let Some(ms) = given.milliseconds("max_kv_soft_pin_ttl") {
+            self.core.soft_pin_ttl_max_ms = ms;
+        }
+        if let Some(ms) = given.milliseconds("default_kv_soft_pin_ttl") {
+            if ms > self.core.soft_pin_ttl_max_ms {
+                let reason = format!("longer than --max_kv_soft_pin_ttl, {} ms", self.core.soft_pin_ttl_max_ms);
+                return Err(bad("default_kv_soft_pin_ttl", format!("{ms}ms"), reason));
+            }
+            self.soft_pin_ttl_ms = ms;
+        }
+        self.soft_pin_ttl_ms = self.soft_pin_ttl_ms.min(self.core.soft_pin_ttl_max_ms);
+        self.core.evict_soft_pinned = given.boolean("allow_evict_soft_pinned_objects");
+        if let Some(ratio) = given.number("eviction_high_watermark_ratio") {
+            self.core.high_watermark = ratio;
+        }
+        if let Some(ratio) = given.number("eviction_ratio") {
+            self.core.eviction_share = ratio;
+            self.notes.push(format!(
+                "flag --eviction_ratio={ratio} is a share of the capacity in bytes, and counts once \
+                 --eviction_high_watermark_ratio is below 1"
+            ));
+        }
+        self.core.placement = match given.text("allocation_strategy").unwrap_or("random") {
+            "random" => PlacementStrategy::Random,
+            "free_ratio_first" => PlacementStrategy::FreeRatioFirst,
+            "local_first" => PlacementStrategy::LocalFirst,
+            other @ ("cxl" | "ssd_free_ratio_first") => {
+                return Err(bad("allocation_strategy", other, "this master has neither CXL memory nor an SSD tier"));
+            }
+            other => {
+                self.notes.push(format!("flag --allocation_strategy={other} is unknown; random is used"));
+                PlacementStrategy::Random
+            }
+        };
+        if let Some(other) = given.text("memory_allocator").filter(|name| !matches!(*name, "offset" | "cachelib")) {
+            return Err(bad("memory_allocator", other, "offset or cachelib (both mean the same here)"));
+        }
+        Ok(())
+    }
+
+    fn log(&mut self, given: &Given, env: impl Fn(&str) -> Option<String>) -> Result<(), SettingsError> {
+        self.cluster_id = given.text("cluster_id").unwrap_or("mooncake_cluster").to_owned();
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !(1..=128).contains(&self.cluster_id.len()) || !self.cluster_id.chars().all(legal) {
+            return Err(bad("cluster_id", &self.cluster_id, "1 to 128 of A-Z a-z 0-9 . _ -"));
+        }
+        self.wal = match given.text("wal").unwrap_or("on").to_ascii_lowercase().as_str() {
+            "on" | "true" | "1" => Wal::On,
+            "off" | "false" | "0" => Wal::Off,
+            "fsync" => Wal::Fsync,
+            other => return Err(bad("wal", other, "on, off or fsync")),
+        };
+        let own = given.text("wal_dir").filter(|dir| !dir.is_empty());
+        self.log_folder = match own {
+            Some(folder) => LogFolder::Given(PathBuf::from(folder)),
+            // Any port: the next start would get another, and another folder.
+            None if self.rpc_port == 0 => LogFolder::None,
+            None => match state_folder(env) {
+                Some(folder) => LogFolder::Default(folder.join(format!("{}-{}", self.cluster_id, self.rpc_port))),
+                None => LogFolder::None,
+            },
+        };
+        Ok(())
+    }
+}
+
+/// `--flag` with an IP address, with or without brackets, or a name.
+fn address(flag: &'static str, text: &str) -> Result<IpAddr, SettingsError> {
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    if let Ok(ip) = bare.parse() {
+        return Ok(ip);
+    }
+    let resolved: Vec<IpAddr> = match (bare, 0).to_socket_addrs() {
+        Ok(all) => all.map(|a: SocketAddr| a.ip()).collect(),
+        Err(error) => return Err(bad(flag, text, format!("neither an IP address nor a name that resolves: {error}"))),
+    };
+    let first = resolved.iter().find(|ip| ip.is_ipv4()).or(resolved.first());
+    first.copied().ok_or_else(|| bad(flag, text, "the name resolves to no address"))
+}
+
+fn interface_address(name: &str) -> Result<IpAddr, SettingsError> {
+    let all = nix::ifaddrs::getifaddrs().map_err(|error| bad("rpc_interface", name, error.to_string()))?;
+    let mut names = Vec::new();
+    for interface in all {
+        if interface.interface_name == name
+            && let Some(v4) = interface.address.as_ref().and_then(|address| address.as_sockaddr_in())
+        {
+            return Ok(IpAddr::V4(v4.ip()));
+        }
+        if !names.contains(&interface.interface_name) {
+            names.push(interface.interface_name);
+        }
+    }
+    Err(bad("rpc_interface", name, format!("no such interface with an IPv4 address; there are {}", names.join(", "))))
+}
+
+/// Where state belongs on this machine.
+fn state_folder(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(folder) = set("MOONCAKE_STATE_DIR") {
+        return Some(folder);
+    }
+    if let Some(folder) = set("XDG_STATE_HOME") {
+        return Some(folder.join("mooncake"));
+    }
+    let system = PathBuf::from("/var/lib");
+    if rustix::process::geteuid().is_root() && rustix::fs::access(&system, rustix::fs::Access::WRITE_OK).is_ok() {
+        return Some(system.join("mooncake"));
+    }
+    set("HOME").map(|home| home.join(".local/state/mooncake"))
+}
+
+fn bad(flag: &'static str, value: impl ToString, reason: impl Into<String>) -> SettingsError {
+    SettingsError::Flag { flag, value: value.to_string(), reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::{self, CommandLine};
+
+    fn run(args: &[&str]) -> Result<Settings, String> {
+        let parsed = flags::parse(args.iter().map(|a| (*a).to_owned())).map_err(|e| e.to_string())?;
+        let CommandLine::Run(given) = parsed else { panic!("printed") };
+        let env = |name: &str| (name == "MOONCAKE_STATE_DIR").then(|| "/state".to_owned());
+        Settings::from_flags(&given, env).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn ports_follow_the_older_name_unless_the_newer_is_given() {
+        assert_eq!(run(&[]).unwrap().rpc_port, 50_051);
+        assert_eq!(run(&["--port=7"]).unwrap().rpc_port, 7);
+        assert_eq!(run(&["--port=7", "--rpc_port=8"]).unwrap().rpc_port, 8);
+        assert_eq!(run(&["--port=7", "--rpc_port=0"]).unwrap().rpc_port, 7);
+        assert_eq!(run(&["--rpc_port=0"]).unwrap().rpc_port, 0);
+    }
+
+    #[test]
+    fn reference_defaults_count_only_when_given() {
+        let plain = run(&[]).unwrap();
+        assert_eq!((plain.core.lookup_protect_ms, plain.core.reservation_ms), (2_000, 30_000));
+        assert_eq!(plain.core.high_watermark, 1.0);
+        let given = run(&[
+            "--default_kv_lease_ttl=5s",
+            "--put_start_discard_timeout_sec=3",
+            "--eviction_high_watermark_ratio",
+            "0.9",
+            "--eviction_ratio=0.1",
+            "--client_ttl=60",
+            "--put_start_release_timeout_sec=700",
+            "--default_kv_soft_pin_ttl=1m",
+        ])
+        .unwrap();
+        assert_eq!((given.core.lookup_protect_ms, given.core.reservation_ms), (5_000, 3_000));
+        assert_eq!((given.core.high_watermark, given.core.eviction_share), (0.9, 0.1));
+        assert_eq!(given.soft_pin_ttl_ms, 60_000);
+        assert_eq!((given.core.away_ms, given.core.retention_ms), (2_000, 600_000));
+        for flag in ["client_ttl", "put_start_release_timeout_sec", "eviction_ratio"] {
+            assert_eq!(given.notes.iter().filter(|note| note.contains(flag)).count(), 1, "{flag}: {:?}", given.notes);
+        }
+    }
+
+    #[test]
+    fn the_log_lies_in_a_folder_of_cluster_and_port() {
+        let folder = |args: &[&str]| run(args).unwrap().log_folder;
+        assert_eq!(folder(&[]), LogFolder::Default("/state/mooncake_cluster-50051".into()));
+        assert_eq!(folder(&["--cluster_id=a", "--rpc_port=5"]), LogFolder::Default("/state/a-5".into()));
+        assert_eq!(folder(&["--rpc_port=0"]), LogFolder::None);
+        assert_eq!(folder(&["--rpc_port=0", "--wal_dir=/x"]), LogFolder::Given("/x".into()));
+    }
+
+    #[test]
+    fn addresses_may_be_bracketed() {
+        let addresses = |args: &[&str]| {
+            let settings = run(args).unwrap();
+            (settings.rpc_address.to_string(), settings.metrics_address.to_string())
+        };
+        assert_eq!(addresses(&["--rpc_address=[::1]"]).0, "::1");
+        assert_eq!(addresses(&["--rpc_address=::1", "--metrics_host", "127.0.0.2"]).1, "127.0.0.2");
+        assert_eq!(addresses(&[]), ("0.0.0.0".to_owned(), "0.0.0.0".to_owned()));
+        assert_eq!(addresses(&["--rpc_interface=lo"]).0, "127.0.0.1");
+    }
+
+    #[test]
+    fn bad_values_are_fatal_and_named() {
+        for bad in [
+            "--rpc_port=65536",
+            "--metrics_port=-1",
+            "--eviction_ratio=1.5",
+            "--eviction_high_watermark_ratio=nan",
+            "--cluster_id=a/b",
+            "--cluster_id=",
+            "--wal=perhaps",
+            "--allocation_strategy=cxl",
+            "--memory_allocator=buddy",
+            "--default_kv_lease_ttl=soon",
+            "--default_kv_lease_ttl=99999999999999h",
+            "--default_kv_soft_pin_ttl=48h",
+            "--put_start_discard_timeout_sec=0",
+            "--rpc_interface=none0",
+            "--enable_metric_reporting=perhaps",
+        ] {
+            let error = run(&[bad]).unwrap_err();
+            let name = bad.trim_start_matches('-').split('=').next().unwrap();
+            assert!(error.contains(name), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn command_lines_in_use_are_accepted() {
+        let settings = run(&[
+            "--rpc_address=127.0.0.1",
+            "--rpc_port=50051",
+            "--metrics_host=127.0.0.1",
+            "--metrics_port=9003",
+            "--logtostderr=true",
+            "--max_threads",
+            "4",
+            "-v=1",
+            "--eviction_high_watermark_ratio=0.95",
+            "--noenable_ha",
+            "--enable_offload=false",
+            "--root_fs_dir=",
+            "--allocation_strategy=best",
+        ])
+        .unwrap();
+        assert_eq!(settings.verbosity, Verbosity::Debug);
+    }
+}

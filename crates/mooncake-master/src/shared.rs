@@ -1,0 +1,229 @@
+//! What every task of the master shares: the core behind its mutex, the log,
+//! the routes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use mooncake_core::{Core, Effects, SessionId, Time};
+use mooncake_wire::message::LogPosition;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::log::{Log, LogClosed};
+use crate::metrics::Metrics;
+use crate::peer_log::PeerLog;
+use crate::process_watch::ProcessWatch;
+use crate::routes::Routes;
+
+/// Shared by all connections and background work.
+#[derive(Debug)]
+pub struct Shared {
+    state: Mutex<State>,
+    /// The log.
+    pub log: Arc<Log>,
+    /// Anchors and parked requests.
+    pub routes: Routes,
+    /// Counters of the shell.
+    pub metrics: Metrics,
+    /// Lines about misbehaving peers.
+    pub peers: PeerLog,
+    /// What a hello is told.
+    pub identity: Identity,
+    /// Every connection with a hello behind it.
+    pub connections: Connections,
+    /// Watches of client processes.
+    pub processes: ProcessWatch,
+    /// Sessions that the log named at start, to be judged by their processes.
+    pub replayed: Mutex<Vec<SessionId>>,
+    /// Rung when the master cannot go on.
+    pub failed: Notify,
+    started: Instant,
+}
+
+/// Who this master is and what it grants.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Random per process.
+    pub instance: [u8; 16],
+    /// Of this host.
+    pub boot_id: [u8; 16],
+    /// Abstract name of the Unix socket, empty without one.
+    pub unix_socket: String,
+    /// Protection of looked-up objects.
+    pub lookup_protect_ms: u64,
+    /// Lifetime of a soft pin whose request names none.
+    pub soft_pin_ttl_ms: u64,
+    /// Called after many objects were freed.
+    pub after_bulk_free: Option<fn()>,
+}
+
+struct State {
+    core: Core,
+    effects: Effects,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Shares a core that has replayed its log but not begun.
+    pub fn new(core: Core, log: Arc<Log>, identity: Identity, processes: ProcessWatch) -> Shared {
+        Shared {
+            state: Mutex::new(State { core, effects: Effects::default() }),
+            log,
+            routes: Routes::default(),
+            metrics: Metrics::default(),
+            peers: PeerLog::default(),
+            identity,
+            connections: Connections::default(),
+            processes,
+            replayed: Mutex::new(Vec::new()),
+            failed: Notify::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Asks the core something that changes nothing durable.
+    pub fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
+        let mut state = self.state.lock();
+        let now = self.now();
+        ask(&mut state.core, now)
+    }
+
+    /// Runs one operation, and returns when what it did is logged and delivered.
+    pub fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, LogClosed> {
+        let (result, number) = self.run(operation);
+        if let Some(number) = number {
+            self.commit(number)?;
+        }
+        Ok(result)
+    }
+
+    /// [`Shared::apply`] for tasks: where a commit waits for the disk, it does so on another thread.
+    pub async fn apply_async<R>(
+        self: &Arc<Self>,
+        operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
+    ) -> Result<R, LogClosed> {
+        let (result, number) = self.run(operation);
+        if let Some(number) = number {
+            if self.log.is_fsync() {
+                let shared = self.clone();
+                tokio::task::spawn_blocking(move || shared.commit(number)).await.map_err(|_| LogClosed)??;
+            } else {
+                self.commit(number)?;
+            }
+        }
+        Ok(result)
+    }
+
+    /// Where the log stands now: behind everything that a reply may tell.
+    pub fn position(&self) -> LogPosition {
+        LogPosition { log_id: self.log.log_id(), epoch: self.log.epoch(), lsn: self.log.lsn() }
+    }
+
+    fn run<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> (R, Option<u64>) {
+        let mut state = self.state.lock();
+        let now = self.now();
+        let State { core, effects } = &mut *state;
+        let result = operation(core, now, effects);
+        (result, self.log.enqueue(effects))
+    }
+
+    fn commit(&self, number: u64) -> Result<(), LogClosed> {
+        self.log.commit(number, |delivery| self.routes.deliver(delivery)).inspect_err(|_| self.failed.notify_one())
+    }
+
+    /// Read under the core's lock, so that time never runs backwards for it.
+    fn now(&self) -> Time {
+        Time(self.started.elapsed().as_micros() as u64)
+    }
+}
+
+/// Connections that may be ended from outside: at the stop, and when their session is over.
+#[derive(Debug, Default)]
+pub struct Connections {
+    next: AtomicU64,
+    all: Mutex<HashMap<u64, Connected>>,
+}
+
+#[derive(Debug, Default)]
+struct Connected {
+    session: Option<SessionId>,
+    task: Option<AbortHandle>,
+}
+
+/// A connection's entry; gone when dropped, which the end of its task does.
+#[derive(Debug)]
+pub struct Entry {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.shared.connections.all.lock().remove(&self.number);
+    }
+}
+
+impl Shared {
+    /// Enters a connection that starts.
+    pub fn enter_connection(self: &Arc<Self>) -> Entry {
+        let number = self.connections.next.fetch_add(1, Ordering::Relaxed);
+        self.connections.all.lock().insert(number, Connected::default());
+        Entry { shared: self.clone(), number }
+    }
+}
+
+impl Entry {
+    /// Names the connection.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Connections {
+    /// Says which task serves a connection; it may have ended by now.
+    pub fn set_task(&self, number: u64, task: AbortHandle) {
+        if let Some(entry) = self.all.lock().get_mut(&number) {
+            entry.task = Some(task);
+        }
+    }
+
+    /// Says whose a connection is.
+    pub fn belongs_to(&self, number: u64, session: SessionId) {
+        if let Some(entry) = self.all.lock().get_mut(&number) {
+            entry.session = Some(session);
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.lock().len()
+    }
+
+    /// Ends those whose session is over.
+    pub fn end_where(&self, over: impl Fn(SessionId) -> bool) {
+        for entry in self.all.lock().values() {
+            if let (Some(session), Some(task)) = (entry.session, &entry.task)
+                && over(session)
+            {
+                task.abort();
+            }
+        }
+    }
+
+    /// Ends all.
+    pub fn end_all(&self) {
+        for entry in self.all.lock().values() {
+            if let Some(task) = &entry.task {
+                task.abort();
+            }
+        }
+    }
+}

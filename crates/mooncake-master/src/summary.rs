@@ -1,0 +1,137 @@
+//! The summary line: every 10 s in the log, and at `/metrics/summary`.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use crate::metrics::{Op, OpReading};
+use crate::shared::Shared;
+
+/// Readings at the previous line: rates are since then.
+#[derive(Debug)]
+pub struct Previous {
+    at: Instant,
+    ops: [OpReading; Op::ALL.len()],
+}
+
+impl Previous {
+    /// Starts counting now.
+    pub fn start(shared: &Shared) -> Previous {
+        Previous { at: Instant::now(), ops: Op::ALL.map(|op| shared.metrics.reading(op)) }
+    }
+}
+
+/// The line, without a prefix.
+pub fn line(shared: &Shared, previous: &Previous) -> String {
+    let stats = shared.read(|core, _| core.stats());
+    let log = shared.log.stats();
+    let mut out = format!("Storage: {} / {}", bytes(stats.used_bytes), bytes(stats.capacity_bytes));
+    if stats.capacity_bytes > 0 {
+        let _ = write!(out, " ({:.1}%)", 100.0 * stats.used_bytes as f64 / stats.capacity_bytes as f64);
+    }
+    let _ = write!(out, " | Keys: {}", stats.keys);
+    if stats.soft_pinned_objects > 0 {
+        let _ = write!(out, " (soft-pinned: {})", stats.soft_pinned_objects);
+    }
+    let _ = write!(out, " | Clients: {}", stats.sessions.saturating_sub(stats.sessions_away));
+    if stats.sessions_away > 0 {
+        let _ = write!(out, " (away: {})", stats.sessions_away);
+    }
+    let seconds = previous.at.elapsed().as_secs_f64().max(0.001);
+    let rate = |count: u64| (count as f64 / seconds).round() as u64;
+    out.push_str(" | Requests (Success/Total per sec): ");
+    let mut first = true;
+    for (op, name) in SHOWN {
+        let (now, then) = (shared.metrics.reading(op), previous.ops[op as usize]);
+        let total = now.requests - then.requests;
+        let failed = now.failures - then.failures;
+        let _ = write!(out, "{}{name}={}/{}", separator(&mut first), rate(total - failed.min(total)), rate(total));
+    }
+    out.push_str(" | Batch Requests (per sec, Req=Success/PartialSuccess/Total, Item=Success/Total): ");
+    let mut first = true;
+    for (op, name) in SHOWN_BATCHES {
+        let (now, then) = (shared.metrics.reading(op), previous.ops[op as usize]);
+        let total = now.batch_requests - then.batch_requests;
+        let partial = now.batch_partial - then.batch_partial;
+        let failed = now.batch_failures - then.batch_failures;
+        let items = now.batch_items - then.batch_items;
+        let failed_items = now.batch_failed_items - then.batch_failed_items;
+        let _ = write!(
+            out,
+            "{}{name}:(Req={}/{}/{}, Item={}/{})",
+            separator(&mut first),
+            rate(total.saturating_sub(partial + failed)),
+            rate(partial),
+            rate(total),
+            rate(items.saturating_sub(failed_items)),
+            rate(items),
+        );
+    }
+    let _ = write!(
+        out,
+        " | Eviction: keys={}, size={}, AllocFail={}, PartialAlloc={}",
+        stats.evicted_objects,
+        bytes(stats.evicted_bytes),
+        stats.put_full + stats.put_too_large,
+        shared.metrics.partial_allocations(),
+    );
+    let _ = write!(
+        out,
+        " | Held: pinned={}, unfinished={}, quarantined={}",
+        bytes(stats.pinned_bytes),
+        bytes(stats.unfinished_bytes),
+        bytes(stats.quarantined_bytes),
+    );
+    let state = match (log.enabled, log.lost) {
+        (true, _) => "on",
+        (false, true) => "LOST",
+        (false, false) => "off",
+    };
+    let _ = write!(out, " | Log: {state}, size={}, snapshots={}", bytes(log.bytes), log.snapshots);
+    out
+}
+
+const SHOWN: [(Op, &str); 8] = [
+    (Op::PutStart, "PutStart"),
+    (Op::PutEnd, "PutEnd"),
+    (Op::PutRevoke, "PutRevoke"),
+    (Op::GetReplicaList, "Get"),
+    (Op::ExistKey, "Exist"),
+    (Op::Remove, "Del"),
+    (Op::RemoveAll, "DelAll"),
+    (Op::Ping, "Ping"),
+];
+
+const SHOWN_BATCHES: [(Op, &str); 5] = [
+    (Op::PutStart, "PutStart"),
+    (Op::PutEnd, "PutEnd"),
+    (Op::PutRevoke, "PutRevoke"),
+    (Op::GetReplicaList, "Get"),
+    (Op::ExistKey, "ExistKey"),
+];
+
+fn separator(first: &mut bool) -> &'static str {
+    if std::mem::take(first) { "" } else { ", " }
+}
+
+/// `1536` as `1.50 KB`, with the reference's units (of 1024).
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_read_like_the_references() {
+        assert_eq!(super::bytes(0), "0.00 B");
+        assert_eq!(super::bytes(1023), "1023.00 B");
+        assert_eq!(super::bytes(1536), "1.50 KB");
+        assert_eq!(super::bytes(64 << 30), "64.00 GB");
+    }
+}

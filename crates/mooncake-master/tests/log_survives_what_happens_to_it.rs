@@ -1,0 +1,263 @@
+//! SAFETY 17 to 19: restarts, torn tails, damage, older copies, runs without
+//! the log, two masters.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use mooncake_master::{Settings, Wal};
+use mooncake_wire::message::{self, anchor_down};
+use support::{Client, Running, Scratch};
+
+/// A log with some objects whose master has stopped.
+fn written(scratch: &Scratch) -> Client {
+    let master = Running::start(scratch.settings());
+    let mut client = Client::open(master.rpc);
+    client.mount(1 << 20);
+    for key in ["a", "b", "c"] {
+        client.put(key, 1000);
+    }
+    master.stop();
+    client
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn a_restarted_master_still_knows_every_object() {
+    let scratch = Scratch::new("restart");
+    let mut client = written(&scratch);
+    for _ in 0..3 {
+        let master = Running::start(scratch.settings());
+        let reply = client.resume(master.rpc);
+        assert_eq!(reply.refusal, None);
+        assert_eq!(reply.gone_segments.len(), 0);
+        assert_eq!(reply.position.unwrap().epoch, 1, "nothing is missing: the epoch stays");
+        for key in ["a", "b", "c"] {
+            assert!(client.exists(key));
+        }
+        master.stop();
+    }
+}
+
+#[test]
+fn replayed_objects_are_invisible_until_their_owner_is_back() {
+    let scratch = Scratch::new("hidden");
+    let mut owner = written(&scratch);
+    let master = Running::start(scratch.settings());
+    let mut other = Client::open(master.rpc);
+    assert!(!other.exists("a"));
+    assert_eq!(master.http("GET /get_all_keys").1, "");
+    owner.resume(master.rpc);
+    assert!(other.exists("a"));
+    master.stop();
+}
+
+#[test]
+fn a_torn_tail_is_cut_wherever_it_tears() {
+    let scratch = Scratch::new("torn");
+    let mut client = written(&scratch);
+    let file = scratch.segments().pop().unwrap();
+    let whole = fs::read(&file).unwrap();
+    let backup = scratch.0.join("backup");
+    copy(&scratch.current(), &backup);
+    // The last frame commits "c": every cut inside of it loses just that.
+    for cut in [1, 2, 9, 17, 20] {
+        fs::remove_dir_all(scratch.current()).unwrap();
+        copy(&backup, &scratch.current());
+        fs::write(&file, &whole[..whole.len() - cut]).unwrap();
+        let master = Running::start(scratch.settings());
+        let reply = client.resume_with(master.rpc, None);
+        assert_eq!(reply.refusal, None, "cut {cut}");
+        assert!(reply.position.unwrap().epoch > 1, "the witness has seen more");
+        assert!(client.exists("a") && client.exists("b") && !client.exists("c"), "cut {cut}");
+        master.stop();
+    }
+}
+
+#[test]
+fn damage_with_good_frames_behind_it_stops_the_master_with_instructions() {
+    let scratch = Scratch::new("damage");
+    let _client = written(&scratch);
+    let file = scratch.segments().pop().unwrap();
+    let whole = fs::read(&file).unwrap();
+    for at in [70, 90, whole.len() / 2] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        fs::write(&file, &bytes).unwrap();
+        let error = Running::try_start(scratch.settings()).err().expect("refuses to start").to_string();
+        assert!(error.contains("damaged") && error.contains("mv "), "{error}");
+        assert_eq!(fs::read(&file).unwrap(), bytes, "nothing is changed");
+    }
+    fs::write(&file, &whole).unwrap();
+    Running::start(scratch.settings()).stop();
+}
+
+#[test]
+fn a_missing_file_in_the_middle_stops_the_master() {
+    let scratch = Scratch::new("gap");
+    let mut client = written(&scratch);
+    for key in ["d", "e"] {
+        let master = Running::start(scratch.settings());
+        client.resume(master.rpc);
+        client.put(key, 10);
+        master.stop();
+    }
+    fs::remove_file(&scratch.segments()[1]).unwrap();
+    let error = Running::try_start(scratch.settings()).err().expect("refuses to start").to_string();
+    assert!(error.contains("is missing"), "{error}");
+}
+
+#[test]
+fn an_older_copy_raises_the_epoch_and_the_owner_must_take_it_before_the_next_put() {
+    let scratch = Scratch::new("copy");
+    let mut client = written(&scratch);
+    let old = scratch.0.join("old");
+    copy(&scratch.current(), &old);
+    let master = Running::start(scratch.settings());
+    client.resume(master.rpc);
+    let late = client.put("late", 1000);
+    master.stop();
+    fs::remove_dir_all(scratch.current()).unwrap();
+    copy(&old, &scratch.current());
+
+    let master = Running::start(scratch.settings());
+    let reply = client.resume_with(master.rpc, None);
+    let epoch = reply.position.unwrap().epoch;
+    assert_eq!(epoch, 2);
+    let pushed = client.down();
+    assert!(matches!(pushed.body, Some(anchor_down::Body::TakeEpoch(t)) if t.epoch == 2), "{pushed:?}");
+    assert!(client.exists("a"), "reads go on");
+    assert!(!client.exists("late"));
+    let refused = client.mutate(support::put_start(&[("x", 10)]));
+    let message::reply::Body::PutStart(slots) = refused else { panic!("{refused:?}") };
+    assert_ne!(slots.slots[0].kind(), message::put_slot::Kind::Placed, "closed until the epoch is taken");
+    client.take_epoch(epoch);
+    client.beat();
+    let rid = client.put("x", 10);
+    assert!(rid > late, "rids of the new epoch are above all of the old one");
+    master.stop();
+}
+
+#[test]
+fn a_hello_that_has_seen_more_of_this_log_raises_the_epoch() {
+    let scratch = Scratch::new("hello");
+    let mut client = written(&scratch);
+    let master = Running::start(scratch.settings());
+    let seen = client.highest.unwrap();
+    let ahead = message::LogPosition { lsn: seen.lsn + 100, ..seen };
+    let reply = client.resume_with(master.rpc, Some(ahead));
+    assert_eq!(reply.position.unwrap().epoch, 2);
+    let other_log = message::LogPosition { log_id: 1, epoch: 2, lsn: 1 << 40 };
+    let other = Client::open_as(master.rpc, support::process(), Some(other_log));
+    assert_eq!(other.hello.position.unwrap().epoch, 2, "another log's LSN says nothing");
+    let far = message::LogPosition { log_id: 1, epoch: 9, lsn: 1 };
+    let third = Client::open_as(master.rpc, support::process(), Some(far));
+    assert_eq!(third.hello.position.unwrap().epoch, 10, "its segments may obey epoch 9 already");
+    master.stop();
+    let master = Running::start(scratch.settings());
+    let reply = client.resume(master.rpc);
+    assert_eq!(reply.position.unwrap().epoch, 10, "a raised epoch is in the log");
+    master.stop();
+}
+
+#[test]
+fn without_a_witness_the_epoch_is_raised() {
+    let scratch = Scratch::new("witness");
+    let mut client = written(&scratch);
+    for entry in fs::read_dir(scratch.0.join("witness")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let master = Running::start(scratch.settings());
+    assert_eq!(client.resume_with(master.rpc, None).position.unwrap().epoch, 2);
+    master.stop();
+}
+
+#[test]
+fn a_run_without_the_log_renames_it_away_first() {
+    let scratch = Scratch::new("off");
+    let mut client = written(&scratch);
+    let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
+    assert!(client.resume(master.rpc).refusal.is_some(), "this master knows nobody");
+    master.stop();
+    assert!(!scratch.current().exists());
+    assert_eq!(scratch.away().len(), 1);
+    let master = Running::start(scratch.settings());
+    assert!(client.resume(master.rpc).refusal.is_some());
+    master.stop();
+}
+
+#[test]
+fn a_run_without_a_log_leaves_a_log_in_use_alone() {
+    let scratch = Scratch::new("stuck");
+    let _client = written(&scratch);
+    let master = Running::start(scratch.settings());
+    let error = Running::try_start(Settings { wal: Wal::Off, ..scratch.settings() }).err().expect("locked").to_string();
+    assert!(error.contains("locked by another master"), "{error}");
+    assert!(scratch.current().exists());
+    master.stop();
+}
+
+#[test]
+fn a_second_master_on_the_same_log_exits_and_says_who_has_it() {
+    let scratch = Scratch::new("second");
+    let master = Running::start(scratch.settings());
+    let error = Running::try_start(scratch.settings()).err().expect("refuses to start").to_string();
+    assert!(error.contains("locked by another master"), "{error}");
+    assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+    master.stop();
+    Running::start(scratch.settings()).stop();
+}
+
+#[test]
+fn a_compacted_log_gives_the_same_state() {
+    let scratch = Scratch::new("compact");
+    let settings = || Settings { compact_min: 20_000, ..scratch.settings() };
+    let master = Running::start(settings());
+    let mut client = Client::open(master.rpc);
+    client.mount(16 << 20);
+    for n in 0..400 {
+        client.put(&format!("key-{n}"), 1000);
+        if n % 50 == 0 {
+            client.beat();
+        }
+    }
+    support::eventually("a snapshot", || scratch.snapshots().len() == 1);
+    support::eventually("old segments are removed", || scratch.segments().len() <= 2);
+    for n in 400..450 {
+        client.put(&format!("key-{n}"), 1000);
+    }
+    master.stop();
+    let size: u64 = scratch.segments().iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert!(size < 90_000, "{size} bytes of segments");
+    for _ in 0..2 {
+        let master = Running::start(settings());
+        let reply = client.resume(master.rpc);
+        assert_eq!((reply.refusal, reply.position.unwrap().epoch), (None, 1));
+        for n in 0..450 {
+            assert!(client.exists(&format!("key-{n}")), "key-{n}");
+        }
+        master.stop();
+    }
+}
+
+#[test]
+fn fsync_and_plain_logs_read_alike() {
+    let scratch = Scratch::new("fsync");
+    let master = Running::start(Settings { wal: Wal::Fsync, ..scratch.settings() });
+    let mut client = Client::open(master.rpc);
+    client.mount(1 << 20);
+    client.put("a", 10);
+    master.stop();
+    let master = Running::start(scratch.settings());
+    client.resume(master.rpc);
+    assert!(client.exists("a"));
+    master.stop();
+}

@@ -1,0 +1,67 @@
+//! SAFETY 6: a mutation that is repeated after a lost reply is done once.
+
+mod support;
+
+use mooncake_wire::message::{self, request};
+use mooncake_wire::pack_keys;
+use support::{Client, Running, Scratch, put_end, put_start};
+
+#[test]
+fn a_repeated_mutation_gets_the_first_reply_also_after_a_restart() {
+    let scratch = Scratch::new("retry");
+    let master = Running::start(scratch.settings());
+    let mut client = Client::open(master.rpc);
+    client.mount(1 << 20);
+    let started = client.mutate(put_start(&[("a", 1000), ("b", 2000)]));
+    let start_sequence = client.sequence;
+    assert_eq!(client.call_as(start_sequence, put_start(&[("a", 1000), ("b", 2000)])), started);
+
+    let rids: Vec<u64> = match &started {
+        message::reply::Body::PutStart(s) => s.slots.iter().map(|slot| slot.replicas[0].rid).collect(),
+        other => panic!("{other:?}"),
+    };
+    let ended = client.mutate(put_end(&rids));
+    let end_sequence = client.sequence;
+    assert_eq!(client.call_as(end_sequence, put_end(&rids)), ended);
+
+    let remove = request::Body::Remove(message::Remove { keys: Some(pack_keys(&["a"])), force: true });
+    let removed = client.mutate(remove.clone());
+    let remove_sequence = client.sequence;
+    master.stop();
+
+    let master = Running::start(scratch.settings());
+    assert_eq!(client.resume(master.rpc).refusal, None);
+    assert_eq!(client.call_as(start_sequence, put_start(&[("a", 1000), ("b", 2000)])), started);
+    assert_eq!(client.call_as(end_sequence, put_end(&rids)), ended);
+    assert_eq!(client.call_as(remove_sequence, remove), removed);
+    assert!(!client.exists("a"));
+    assert!(client.exists("b"));
+    master.stop();
+}
+
+#[test]
+fn a_repeated_remove_all_removes_nothing_that_came_since() {
+    let master = Running::start(support::Scratch::new("removeall").settings());
+    let mut client = Client::open(master.rpc);
+    client.mount(1 << 20);
+    for key in ["a", "b", "c"] {
+        client.put(key, 100);
+    }
+    let all = request::Body::RemoveAll(message::RemoveAll { force: true });
+    let first = client.mutate(all.clone());
+    assert_eq!(first, message::reply::Body::RemoveAll(message::RemoveAllReply { removed: 3 }));
+    let sequence = client.sequence;
+    client.put("d", 100);
+    assert_eq!(client.call_as(sequence, all), first);
+    assert!(client.exists("d"));
+    master.stop();
+}
+
+#[test]
+fn a_mutation_without_a_sequence_is_refused() {
+    let master = Running::start(mooncake_master::Settings::default());
+    let mut client = Client::open(master.rpc);
+    let refused = client.call(put_start(&[("a", 1)]));
+    assert!(matches!(refused, message::reply::Body::Refusal(_)), "{refused:?}");
+    master.stop();
+}

@@ -1,0 +1,158 @@
+//! Anchors, processes and parked requests: what ends what, and how fast.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use mooncake_master::Settings;
+use mooncake_wire::message::{self, anchor_down, anchor_up, put_slot, reply, request};
+use mooncake_wire::{MAX_FRAME, pack_keys, read_frame, write_frame};
+use support::{Client, Running};
+
+/// The identity of another process of this host.
+fn identity_of(pid: u32) -> message::ProcessIdentity {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let start_time = stat.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().parse().unwrap();
+    message::ProcessIdentity { pid, start_time, ..support::process() }
+}
+
+fn waiting_put(key: &str, size: u64, sequence: u64) -> message::Request {
+    let start = message::PutStart { keys: Some(pack_keys(&[key])), sizes: vec![size], config: None, wait: true };
+    message::Request { id: 9, sequence, answered_below: 0, body: Some(request::Body::PutStart(start)) }
+}
+
+#[test]
+fn a_killed_clients_segments_are_gone_at_once() {
+    let master = Running::start(Settings::default());
+    let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+    let mut owner = Client::open_as(master.rpc, identity_of(child.id()), None);
+    assert_eq!(owner.hello.pid_proof, 1);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    let mut other = Client::open(master.rpc);
+    assert!(other.exists("a"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let killed = Instant::now();
+    // Its anchor is still open, as a forked child of it would keep it.
+    let gone = other.down();
+    assert!(matches!(gone.body, Some(anchor_down::Body::SegmentGone(_))), "{gone:?}");
+    assert!(killed.elapsed() < Duration::from_millis(500), "{:?}", killed.elapsed());
+    assert!(!other.exists("a"));
+    assert!(owner.resume(master.rpc).refusal.is_some(), "over is over");
+    master.stop();
+}
+
+#[test]
+fn a_lost_anchor_hides_and_a_resumed_one_shows_again() {
+    let master = Running::start(Settings::default());
+    let mut owner = Client::open(master.rpc);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    let mut other = Client::open(master.rpc);
+    owner.anchor.shutdown(std::net::Shutdown::Both).unwrap();
+    support::eventually("hidden", || !other.exists("a"));
+    assert_eq!(owner.resume(master.rpc).refusal, None);
+    assert!(other.exists("a"));
+    // A second resume takes the place of the first, whose end then changes nothing.
+    let older = owner.anchor.try_clone().unwrap();
+    assert_eq!(owner.resume(master.rpc).refusal, None);
+    drop(older);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(other.exists("a"));
+    master.stop();
+}
+
+#[test]
+fn a_peers_word_counts_only_once_the_owners_anchor_is_down() {
+    let master = Running::start(Settings::default());
+    // A process that the master cannot watch: its pid namespace is another.
+    let hidden = message::ProcessIdentity { pid_namespace: 1, ..support::process() };
+    let mut owner = Client::open_as(master.rpc, hidden, None);
+    assert_eq!(owner.hello.pid_proof, 0);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    let mut peer = Client::open(master.rpc);
+    peer.up(anchor_up::Body::PeerGone(message::PeerGone { uuid: owner.segments[0].clone().into() }));
+    peer.beat();
+    assert!(peer.exists("a"), "a living owner is not talked away");
+    owner.anchor.shutdown(std::net::Shutdown::Both).unwrap();
+    let gone = peer.down();
+    assert!(matches!(gone.body, Some(anchor_down::Body::SegmentGone(_))), "{gone:?}");
+    assert!(owner.resume(master.rpc).refusal.is_some());
+    master.stop();
+}
+
+#[test]
+fn a_parked_put_is_woken_by_the_end_of_what_it_waits_for() {
+    let master = Running::start(Settings::default());
+    let mut first = Client::open(master.rpc);
+    first.mount(1 << 20);
+    let rids = first.start(&[("a", 1000)]);
+    let mut second = Client::open(master.rpc);
+    let start = Instant::now();
+    write_frame(&mut second.call, &waiting_put("a", 1000, 1)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    first.end(&rids);
+    let reply: message::Reply = read_frame(&mut second.call, MAX_FRAME).unwrap();
+    let Some(reply::Body::PutStart(started)) = reply.body else { panic!("{reply:?}") };
+    assert_eq!(started.slots[0].kind(), put_slot::Kind::Exists);
+    assert!((100..400).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    master.stop();
+}
+
+#[test]
+fn a_parked_put_ends_with_busy_at_its_deadline_and_with_its_connection() {
+    let master = Running::start(Settings::default());
+    let mut first = Client::open(master.rpc);
+    first.mount(1 << 20);
+    let rids = first.start(&[("a", 1000)]);
+    let mut second = Client::open(master.rpc);
+    let start = Instant::now();
+    write_frame(&mut second.call, &waiting_put("a", 1000, 1)).unwrap();
+    let reply: message::Reply = read_frame(&mut second.call, MAX_FRAME).unwrap();
+    let Some(reply::Body::PutStart(started)) = reply.body else { panic!("{reply:?}") };
+    assert_eq!(started.slots[0].kind(), put_slot::Kind::Busy, "{started:?}");
+    assert!((450..1000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+
+    write_frame(&mut second.call, &waiting_put("a", 1000, 2)).unwrap();
+    let parked = |page: &str| page.lines().any(|line| line == "mooncake_parked_puts 1");
+    support::eventually("parked", || parked(&master.http("GET /metrics").1));
+    second.call.shutdown(std::net::Shutdown::Both).unwrap();
+    support::eventually("cancelled", || !parked(&master.http("GET /metrics").1));
+    first.end(&rids);
+    master.stop();
+}
+
+#[test]
+fn closing_a_session_closes_its_anchor_and_forgets_its_segments() {
+    let master = Running::start(Settings::default());
+    let mut owner = Client::open(master.rpc);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    let mut other = Client::open(master.rpc);
+    let closed = owner.call(request::Body::CloseSession(message::CloseSession {}));
+    assert_eq!(closed, reply::Body::Done(message::Done {}));
+    assert!(!other.exists("a"));
+    let mut frames = 0;
+    while read_frame::<message::AnchorDown>(&mut owner.anchor, MAX_FRAME).is_ok() {
+        frames += 1;
+        assert!(frames < 10, "the anchor stays open");
+    }
+    assert!(owner.resume(master.rpc).refusal.is_some());
+    master.stop();
+}
+
+#[test]
+fn a_beat_is_answered_with_its_number_and_a_position() {
+    let master = Running::start(Settings::default());
+    let mut client = Client::open(master.rpc);
+    for number in 1..4 {
+        let pong = client.beat();
+        let Some(anchor_down::Body::Pong(pong)) = pong.body else { panic!("{pong:?}") };
+        assert_eq!(pong.number, number);
+        assert!(pong.position.is_some());
+    }
+    master.stop();
+}
