@@ -1,1 +1,78 @@
-//! Placeholder.
+//! Client of the KV-cache pool: put, get, exists, remove, and views over the
+//! pool's memory.
+//!
+//! A [`Store`] is one client. With a `global_segment_size` it also gives that
+//! much memory to the pool. Calls block the calling thread only, do their own
+//! I/O on it, and end by a deadline; each has a batch form, and the single form
+//! is the batch of one.
+//!
+//! ```no_run
+//! use mooncake_client::{PutOptions, Source, Store, StoreOptions};
+//!
+//! # fn main() -> Result<(), mooncake_client::StoreError> {
+//! let mut options = StoreOptions::new("localhost", "localhost:50051").from_env()?;
+//! options.global_segment_size = 1 << 30;
+//! let store = Store::connect(options)?;
+//!
+//! let block = vec![7u8; 256 << 10];
+//! store.put(b"block/7", &[Source::new(&block)], &PutOptions::default())?;
+//! assert_eq!(store.get(b"block/7")?.as_deref(), Some(&block[..]));
+//!
+//! // In place, without a copy where the memory is on this host.
+//! for view in store.view(&["block/7"]) {
+//!     if let Some(bytes) = view? {
+//!         assert_eq!(bytes[..], block[..]);
+//!     }
+//! }
+//! store.close();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//!
+//! * A get gives the bytes of the object or a miss, never other bytes: stamps
+//!   beside the memory and a checksum over the whole object say which.
+//! * A replica that cannot be read is skipped for the next; when none is left,
+//!   that is a miss. [`Store::last_miss_cause`] says why.
+//! * A put either stores the whole object or fails with a reason. The first
+//!   writer of a key wins; the others learn that it [existed](PutOutcome::Existed).
+//! * A master that is away costs one deadline, then calls fail at once until it
+//!   answers again. The session, its memory and its objects outlast that.
+//! * In a forked child every call refuses ([`ErrorKind::Forked`]).
+#![forbid(unsafe_code)]
+
+mod anchor;
+mod bell;
+mod connection;
+mod control;
+mod directory;
+mod error;
+mod get;
+mod host;
+mod link_set;
+mod master_address;
+mod options;
+mod orphans;
+mod pins;
+mod progress;
+mod put;
+mod query;
+mod reachability;
+mod segment_owner;
+mod sequence;
+mod session;
+mod size;
+mod store;
+mod view;
+
+pub use error::{Cause, ErrorKind, StoreError};
+pub use get::{GetInto, Receive};
+pub use mooncake_memory::{ForeignRange, Registry, Source, Target};
+pub use mooncake_transfer::{LinkReport, Path};
+pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions};
+pub use put::{PutItem, PutOutcome};
+pub use query::RemoveOutcome;
+pub use size::{SizeError, parse_size};
+pub use store::{Health, Store};
+pub use view::View;

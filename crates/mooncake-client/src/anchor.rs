@@ -1,0 +1,453 @@
+//! The anchor: the connection that is the session, and the one thread that
+//! keeps it. Heartbeats, what the master asks of an owner, and the way back
+//! after either side was away.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{ProcessIdentity, forked};
+use mooncake_transfer::{Fence, Uuid};
+use mooncake_wire::MAX_FRAME;
+use mooncake_wire::message::{
+    AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, ResumeSession, anchor_down,
+    anchor_up, hello, refusal,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::connection::{Address, Connection, ConnectionError, Patience};
+use crate::control::Control;
+use crate::directory::{Directory, wire_process};
+use crate::error::{Cause, StoreError};
+use crate::link_set::LinkSet;
+use crate::master_address::MasterAddress;
+use crate::segment_owner::SegmentOwner;
+use crate::session::Session;
+
+/// Time between two beats.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// Time between two pings of a master that does not answer.
+const PING: Duration = Duration::from_millis(100);
+
+/// Time between two tries to reach a master again.
+const RECONNECT: Duration = Duration::from_millis(100);
+
+/// Without a word for this long the connection is given up for a new one.
+const SILENCE: Duration = Duration::from_secs(4);
+
+/// Longest time for one try to reach one master.
+const TRY: Duration = Duration::from_secs(3);
+
+/// What the anchor looks after.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub control: Arc<Control>,
+    pub links: LinkSet,
+    pub directory: Directory,
+    pub owner: OnceLock<Arc<SegmentOwner>>,
+    pub name: String,
+    pub process: ProcessIdentity,
+    /// The store is closed; the session goes on until its last view ends.
+    pub ending: std::sync::atomic::AtomicBool,
+}
+
+/// Reaches a master of the list and begins a session.
+pub(crate) fn open_first(
+    masters: &MasterAddress,
+    name: &str,
+    process: &ProcessIdentity,
+    check: &dyn Fn() -> Result<(), ConnectionError>,
+) -> Result<(Connection, Session, LogPosition), StoreError> {
+    let mut reasons = Vec::new();
+    for index in 0..masters.len() {
+        let role = open_role(name, process);
+        let patience = Patience { deadline: Instant::now() + TRY, check };
+        match open_at(masters, index, role, LogPosition::default(), &patience) {
+            Ok((connection, reply, address)) => match reply.refusal {
+                None => {
+                    let session = Session::new(&reply, address, connection.local_ip(), &process.boot_id);
+                    return Ok((connection, session, reply.position.unwrap_or_default()));
+                }
+                Some(refusal) => {
+                    let what = "to begin a session";
+                    return Err(Cause::Refused { master: masters.to_string(), what, reason: refusal.reason }.into());
+                }
+            },
+            Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
+            Err(Unreached::Failed(reason)) => reasons.push(reason),
+        }
+    }
+    Err(Cause::MasterUnreachable { master: masters.to_string(), reason: reasons.join("; ") }.into())
+}
+
+enum Unreached {
+    Interrupted,
+    Failed(String),
+}
+
+fn open_role(name: &str, process: &ProcessIdentity) -> hello::Role {
+    hello::Role::Open(OpenSession { host_name: name.to_owned(), process: Some(wire_process(process)) })
+}
+
+fn open_at(
+    masters: &MasterAddress,
+    index: usize,
+    role: hello::Role,
+    highest: LogPosition,
+    patience: &Patience<'_>,
+) -> Result<(Connection, HelloReply, Address), Unreached> {
+    let addresses = masters.resolve(index).map_err(Unreached::Failed)?;
+    let mut reason = "it has no address".to_owned();
+    for address in addresses {
+        let at = Address::Tcp(address);
+        match Connection::open(&at, role.clone(), highest, patience) {
+            Ok((connection, reply)) => return Ok((connection, reply, at)),
+            Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
+            Err(error) => reason = format!("{address}: {error}"),
+        }
+    }
+    Err(Unreached::Failed(reason))
+}
+
+/// Starts the thread.
+pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::thread::JoinHandle<()>, StoreError> {
+    let thread = std::thread::Builder::new().name("mooncake-anchor".into());
+    let spawned = thread.spawn(move || {
+        let mut anchor = Anchor {
+            shared,
+            connection: Some(connection),
+            next_beat: Instant::now(),
+            number: 0,
+            last_try: Instant::now(),
+            next_master: 0,
+            epoch: 0,
+        };
+        anchor.run();
+    });
+    spawned.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() }.into())
+}
+
+struct Anchor {
+    shared: Arc<Shared>,
+    connection: Option<Connection>,
+    next_beat: Instant,
+    /// Of the last beat.
+    number: u64,
+    last_try: Instant,
+    next_master: usize,
+    /// Highest epoch that this master has shown.
+    epoch: u32,
+}
+
+impl Anchor {
+    fn run(&mut self) {
+        let control = self.shared.control.clone();
+        while !control.is_stopped() && !forked() {
+            if self.is_ending() && (control.pins.is_empty() || self.connection.is_none() && !control.pins.has_views()) {
+                self.say_goodbye();
+                control.stop();
+                return;
+            }
+            if control.take_wants_resume() {
+                self.connection = None;
+                self.last_try = Instant::now() - RECONNECT;
+            }
+            match self.connection.is_some() {
+                true => {
+                    if let Err(error) = self.turn() {
+                        tracing::info!(master = %control.masters, %error, "anchor lost; reconnecting");
+                        self.connection = None;
+                    }
+                }
+                false => self.reconnect(),
+            }
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.shared.ending.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// One round: waits for something to do, hears the master, tells it.
+    fn turn(&mut self) -> Result<(), ConnectionError> {
+        let shared = self.shared.clone();
+        let control = &shared.control;
+        let interval = if control.reach.is_unreachable() { PING } else { BEAT };
+        self.next_beat = self.next_beat.min(Instant::now() + interval);
+        let wait = self.next_beat.saturating_duration_since(Instant::now());
+        let readable = self.wait(wait)?;
+        if readable {
+            let connection = self.connection();
+            match connection.fill(true) {
+                Ok(()) | Err(ConnectionError::Deadline) => {}
+                Err(error) => return Err(error),
+            }
+            while let Some(message) = self.connection().next::<AnchorDown>(MAX_FRAME)? {
+                self.hear(message);
+            }
+        }
+        if control.reach.silence() > SILENCE {
+            let silent = std::io::Error::new(std::io::ErrorKind::TimedOut, "no word from the master");
+            return Err(silent.into());
+        }
+        let owner = shared.owner.get();
+        let due = Instant::now() >= self.next_beat
+            || control.take_wants_ping()
+            || control.pins.wants_to_send()
+            || owner.is_some_and(|owner| owner.wants_to_report());
+        self.tell(due)
+    }
+
+    fn connection(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("a turn is only taken with a connection")
+    }
+
+    /// True when the master has said something.
+    fn wait(&mut self, wait: Duration) -> Result<bool, ConnectionError> {
+        let shared = self.shared.clone();
+        let timeout = timespec(wait);
+        let connection = self.connection();
+        let mut fds = [
+            PollFd::from_borrowed_fd(connection.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(shared.control.bell.fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[1].revents().is_empty() {
+            shared.control.bell.hush();
+        }
+        Ok(!fds[0].revents().is_empty())
+    }
+
+    /// Sends what is queued, and a beat if one is due.
+    fn tell(&mut self, beat: bool) -> Result<(), ConnectionError> {
+        let shared = self.shared.clone();
+        let control = &shared.control;
+        let check = || if control.is_stopped() { Err(ConnectionError::Interrupted) } else { Ok(()) };
+        let patience = Patience { deadline: Instant::now() + TRY, check: &check };
+        let mut queued = control.take_up();
+        let mut sent = 0;
+        let mut outcome = Ok(());
+        for message in &queued {
+            outcome = self.connection().send(message, &patience);
+            if outcome.is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        if outcome.is_err() {
+            // The master answers a fence twice gladly; it must not miss one.
+            queued.drain(..sent);
+            control.put_back_up(queued);
+            return outcome;
+        }
+        if beat {
+            self.number += 1;
+            let (unpin_sequence, unpin) = control.pins.to_send(|| control.sequences.begin()).unwrap_or_default();
+            let populated = shared.owner.get().and_then(|owner| owner.newly_populated());
+            let beat = Beat {
+                number: self.number,
+                moved: control.progress.moved(),
+                populated: populated.into_iter().collect(),
+                unpin,
+                unpin_sequence,
+            };
+            self.connection().send(&AnchorUp { body: Some(anchor_up::Body::Beat(beat)) }, &patience)?;
+            let interval = if control.reach.is_unreachable() { PING } else { BEAT };
+            self.next_beat = Instant::now() + interval;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: AnchorDown) {
+        let shared = self.shared.clone();
+        let control = &shared.control;
+        match message.body {
+            Some(anchor_down::Body::Pong(pong)) => {
+                control.reach.pong();
+                if control.pins.confirmed(pong.unpin_sequence) {
+                    control.sequences.answered(pong.unpin_sequence);
+                }
+                if let Some(position) = pong.position {
+                    control.note_position(&position);
+                    self.epoch = self.epoch.max(position.epoch);
+                }
+                // Cheap when there is nothing new to obey and nobody asks.
+                shared.links.obey(self.epoch as u16);
+            }
+            Some(anchor_down::Body::Fence(fence)) => {
+                let Some(uuid) = uuid(&fence.uuid) else { return };
+                let fence = Fence {
+                    uuid,
+                    rid: fence.rid,
+                    offset: fence.offset,
+                    len: fence.length,
+                    writer: fence.writer,
+                    writer_done: fence.writer_done,
+                };
+                if let Some(owner) = shared.owner.get() {
+                    owner.fence(fence);
+                }
+            }
+            Some(anchor_down::Body::Recheck(recheck)) => {
+                if let (Some(owner), Some(uuid)) = (shared.owner.get(), uuid(&recheck.uuid)) {
+                    owner.recheck(uuid, recheck.rid, recheck.offset, recheck.length, recheck.crc32c);
+                }
+            }
+            Some(anchor_down::Body::TakeEpoch(take)) => {
+                self.epoch = self.epoch.max(take.epoch);
+                match shared.owner.get() {
+                    Some(owner) => owner.take_epoch(take.epoch as u16),
+                    None => control
+                        .tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: take.epoch, segments: Vec::new() })),
+                }
+                shared.links.obey(take.epoch as u16);
+            }
+            Some(anchor_down::Body::SegmentGone(gone)) => {
+                let Some(uuid) = uuid(&gone.uuid) else { return };
+                let pinned: Vec<(u64, u64)> = gone.pinned.iter().map(|extent| (extent.offset, extent.length)).collect();
+                shared.directory.forget(gone.number);
+                if !shared.owner.get().is_some_and(|owner| owner.segment_gone(uuid, &pinned)) {
+                    shared.links.forget(uuid, &pinned);
+                }
+            }
+            Some(anchor_down::Body::SessionOver(over)) => {
+                tracing::warn!(master = %control.masters, reason = over.reason, "the master ended this session");
+                control.resume_anew();
+            }
+            None => tracing::debug!("the master said something newer than this client"),
+        }
+    }
+
+    // ------------------------------------------------------------ way back
+
+    fn reconnect(&mut self) {
+        let shared = self.shared.clone();
+        let control = &shared.control;
+        let rest = RECONNECT.saturating_sub(self.last_try.elapsed());
+        if !rest.is_zero() {
+            let _ = poll(&mut [PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN)], Some(&timespec(rest)));
+            control.bell.hush();
+            return;
+        }
+        self.last_try = Instant::now();
+        let index = self.next_master;
+        self.next_master = (index + 1) % control.masters.len();
+        if let Err(reason) = self.resume_at(index) {
+            tracing::debug!(master = %control.masters, reason, "not reconnected yet");
+        } else {
+            self.next_master = index;
+        }
+    }
+
+    fn resume_at(&mut self, index: usize) -> Result<(), String> {
+        let shared = self.shared.clone();
+        let control = &shared.control;
+        let check = || if control.is_stopped() { Err(ConnectionError::Interrupted) } else { Ok(()) };
+        let patience = Patience { deadline: Instant::now() + TRY, check: &check };
+        let open = |role| {
+            open_at(&control.masters, index, role, control.position(), &patience).map_err(|error| match error {
+                Unreached::Interrupted => "interrupted".to_owned(),
+                Unreached::Failed(reason) => reason,
+            })
+        };
+
+        let session = control.session();
+        let held = shared.owner.get().map(|owner| owner.held()).unwrap_or_default();
+        let listing = control.pins.list();
+        let role = hello::Role::Resume(ResumeSession {
+            session: session.id,
+            secret: session.secret,
+            process: Some(wire_process(&shared.process)),
+            host_name: shared.name.clone(),
+            segments: held.iter().map(|uuid| uuid.to_vec().into()).collect(),
+            pins: listing.rids.clone(),
+            epoch_taken: shared.owner.get().map_or(0, |owner| u32::from(owner.epoch())),
+        });
+        let (connection, reply, address) = match open(role) {
+            Ok(opened) => opened,
+            Err(reason) => {
+                control.pins.unlist(listing);
+                return Err(reason);
+            }
+        };
+        let resumed = match &reply.refusal {
+            None => true,
+            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => false,
+            Some(refusal) => {
+                control.pins.unlist(listing);
+                return Err(refusal.reason.clone());
+            }
+        };
+        if let Some(replaced) = listing.replaced() {
+            control.sequences.answered(replaced);
+        }
+        if resumed {
+            let local_ip = connection.local_ip();
+            let again = Session::new(&reply, address, local_ip, &shared.process.boot_id);
+            self.connected(connection, &reply);
+            control.set_session(Session { id: session.id, secret: session.secret, ..again });
+            tracing::info!(master = %control.masters, session = session.id, "session resumed");
+            if let Some(owner) = shared.owner.get() {
+                owner.report_again();
+                if reply.gone_segments.iter().filter_map(|gone| uuid(gone)).any(|gone| held.contains(&gone)) {
+                    owner.replace();
+                }
+            }
+            return Ok(());
+        }
+
+        // Everything that hung on the old session is void: placements, pins, segments.
+        let (connection, reply, address) = open(open_role(&shared.name, &shared.process))?;
+        if let Some(refusal) = &reply.refusal {
+            return Err(refusal.reason.clone());
+        }
+        let next = Session::new(&reply, address, connection.local_ip(), &shared.process.boot_id);
+        tracing::warn!(
+            master = %control.masters, old = session.id, new = next.id,
+            "the master does not know the session any more; a new one has begun, with fresh memory"
+        );
+        control.pins.start_over();
+        control.take_up();
+        shared.directory.start_over();
+        self.connected(connection, &reply);
+        control.set_session(next);
+        if let Err(error) = shared.links.start_over() {
+            tracing::error!(%error, "no new links for the new session");
+        }
+        if let Some(owner) = shared.owner.get() {
+            owner.replace();
+        }
+        Ok(())
+    }
+
+    fn connected(&mut self, connection: Connection, reply: &HelloReply) {
+        if let Some(position) = &reply.position {
+            self.shared.control.note_position(position);
+            self.epoch = position.epoch;
+            self.shared.links.obey(position.epoch as u16);
+        }
+        self.connection = Some(connection);
+        self.next_beat = Instant::now();
+    }
+
+    fn say_goodbye(&mut self) {
+        let check = || Ok(());
+        let patience = Patience { deadline: Instant::now() + Duration::from_millis(100), check: &check };
+        if let Some(connection) = &mut self.connection {
+            let goodbye = AnchorUp { body: Some(anchor_up::Body::Goodbye(Goodbye {})) };
+            // The end of the connection and of the process say it too.
+            let _ = connection.send(&goodbye, &patience);
+        }
+    }
+}
+
+fn uuid(bytes: &[u8]) -> Option<Uuid> {
+    bytes.try_into().ok()
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as _, tv_nsec: duration.subsec_nanos() as _ }
+}

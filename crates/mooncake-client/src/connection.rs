@@ -1,0 +1,248 @@
+//! One connection to the master: bytes, frames and the hello, with a deadline
+//! on everything.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::Guarded;
+use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
+use mooncake_wire::{CONTROL_PREFACE, FrameError, MAX_HELLO_FRAME, VERSION, encode_frame};
+use prost::Message;
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with, sockopt,
+};
+
+/// Longest time that a wait goes on without a look at the clock and at the
+/// caller's interrupt hook.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// Room kept for a reply between calls.
+const KEPT_BUFFER: usize = 256 << 10;
+
+/// Room for a reply that is read at a time.
+const READ_SIZE: usize = 16 << 10;
+
+const HEADER: usize = 4;
+
+/// Why a connection did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("no answer in time")]
+    Deadline,
+    #[error("interrupted")]
+    Interrupted,
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+}
+
+impl From<Errno> for ConnectionError {
+    fn from(errno: Errno) -> Self {
+        ConnectionError::Io(errno.into())
+    }
+}
+
+/// Where a master listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    Tcp(SocketAddr),
+    /// Abstract name.
+    Unix(String),
+}
+
+/// A caller's patience while it waits for the master.
+pub(crate) struct Patience<'a> {
+    pub deadline: Instant,
+    /// Asked at every slice; an error ends the wait.
+    pub check: &'a dyn Fn() -> Result<(), ConnectionError>,
+}
+
+impl Patience<'_> {
+    fn look(&self) -> Result<Duration, ConnectionError> {
+        (self.check)()?;
+        match self.deadline.checked_duration_since(Instant::now()) {
+            Some(left) if !left.is_zero() => Ok(left.min(SLICE)),
+            _ => Err(ConnectionError::Deadline),
+        }
+    }
+}
+
+/// A connection that speaks frames.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Guarded<OwnedFd>,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    /// Bytes of `input` that have been taken.
+    taken: usize,
+}
+
+impl Connection {
+    /// Connects, says hello and hears the answer.
+    pub fn open(
+        address: &Address,
+        role: hello::Role,
+        highest: LogPosition,
+        patience: &Patience<'_>,
+    ) -> Result<(Self, HelloReply), ConnectionError> {
+        let mut connection = Self::dial(address, patience)?;
+        connection.output.extend_from_slice(&CONTROL_PREFACE);
+        let hello = Hello {
+            version_min: VERSION,
+            version_max: VERSION,
+            features: 0,
+            software: concat!("mooncake-client ", env!("CARGO_PKG_VERSION")).into(),
+            token: Default::default(),
+            highest: Some(highest),
+            role: Some(role),
+        };
+        encode_frame(&hello, &mut connection.output);
+        connection.flush(patience)?;
+        let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, patience)?;
+        Ok((connection, reply))
+    }
+
+    fn dial(address: &Address, patience: &Patience<'_>) -> Result<Self, ConnectionError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (socket, target) = match address {
+            Address::Tcp(address) => {
+                let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+                sockopt::set_tcp_nodelay(&socket, true)?;
+                (socket, SocketAddrAny::from(*address))
+            }
+            Address::Unix(name) => {
+                let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+                (socket, SocketAddrUnix::new_abstract_name(name.as_bytes())?.into())
+            }
+        };
+        let socket = Guarded::new(socket);
+        loop {
+            patience.look()?;
+            match connect(&*socket, &target) {
+                Ok(()) | Err(Errno::ISCONN) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::INPROGRESS | Errno::ALREADY) => {
+                    Self::wait(&socket, PollFlags::OUT, patience)?;
+                    sockopt::socket_error(&*socket)?.map_err(io::Error::from)?;
+                    break;
+                }
+                // A Unix listener whose queue is full.
+                Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(2)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // Blocking from here on, in slices: one system call per send and receive.
+        rustix::io::ioctl_fionbio(&*socket, false)?;
+        for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+            sockopt::set_socket_timeout(&*socket, which, Some(SLICE))?;
+        }
+        Ok(Self { socket, output: Vec::new(), input: Vec::new(), taken: 0 })
+    }
+
+    fn wait(socket: &Guarded<OwnedFd>, flags: PollFlags, patience: &Patience<'_>) -> Result<(), ConnectionError> {
+        loop {
+            let slice = patience.look()?;
+            let slice = Timespec { tv_sec: 0, tv_nsec: slice.as_nanos().clamp(1, 999_999_999) as _ };
+            match poll(&mut [PollFd::new(&**socket, flags)], Some(&slice)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends one message.
+    pub fn send(&mut self, message: &impl Message, patience: &Patience<'_>) -> Result<(), ConnectionError> {
+        encode_frame(message, &mut self.output);
+        self.flush(patience)
+    }
+
+    fn flush(&mut self, patience: &Patience<'_>) -> Result<(), ConnectionError> {
+        let mut sent = 0;
+        while sent < self.output.len() {
+            match send(&*self.socket, &self.output[sent..], SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    patience.look()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.output.clear();
+        self.output.shrink_to(KEPT_BUFFER);
+        Ok(())
+    }
+
+    /// Receives one message.
+    pub fn receive<M: Message + Default>(
+        &mut self,
+        limit: usize,
+        patience: &Patience<'_>,
+    ) -> Result<M, ConnectionError> {
+        loop {
+            if let Some(message) = self.next(limit)? {
+                return Ok(message);
+            }
+            match self.fill(false) {
+                Err(ConnectionError::Deadline) => {
+                    patience.look()?;
+                }
+                other => other?,
+            }
+        }
+    }
+
+    /// A whole message that has arrived, if there is one.
+    pub fn next<M: Message + Default>(&mut self, limit: usize) -> Result<Option<M>, ConnectionError> {
+        let arrived = &self.input[self.taken..];
+        let Some((header, body)) = arrived.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*header) as usize;
+        if length > limit {
+            return Err(FrameError::TooLong { length, limit }.into());
+        }
+        let Some(body) = body.get(..length) else { return Ok(None) };
+        let message = M::decode(body).map_err(FrameError::from)?;
+        self.taken += HEADER + length;
+        if self.taken == self.input.len() {
+            self.taken = 0;
+            self.input.clear();
+            self.input.shrink_to(KEPT_BUFFER);
+        }
+        Ok(Some(message))
+    }
+
+    /// Reads what there is; [`ConnectionError::Deadline`] when nothing came
+    /// within a slice (or at once, with `now`).
+    pub fn fill(&mut self, now: bool) -> Result<(), ConnectionError> {
+        if self.taken > 0 {
+            self.input.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.input.reserve(READ_SIZE);
+        let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+        match recv(&*self.socket, spare_capacity(&mut self.input), flags) {
+            Ok((_, 0)) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the master closed the connection").into()),
+            Ok(_) => Ok(()),
+            Err(Errno::AGAIN | Errno::INTR) => Err(ConnectionError::Deadline),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Local address of a TCP connection.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        let address = rustix::net::getsockname(&*self.socket).ok()?;
+        SocketAddr::try_from(address).ok().map(|address| address.ip())
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

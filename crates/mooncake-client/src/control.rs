@@ -1,0 +1,518 @@
+//! Calls to the master: a bounded pool of connections, one checked out per
+//! call, and what makes a retry safe.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::forked;
+use mooncake_wire::MAX_FRAME;
+use mooncake_wire::message::{
+    AnchorUp, AttachCall, LogPosition, Refusal, Reply, Request, anchor_up, hello, refusal, reply, request,
+};
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::bell::Bell;
+use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
+use crate::error::{Cause, StoreError};
+use crate::master_address::MasterAddress;
+use crate::options::{InterruptHook, StoreOptions};
+use crate::orphans::Orphans;
+use crate::pins::Pins;
+use crate::progress::Progress;
+use crate::reachability::Reachability;
+use crate::sequence::Sequences;
+use crate::session::{self, Session};
+
+/// Most call connections of a store; more callers than that wait for one.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Rest between two tries to reach a master that refuses connections.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// A reply that shows the master alive this recently keeps a long call waiting.
+const LONG_CALL_SILENCE: Duration = Duration::from_millis(1_200);
+
+/// What becomes of a mutation whose answer never came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Abandoned {
+    /// Whatever it did may stay.
+    Stays,
+    /// Placements that it may have been given are found out and given up.
+    GivesUpPlacements,
+    /// Pins that it may have been given are voided.
+    VoidsPins,
+}
+
+/// A reply and the log that its segment numbers belong to.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub body: reply::Body,
+    pub log_id: u64,
+}
+
+/// One store's side of the control protocol.
+pub(crate) struct Control {
+    pub masters: MasterAddress,
+    pub lookup_timeout: Duration,
+    pub reach: Reachability,
+    pub pins: Pins,
+    pub progress: Progress,
+    pub sequences: Sequences,
+    pub bell: Bell,
+    pub orphans: Orphans,
+    interrupted: Option<InterruptHook>,
+    session: RwLock<Arc<Session>>,
+    /// Notified when `session` changes.
+    changed: Condvar,
+    changes: Mutex<u64>,
+    position: Mutex<LogPosition>,
+    next_id: AtomicU64,
+    pool: Mutex<Pool>,
+    freed: Condvar,
+    /// Messages that the anchor is to send.
+    up: Mutex<Vec<AnchorUp>>,
+    wants_ping: AtomicBool,
+    wants_resume: AtomicBool,
+    stopped: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<(Arc<Session>, Connection)>,
+    open: usize,
+}
+
+impl Control {
+    pub fn new(
+        options: &StoreOptions,
+        masters: MasterAddress,
+        session: Session,
+        position: LogPosition,
+    ) -> std::io::Result<Self> {
+        Ok(Control {
+            masters,
+            lookup_timeout: options.lookup_timeout,
+            reach: Reachability::new(),
+            pins: Pins::default(),
+            progress: Progress::default(),
+            sequences: Sequences::default(),
+            bell: Bell::new()?,
+            orphans: Orphans::default(),
+            interrupted: options.interrupted.clone(),
+            session: RwLock::new(Arc::new(session)),
+            changed: Condvar::new(),
+            changes: Mutex::new(0),
+            position: Mutex::new(position),
+            next_id: AtomicU64::new(1),
+            pool: Mutex::default(),
+            freed: Condvar::new(),
+            up: Mutex::default(),
+            wants_ping: AtomicBool::new(false),
+            wants_resume: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    // -------------------------------------------------------------- session
+
+    pub fn session(&self) -> Arc<Session> {
+        self.session.read().clone()
+    }
+
+    /// The anchor has a session, perhaps the same one with another process.
+    pub fn set_session(&self, session: Session) {
+        *self.session.write() = Arc::new(session);
+        self.drop_idle();
+        *self.changes.lock() += 1;
+        self.changed.notify_all();
+        self.reach.pong();
+    }
+
+    pub fn position(&self) -> LogPosition {
+        *self.position.lock()
+    }
+
+    pub fn note_position(&self, seen: &LogPosition) {
+        session::raise(&mut self.position.lock(), seen);
+    }
+
+    // --------------------------------------------------------------- anchor
+
+    /// Hands the anchor a message to send.
+    pub fn tell(&self, body: anchor_up::Body) {
+        self.up.lock().push(AnchorUp { body: Some(body) });
+        self.bell.ring();
+    }
+
+    pub fn take_up(&self) -> Vec<AnchorUp> {
+        std::mem::take(&mut *self.up.lock())
+    }
+
+    pub fn put_back_up(&self, mut unsent: Vec<AnchorUp>) {
+        let mut up = self.up.lock();
+        unsent.append(&mut up);
+        *up = unsent;
+    }
+
+    /// Has the anchor ask for a pong now.
+    pub fn ping(&self) {
+        self.wants_ping.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub fn take_wants_ping(&self) -> bool {
+        self.wants_ping.swap(false, Ordering::AcqRel)
+    }
+
+    /// Has the anchor give the master a fresh list of what this store holds.
+    pub fn resume_anew(&self) {
+        self.wants_resume.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub fn take_wants_resume(&self) -> bool {
+        self.wants_resume.swap(false, Ordering::AcqRel)
+    }
+
+    /// Ends every wait and every later call.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.bell.ring();
+        self.changed.notify_all();
+        self.freed.notify_all();
+        self.drop_idle();
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    // ---------------------------------------------------------------- calls
+
+    /// A call that changes nothing, or that may be made twice.
+    pub fn query(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
+        let request = Request { id: 0, sequence: 0, answered_below: 0, body: Some(body) };
+        self.call(what, request, patience, true).map_err(|failed| failed.error)
+    }
+
+    /// A mutation that ends something: it goes out although the caller wants to stop.
+    pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
+        let sequence = self.sequences.begin();
+        let request = Request { id: 0, sequence, answered_below: 0, body: Some(body) };
+        let answer = self.call(what, request, patience, false);
+        self.sequences.answered(sequence);
+        answer.map_err(|failed| failed.error)
+    }
+
+    /// A call that changes something: made once, however often it is sent.
+    pub fn mutate(
+        self: &Arc<Self>,
+        what: &'static str,
+        body: request::Body,
+        patience: Duration,
+        abandoned: Abandoned,
+    ) -> Result<Answer, StoreError> {
+        let sequence = self.sequences.begin();
+        let request = Request { id: 0, sequence, answered_below: 0, body: Some(body) };
+        match self.call(what, request, patience, true) {
+            Ok(answer) => {
+                self.sequences.answered(sequence);
+                Ok(answer)
+            }
+            Err(failed) => {
+                let failed = *failed;
+                match abandoned {
+                    Abandoned::GivesUpPlacements if failed.sent => {
+                        self.orphans.add(self, failed.session, failed.request)
+                    }
+                    Abandoned::VoidsPins if failed.sent => {
+                        self.sequences.answered(sequence);
+                        self.resume_anew();
+                    }
+                    _ => self.sequences.answered(sequence),
+                }
+                Err(failed.error)
+            }
+        }
+    }
+
+    /// Sends a mutation once more, with the sequence that it had. `None`: there is no telling yet.
+    pub fn repeat(&self, request: &Request, patience: Duration) -> Option<Result<Answer, StoreError>> {
+        match self.call("a repeated request", request.clone(), patience, false) {
+            Ok(answer) => Some(Ok(answer)),
+            Err(failed) => matches!(failed.error.cause(), Cause::Refused { .. }).then_some(Err(failed.error)),
+        }
+    }
+
+    /// `heed`: the caller's interrupt hook may end it.
+    fn call(
+        &self,
+        what: &'static str,
+        mut request: Request,
+        patience: Duration,
+        heed: bool,
+    ) -> Result<Answer, Box<Failed>> {
+        let started = Instant::now();
+        let deadline = started + patience;
+        let mut sent = false;
+        let mut session = self.session();
+        let mut last = String::new();
+        let error = loop {
+            if let Err(error) = self.may_call() {
+                break error;
+            }
+            let check = || self.keep_waiting(started, heed);
+            let patience = Patience { deadline, check: &check };
+            request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
+            if request.sequence != 0 {
+                request.answered_below = self.sequences.answered_below().min(request.sequence);
+            }
+            let outcome = self.checkout(&patience).and_then(|(attached, mut connection)| {
+                session = attached;
+                sent = true;
+                let reply = exchange(&mut connection, &request, &patience);
+                self.check_in(reply.is_ok().then(|| (session.clone(), connection)));
+                reply
+            });
+            match outcome {
+                Ok(reply) => match self.accept(what, reply) {
+                    Ok(Accepted::Answer(answer)) => return Ok(answer),
+                    Ok(Accepted::SessionLost) => {
+                        last = "the master does not know this session any more".into();
+                        self.session_lost(&session, &patience);
+                    }
+                    Err(error) => break error,
+                },
+                Err(CallError::SessionLost) => {
+                    last = "the master does not know this session any more".into();
+                    self.session_lost(&session, &patience);
+                }
+                Err(CallError::Refused(refusal)) => break self.refused(what, refusal),
+                Err(CallError::Connection(ConnectionError::Interrupted)) => break Cause::Interrupted.into(),
+                Err(CallError::Connection(ConnectionError::Deadline)) => {
+                    break self.expired(what, started, &last);
+                }
+                Err(CallError::Connection(error)) => {
+                    tracing::debug!(master = %self.masters, %error, "call connection lost");
+                    last = error.to_string();
+                    self.drop_idle();
+                    self.ping();
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+            }
+            if Instant::now() >= deadline {
+                break self.expired(what, started, &last);
+            }
+        };
+        Err(Box::new(Failed { error, sent, session, request }))
+    }
+
+    fn may_call(&self) -> Result<(), StoreError> {
+        if forked() {
+            return Err(Cause::Forked.into());
+        }
+        if self.is_stopped() {
+            return Err(Cause::Closed.into());
+        }
+        if self.reach.is_unreachable() {
+            return Err(self.unreachable("it has not answered for a while; calls fail at once until it does"));
+        }
+        Ok(())
+    }
+
+    /// Looks up at every slice of a wait.
+    fn keep_waiting(&self, started: Instant, heed: bool) -> Result<(), ConnectionError> {
+        if heed && self.interrupted.as_ref().is_some_and(|interrupted| interrupted()) {
+            return Err(ConnectionError::Interrupted);
+        }
+        let waited = started.elapsed();
+        if self.is_stopped() || self.reach.is_unreachable() {
+            return Err(ConnectionError::Deadline);
+        }
+        // A call may be long; a master that says nothing meanwhile ends it early.
+        if waited > self.lookup_timeout && self.reach.silence() > LONG_CALL_SILENCE {
+            return Err(ConnectionError::Deadline);
+        }
+        Ok(())
+    }
+
+    fn expired(&self, what: &'static str, started: Instant, last: &str) -> StoreError {
+        if self.is_stopped() {
+            return Cause::Closed.into();
+        }
+        let alive = self.reach.expired(started);
+        self.ping();
+        if alive && last.is_empty() {
+            let waited = started.elapsed();
+            return Cause::CallTimeout { master: self.masters.to_string(), what, waited }.into();
+        }
+        let waited = started.elapsed().as_millis();
+        match last {
+            "" => self.unreachable(&format!("{what} has waited for {waited} ms")),
+            last => self.unreachable(&format!("{what}: {last} (tried for {waited} ms)")),
+        }
+    }
+
+    fn unreachable(&self, reason: &str) -> StoreError {
+        Cause::MasterUnreachable { master: self.masters.to_string(), reason: reason.to_owned() }.into()
+    }
+
+    fn refused(&self, what: &'static str, refusal: Refusal) -> StoreError {
+        Cause::Refused { master: self.masters.to_string(), what, reason: refusal.reason }.into()
+    }
+
+    /// An answer to something else than what was asked.
+    pub fn confused(&self, what: &'static str) -> StoreError {
+        Cause::Protocol { master: self.masters.to_string(), what }.into()
+    }
+
+    fn accept(&self, what: &'static str, reply: Reply) -> Result<Accepted, StoreError> {
+        let mut log_id = 0;
+        if let Some(position) = &reply.position {
+            log_id = position.log_id;
+            self.note_position(position);
+        }
+        match reply.body {
+            Some(reply::Body::Refusal(refusal)) if refusal.kind() == refusal::Kind::UnknownSession => {
+                Ok(Accepted::SessionLost)
+            }
+            Some(reply::Body::Refusal(refusal)) => Err(self.refused(what, refusal)),
+            Some(body) => Ok(Accepted::Answer(Answer { body, log_id })),
+            None => Err(self.confused(what)),
+        }
+    }
+
+    /// Has the anchor find out, and waits until it has another session.
+    fn session_lost(&self, lost: &Session, patience: &Patience<'_>) {
+        let mut changes = self.changes.lock();
+        if !self.session().is(lost) {
+            return;
+        }
+        self.resume_anew();
+        while self.session().is(lost) && Instant::now() < patience.deadline && (patience.check)().is_ok() {
+            self.changed.wait_for(&mut changes, SLICE);
+        }
+    }
+
+    // ----------------------------------------------------------------- pool
+
+    fn checkout(&self, patience: &Patience<'_>) -> Result<(Arc<Session>, Connection), CallError> {
+        let session = self.session();
+        let mut pool = self.pool.lock();
+        loop {
+            while let Some((attached, connection)) = pool.idle.pop() {
+                if attached.is(&session) && attached.instance == session.instance {
+                    return Ok((attached, connection));
+                }
+                pool.open -= 1;
+            }
+            if pool.open < MAX_CONNECTIONS {
+                pool.open += 1;
+                break;
+            }
+            (patience.check)()?;
+            if Instant::now() >= patience.deadline {
+                return Err(ConnectionError::Deadline.into());
+            }
+            self.freed.wait_for(&mut pool, SLICE);
+        }
+        drop(pool);
+        let opened = self.attach(&session, patience);
+        if opened.is_err() {
+            self.check_in(None);
+        }
+        opened.map(|connection| (session, connection))
+    }
+
+    /// A connection comes back, or one that is no more.
+    fn check_in(&self, connection: Option<(Arc<Session>, Connection)>) {
+        let mut pool = self.pool.lock();
+        match connection {
+            Some(connection) if !self.is_stopped() => pool.idle.push(connection),
+            _ => pool.open -= 1,
+        }
+        drop(pool);
+        self.freed.notify_one();
+    }
+
+    fn drop_idle(&self) {
+        if forked() {
+            return;
+        }
+        let mut pool = self.pool.lock();
+        pool.open -= pool.idle.len();
+        pool.idle.clear();
+    }
+
+    fn attach(&self, session: &Session, patience: &Patience<'_>) -> Result<Connection, CallError> {
+        if let Some(unix) = &session.unix {
+            match self.attach_at(unix, session, patience) {
+                // Another process may have taken the name.
+                Ok((connection, instance)) if instance == session.instance => return Ok(connection),
+                Ok(_) | Err(CallError::Connection(ConnectionError::Io(_) | ConnectionError::Frame(_))) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        self.attach_at(&session.master, session, patience).map(|(connection, _)| connection)
+    }
+
+    fn attach_at(
+        &self,
+        address: &Address,
+        session: &Session,
+        patience: &Patience<'_>,
+    ) -> Result<(Connection, Vec<u8>), CallError> {
+        let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
+        let (connection, reply) = Connection::open(address, role, self.position(), patience)?;
+        match reply.refusal {
+            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => Err(CallError::SessionLost),
+            Some(refusal) => Err(CallError::Refused(refusal)),
+            None => Ok((connection, reply.instance.to_vec())),
+        }
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control")
+            .field("masters", &self.masters)
+            .field("session", &self.session().id)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Failed {
+    error: StoreError,
+    /// The master may have got it.
+    sent: bool,
+    session: Arc<Session>,
+    request: Request,
+}
+
+enum Accepted {
+    Answer(Answer),
+    SessionLost,
+}
+
+enum CallError {
+    Connection(ConnectionError),
+    SessionLost,
+    Refused(Refusal),
+}
+
+impl From<ConnectionError> for CallError {
+    fn from(error: ConnectionError) -> Self {
+        CallError::Connection(error)
+    }
+}
+
+fn exchange(connection: &mut Connection, request: &Request, patience: &Patience<'_>) -> Result<Reply, CallError> {
+    connection.send(request, patience)?;
+    let reply: Reply = connection.receive(MAX_FRAME, patience)?;
+    if reply.id != request.id {
+        let confused = std::io::Error::new(std::io::ErrorKind::InvalidData, "answer to another request");
+        return Err(ConnectionError::Io(confused).into());
+    }
+    Ok(reply)
+}

@@ -1,0 +1,113 @@
+//! Where segments are: the numbers of placements, resolved once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mooncake_memory::ProcessIdentity;
+use mooncake_transfer::SegmentAddress;
+use mooncake_wire::message::{ProcessIdentity as WireProcess, Replica, Segment, Segments, reply, request};
+use parking_lot::RwLock;
+
+use crate::control::Control;
+use crate::error::StoreError;
+
+/// Segments met so far. Numbers belong to one log: another one starts over.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    log_id: u64,
+    segments: HashMap<u32, Arc<SegmentAddress>>,
+}
+
+impl Directory {
+    /// The segment of a placement, if it has been met.
+    pub fn find(&self, log_id: u64, number: u32) -> Option<Arc<SegmentAddress>> {
+        let known = self.known.read();
+        if known.log_id != log_id {
+            return None;
+        }
+        known.segments.get(&number).cloned()
+    }
+
+    /// Asks the master once for every segment of some placements not met before.
+    pub fn meet<'r>(
+        &self,
+        control: &Control,
+        log_id: u64,
+        replicas: impl Iterator<Item = &'r Replica>,
+    ) -> Result<(), StoreError> {
+        let numbers = replicas.flat_map(|replica| &replica.extents).map(|extent| extent.segment);
+        let mut missing: Vec<u32> = {
+            let known = self.known.read();
+            let same = known.log_id == log_id;
+            numbers.filter(|number| !same || !known.segments.contains_key(number)).collect()
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        const WHAT: &str = "a query for segments";
+        let body = request::Body::Segments(Segments { numbers: missing });
+        let answer = control.query(WHAT, body, control.lookup_timeout)?;
+        let reply::Body::Segments(found) = answer.body else { return Err(control.confused(WHAT)) };
+        let mut known = self.known.write();
+        if known.log_id != answer.log_id {
+            *known = Known { log_id: answer.log_id, segments: HashMap::new() };
+        }
+        for segment in found.segments {
+            let number = segment.number;
+            if let Some(address) = address(segment) {
+                known.segments.insert(number, Arc::new(address));
+            }
+        }
+        Ok(())
+    }
+
+    /// The segment is Gone.
+    pub fn forget(&self, number: u32) {
+        self.known.write().segments.remove(&number);
+    }
+
+    /// Another session began, perhaps with another master.
+    pub fn start_over(&self) {
+        *self.known.write() = Known::default();
+    }
+}
+
+fn address(segment: Segment) -> Option<SegmentAddress> {
+    let endpoint = segment.endpoint?;
+    Some(SegmentAddress {
+        uuid: segment.uuid[..].try_into().ok()?,
+        bytes: segment.bytes,
+        name: segment.name,
+        boot_id: endpoint.boot_id[..].try_into().unwrap_or_default(),
+        unix_socket: endpoint.unix_socket,
+        tcp: endpoint.tcp,
+        access_key: endpoint.access_key,
+        process: endpoint.process.and_then(process),
+    })
+}
+
+fn process(process: WireProcess) -> Option<ProcessIdentity> {
+    Some(ProcessIdentity {
+        boot_id: process.boot_id[..].try_into().ok()?,
+        pid: process.pid,
+        start_time: process.start_time,
+        pid_namespace: process.pid_namespace,
+    })
+}
+
+/// A process as messages name it.
+pub(crate) fn wire_process(process: &ProcessIdentity) -> WireProcess {
+    WireProcess {
+        boot_id: process.boot_id.to_vec().into(),
+        pid: process.pid,
+        start_time: process.start_time,
+        pid_namespace: process.pid_namespace,
+    }
+}

@@ -1,0 +1,281 @@
+//! What can go wrong with a call, by whose fault.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooncake_memory::{CopyError, RegisterError};
+
+/// Sort of a failure: what a caller can decide on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The pool has no room for the object.
+    NoSpace,
+    /// Another put of the key is under way.
+    Busy,
+    /// A key that no object can have.
+    InvalidKey,
+    /// An argument makes no sense, or the caller's memory is not there.
+    InvalidParams,
+    /// No such object.
+    NotFound,
+    /// The object was looked up a moment ago and `force` was not given.
+    Protected,
+    /// No master answers.
+    MasterUnreachable,
+    /// A call or a transfer took too long.
+    Timeout,
+    /// Bytes could not be moved.
+    Transfer,
+    /// Bytes arrived and are not the object's.
+    Checksum,
+    /// The store is closed.
+    Closed,
+    /// This process is a forked child of the one that set the store up.
+    Forked,
+    /// The caller's interrupt hook ended the call.
+    Interrupted,
+    /// Asked for something that this build does not have.
+    Unsupported,
+    /// The master refused the call as a whole.
+    Refused,
+    /// The store could not be set up on this machine.
+    Setup,
+}
+
+/// Why a call failed. Cheap to clone: every key of a failed batch has one.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{cause}")]
+pub struct StoreError {
+    #[source]
+    cause: Arc<Cause>,
+}
+
+impl StoreError {
+    /// Sort of the failure.
+    pub fn kind(&self) -> ErrorKind {
+        self.cause.kind()
+    }
+
+    /// What happened, with its figures.
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+}
+
+impl From<Cause> for StoreError {
+    fn from(cause: Cause) -> Self {
+        Self { cause: Arc::new(cause) }
+    }
+}
+
+/// What happened: which value, which peer, what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// No room now, even after the wait for it.
+    #[error("no room for {bytes} bytes: {reason}")]
+    NoSpace {
+        /// Size of the object.
+        bytes: u64,
+        /// What holds the space.
+        reason: String,
+    },
+    /// Can never fit as things stand.
+    #[error("{bytes} bytes can never fit: {reason}")]
+    TooLarge {
+        /// Size of the object.
+        bytes: u64,
+        /// What there is.
+        reason: String,
+    },
+    /// Another put of the key is under way.
+    #[error("another put of the key is under way: {reason}; try again, or look whether it is there by now")]
+    Busy {
+        /// Who holds the key.
+        reason: String,
+    },
+    /// The reservation was taken back before the put ended, more than once.
+    #[error("the put was overtaken {attempts} times (reservation expired, or its segment left); nothing was stored")]
+    Superseded {
+        /// Tries made.
+        attempts: u32,
+    },
+    /// A key that no object can have.
+    #[error("a key has 1 to {limit} bytes, not {length}")]
+    InvalidKey {
+        /// Length of the key.
+        length: usize,
+        /// Longest key.
+        limit: usize,
+    },
+    /// An argument makes no sense.
+    #[error("{0}")]
+    InvalidParams(String),
+    /// The master refused a put's size or this session's share.
+    #[error("put of {bytes} bytes refused: {reason}")]
+    PutRefused {
+        /// Size of the object.
+        bytes: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The buffers are smaller than the object.
+    #[error("the object has {object} bytes, the buffers given for it {buffers}")]
+    BufferTooSmall {
+        /// Size of the object.
+        object: u64,
+        /// Sum of the buffers.
+        buffers: u64,
+    },
+    /// The caller's memory is not there.
+    #[error("{0}; pass memory of this process that stays mapped during the call")]
+    Fault(CopyError),
+    /// A buffer could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// No range is registered at the address.
+    #[error("no buffer is registered at {addr:#x}")]
+    NotRegistered {
+        /// The address.
+        addr: usize,
+    },
+    /// No such object.
+    #[error("no such object")]
+    NotFound,
+    /// Looked up a moment ago.
+    #[error("the object was looked up a moment ago; remove it with force, or later")]
+    Protected,
+    /// No master answers.
+    #[error("master {master} does not answer: {reason}; is mooncake_master running there?")]
+    MasterUnreachable {
+        /// Addresses tried.
+        master: String,
+        /// What failed.
+        reason: String,
+    },
+    /// One call took too long while the master lives.
+    #[error("master {master} did not answer {what} within {waited:?}, though it is alive")]
+    CallTimeout {
+        /// The master.
+        master: String,
+        /// The operation.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+    /// Bytes stopped moving.
+    #[error("{0}")]
+    TransferTimeout(String),
+    /// Bytes could not be moved.
+    #[error("{0}")]
+    Transfer(String),
+    /// Bytes arrived and are not the object's.
+    #[error("{0}")]
+    Checksum(String),
+    /// The store is closed.
+    #[error("the store is closed; set up a new one")]
+    Closed,
+    /// This process is a forked child.
+    #[error(
+        "this process was forked from the one that set the store up; set up a new store in a fresh process (spawn, not fork)"
+    )]
+    Forked,
+    /// The caller's interrupt hook ended the call.
+    #[error("interrupted")]
+    Interrupted,
+    /// Asked for something that this build does not have.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The master refused the call as a whole.
+    #[error("master {master} refused {what}: {reason}")]
+    Refused {
+        /// The master.
+        master: String,
+        /// The operation.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// An answer that makes no sense.
+    #[error("master {master} answered {what} with something else; client and master do not fit together")]
+    Protocol {
+        /// The master.
+        master: String,
+        /// The operation.
+        what: &'static str,
+    },
+    /// The local host name is no address of this machine.
+    #[error(
+        "local_hostname {name:?} is not an address of this machine ({resolved}): {reason}; name this machine, or say with MC_STORE_CLIENT_BIND_ADDRESS what to listen on"
+    )]
+    NotThisMachine {
+        /// The name given.
+        name: String,
+        /// What it resolves to.
+        resolved: String,
+        /// What failed.
+        reason: String,
+    },
+    /// No port is free.
+    #[error(
+        "no free port for data on {address} in {min}..={max}: {reason}; see MC_STORE_CLIENT_MIN_PORT and MC_STORE_CLIENT_MAX_PORT"
+    )]
+    NoPort {
+        /// Address tried.
+        address: std::net::IpAddr,
+        /// First port of the range.
+        min: u16,
+        /// Last port of the range.
+        max: u16,
+        /// Last failure.
+        reason: String,
+    },
+    /// The port asked for cannot be had.
+    #[error("cannot listen for data on {address}: {reason}; choose another port, or none to get a free one")]
+    PortTaken {
+        /// Address asked for.
+        address: SocketAddr,
+        /// What failed.
+        reason: String,
+    },
+    /// Memory, threads or descriptors for the store could not be had.
+    #[error("setting the store up: {what}: {reason}")]
+    Setup {
+        /// The step that failed.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Cause {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Cause::NoSpace { .. } | Cause::TooLarge { .. } => ErrorKind::NoSpace,
+            Cause::Busy { .. } | Cause::Superseded { .. } => ErrorKind::Busy,
+            Cause::InvalidKey { .. } => ErrorKind::InvalidKey,
+            Cause::InvalidParams(_)
+            | Cause::PutRefused { .. }
+            | Cause::BufferTooSmall { .. }
+            | Cause::Fault(_)
+            | Cause::Register(_)
+            | Cause::NotRegistered { .. } => ErrorKind::InvalidParams,
+            Cause::NotFound => ErrorKind::NotFound,
+            Cause::Protected => ErrorKind::Protected,
+            Cause::MasterUnreachable { .. } => ErrorKind::MasterUnreachable,
+            Cause::CallTimeout { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
+            Cause::Transfer(_) => ErrorKind::Transfer,
+            Cause::Checksum(_) => ErrorKind::Checksum,
+            Cause::Closed => ErrorKind::Closed,
+            Cause::Forked => ErrorKind::Forked,
+            Cause::Interrupted => ErrorKind::Interrupted,
+            Cause::Unsupported(_) => ErrorKind::Unsupported,
+            Cause::Refused { .. } | Cause::Protocol { .. } => ErrorKind::Refused,
+            Cause::NotThisMachine { .. } | Cause::NoPort { .. } | Cause::PortTaken { .. } | Cause::Setup { .. } => {
+                ErrorKind::Setup
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Gets: look up, copy from the best replica, check; what is stale or cannot
+//! be read is looked up once more, then it is a miss.
+
+use mooncake_memory::{Target, total_of_targets};
+use mooncake_transfer::TransferError;
+use mooncake_wire::message::{BadReplica, Lookup, Object, Replica, reply, request};
+use mooncake_wire::pack_keys;
+
+use crate::error::{Cause, StoreError};
+use crate::put::{is_callers, link_error, transfer_error};
+use crate::store::{Inner, check_key};
+
+/// Keys looked up with one request.
+const ROUND_KEYS: usize = 32_768;
+
+/// One object of a batch get into the caller's memory.
+#[derive(Debug)]
+pub struct GetInto<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Where its bytes go: filled in order, together at least as large as the object.
+    pub targets: Vec<Target<'a>>,
+}
+
+/// Memory that a get fills, made once the size of the object is known.
+pub trait Receive {
+    /// The memory, in order: together at least as large as the object.
+    fn targets(&mut self) -> Vec<Target<'_>>;
+}
+
+impl Receive for Vec<u8> {
+    fn targets(&mut self) -> Vec<Target<'_>> {
+        vec![Target::new(self)]
+    }
+}
+
+/// What became of one read.
+pub(crate) enum Fetched {
+    Done(u64),
+    /// No replica gave the bytes; the cause is worth telling.
+    Lost(String),
+    Failed(StoreError),
+}
+
+/// Objects as a lookup found them.
+pub(crate) struct LookedUp {
+    pub objects: Vec<Object>,
+    pub log_id: u64,
+}
+
+impl Inner {
+    pub(crate) fn get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<u64>, StoreError>> {
+        let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
+        self.read_batch(&keys, |index, object, log_id, lost| {
+            self.fetch(keys[index], object, log_id, &mut items[index].targets, lost)
+        })
+    }
+
+    pub(crate) fn get_batch_with<B: Receive>(
+        &self,
+        keys: &[&[u8]],
+        mut alloc: impl FnMut(usize, u64) -> Result<B, StoreError>,
+    ) -> Vec<Result<Option<B>, StoreError>> {
+        let mut received: Vec<Option<B>> = keys.iter().map(|_| None).collect();
+        let read = self.read_batch(keys, |index, object, log_id, lost| {
+            let mut buffer = match alloc(index, object.size) {
+                Ok(buffer) => buffer,
+                Err(error) => return Fetched::Failed(error),
+            };
+            let fetched = self.fetch(keys[index], object, log_id, &mut buffer.targets(), lost);
+            if matches!(fetched, Fetched::Done(_)) {
+                received[index] = Some(buffer);
+            }
+            fetched
+        });
+        read.into_iter().zip(received).map(|(read, buffer)| read.map(|size| size.and(buffer))).collect()
+    }
+
+    /// Looks keys up and reads what is there, each by `attempt`; what it could
+    /// not read is looked up once more.
+    fn read_batch(
+        &self,
+        keys: &[&[u8]],
+        mut attempt: impl FnMut(usize, &Object, u64, &mut Vec<u64>) -> Fetched,
+    ) -> Vec<Result<Option<u64>, StoreError>> {
+        let mut results: Vec<Result<Option<u64>, StoreError>> = Vec::with_capacity(keys.len());
+        let mut pending = Vec::with_capacity(keys.len());
+        for (index, key) in keys.iter().enumerate() {
+            match check_key(key) {
+                Ok(()) => pending.push(index),
+                Err(error) => {
+                    results.push(Err(error));
+                    continue;
+                }
+            }
+            results.push(Ok(None));
+        }
+        // Placements that have failed already are not tried a second time.
+        let mut lost = Vec::new();
+        let mut causes: Vec<(usize, String)> = Vec::new();
+        for last in [false, true] {
+            let mut again = Vec::new();
+            for round in pending.chunks(ROUND_KEYS) {
+                let names: Vec<&[u8]> = round.iter().map(|&index| keys[index]).collect();
+                let found = match self.look_up(&names) {
+                    Ok(found) => found,
+                    Err(error) => {
+                        round.iter().for_each(|&index| results[index] = Err(error.clone()));
+                        continue;
+                    }
+                };
+                for (&index, object) in round.iter().zip(&found.objects) {
+                    if object.replicas.is_empty() {
+                        continue;
+                    }
+                    match attempt(index, object, found.log_id, &mut lost) {
+                        Fetched::Done(size) => results[index] = Ok(Some(size)),
+                        Fetched::Failed(error) => results[index] = Err(error),
+                        Fetched::Lost(cause) if last => causes.push((index, cause)),
+                        Fetched::Lost(cause) => {
+                            causes.push((index, cause));
+                            again.push(index);
+                        }
+                    }
+                }
+            }
+            pending = again;
+            if pending.is_empty() {
+                break;
+            }
+        }
+        // A cache miss, for whoever asked; the cause is kept for whoever wonders.
+        if let Some((_, cause)) = causes.into_iter().rfind(|(index, _)| matches!(results[*index], Ok(None))) {
+            tracing::warn!(cause, "an object was there and could not be read: a miss");
+            self.note_miss(cause);
+        }
+        results
+    }
+
+    pub(crate) fn look_up(&self, keys: &[&[u8]]) -> Result<LookedUp, StoreError> {
+        const WHAT: &str = "a lookup";
+        let control = &self.shared.control;
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        let answer = control.query(WHAT, body, control.lookup_timeout)?;
+        match answer.body {
+            reply::Body::Lookup(found) if found.objects.len() == keys.len() => {
+                let replicas = found.objects.iter().flat_map(|object| &object.replicas);
+                self.shared.directory.meet(control, answer.log_id, replicas)?;
+                Ok(LookedUp { objects: found.objects, log_id: answer.log_id })
+            }
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+
+    /// Reads one object from one of its replicas.
+    pub(crate) fn fetch(
+        &self,
+        key: &[u8],
+        object: &Object,
+        log_id: u64,
+        targets: &mut [Target<'_>],
+        lost: &mut Vec<u64>,
+    ) -> Fetched {
+        let buffers = total_of_targets(targets);
+        if buffers < object.size {
+            return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
+        }
+        let mut cause = "no replica is left".to_owned();
+        for replica in self.in_order_of_choice(object, log_id) {
+            if lost.contains(&replica.rid) {
+                cause = "its only replicas could not be read a moment ago".into();
+                continue;
+            }
+            match self.read_replica(key, object, replica, log_id, &mut trimmed(targets, object.size)) {
+                Ok(()) => return Fetched::Done(object.size),
+                Err(error) if is_callers(&error) => return Fetched::Failed(error),
+                Err(error) => {
+                    tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
+                    lost.push(replica.rid);
+                    cause = error.to_string();
+                }
+            }
+        }
+        Fetched::Lost(cause)
+    }
+
+    /// This process first, then this host, then the others; at random among equals.
+    fn in_order_of_choice<'o>(&self, object: &'o Object, log_id: u64) -> Vec<&'o Replica> {
+        let mut replicas: Vec<&Replica> = object.replicas.iter().collect();
+        if replicas.len() > 1 {
+            let turn = self.next_turn() as usize % replicas.len();
+            replicas.rotate_left(turn);
+            replicas.sort_by_key(|replica| {
+                let extent = replica.extents.first();
+                let address = extent.and_then(|extent| self.shared.directory.find(log_id, extent.segment));
+                let own = &self.shared.process;
+                match address {
+                    Some(address) if address.process.as_ref() == Some(own) => 0,
+                    Some(address) if address.boot_id == own.boot_id => 1,
+                    Some(_) => 2,
+                    None => 3,
+                }
+            });
+        }
+        replicas
+    }
+
+    fn read_replica(
+        &self,
+        key: &[u8],
+        object: &Object,
+        replica: &Replica,
+        log_id: u64,
+        targets: &mut [Target<'_>],
+    ) -> Result<(), StoreError> {
+        let [extent] = &replica.extents[..] else { return Err(self.shared.control.confused("a lookup")) };
+        let Some(address) = self.shared.directory.find(log_id, extent.segment) else {
+            return Err(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into());
+        };
+        let interrupted = || self.is_interrupted();
+        let wait = self.transfer_wait(object.size, &interrupted);
+        let link = self.shared.links.link(&address, &wait).map_err(|error| link_error(&error))?;
+        let crc = self.settings.verify.then_some(object.crc32c);
+        link.read(replica.rid, extent.offset, targets, crc, &wait).map_err(|error| {
+            self.report_if_bad(key, &error);
+            transfer_error(error)
+        })
+    }
+
+    /// A replica whose bytes are wrong is the master's business too.
+    pub(crate) fn report_if_bad(&self, key: &[u8], error: &TransferError) {
+        let TransferError::Checksum { rid, .. } = error else { return };
+        tracing::warn!(%error, "a replica is bad; reported");
+        let body =
+            request::Body::BadReplica(BadReplica { key: key.to_vec().into(), rid: *rid, reason: error.to_string() });
+        let control = &self.shared.control;
+        if let Err(error) = control.query("the report of a bad replica", body, control.lookup_timeout) {
+            tracing::debug!(%error, "bad replica not reported");
+        }
+    }
+}
+
+/// Exactly as much of the targets as the object needs.
+fn trimmed<'a>(targets: &'a mut [Target<'_>], size: u64) -> Vec<Target<'a>> {
+    let mut left = size;
+    let mut trimmed = Vec::with_capacity(targets.len());
+    for target in targets {
+        let part = left.min(target.len() as u64) as usize;
+        if part == 0 {
+            continue;
+        }
+        trimmed.push(target.reborrow().split_at(part).0);
+        left -= part as u64;
+    }
+    trimmed
+}

@@ -1,0 +1,223 @@
+//! Settings of a store, and the one place that reads the environment.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Cause, StoreError};
+
+/// Asked at least every 100 ms while a call waits; true ends the call.
+pub type InterruptHook = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How a store is set up. Start from [`StoreOptions::new`], change what you
+/// need, lay the environment over it with [`StoreOptions::from_env`].
+#[derive(Clone)]
+pub struct StoreOptions {
+    /// Name of this client, `host` or `host:port`. The host is what it listens
+    /// on for data; without a port a free one of [`StoreOptions::ports`] is taken.
+    pub local_hostname: String,
+    /// `host:port` of the master, or several separated by commas, tried in order.
+    pub master: String,
+    /// Bytes given to the pool; 0 = none, a pure client.
+    pub global_segment_size: u64,
+    /// Most bytes that views may hold pinned at a time; beyond it they are copies.
+    pub local_buffer_size: u64,
+    /// Map the memory of same-host peers. `MC_SHM=0|1`.
+    pub shared_memory: bool,
+    /// Hand out views of mapped memory; otherwise views are private copies. `MC_SHM_VIEWS=0|1`.
+    pub shared_views: bool,
+    /// Check the CRC-32C of whole objects as they are read. `MOONCAKE_STORE_CHECKSUM=0|1`.
+    pub verify: bool,
+    /// Longest wait for the master's answer to a query. `MC_LOOKUP_TIMEOUT_MS`.
+    pub lookup_timeout: Duration,
+    /// Longest time without a byte moved. `MC_DATA_TIMEOUT_MS`.
+    pub data_timeout: Duration,
+    /// Longest time for a put's retries and waits for room, its copying aside. `MC_PUT_TIMEOUT_MS`.
+    pub put_timeout: Duration,
+    /// Huge pages for the segment. `MC_STORE_USE_HUGEPAGE` (any value).
+    pub huge_pages: bool,
+    /// First and last port to choose from. `MC_STORE_CLIENT_MIN_PORT`, `MC_STORE_CLIENT_MAX_PORT`.
+    pub ports: (u16, u16),
+    /// What to listen on for data where that is not what the host name says
+    /// (behind address translation). `MC_STORE_CLIENT_BIND_ADDRESS`.
+    pub bind_address: Option<IpAddr>,
+    /// Ends calls that wait.
+    pub interrupted: Option<InterruptHook>,
+}
+
+impl StoreOptions {
+    /// The defaults for a client of a master.
+    pub fn new(local_hostname: impl Into<String>, master: impl Into<String>) -> Self {
+        Self {
+            local_hostname: local_hostname.into(),
+            master: master.into(),
+            global_segment_size: 16 << 20,
+            local_buffer_size: 16 << 20,
+            shared_memory: true,
+            shared_views: true,
+            verify: true,
+            lookup_timeout: Duration::from_millis(500),
+            data_timeout: Duration::from_secs(3),
+            put_timeout: Duration::from_secs(5),
+            huge_pages: false,
+            ports: (12300, 14300),
+            bind_address: None,
+            interrupted: None,
+        }
+    }
+
+    /// The environment over these settings. A value that means nothing is an error that names it.
+    pub fn from_env(self) -> Result<Self, StoreError> {
+        self.overlaid(|name| std::env::var(name).ok())
+    }
+
+    fn overlaid(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
+        if let Some(on) = switch("MC_SHM", &var)? {
+            self.shared_memory = on;
+        }
+        if let Some(on) = switch("MC_SHM_VIEWS", &var)? {
+            self.shared_views = on;
+        }
+        if let Some(on) = switch("MOONCAKE_STORE_CHECKSUM", &var)? {
+            self.verify = on;
+        }
+        if let Some(ms) = number::<u64>("MC_LOOKUP_TIMEOUT_MS", &var)? {
+            self.lookup_timeout = Duration::from_millis(ms.max(1));
+        }
+        if let Some(ms) = number::<u64>("MC_DATA_TIMEOUT_MS", &var)? {
+            self.data_timeout = Duration::from_millis(ms.max(1));
+        }
+        if let Some(ms) = number::<u64>("MC_PUT_TIMEOUT_MS", &var)? {
+            self.put_timeout = Duration::from_millis(ms.max(1));
+        }
+        self.huge_pages |= var("MC_STORE_USE_HUGEPAGE").is_some();
+        if let Some(port) = number("MC_STORE_CLIENT_MIN_PORT", &var)? {
+            self.ports.0 = port;
+        }
+        if let Some(port) = number("MC_STORE_CLIENT_MAX_PORT", &var)? {
+            self.ports.1 = port;
+        }
+        if self.ports.0 == 0 || self.ports.0 > self.ports.1 {
+            return Err(Cause::InvalidParams(format!(
+                "MC_STORE_CLIENT_MIN_PORT {} and MC_STORE_CLIENT_MAX_PORT {} are no range of ports",
+                self.ports.0, self.ports.1
+            ))
+            .into());
+        }
+        if let Some(address) = number("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
+            self.bind_address = Some(address);
+        }
+        Ok(self)
+    }
+}
+
+impl fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreOptions")
+            .field("local_hostname", &self.local_hostname)
+            .field("master", &self.master)
+            .field("global_segment_size", &self.global_segment_size)
+            .field("local_buffer_size", &self.local_buffer_size)
+            .field("shared_memory", &self.shared_memory)
+            .field("shared_views", &self.shared_views)
+            .field("verify", &self.verify)
+            .finish_non_exhaustive()
+    }
+}
+
+fn switch(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<bool>, StoreError> {
+    let Some(value) = var(name) else { return Ok(None) };
+    match value.trim().to_ascii_lowercase().as_str() {
+        "" => Ok(None),
+        "1" | "true" | "yes" | "on" => Ok(Some(true)),
+        "0" | "false" | "no" | "off" => Ok(Some(false)),
+        _ => Err(Cause::InvalidParams(format!("{name}={value:?} is neither 0 nor 1")).into()),
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<T>, StoreError> {
+    let Some(value) = var(name).filter(|value| !value.trim().is_empty()) else { return Ok(None) };
+    match value.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(Cause::InvalidParams(format!("{name}={value:?} does not parse")).into()),
+    }
+}
+
+/// How long an object must stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PinKind {
+    /// Evicted in the policy's order.
+    #[default]
+    None,
+    /// Evicted only when nothing else is left, until it lapses.
+    Soft {
+        /// Lifetime from the put on, milliseconds.
+        ttl_ms: u64,
+    },
+    /// Never evicted.
+    Hard,
+}
+
+/// How a put is placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutOptions {
+    /// Copies wanted, each with another client; fewer clients store fewer.
+    pub replica_num: u32,
+    /// Names of segments (= clients) to try first, in order.
+    pub preferred_segments: Vec<String>,
+    /// How long the object must stay.
+    pub pin: PinKind,
+    /// Prefer a segment on the writer's own host.
+    pub prefer_local: bool,
+}
+
+impl Default for PutOptions {
+    fn default() -> Self {
+        Self { replica_num: 1, preferred_segments: Vec::new(), pin: PinKind::None, prefer_local: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&str, &str)]) -> Result<StoreOptions, StoreError> {
+        let pairs: Vec<(String, String)> = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        StoreOptions::new("localhost", "localhost:50051")
+            .overlaid(|name| pairs.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone()))
+    }
+
+    #[test]
+    fn the_environment_lies_over_the_settings() {
+        let options = with(&[
+            ("MC_SHM", "0"),
+            ("MC_SHM_VIEWS", "off"),
+            ("MOONCAKE_STORE_CHECKSUM", "0"),
+            ("MC_STORE_CLIENT_MIN_PORT", "20000"),
+            ("MC_STORE_CLIENT_MAX_PORT", "20010"),
+            ("MC_DATA_TIMEOUT_MS", "1500"),
+            ("MC_STORE_CLIENT_BIND_ADDRESS", "::1"),
+        ])
+        .unwrap();
+        assert!(!options.shared_memory && !options.shared_views && !options.verify);
+        assert_eq!(options.ports, (20000, 20010));
+        assert_eq!(options.data_timeout, Duration::from_millis(1500));
+        assert_eq!(options.bind_address, Some("::1".parse().unwrap()));
+        assert!(with(&[]).unwrap().shared_memory);
+    }
+
+    #[test]
+    fn values_without_a_meaning_are_named() {
+        for (name, value) in [
+            ("MC_SHM", "2"),
+            ("MC_STORE_CLIENT_MIN_PORT", "x"),
+            ("MC_STORE_CLIENT_MIN_PORT", "15000"),
+            ("MC_DATA_TIMEOUT_MS", "-1"),
+        ] {
+            let error = with(&[(name, value)]).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidParams);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+}

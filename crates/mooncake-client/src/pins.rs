@@ -1,0 +1,230 @@
+//! The pins under this store's views: what the master is told of them.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+/// Pins of one session. A *generation* ends whenever the master is given a
+/// fresh list of them: a pin taken before that and not on the list is void.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    generation: u64,
+    /// Counts sessions: a view of an earlier one holds nothing in this one.
+    era: u64,
+    /// Views per rid.
+    live: HashMap<u64, u32>,
+    bytes: u64,
+    ended: Vec<u64>,
+    /// Sent and not confirmed yet.
+    outstanding: Option<(u64, Vec<u64>)>,
+    /// Views of earlier sessions: no master knows of them.
+    unlisted: u64,
+}
+
+/// A list of live pins that is on its way to the master.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    /// Once per view.
+    pub rids: Vec<u64>,
+    ended: Vec<u64>,
+    outstanding: Option<(u64, Vec<u64>)>,
+}
+
+impl Pins {
+    /// To be read before a pin is asked for.
+    pub fn generation(&self) -> u64 {
+        self.state.lock().generation
+    }
+
+    /// Room for a view among the `limit` bytes that views may hold?
+    pub fn admit(&self, bytes: u64, limit: u64) -> bool {
+        let mut state = self.state.lock();
+        if bytes > limit.saturating_sub(state.bytes) {
+            return false;
+        }
+        state.bytes += bytes;
+        true
+    }
+
+    /// Gives back what [`Pins::admit`] took.
+    pub fn forget_bytes(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.bytes = state.bytes.saturating_sub(bytes);
+    }
+
+    /// Takes charge of pins that the master has just granted, and says to which
+    /// era they belong. None: the master was given a list without them
+    /// meanwhile, so they hold nothing.
+    pub fn adopt(&self, generation: u64, rids: impl Iterator<Item = u64>) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.generation != generation {
+            return None;
+        }
+        for rid in rids {
+            *state.live.entry(rid).or_insert(0) += 1;
+        }
+        Some(state.era)
+    }
+
+    /// A view ended. True if the anchor should be told.
+    pub fn release(&self, era: u64, rid: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.era != era {
+            state.unlisted -= 1;
+            return state.unlisted == 0;
+        }
+        let Some(count) = state.live.get_mut(&rid) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            state.live.remove(&rid);
+        }
+        state.ended.push(rid);
+        state.ended.len() == 1 || state.live.is_empty()
+    }
+
+    /// No view is left, and the master knows.
+    pub fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.live.is_empty() && state.ended.is_empty() && state.outstanding.is_none()
+    }
+
+    /// The master has been told of every view that there is.
+    pub fn all_listed(&self) -> bool {
+        self.state.lock().unlisted == 0
+    }
+
+    pub fn has_views(&self) -> bool {
+        !self.state.lock().live.is_empty()
+    }
+
+    /// Ended pins to tell the master of, with their sequence; the same ones
+    /// until they are confirmed.
+    pub fn to_send(&self, sequence: impl FnOnce() -> u64) -> Option<(u64, Vec<u64>)> {
+        let mut state = self.state.lock();
+        if state.outstanding.is_none() && !state.ended.is_empty() {
+            let ended = std::mem::take(&mut state.ended);
+            state.outstanding = Some((sequence(), ended));
+        }
+        state.outstanding.clone()
+    }
+
+    /// Something new to tell.
+    pub fn wants_to_send(&self) -> bool {
+        let state = self.state.lock();
+        state.outstanding.is_none() && !state.ended.is_empty()
+    }
+
+    /// The master has applied a list of ended pins. True if it was the last one sent.
+    pub fn confirmed(&self, sequence: u64) -> bool {
+        let mut state = self.state.lock();
+        let mine = state.outstanding.as_ref().is_some_and(|(sent, _)| *sent == sequence);
+        if mine {
+            state.outstanding = None;
+        }
+        mine
+    }
+
+    /// Begins a new generation with the list of what is held now. What the
+    /// list leaves out needs no word of its own.
+    pub fn list(&self) -> Listing {
+        let mut state = self.state.lock();
+        state.generation += 1;
+        let rids = state.live.iter().flat_map(|(rid, count)| std::iter::repeat_n(*rid, *count as usize)).collect();
+        Listing { rids, ended: std::mem::take(&mut state.ended), outstanding: state.outstanding.take() }
+    }
+
+    /// The master did not get the list: it still has to be told what ended.
+    pub fn unlist(&self, listing: Listing) {
+        let mut state = self.state.lock();
+        state.ended.extend(listing.ended);
+        if state.outstanding.is_none() {
+            state.outstanding = listing.outstanding;
+        }
+    }
+
+    /// Another session began: the master knows no pins. The views go on over
+    /// memory that is not given out again.
+    pub fn start_over(&self) {
+        let mut state = self.state.lock();
+        state.generation += 1;
+        state.era += 1;
+        state.unlisted += state.live.values().map(|count| u64::from(*count)).sum::<u64>();
+        state.live.clear();
+        state.ended.clear();
+        state.outstanding = None;
+    }
+}
+
+impl Listing {
+    /// Sequence of the list of ended pins that this one replaces.
+    pub fn replaced(&self) -> Option<u64> {
+        self.outstanding.as_ref().map(|(sequence, _)| *sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_pins_are_told_once_and_again_until_confirmed() {
+        let pins = Pins::default();
+        let generation = pins.generation();
+        let era = pins.adopt(generation, [2, 2, 4].into_iter()).unwrap();
+        assert!(pins.release(era, 2));
+        assert_eq!(pins.to_send(|| 9), Some((9, vec![2])));
+        pins.release(era, 4);
+        assert_eq!(pins.to_send(|| 10), Some((9, vec![2])));
+        assert!(!pins.confirmed(8));
+        assert!(pins.confirmed(9));
+        assert_eq!(pins.to_send(|| 11), Some((11, vec![4])));
+        assert!(pins.confirmed(11));
+        assert!(!pins.is_empty());
+        assert!(pins.has_views());
+    }
+
+    #[test]
+    fn a_list_replaces_what_was_not_confirmed_and_voids_pins_in_flight() {
+        let pins = Pins::default();
+        let generation = pins.generation();
+        let era = pins.adopt(generation, [2, 2, 4].into_iter()).unwrap();
+        pins.release(era, 2);
+        assert!(pins.to_send(|| 1).is_some());
+        pins.release(era, 4);
+        let listing = pins.list();
+        assert_eq!((listing.rids.clone(), listing.replaced()), (vec![2], Some(1)));
+        assert_eq!(pins.to_send(|| 2), None);
+        assert_eq!(pins.adopt(generation, [6].into_iter()), None);
+        pins.unlist(listing);
+        assert_eq!(pins.to_send(|| 3), Some((1, vec![2])));
+    }
+
+    #[test]
+    fn a_view_of_an_earlier_session_releases_nothing_in_the_next() {
+        let pins = Pins::default();
+        let old = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        pins.start_over();
+        let new = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        assert!(!pins.all_listed());
+        pins.release(old, 2);
+        assert!(pins.all_listed());
+        assert!(pins.has_views());
+        assert!(pins.release(new, 2));
+    }
+
+    #[test]
+    fn views_hold_no_more_than_they_may() {
+        let pins = Pins::default();
+        assert!(pins.admit(60, 100));
+        assert!(!pins.admit(41, 100));
+        assert!(pins.admit(40, 100));
+        pins.forget_bytes(60);
+        assert!(pins.admit(60, 100));
+        assert!(!pins.admit(1, 0));
+    }
+}

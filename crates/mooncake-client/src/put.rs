@@ -1,0 +1,474 @@
+//! Puts: reserve, write, end; then, holding nothing, wait for the rest.
+
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{CopyError, Source, total_of_sources};
+use mooncake_transfer::TransferError;
+use mooncake_wire::message::{
+    Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, ReplicaOutcome, put_end_reply, put_slot, reply, request,
+};
+use mooncake_wire::pack_keys;
+
+use crate::control::Abandoned;
+use crate::error::{Cause, StoreError};
+use crate::options::{PinKind, PutOptions};
+use crate::store::{Inner, check_key};
+
+/// Most bytes reserved at a time: space held by puts under way is space that nobody can use.
+const ROUND_BYTES: u64 = 64 << 20;
+
+/// Most keys reserved at a time.
+const ROUND_KEYS: usize = 8_192;
+
+/// Most bytes of keys in one request.
+const ROUND_KEY_BYTES: usize = 16 << 20;
+
+/// Longest that the master parks a put, and some.
+const PARKED: Duration = Duration::from_millis(2_500);
+
+/// Tries of one key that ended with nothing stored though it was placed.
+const ATTEMPTS: u32 = 4;
+
+/// Pause before a key is tried again whose placement did not work out.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// One object of a batch put.
+#[derive(Debug, Clone, Copy)]
+pub struct PutItem<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value: the concatenation of the pieces.
+    pub value: &'a [Source<'a>],
+}
+
+/// What a successful put did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutOutcome {
+    /// Stored, in so many copies.
+    Stored {
+        /// Copies that are readable; fewer than asked for when there are fewer clients.
+        replicas: u32,
+    },
+    /// The key was there already, and keeps its value: the first writer wins.
+    Existed,
+}
+
+impl Inner {
+    pub(crate) fn put_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
+        let mut put = Put {
+            store: self,
+            items,
+            options,
+            sizes: Vec::with_capacity(items.len()),
+            results: (0..items.len()).map(|_| None).collect(),
+            attempts: vec![0; items.len()],
+        };
+        put.run();
+        let lost = || Err(Cause::Superseded { attempts: 0 }.into());
+        put.results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    }
+}
+
+struct Put<'a> {
+    store: &'a Inner,
+    items: &'a [PutItem<'a>],
+    options: &'a PutOptions,
+    sizes: Vec<u64>,
+    results: Vec<Option<Result<PutOutcome, StoreError>>>,
+    attempts: Vec<u32>,
+}
+
+/// What a round did with the keys it was given.
+#[derive(Default)]
+struct Round {
+    /// To be tried again, with what is in the way if that is final.
+    rest: Vec<(usize, StoreError)>,
+    /// Something was placed, or found to be there.
+    progress: bool,
+    /// Placed, and yet nothing stored.
+    setback: bool,
+}
+
+/// A placement that is to be written.
+struct Placed {
+    index: usize,
+    slot: PutSlot,
+}
+
+impl Put<'_> {
+    fn run(&mut self) {
+        for item in self.items {
+            self.sizes.push(total_of_sources(item.value));
+        }
+        let mut pending: Vec<usize> = Vec::with_capacity(self.items.len());
+        for index in 0..self.items.len() {
+            match self.check(index) {
+                Ok(()) => pending.push(index),
+                Err(error) => self.results[index] = Some(Err(error)),
+            }
+        }
+        // A single key may wait in the master at once: it holds nothing.
+        let mut wait = pending.len() == 1;
+        let mut patience = self.store.settings.put_timeout;
+        let mut pending = std::collections::VecDeque::from(pending);
+        // Keys of this pass; what they leave over goes to the next one, which waits.
+        let mut left = pending.len();
+        while !pending.is_empty() {
+            let keys = self.take_round(&mut pending, left);
+            left -= keys.len().min(left);
+            let started = Instant::now();
+            let wait_now = wait && !patience.is_zero();
+            let round = self.round(&keys, wait_now);
+            if !round.progress || round.setback {
+                patience = patience.saturating_sub(started.elapsed());
+            }
+            let over = patience.is_zero();
+            for (index, error) in round.rest {
+                // Nothing moved while the master itself waited: that is its last word.
+                let last_word = wait_now && !round.progress;
+                if over || last_word || self.attempts[index] >= ATTEMPTS {
+                    self.results[index] = Some(Err(error));
+                } else {
+                    pending.push_back(index);
+                }
+            }
+            if left == 0 {
+                wait = true;
+                left = pending.len();
+                if round.setback {
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn check(&self, index: usize) -> Result<(), StoreError> {
+        check_key(self.items[index].key)?;
+        if self.sizes[index] == 0 {
+            return Err(Cause::InvalidParams("an object has at least one byte; this value is empty".into()).into());
+        }
+        Ok(())
+    }
+
+    /// The keys of the next round: as many as may be reserved at a time.
+    fn take_round(&self, pending: &mut std::collections::VecDeque<usize>, most: usize) -> Vec<usize> {
+        let mut keys = Vec::new();
+        let (mut bytes, mut key_bytes) = (0, 0);
+        while let Some(&index) = pending.front() {
+            bytes += self.sizes[index];
+            key_bytes += self.items[index].key.len();
+            let full = keys.len() == most.min(ROUND_KEYS) || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
+            if full && !keys.is_empty() {
+                break;
+            }
+            keys.push(index);
+            pending.pop_front();
+        }
+        keys
+    }
+
+    fn fail_all(&mut self, keys: impl Iterator<Item = usize>, error: &StoreError) {
+        for index in keys {
+            self.results[index] = Some(Err(error.clone()));
+        }
+    }
+
+    fn round(&mut self, keys: &[usize], wait: bool) -> Round {
+        let mut round = Round::default();
+        let (slots, log_id) = match self.reserve(keys, wait) {
+            Ok(reserved) => reserved,
+            Err(error) => {
+                self.fail_all(keys.iter().copied(), &error);
+                return round;
+            }
+        };
+        let mut placed = Vec::new();
+        for (&index, slot) in keys.iter().zip(slots) {
+            let bytes = self.sizes[index];
+            match slot.kind() {
+                put_slot::Kind::Placed => {
+                    round.progress = true;
+                    placed.push(Placed { index, slot });
+                }
+                put_slot::Kind::Exists => {
+                    round.progress = true;
+                    self.results[index] = Some(Ok(PutOutcome::Existed));
+                }
+                put_slot::Kind::Busy => round.rest.push((index, Cause::Busy { reason: slot.reason }.into())),
+                put_slot::Kind::Full => round.rest.push((index, Cause::NoSpace { bytes, reason: slot.reason }.into())),
+                put_slot::Kind::TooLarge => {
+                    self.results[index] = Some(Err(Cause::TooLarge { bytes, reason: slot.reason }.into()));
+                }
+                // Perhaps for what this very call holds: once more when it holds nothing.
+                put_slot::Kind::Refused => {
+                    round.rest.push((index, Cause::PutRefused { bytes, reason: slot.reason }.into()))
+                }
+                put_slot::Kind::Unspecified => {
+                    self.results[index] = Some(Err(self.store.shared.control.confused("a put")));
+                }
+            }
+        }
+        if !placed.is_empty() {
+            self.write_and_end(placed, log_id, &mut round);
+        }
+        round
+    }
+
+    fn reserve(&self, keys: &[usize], wait: bool) -> Result<(Vec<PutSlot>, u64), StoreError> {
+        const WHAT: &str = "a put";
+        let control = &self.store.shared.control;
+        let names: Vec<&[u8]> = keys.iter().map(|&index| self.items[index].key).collect();
+        let start = PutStart {
+            keys: Some(pack_keys(&names)),
+            sizes: keys.iter().map(|&index| self.sizes[index]).collect(),
+            config: Some(config(self.options)),
+            wait,
+        };
+        let patience = control.lookup_timeout + if wait { PARKED } else { Duration::ZERO };
+        let body = request::Body::PutStart(start);
+        let answer = control.mutate(WHAT, body, patience, Abandoned::GivesUpPlacements)?;
+        match answer.body {
+            reply::Body::PutStart(reply) if reply.slots.len() == keys.len() => Ok((reply.slots, answer.log_id)),
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+
+    /// Writes what was placed and ends all of it with one call.
+    fn write_and_end(&mut self, placed: Vec<Placed>, log_id: u64, round: &mut Round) {
+        let control = &self.store.shared.control;
+        let all_rids = || placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+        let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
+        if let Err(error) = self.store.shared.directory.meet(control, log_id, replicas) {
+            self.store.give_up(all_rids().collect(), true);
+            self.fail_all(placed.iter().map(|placed| placed.index), &error);
+            return;
+        }
+
+        let progress = control.progress.begin(all_rids().collect());
+        let mut written = Vec::with_capacity(placed.len());
+        let mut interrupted = None;
+        for placed in &placed {
+            if interrupted.is_none() {
+                progress.begin_write();
+                let outcome = self.write(placed, log_id);
+                progress.end_write();
+                if let Err(lost) = &outcome
+                    && matches!(lost.error.cause(), Cause::Interrupted)
+                {
+                    interrupted = Some(lost.error.clone());
+                }
+                written.push(outcome);
+            } else {
+                written.push(Err(Lost { error: Cause::Interrupted.into(), final_word: true, settled: true }));
+            }
+        }
+        control.progress.end(&progress);
+        self.end(&placed, written, round);
+    }
+
+    /// Writes every replica of one key.
+    fn write(&self, placed: &Placed, log_id: u64) -> Result<Written, Lost> {
+        let parts = self.items[placed.index].value;
+        let outcomes = Vec::with_capacity(placed.slot.replicas.len());
+        let mut written = Written { crc32c: 0, outcomes, spoilt: Vec::new() };
+        let mut good = 0;
+        let mut lost: Option<Lost> = None;
+        let mut settled = true;
+        for replica in &placed.slot.replicas {
+            match self.store.write_replica(replica, parts, log_id) {
+                // Copies that differ mean that the caller changed the bytes in between.
+                Ok(crc) if good > 0 && crc != written.crc32c => {
+                    written.spoilt.push(replica.rid);
+                    written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: false });
+                }
+                Ok(crc) => {
+                    written.crc32c = crc;
+                    good += 1;
+                    written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: true });
+                }
+                Err(failed) => {
+                    settled &= failed.settled;
+                    if failed.settled {
+                        written.spoilt.push(replica.rid);
+                    }
+                    let stop = failed.final_word;
+                    tracing::warn!(rid = format_args!("{:#x}", replica.rid), error = %failed.error, "a copy was not written");
+                    lost = Some(failed);
+                    if stop {
+                        break;
+                    }
+                    written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: false });
+                }
+            }
+        }
+        match lost {
+            Some(lost) if good == 0 || lost.final_word => Err(Lost { settled, ..lost }),
+            _ => Ok(written),
+        }
+    }
+
+    fn end(&mut self, placed: &[Placed], written: Vec<Result<Written, Lost>>, round: &mut Round) {
+        let mut ended = Vec::with_capacity(placed.len());
+        let mut ended_keys = Vec::with_capacity(placed.len());
+        let mut given_up = Vec::new();
+        let mut unsettled = Vec::new();
+        let mut spoilt = Vec::new();
+        for (placed, written) in placed.iter().zip(written) {
+            match written {
+                Ok(written) => {
+                    let good = written.outcomes.iter().filter(|outcome| outcome.good).count() as u32;
+                    ended_keys.push((placed.index, good));
+                    spoilt.extend(written.spoilt);
+                    ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c });
+                }
+                Err(lost) => {
+                    let rids = placed.slot.replicas.iter().map(|replica| replica.rid);
+                    if lost.settled {
+                        given_up.extend(rids);
+                    } else {
+                        unsettled.extend(rids);
+                    }
+                    if lost.final_word {
+                        self.results[placed.index] = Some(Err(lost.error));
+                    } else {
+                        self.try_again(placed.index, lost.error, round);
+                    }
+                }
+            }
+        }
+        self.store.give_up(given_up, true);
+        self.store.give_up(unsettled, false);
+        if ended.is_empty() {
+            return;
+        }
+        const WHAT: &str = "the end of a put";
+        let control = &self.store.shared.control;
+        let body = request::Body::PutEnd(PutEnd { ended });
+        let patience = control.lookup_timeout * 2;
+        let answer = control.finish(WHAT, body, patience).map(|answer| answer.body);
+        // Ended as bad, and nothing of them can land any more: no fence has to prove that.
+        self.store.give_up(spoilt, true);
+        let outcomes = match answer {
+            Ok(reply::Body::PutEnd(reply)) if reply.outcomes.len() == ended_keys.len() => reply.outcomes,
+            other => {
+                let error = other.err().unwrap_or_else(|| control.confused(WHAT));
+                self.fail_all(ended_keys.iter().map(|(index, _)| *index), &error);
+                return;
+            }
+        };
+        for ((index, replicas), outcome) in ended_keys.into_iter().zip(outcomes) {
+            match put_end_reply::Outcome::try_from(outcome) {
+                Ok(put_end_reply::Outcome::Committed) => {
+                    self.results[index] = Some(Ok(PutOutcome::Stored { replicas }));
+                }
+                _ => {
+                    let attempts = self.attempts[index] + 1;
+                    self.try_again(index, Cause::Superseded { attempts }.into(), round);
+                }
+            }
+        }
+    }
+
+    fn try_again(&mut self, index: usize, error: StoreError, round: &mut Round) {
+        self.attempts[index] += 1;
+        round.setback = true;
+        round.rest.push((index, error));
+    }
+}
+
+/// A key whose bytes are in the pool, in at least one copy.
+struct Written {
+    crc32c: u32,
+    outcomes: Vec<ReplicaOutcome>,
+    /// Bad copies that nothing of this client will touch again.
+    spoilt: Vec<u64>,
+}
+
+/// Bytes that did not get there.
+pub(crate) struct Lost {
+    error: StoreError,
+    /// Trying again cannot help: the caller's own memory, or wish.
+    final_word: bool,
+    /// No byte of it can land any more.
+    settled: bool,
+}
+
+impl Inner {
+    fn write_replica(
+        &self,
+        replica: &mooncake_wire::message::Replica,
+        parts: &[Source<'_>],
+        log_id: u64,
+    ) -> Result<u32, Lost> {
+        let untouched = |error: StoreError| Lost { error, final_word: false, settled: true };
+        let [extent] = &replica.extents[..] else {
+            return Err(untouched(self.shared.control.confused("a put")));
+        };
+        let Some(address) = self.shared.directory.find(log_id, extent.segment) else {
+            return Err(untouched(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into()));
+        };
+        let interrupted = || self.is_interrupted();
+        let wait = self.transfer_wait(extent.length, &interrupted);
+        let link = self.shared.links.link(&address, &wait).map_err(|error| untouched(link_error(&error)))?;
+        link.write(replica.rid, extent.offset, parts, &wait).map_err(|failed| {
+            let error = transfer_error(failed.error);
+            Lost { final_word: is_callers(&error), error, settled: failed.settled }
+        })
+    }
+
+    /// Gives placements up; `settled` = nothing of this client will touch them again.
+    fn give_up(&self, rids: Vec<u64>, settled: bool) {
+        if rids.is_empty() {
+            return;
+        }
+        let body = request::Body::Abort(Abort { rids, writer_done: settled });
+        let control = &self.shared.control;
+        // Failing that, the reservation's deadline does it.
+        if let Err(error) = control.finish("give up a put", body, control.lookup_timeout) {
+            tracing::debug!(%error, "placements not given up");
+        }
+    }
+}
+
+/// Another replica or another try cannot help: it is the caller's own memory, or wish.
+pub(crate) fn is_callers(error: &StoreError) -> bool {
+    matches!(
+        error.cause(),
+        Cause::Fault(_) | Cause::InvalidParams(_) | Cause::Interrupted | Cause::Closed | Cause::Forked
+    )
+}
+
+pub(crate) fn link_error(error: &mooncake_transfer::LinkError) -> StoreError {
+    use mooncake_transfer::LinkError;
+    match error {
+        LinkError::Closed => Cause::Closed.into(),
+        LinkError::Forked => Cause::Forked.into(),
+        other => Cause::Transfer(other.to_string()).into(),
+    }
+}
+
+pub(crate) fn transfer_error(error: TransferError) -> StoreError {
+    match error {
+        TransferError::Copy(error @ (CopyError::Fault { .. } | CopyError::Unchecked { .. })) => Cause::Fault(error),
+        TransferError::CallerMemory { .. } => Cause::InvalidParams(error.to_string()),
+        TransferError::Timeout { .. } => Cause::TransferTimeout(error.to_string()),
+        TransferError::Checksum { .. } => Cause::Checksum(error.to_string()),
+        TransferError::Interrupted => Cause::Interrupted,
+        TransferError::Forked => Cause::Forked,
+        other => Cause::Transfer(other.to_string()),
+    }
+    .into()
+}
+
+fn config(options: &PutOptions) -> PutConfig {
+    PutConfig {
+        replica_num: options.replica_num.max(1),
+        preferred_segments: options.preferred_segments.clone(),
+        hard_pin: options.pin == PinKind::Hard,
+        soft_pin_ttl_ms: match options.pin {
+            PinKind::Soft { ttl_ms } => ttl_ms.max(1),
+            PinKind::None | PinKind::Hard => 0,
+        },
+        prefer_local: options.prefer_local,
+    }
+}

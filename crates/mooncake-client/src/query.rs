@@ -1,0 +1,123 @@
+//! What is there, and away with it.
+
+use std::time::Duration;
+
+use mooncake_wire::message::{Exists, ExistsReply, Ping, Remove, RemoveAll, remove_reply, reply, request};
+use mooncake_wire::pack_keys;
+
+use crate::control::Abandoned;
+use crate::error::StoreError;
+use crate::store::{Inner, check_key};
+
+/// Keys asked about with one request.
+const ROUND_KEYS: usize = 65_536;
+
+/// A `remove_all` looks at every object; the master's pongs say that it gets on.
+const REMOVE_ALL: Duration = Duration::from_secs(60);
+
+/// What became of a remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoveOutcome {
+    /// Unlinked; whoever reads it reads on.
+    Removed,
+    /// Was not there.
+    Missing,
+    /// Looked up a moment ago, and `force` was not given.
+    Protected,
+    /// A put of it is under way.
+    Busy,
+}
+
+impl Inner {
+    /// Asks about the keys that an object can have; the others are not there.
+    pub(crate) fn exists<T: Clone>(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        sizes: bool,
+        absent: T,
+        found: impl Fn(&ExistsReply, usize) -> T,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut results = Vec::with_capacity(keys.len());
+        for round in keys.chunks(ROUND_KEYS) {
+            if round.iter().all(|key| check_key(key.as_ref()).is_ok()) {
+                let reply = self.ask(pack_keys(round), round.len(), sizes)?;
+                results.extend((0..round.len()).map(|index| found(&reply, index)));
+                continue;
+            }
+            let valid: Vec<&[u8]> = round.iter().map(AsRef::as_ref).filter(|key| check_key(key).is_ok()).collect();
+            let reply = match valid.is_empty() {
+                true => ExistsReply::default(),
+                false => self.ask(pack_keys(&valid), valid.len(), sizes)?,
+            };
+            let mut next = 0;
+            for key in round {
+                if check_key(key.as_ref()).is_err() {
+                    results.push(absent.clone());
+                    continue;
+                }
+                results.push(found(&reply, next));
+                next += 1;
+            }
+        }
+        Ok(results)
+    }
+
+    fn ask(&self, keys: mooncake_wire::message::Keys, count: usize, sizes: bool) -> Result<ExistsReply, StoreError> {
+        const WHAT: &str = "an existence query";
+        let control = &self.shared.control;
+        let body = request::Body::Exists(Exists { keys: Some(keys), sizes });
+        match control.query(WHAT, body, control.lookup_timeout)?.body {
+            reply::Body::Exists(reply) if reply.found.len() == count && (!sizes || reply.sizes.len() == count) => {
+                Ok(reply)
+            }
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+
+    pub(crate) fn remove(&self, keys: &[impl AsRef<[u8]>], force: bool) -> Result<Vec<RemoveOutcome>, StoreError> {
+        const WHAT: &str = "a remove";
+        let control = &self.shared.control;
+        let mut results = Vec::with_capacity(keys.len());
+        for round in keys.chunks(ROUND_KEYS) {
+            let valid: Vec<&[u8]> = round.iter().map(AsRef::as_ref).filter(|key| check_key(key).is_ok()).collect();
+            let mut outcomes = Vec::new();
+            if !valid.is_empty() {
+                let body = request::Body::Remove(Remove { keys: Some(pack_keys(&valid)), force });
+                outcomes = match control.mutate(WHAT, body, control.lookup_timeout * 2, Abandoned::Stays)?.body {
+                    reply::Body::Remove(reply) if reply.outcomes.len() == valid.len() => reply.outcomes,
+                    _ => return Err(control.confused(WHAT)),
+                };
+            }
+            let mut outcomes = outcomes.into_iter();
+            for key in round {
+                let outcome = match check_key(key.as_ref()) {
+                    Ok(()) => outcomes.next().and_then(|outcome| remove_reply::Outcome::try_from(outcome).ok()),
+                    Err(_) => Some(remove_reply::Outcome::Missing),
+                };
+                results.push(match outcome {
+                    Some(remove_reply::Outcome::Removed) => RemoveOutcome::Removed,
+                    Some(remove_reply::Outcome::Missing) => RemoveOutcome::Missing,
+                    Some(remove_reply::Outcome::Protected) => RemoveOutcome::Protected,
+                    Some(remove_reply::Outcome::Busy) => RemoveOutcome::Busy,
+                    Some(remove_reply::Outcome::Unspecified) | None => return Err(control.confused(WHAT)),
+                });
+            }
+        }
+        Ok(results)
+    }
+
+    pub(crate) fn remove_all(&self, force: bool) -> Result<u64, StoreError> {
+        const WHAT: &str = "remove_all";
+        let control = &self.shared.control;
+        let body = request::Body::RemoveAll(RemoveAll { force });
+        match control.mutate(WHAT, body, REMOVE_ALL, Abandoned::Stays)?.body {
+            reply::Body::RemoveAll(reply) => Ok(reply.removed),
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+
+    pub(crate) fn ping(&self) -> Result<(), StoreError> {
+        let control = &self.shared.control;
+        control.query("a ping", request::Body::Ping(Ping {}), control.lookup_timeout).map(drop)
+    }
+}

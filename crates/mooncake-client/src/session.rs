@@ -1,0 +1,79 @@
+//! The session of a store with its master, and the position in the log.
+
+use std::net::IpAddr;
+
+use mooncake_wire::message::{HelloReply, LogPosition};
+
+use crate::connection::Address;
+
+/// What call connections need to attach.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub id: u64,
+    pub secret: u64,
+    /// Random id of the master's process.
+    pub instance: Vec<u8>,
+    pub master: Address,
+    /// The same service on this host's Unix socket.
+    pub unix: Option<Address>,
+    /// This host's address on the way to the master.
+    pub local_ip: Option<IpAddr>,
+}
+
+impl Session {
+    /// Ids start over with another log; with the secret they are unique.
+    pub fn is(&self, other: &Session) -> bool {
+        self.id == other.id && self.secret == other.secret
+    }
+
+    pub fn new(reply: &HelloReply, master: Address, local_ip: Option<IpAddr>, boot_id: &[u8; 16]) -> Self {
+        let same_host = reply.boot_id[..] == boot_id[..] && !reply.unix_socket.is_empty();
+        Session {
+            id: reply.session,
+            secret: reply.secret,
+            instance: reply.instance.to_vec(),
+            master,
+            unix: same_host.then(|| Address::Unix(reply.unix_socket.trim_start_matches(['@', '\0']).to_owned())),
+            local_ip,
+        }
+    }
+}
+
+/// Raises what a client remembers of the log to what a reply shows. Another
+/// log counts only with a higher epoch: that is how a newer reign is known.
+pub(crate) fn raise(highest: &mut LogPosition, seen: &LogPosition) {
+    let newer = if seen.log_id == highest.log_id {
+        (seen.epoch, seen.lsn) > (highest.epoch, highest.lsn)
+    } else {
+        seen.epoch > highest.epoch
+    };
+    if newer {
+        *highest = *seen;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
+        LogPosition { log_id, epoch, lsn }
+    }
+
+    #[test]
+    fn the_highest_position_is_remembered() {
+        let mut highest = LogPosition::default();
+        for (seen, then) in [
+            (at(7, 1, 5), at(7, 1, 5)),
+            (at(7, 1, 4), at(7, 1, 5)),
+            (at(7, 2, 1), at(7, 2, 1)),
+            // An older log, or a new one that does not know this one yet.
+            (at(8, 1, 100), at(7, 2, 1)),
+            (at(8, 3, 0), at(8, 3, 0)),
+            (at(7, 2, 9), at(8, 3, 0)),
+        ] {
+            raise(&mut highest, &seen);
+            assert_eq!(highest, then, "{seen:?}");
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The store: what callers hold.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{ForeignRange, Guarded, ProcessIdentity, Registry, Source, forked, watch_forks};
+use mooncake_transfer::{LinkReport, SegmentServer, ServerError, ServerOptions, Wait};
+use mooncake_wire::MAX_KEY;
+use mooncake_wire::message::{CloseSession, request};
+use parking_lot::Mutex;
+
+use crate::anchor::{self, Shared};
+use crate::connection::ConnectionError;
+use crate::control::Control;
+use crate::directory::Directory;
+use crate::error::{Cause, ErrorKind, StoreError};
+use crate::get::{GetInto, Receive};
+use crate::host::{self, Advertised};
+use crate::link_set::LinkSet;
+use crate::master_address::MasterAddress;
+use crate::options::{PutOptions, StoreOptions};
+use crate::put::{PutItem, PutOutcome};
+use crate::query::RemoveOutcome;
+use crate::segment_owner::{OwnerEvents, Ownership, Reporter, SegmentOwner};
+use crate::view::View;
+
+/// A transfer slower than this has failed, however steadily it drips: bytes a second.
+const SLOWEST: u64 = 4 << 20;
+
+/// Smallest segment.
+const SEGMENT_MIN: u64 = 1024;
+
+/// A client of the pool, and with a segment of its own also one of its hosts.
+///
+/// Clones are the same client. Several in one process are several clients:
+/// replicas of one object may go to each of them. All calls may be made from
+/// any thread; they block that thread only, and every one of them has a
+/// deadline.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+/// Whether a store can work now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// The master answers.
+    Ok,
+    /// The store is closed.
+    Closed,
+    /// The master does not answer.
+    MasterUnreachable,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) settings: StoreOptions,
+    registry: Registry,
+    closed: AtomicBool,
+    turn: AtomicU64,
+    last_miss: Mutex<Option<String>>,
+    anchor: Mutex<Option<JoinHandle<()>>>,
+    /// Keeps the port of a client that gives no memory its own.
+    _port: Option<Guarded<socket2::Socket>>,
+}
+
+impl Store {
+    /// Sets a store up: takes a name, begins a session with the master, and
+    /// gives its memory to the pool.
+    pub fn connect(options: StoreOptions) -> Result<Store, StoreError> {
+        watch_forks();
+        if forked() {
+            return Err(Cause::Forked.into());
+        }
+        let masters = MasterAddress::parse(&options.master)?;
+        check_sizes(&options)?;
+        let process = ProcessIdentity::current().map_err(setup("naming this process"))?;
+
+        let events = OwnerEvents::new();
+        let (name, advertised, server, port) = claim(&options, &events)?;
+        let interrupted = options.interrupted.clone();
+        let check = || match interrupted.as_ref().is_some_and(|interrupted| interrupted()) {
+            true => Err(ConnectionError::Interrupted),
+            false => Ok(()),
+        };
+        let (connection, session, position) = anchor::open_first(&masters, &name, &process, &check)?;
+
+        let control = Control::new(&options, masters, session, position).map_err(setup("making an eventfd"))?;
+        let control = Arc::new(control);
+        events.report_to(control.clone());
+        let links = LinkSet::new(&options, control.clone()).map_err(setup("starting links"))?;
+        let shared = Arc::new(Shared {
+            control: control.clone(),
+            links,
+            directory: Directory::default(),
+            owner: OnceLock::new(),
+            name: name.clone(),
+            process,
+            ending: AtomicBool::new(false),
+        });
+        let anchor = anchor::start(shared.clone(), connection)?;
+        let inner = Inner {
+            shared: shared.clone(),
+            registry: Registry::new(),
+            closed: AtomicBool::new(false),
+            turn: AtomicU64::new(0),
+            last_miss: Mutex::default(),
+            anchor: Mutex::new(Some(anchor)),
+            _port: port,
+            settings: options,
+        };
+        // From here on a failure closes what has been begun, by dropping it.
+        if let Some(server) = server {
+            let ownership = Ownership {
+                server,
+                bytes: inner.settings.global_segment_size,
+                huge_pages: inner.settings.huge_pages,
+                name,
+                advertised,
+                process,
+            };
+            let owner = SegmentOwner::prepare(control, ownership)?;
+            let owner = shared.owner.get_or_init(|| owner);
+            owner.mount()?;
+        }
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// "host:port": this client's name, its segment's, and what
+    /// [`PutOptions::preferred_segments`] names.
+    pub fn hostname(&self) -> &str {
+        &self.inner.shared.name
+    }
+
+    /// Asks the master whether it is there.
+    pub fn health(&self) -> Health {
+        if self.is_closed() {
+            return Health::Closed;
+        }
+        match self.inner.check().and_then(|()| self.inner.ping()) {
+            Ok(()) => Health::Ok,
+            Err(error) if error.kind() == ErrorKind::Closed => Health::Closed,
+            Err(_) => Health::MasterUnreachable,
+        }
+    }
+
+    /// Takes the segment out of the pool and ends the session. Views survive.
+    /// Closing twice is closing once; dropping the last clone closes too.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Whether it has been closed.
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed.load(Ordering::Acquire)
+    }
+
+    /// Registered memory, for [`Source::foreign`] and [`mooncake_memory::Target::foreign`].
+    pub fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    /// Registers memory: pieces inside it are copied directly.
+    pub fn register(&self, range: ForeignRange) -> Result<(), StoreError> {
+        self.inner.check()?;
+        self.inner.registry.register(range).map_err(|error| Cause::Register(error).into())
+    }
+
+    /// Forgets registered memory by its first address.
+    pub fn unregister(&self, addr: usize) -> Result<(), StoreError> {
+        self.inner.check()?;
+        match self.inner.registry.unregister(addr) {
+            true => Ok(()),
+            false => Err(Cause::NotRegistered { addr }.into()),
+        }
+    }
+
+    /// Stores one object: the concatenation of the pieces.
+    pub fn put(&self, key: &[u8], value: &[Source<'_>], options: &PutOptions) -> Result<PutOutcome, StoreError> {
+        let lost = || Err(Cause::Superseded { attempts: 0 }.into());
+        self.put_batch(&[PutItem { key, value }], options).pop().unwrap_or_else(lost)
+    }
+
+    /// Stores objects; a result per object.
+    pub fn put_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
+        match self.inner.check() {
+            Ok(()) => self.inner.put_batch(items, options),
+            Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// One object's bytes; `None` is a miss.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.get_batch_with(&[key], |_, size| Ok(vec![0; size as usize])).pop().unwrap_or(Ok(None))
+    }
+
+    /// Objects into memory that `alloc(index, size)` makes once the size is
+    /// known (once more, should the object have changed in between).
+    pub fn get_batch_with<K: AsRef<[u8]>, B: Receive>(
+        &self,
+        keys: &[K],
+        alloc: impl FnMut(usize, u64) -> Result<B, StoreError>,
+    ) -> Vec<Result<Option<B>, StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.get_batch_with(&keys, alloc)
+    }
+
+    /// Objects into the caller's memory. Bytes read per object; `None` is a miss.
+    pub fn get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<u64>, StoreError>> {
+        match self.inner.check() {
+            Ok(()) => self.inner.get_into(items),
+            Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Objects in place, pinned and verified; `None` is a miss.
+    pub fn view<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<View>, StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.view_batch(&keys)
+    }
+
+    /// Which of the keys are there. What is found stays for a second at least,
+    /// so that a load that follows does not miss. Keys that no object can have
+    /// are not there.
+    pub fn exists<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>, StoreError> {
+        self.inner.check()?;
+        self.inner.exists(keys, false, false, |reply, index| reply.found[index] != 0)
+    }
+
+    /// Sizes of the objects that are there; protects like [`Store::exists`].
+    pub fn sizes<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<u64>>, StoreError> {
+        self.inner.check()?;
+        self.inner.exists(keys, true, None, |reply, index| (reply.found[index] != 0).then(|| reply.sizes[index]))
+    }
+
+    /// Removes objects at once, whatever is being read. Without `force` those
+    /// stay that were looked up a moment ago.
+    pub fn remove<K: AsRef<[u8]>>(&self, keys: &[K], force: bool) -> Result<Vec<RemoveOutcome>, StoreError> {
+        self.inner.check()?;
+        self.inner.remove(keys, force)
+    }
+
+    /// Removes every object that is there now; how many those were.
+    pub fn remove_all(&self, force: bool) -> Result<u64, StoreError> {
+        self.inner.check()?;
+        self.inner.remove_all(force)
+    }
+
+    /// How the segments met so far are reached.
+    pub fn links(&self) -> Vec<LinkReport> {
+        if forked() { Vec::new() } else { self.inner.shared.links.report() }
+    }
+
+    /// Why the last miss was one that the master did not know of: a replica
+    /// that could not be read. `None` if there was none.
+    pub fn last_miss_cause(&self) -> Option<String> {
+        if forked() { None } else { self.inner.last_miss.lock().clone() }
+    }
+}
+
+impl Inner {
+    /// Before every call.
+    fn check(&self) -> Result<(), StoreError> {
+        if forked() {
+            return Err(Cause::Forked.into());
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Cause::Closed.into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.settings.interrupted.as_ref().is_some_and(|interrupted| interrupted())
+    }
+
+    /// The data timeout counts from the last byte moved; this bounds the whole.
+    pub(crate) fn transfer_wait<'a>(&self, bytes: u64, interrupted: &'a dyn Fn() -> bool) -> Wait<'a> {
+        let whole = Duration::from_secs(bytes / SLOWEST);
+        Wait { deadline: Instant::now() + self.settings.data_timeout + whole, interrupted }
+    }
+
+    /// A number that differs from call to call.
+    pub(crate) fn next_turn(&self) -> u64 {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_miss(&self, cause: String) {
+        *self.last_miss.lock() = Some(cause);
+    }
+
+    fn close(&self) {
+        if forked() || self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let control = &self.shared.control;
+        if let Some(owner) = self.shared.owner.get() {
+            owner.close();
+        }
+        self.shared.links.close();
+        self.shared.ending.store(true, Ordering::Release);
+        if control.pins.has_views() {
+            // The anchor goes on for the views' sake and says goodbye after the last one.
+            control.bell.ring();
+            return;
+        }
+        let over = control.finish(
+            "the end of the session",
+            request::Body::CloseSession(CloseSession {}),
+            control.lookup_timeout,
+        );
+        if let Err(error) = over {
+            tracing::debug!(%error, "the master finds out by itself that this client is gone");
+        }
+        control.stop();
+        if let Some(anchor) = self.anchor.lock().take() {
+            // It only panics if one of its invariants is broken; that has been reported.
+            let _ = anchor.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Whether an object can have this key.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
+    match key.len() {
+        1..=MAX_KEY => Ok(()),
+        length => Err(Cause::InvalidKey { length, limit: MAX_KEY }.into()),
+    }
+}
+
+fn check_sizes(options: &StoreOptions) -> Result<(), StoreError> {
+    let size = options.global_segment_size;
+    if size != 0 && size < SEGMENT_MIN {
+        let reason = format!("global_segment_size is {size} bytes; it is 0 (give no memory) or at least {SEGMENT_MIN}");
+        return Err(Cause::InvalidParams(reason).into());
+    }
+    Ok(())
+}
+
+type Claimed = (String, Advertised, Option<Arc<SegmentServer>>, Option<Guarded<socket2::Socket>>);
+
+/// Takes the name, with a data server behind it where memory is given.
+fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, StoreError> {
+    if options.global_segment_size == 0 {
+        let (host, port) = host::claim(options, host::reserve)?;
+        return Ok((host.name, host.advertised, None, Some(Guarded::new(port))));
+    }
+    let (host, server) = host::claim(options, |address| {
+        // Fences name the writer's session; the owner's own is of no consequence.
+        let mut server = ServerOptions::new(address.ip(), address.port(), 0);
+        server.unix = options.shared_memory;
+        server.data_timeout = options.data_timeout;
+        SegmentServer::start(server, Box::new(Reporter(events.clone()))).map_err(|error| match error {
+            ServerError::Bind { source, .. } | ServerError::Os { source, .. } => source,
+            other => std::io::Error::other(other.to_string()),
+        })
+    })?;
+    Ok((host.name, host.advertised, Some(server), None))
+}
+
+fn setup<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StoreError {
+    move |error| Cause::Setup { what, reason: error.to_string() }.into()
+}

@@ -1,0 +1,160 @@
+//! The caller's mistakes are errors with a reason, never a signal.
+
+mod cluster;
+
+use cluster::{Cluster, MIB, put, value};
+use mooncake_client::{ErrorKind, ForeignRange, GetInto, Health, PutOptions, Source, Store, Target};
+
+/// Pages of this process that are gone again: an address without memory.
+fn freed(bytes: usize) -> usize {
+    let pages = rustix::mm::MapFlags::PRIVATE;
+    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    // SAFETY: a fresh mapping that nothing points to, unmapped at once.
+    unsafe {
+        let mapped = rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, pages).unwrap();
+        rustix::mm::munmap(mapped, bytes).unwrap();
+        mapped.addr()
+    }
+}
+
+fn range(addr: usize, len: usize) -> ForeignRange {
+    // SAFETY: either nothing is mapped there, or a buffer that the test keeps and does not touch meanwhile.
+    unsafe { ForeignRange::new(addr, len) }
+}
+
+fn stores() -> (Cluster, Store, Store) {
+    let cluster = Cluster::start();
+    let owner = cluster.store(32 * MIB);
+    let tcp = cluster.tcp_store(0);
+    (cluster, owner, tcp)
+}
+
+#[test]
+fn unregistered_memory_is_copied() {
+    let (_cluster, owner, tcp) = stores();
+    for (nth, store) in [&owner, &tcp].into_iter().enumerate() {
+        let bytes = value("foreign", 700_001);
+        let key = format!("k{nth}");
+        let source = Source::foreign(range(bytes.as_ptr().addr(), bytes.len()), store.registry());
+        store.put(key.as_bytes(), &[source], &PutOptions::default()).unwrap();
+        let mut into = vec![0u8; bytes.len()];
+        let target = Target::foreign(range(into.as_mut_ptr().expose_provenance(), into.len()), store.registry());
+        let mut items = [GetInto { key: key.as_bytes(), targets: vec![target] }];
+        assert_eq!(store.get_into(&mut items).remove(0).unwrap(), Some(700_001));
+        assert!(into == bytes);
+    }
+}
+
+#[test]
+fn registered_memory_is_used_and_forgotten() {
+    let (_cluster, owner, _tcp) = stores();
+    let bytes = value("registered", 2 << 20);
+    let whole = range(bytes.as_ptr().expose_provenance(), bytes.len());
+    owner.register(whole).unwrap();
+    assert_eq!(owner.register(whole).unwrap_err().kind(), ErrorKind::InvalidParams);
+    let source = Source::foreign(whole, owner.registry());
+    owner.put(b"a", &[source], &PutOptions::default()).unwrap();
+    assert!(owner.get(b"a").unwrap().unwrap() == bytes);
+    owner.unregister(whole.addr()).unwrap();
+    assert_eq!(owner.unregister(whole.addr()).unwrap_err().kind(), ErrorKind::InvalidParams);
+}
+
+#[test]
+fn memory_that_is_not_there_is_an_error_and_leaves_nothing_behind() {
+    let (_cluster, owner, tcp) = stores();
+    let gone = freed(1 << 20);
+    assert_eq!(owner.register(range(gone, 1 << 20)).unwrap_err().kind(), ErrorKind::InvalidParams);
+    for addr in [gone, 8, 0xffff_8000_0000_0000, 0x7fff_ffff_f000] {
+        for store in [&owner, &tcp] {
+            for size in [100, 4096, 1 << 20] {
+                let source = Source::foreign(range(addr, size), store.registry());
+                let error = store.put(b"bad", &[source], &PutOptions::default()).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidParams, "{addr:#x} {size}: {error}");
+            }
+            // Part of it is there.
+            let parts = [Source::new(b"good"), Source::foreign(range(addr, 5000), store.registry())];
+            assert_eq!(store.put(b"bad", &parts, &PutOptions::default()).unwrap_err().kind(), ErrorKind::InvalidParams);
+        }
+    }
+    // The key is free at once, and whole.
+    put(&owner, "bad", 300_000).unwrap();
+    for store in [&owner, &tcp] {
+        let target = Target::foreign(range(gone, 300_000), store.registry());
+        let error = store.get_into(&mut [GetInto { key: b"bad", targets: vec![target] }]).remove(0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
+        assert_eq!(store.get(b"bad").unwrap(), Some(value("bad", 300_000)));
+    }
+}
+
+#[test]
+fn registered_memory_that_was_freed_is_an_error() {
+    let (_cluster, owner, _tcp) = stores();
+    let bytes = 1 << 20;
+    let pages = rustix::mm::MapFlags::PRIVATE;
+    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    // SAFETY: a fresh mapping that only the store is told about.
+    let mapped = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, pages).unwrap() };
+    let whole = range(mapped.expose_provenance(), bytes);
+    owner.register(whole).unwrap();
+    // SAFETY: no reference to it exists.
+    unsafe { rustix::mm::munmap(mapped, bytes).unwrap() };
+    let source = Source::foreign(whole, owner.registry());
+    let error = owner.put(b"a", &[source], &PutOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
+}
+
+#[test]
+fn a_forked_child_is_refused_and_its_parent_unharmed() {
+    let (_cluster, owner, _tcp) = stores();
+    put(&owner, "a", 200_000).unwrap();
+    let view = owner.view(&["a"]).remove(0).unwrap().unwrap();
+    // SAFETY: the child calls the store, which refuses, and leaves without running anything else.
+    match unsafe { libc::fork() } {
+        0 => {
+            let refused = owner.get(b"a").is_err_and(|error| error.kind() == ErrorKind::Forked)
+                && owner.exists(&["a"]).is_err_and(|error| error.kind() == ErrorKind::Forked)
+                && owner.health() == Health::MasterUnreachable
+                && put(&owner, "b", 10).is_err_and(|error| error.kind() == ErrorKind::Forked);
+            drop(view);
+            owner.close();
+            drop(owner);
+            // SAFETY: ends the child at once; the test harness is the parent's.
+            unsafe { libc::_exit(if refused { 0 } else { 1 }) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for the child above.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child was not refused");
+        }
+    }
+    assert!(view[..] == value("a", 200_000)[..]);
+    assert_eq!(owner.get(b"a").unwrap(), Some(value("a", 200_000)));
+    put(&owner, "b", 10).unwrap();
+}
+
+#[test]
+fn an_interrupt_ends_a_call_that_waits() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let cluster = Cluster::start();
+    let owner = cluster.store(8 * MIB);
+    put(&owner, "a", 5 << 20).unwrap();
+    let view = owner.view(&["a"]).remove(0).unwrap().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut options = cluster.options(0);
+    let asked = stop.clone();
+    options.interrupted = Some(Arc::new(move || asked.load(Ordering::SeqCst)));
+    let writer = Store::connect(options).unwrap();
+    let started = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            stop.store(true, Ordering::SeqCst);
+        });
+        let error = put(&writer, "b", 5 << 20).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+    });
+    assert!(started.elapsed().as_millis() < 400, "{:?}", started.elapsed());
+    drop(view);
+}

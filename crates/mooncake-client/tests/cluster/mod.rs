@@ -1,0 +1,131 @@
+//! A master in this process, and clients of it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use mooncake_client::{PutOptions, PutOutcome, Source, Store, StoreError, StoreOptions};
+use mooncake_master::{LogFolder, Master, Settings, Wal, serve};
+
+pub const MIB: u64 = 1 << 20;
+
+/// Stopped and removed when dropped.
+pub struct Cluster {
+    runtime: tokio::runtime::Runtime,
+    master: Option<Master>,
+    settings: Settings,
+    folder: PathBuf,
+}
+
+#[allow(dead_code)] // Each test file uses a part of it.
+impl Cluster {
+    pub fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// With a log, so that it can be restarted.
+    pub fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("mooncake-client-{}-{number}", std::process::id()));
+        let mut settings = Settings {
+            wal: Wal::On,
+            log_folder: LogFolder::Given(folder.join("log")),
+            witness_folder: folder.clone(),
+            metric_reporting: false,
+            ..Settings::default()
+        };
+        change(&mut settings);
+        std::fs::create_dir_all(&folder).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let mut cluster = Cluster { runtime, master: None, settings, folder };
+        cluster.start_master();
+        cluster
+    }
+
+    pub fn start_master(&mut self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        let master = loop {
+            match self.runtime.block_on(serve(self.settings.clone())) {
+                Ok(master) => break master,
+                Err(error) if Instant::now() > until => panic!("{error}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        self.settings.rpc_port = master.rpc_address().port();
+        self.master = Some(master);
+    }
+
+    pub fn stop_master(&mut self) {
+        if let Some(master) = self.master.take() {
+            self.runtime.block_on(master.shutdown());
+        }
+    }
+
+    /// The log is lost with it.
+    pub fn forget_log(&mut self) {
+        std::fs::remove_dir_all(self.folder.join("log")).unwrap();
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.settings.rpc_port)
+    }
+
+    pub fn options(&self, segment: u64) -> StoreOptions {
+        let mut options = StoreOptions::new("127.0.0.1", self.address());
+        options.global_segment_size = segment;
+        options.local_buffer_size = 64 * MIB;
+        options
+    }
+
+    pub fn store(&self, segment: u64) -> Store {
+        Store::connect(self.options(segment)).unwrap()
+    }
+
+    /// A client that uses TCP only.
+    pub fn tcp_store(&self, segment: u64) -> Store {
+        let mut options = self.options(segment);
+        options.shared_memory = false;
+        Store::connect(options).unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop_master();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Bytes that only this key and length have.
+#[allow(dead_code)]
+pub fn value(key: &str, length: usize) -> Vec<u8> {
+    let mut state = key.bytes().fold(length as u64 ^ 0x9e37_79b9_7f4a_7c15, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+#[allow(dead_code)]
+pub fn put(store: &Store, key: &str, length: usize) -> Result<PutOutcome, StoreError> {
+    store.put(key.as_bytes(), &[Source::new(&value(key, length))], &PutOptions::default())
+}
+
+/// Polls until something holds, and says what did not within a time.
+#[allow(dead_code)]
+pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + within;
+    while !holds() {
+        assert!(Instant::now() < until, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,200 @@
+//! Every reply lost once: whatever the call changed, it changed once.
+
+mod cluster;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cluster::{Cluster, MIB, eventually, put, value};
+use mooncake_client::{GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, Target};
+
+/// Carries bytes between clients and a master, and loses replies when told to.
+struct Proxy {
+    address: String,
+    losses: Arc<Losses>,
+}
+
+#[derive(Default)]
+struct Losses {
+    /// Replies to calls seen so far, hellos not counted.
+    seen: AtomicU64,
+    /// The connection is cut in the place of the reply with this number.
+    lose: AtomicI64,
+    lost: AtomicU64,
+    /// Nothing is carried any more, and nothing is closed.
+    frozen: AtomicBool,
+}
+
+impl Proxy {
+    fn to(master: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let losses = Arc::new(Losses { lose: AtomicI64::new(-1), ..Losses::default() });
+        let shared = losses.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(&master) else { continue };
+                carry(client, server, shared.clone());
+            }
+        });
+        Self { address, losses }
+    }
+
+    fn lose_next(&self) {
+        self.losses.lose.store(self.losses.seen.load(Ordering::SeqCst) as i64, Ordering::SeqCst);
+    }
+
+    fn lost(&self) -> u64 {
+        self.losses.lost.load(Ordering::SeqCst)
+    }
+}
+
+fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
+    let (mut client_in, mut server_out) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+    let up = losses.clone();
+    // The role is the hello's: 9 is `attach`, whose field key is 0x4a.
+    let is_call = Arc::new(AtomicBool::new(false));
+    let role = is_call.clone();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64 << 10];
+        let mut first = true;
+        while let Ok(count) = client_in.read(&mut buffer) {
+            while up.frozen.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if std::mem::take(&mut first) {
+                role.store(buffer[12..count].windows(2).any(|pair| pair[0] == 0x4a && pair[1] < 20), Ordering::SeqCst);
+            }
+            if count == 0 || server_out.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = server_out.shutdown(Shutdown::Both);
+    });
+    let (mut server_in, mut client_out) = (server, client);
+    std::thread::spawn(move || {
+        let mut hello = true;
+        loop {
+            let mut header = [0; 4];
+            if server_in.read_exact(&mut header).is_err() {
+                break;
+            }
+            let mut body = vec![0; u32::from_le_bytes(header) as usize];
+            if server_in.read_exact(&mut body).is_err() {
+                break;
+            }
+            while losses.frozen.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if !std::mem::take(&mut hello) && is_call.load(Ordering::SeqCst) {
+                let number = losses.seen.fetch_add(1, Ordering::SeqCst) as i64;
+                if losses.lose.load(Ordering::SeqCst) == number {
+                    losses.lost.fetch_add(1, Ordering::SeqCst);
+                    break;
+                }
+            }
+            if client_out.write_all(&header).and_then(|()| client_out.write_all(&body)).is_err() {
+                break;
+            }
+        }
+        let _ = client_out.shutdown(Shutdown::Both);
+        let _ = server_in.shutdown(Shutdown::Both);
+    });
+}
+
+/// A pool whose clients reach the master through a proxy only.
+fn proxied() -> (Cluster, Proxy, Store) {
+    let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let proxy = Proxy::to(cluster.address());
+    let mut options = cluster.options(64 * MIB);
+    options.master = proxy.address.clone();
+    let store = Store::connect(options).unwrap();
+    (cluster, proxy, store)
+}
+
+#[test]
+fn a_put_survives_the_loss_of_any_of_its_replies() {
+    let (_cluster, proxy, store) = proxied();
+    put(&store, "warm", 100).unwrap();
+    for (nth, key) in ["start", "end"].into_iter().enumerate() {
+        let seen = proxy.losses.seen.load(Ordering::SeqCst);
+        proxy.losses.lose.store((seen + nth as u64) as i64, Ordering::SeqCst);
+        let before = proxy.lost();
+        assert_eq!(put(&store, key, 3000).unwrap(), PutOutcome::Stored { replicas: 1 }, "{key}");
+        assert_eq!(proxy.lost(), before + 1, "{key}");
+        assert_eq!(store.get(key.as_bytes()).unwrap(), Some(value(key, 3000)));
+    }
+}
+
+#[test]
+fn a_batch_survives_the_loss_of_any_of_its_replies() {
+    let (_cluster, proxy, store) = proxied();
+    put(&store, "warm", 100).unwrap();
+    for nth in 0..2 {
+        let names: Vec<String> = (0..50).map(|n| format!("{nth}/{n}")).collect();
+        let values: Vec<Vec<u8>> = names.iter().map(|name| value(name, 2000)).collect();
+        let sources: Vec<[Source<'_>; 1]> = values.iter().map(|value| [Source::new(value)]).collect();
+        let items: Vec<PutItem<'_>> =
+            names.iter().zip(&sources).map(|(name, value)| PutItem { key: name.as_bytes(), value }).collect();
+        let seen = proxy.losses.seen.load(Ordering::SeqCst);
+        proxy.losses.lose.store((seen + nth) as i64, Ordering::SeqCst);
+        for result in store.put_batch(&items, &PutOptions::default()) {
+            assert_eq!(result.unwrap(), PutOutcome::Stored { replicas: 1 });
+        }
+        assert_eq!(proxy.lost(), nth + 1);
+        let mut into: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
+        let mut gets: Vec<GetInto<'_>> = names
+            .iter()
+            .zip(&mut into)
+            .map(|(name, into)| GetInto { key: name.as_bytes(), targets: vec![Target::new(into)] })
+            .collect();
+        for result in store.get_into(&mut gets) {
+            assert_eq!(result.unwrap(), Some(2000));
+        }
+        drop(gets);
+        assert_eq!(into, values);
+    }
+}
+
+#[test]
+fn removes_queries_and_views_survive_the_loss_of_their_reply() {
+    let (_cluster, proxy, store) = proxied();
+    for key in ["a", "b", "c"] {
+        put(&store, key, 5000).unwrap();
+    }
+    proxy.lose_next();
+    assert_eq!(store.exists(&["a", "x"]).unwrap(), [true, false]);
+    proxy.lose_next();
+    assert_eq!(store.get(b"a").unwrap(), Some(value("a", 5000)));
+    proxy.lose_next();
+    // The first one did remove it; the retry is told the same.
+    assert_eq!(store.remove(&["a"], true).unwrap(), [RemoveOutcome::Removed]);
+    proxy.lose_next();
+    let view = store.view(&["b"]).remove(0).unwrap().unwrap();
+    assert_eq!(view[..], value("b", 5000)[..]);
+    proxy.lose_next();
+    assert_eq!(store.remove_all(true).unwrap(), 2);
+    assert_eq!(proxy.lost(), 5);
+    assert_eq!(view[..], value("b", 5000)[..]);
+    assert_eq!(store.health(), Health::Ok);
+}
+
+#[test]
+fn a_put_whose_answer_never_came_does_not_keep_its_key() {
+    let (cluster, proxy, store) = proxied();
+    put(&store, "warm", 100).unwrap();
+    proxy.losses.frozen.store(true, Ordering::SeqCst);
+    let error = put(&store, "k", 3000).unwrap_err();
+    assert_eq!(error.kind(), mooncake_client::ErrorKind::MasterUnreachable, "{error}");
+    proxy.losses.frozen.store(false, Ordering::SeqCst);
+    // The request was in flight and is carried out now; its placement is given up again.
+    let other = cluster.store(0);
+    eventually("another client's put of the key is stored", Duration::from_secs(3), || {
+        matches!(put(&other, "k", 3000), Ok(PutOutcome::Stored { .. }))
+    });
+    eventually("the first client works again", Duration::from_secs(1), || store.health() == Health::Ok);
+    assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
+}

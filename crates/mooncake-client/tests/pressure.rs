@@ -1,0 +1,94 @@
+//! More is put than fits, by one and by several at a time.
+
+mod cluster;
+
+use std::time::{Duration, Instant};
+
+use cluster::{Cluster, MIB, value};
+use mooncake_client::{PutItem, PutOptions, Source, Store};
+
+/// Puts three times the pool, each object looked up just before; none may fail.
+fn overcommit(cluster: &Cluster, pool: u64, sizes: &[usize], look: bool) {
+    let store = cluster.store(pool);
+    let mut total = 0;
+    let mut keys: Vec<String> = Vec::new();
+    while total < 3 * pool {
+        let size = sizes[keys.len() % sizes.len()];
+        let key = format!("k{}", keys.len());
+        if look && !keys.is_empty() {
+            store.exists(&keys[keys.len().saturating_sub(4)..]).unwrap();
+        }
+        let outcome = cluster::put(&store, &key, size);
+        assert!(outcome.is_ok(), "{key} of {size} bytes after {total}: {outcome:?}");
+        assert_eq!(store.get(key.as_bytes()).unwrap(), Some(value(&key, size)));
+        total += size as u64;
+        keys.push(key);
+    }
+    store.remove_all(true).unwrap();
+    store.close();
+}
+
+#[test]
+fn no_put_fails_when_three_times_the_pool_is_put() {
+    let cluster = Cluster::start();
+    overcommit(&cluster, 32 * MIB, &[1 << 20], false);
+    overcommit(&cluster, 32 * MIB, &[4 << 20], false);
+    overcommit(&cluster, 32 * MIB, &[4 << 10, 3 << 20, 100_000, 1 << 20, 5000], false);
+}
+
+#[test]
+fn no_put_fails_when_each_object_was_looked_up_before() {
+    let cluster = Cluster::start_with(|settings| {
+        settings.core.lookup_protect_ms = 400;
+        settings.core.full_wait_ms = 200;
+    });
+    overcommit(&cluster, 16 * MIB, &[1 << 20], true);
+    overcommit(&cluster, 16 * MIB, &[4 << 10, 3 << 20, 100_000, 1 << 20, 5000], true);
+}
+
+#[test]
+fn a_batch_larger_than_the_pool_goes_through() {
+    let cluster = Cluster::start();
+    let store = cluster.store(16 * MIB);
+    let names: Vec<String> = (0..48).map(|n| format!("k{n}")).collect();
+    let values: Vec<Vec<u8>> = names.iter().map(|name| value(name, 1 << 20)).collect();
+    let sources: Vec<[Source<'_>; 1]> = values.iter().map(|value| [Source::new(value)]).collect();
+    let items: Vec<PutItem<'_>> =
+        names.iter().zip(&sources).map(|(name, value)| PutItem { key: name.as_bytes(), value }).collect();
+    for (name, result) in names.iter().zip(store.put_batch(&items, &PutOptions::default())) {
+        assert!(result.is_ok(), "{name}: {result:?}");
+    }
+    assert_eq!(store.get(b"k47").unwrap().as_ref(), Some(&values[47]));
+}
+
+fn put_all(store: &Store, names: &[String], values: &[Vec<u8>]) -> Duration {
+    let sources: Vec<[Source<'_>; 1]> = values.iter().map(|value| [Source::new(value)]).collect();
+    let items: Vec<PutItem<'_>> =
+        names.iter().zip(&sources).map(|(name, value)| PutItem { key: name.as_bytes(), value }).collect();
+    let started = Instant::now();
+    for (name, result) in names.iter().zip(store.put_batch(&items, &PutOptions::default())) {
+        assert!(result.is_ok(), "{name}: {result:?}");
+    }
+    started.elapsed()
+}
+
+#[test]
+fn two_clients_that_put_the_same_keys_in_opposite_order_both_finish() {
+    let cluster = Cluster::start();
+    let _owner = cluster.store(192 * MIB);
+    let (one, two) = (cluster.store(0), cluster.store(0));
+    for round in 0..3 {
+        let names: Vec<String> = (0..64).map(|n| format!("{round}/{n}")).collect();
+        let values: Vec<Vec<u8>> = names.iter().map(|name| value(name, 1 << 20)).collect();
+        let backwards: (Vec<String>, Vec<Vec<u8>>) =
+            (names.iter().rev().cloned().collect(), values.iter().rev().cloned().collect());
+        std::thread::scope(|scope| {
+            scope.spawn(|| put_all(&one, &names, &values));
+            scope.spawn(|| put_all(&two, &backwards.0, &backwards.1));
+        });
+        for (name, value) in names.iter().zip(&values) {
+            assert!(one.get(name.as_bytes()).unwrap().as_ref() == Some(value), "{name}");
+        }
+        one.remove_all(true).unwrap();
+    }
+}

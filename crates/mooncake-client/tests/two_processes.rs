@@ -1,0 +1,162 @@
+//! Clients in different processes of one host: shared memory, and its end.
+
+mod cluster;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cluster::{Cluster, MIB, eventually, put, value};
+use mooncake_client::{Path, PutOptions, PutOutcome, Source, Store, StoreOptions};
+
+const MASTER: &str = "MOONCAKE_TEST_MASTER";
+
+/// The other process: this very test file, told to run [`host`].
+struct Host {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    name: String,
+}
+
+impl Host {
+    fn start(cluster: &Cluster) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "host", "--nocapture", "--test-threads=1"])
+            .env(MASTER, cluster.address())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut host = Self { child, input, output, name: String::new() };
+        host.name = host.answer();
+        host
+    }
+
+    fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process ended");
+            if let Some((_, answer)) = line.split_once("host: ") {
+                return answer.trim().to_owned();
+            }
+        }
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.input, "{what}").unwrap();
+        self.answer()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test by itself: what the other process does.
+#[test]
+fn host() {
+    let Ok(master) = std::env::var(MASTER) else { return };
+    let mut options = StoreOptions::new("127.0.0.1", master);
+    options.global_segment_size = 32 * MIB;
+    options.local_buffer_size = 32 * MIB;
+    let store = Store::connect(options).unwrap();
+    println!("host: {}", store.hostname());
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (verb, key) = line.split_once(' ').unwrap_or((&line, ""));
+        match verb {
+            "put" => println!("host: {:?}", put(&store, key, 2 << 20)),
+            "get" => println!("host: {}", store.get(key.as_bytes()).unwrap() == Some(value(key, 2 << 20))),
+            "close" => {
+                store.close();
+                println!("host: closed");
+            }
+            _ => break,
+        }
+    }
+}
+
+fn prefer(name: &str) -> PutOptions {
+    PutOptions { preferred_segments: vec![name.to_owned()], ..PutOptions::default() }
+}
+
+#[test]
+fn bytes_go_through_shared_memory_both_ways() {
+    let cluster = Cluster::start();
+    let mut host = Host::start(&cluster);
+    let store = cluster.store(0);
+    assert_eq!(host.ask("put theirs"), "Ok(Stored { replicas: 1 })");
+    assert!(store.get(b"theirs").unwrap() == Some(value("theirs", 2 << 20)));
+    put(&store, "ours", 2 << 20).unwrap();
+    assert_eq!(host.ask("get ours"), "true");
+    assert_eq!(store.links().iter().map(|link| link.path).collect::<Vec<_>>(), [Path::SharedMemory]);
+    let view = store.view(&["ours"]).remove(0).unwrap().unwrap();
+    assert!(!view.is_private_copy());
+    // Its owner closes: the object is gone, the view is not.
+    assert_eq!(host.ask("close"), "closed");
+    eventually("the object is gone", Duration::from_secs(1), || store.get(b"ours").unwrap().is_none());
+    assert!(view[..] == value("ours", 2 << 20)[..]);
+}
+
+#[test]
+fn a_killed_owner_is_a_miss_and_puts_go_elsewhere_within_a_second() {
+    let cluster = Cluster::start();
+    let mut host = Host::start(&cluster);
+    let store = cluster.store(32 * MIB);
+    let tcp = cluster.tcp_store(0);
+    let bytes = value("a", 2 << 20);
+    store.put(b"a", &[Source::new(&bytes)], &prefer(&host.name)).unwrap();
+    store.put(b"viewed", &[Source::new(&bytes)], &prefer(&host.name)).unwrap();
+    assert!(tcp.get(b"a").unwrap().as_ref() == Some(&bytes));
+    let view = store.view(&["viewed"]).remove(0).unwrap().unwrap();
+    let both = PutOptions { replica_num: 2, ..PutOptions::default() };
+    assert_eq!(store.put(b"both", &[Source::new(&bytes)], &both).unwrap(), PutOutcome::Stored { replicas: 2 });
+
+    host.kill();
+    let killed = Instant::now();
+    for reader in [&store, &tcp] {
+        assert!(reader.get(b"both").unwrap().as_ref() == Some(&bytes));
+    }
+    eventually("gets miss", Duration::from_secs(1), || {
+        store.get(b"a").unwrap().is_none() && tcp.get(b"a").unwrap().is_none()
+    });
+    for store in [&store, &tcp] {
+        let started = Instant::now();
+        let key = format!("after/{:?}", started);
+        let stored = store.put(key.as_bytes(), &[Source::new(&bytes)], &prefer(&host.name)).unwrap();
+        assert_eq!(stored, PutOutcome::Stored { replicas: 1 });
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    }
+    eventually("it does not exist", Duration::from_secs(2).saturating_sub(killed.elapsed()), || {
+        store.exists(&["a"]).unwrap() == [false]
+    });
+    assert!(view[..] == bytes[..]);
+}
+
+#[test]
+fn a_killed_writer_does_not_keep_its_key() {
+    let cluster = Cluster::start();
+    let store = cluster.store(64 * MIB);
+    for round in 0..5 {
+        let mut host = Host::start(&cluster);
+        let key = format!("k{round}");
+        writeln!(host.input, "put {key}").unwrap();
+        std::thread::sleep(Duration::from_micros(round * 700));
+        host.kill();
+        let killed = Instant::now();
+        eventually("the key is there, whole", Duration::from_secs(1), || {
+            put(&store, &key, 2 << 20).is_ok() && store.get(key.as_bytes()).unwrap() == Some(value(&key, 2 << 20))
+        });
+        println!("free after {:?}", killed.elapsed());
+    }
+}

@@ -1,0 +1,89 @@
+//! Views keep their bytes through everything.
+
+mod cluster;
+
+use std::time::Duration;
+
+use cluster::{Cluster, MIB, eventually, put, value};
+use mooncake_client::{ErrorKind, Store};
+
+#[test]
+fn a_view_survives_remove_eviction_and_close() {
+    let cluster = Cluster::start();
+    let owner = cluster.store(16 * MIB);
+    let reader = cluster.store(0);
+    put(&owner, "a", 2 << 20).unwrap();
+    let seen = value("a", 2 << 20);
+    let view = reader.view(&["a"]).remove(0).unwrap().unwrap();
+    assert!(!view.is_private_copy());
+    reader.remove(&["a"], true).unwrap();
+    for n in 0..48 {
+        put(&owner, &format!("fill{n}"), 1 << 20).unwrap();
+        assert!(view[..] == seen[..], "after {n} puts");
+    }
+    reader.close();
+    assert_eq!(reader.get(b"fill47").unwrap_err().kind(), ErrorKind::Closed);
+    for n in 0..48 {
+        put(&owner, &format!("more{n}"), 1 << 20).unwrap();
+        assert!(view[..] == seen[..], "after {n} puts");
+    }
+    // The owner itself goes, and a hole is punched around the view.
+    owner.close();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(view[..] == seen[..]);
+    drop(view);
+}
+
+#[test]
+fn the_space_of_a_view_comes_back_with_its_end() {
+    let cluster = Cluster::start();
+    let owner = cluster.store(8 * MIB);
+    let reader = cluster.store(0);
+    put(&owner, "a", 5 << 20).unwrap();
+    let view = reader.view(&["a"]).remove(0).unwrap().unwrap();
+    reader.remove(&["a"], true).unwrap();
+    assert_eq!(put(&owner, "b", 5 << 20).unwrap_err().kind(), ErrorKind::NoSpace);
+    drop(view);
+    eventually("the space is there again", Duration::from_secs(1), || put(&owner, "b", 5 << 20).is_ok());
+}
+
+#[test]
+fn the_space_of_a_view_comes_back_after_its_store_was_closed() {
+    let cluster = Cluster::start();
+    let owner = cluster.store(8 * MIB);
+    let reader = cluster.store(0);
+    put(&owner, "a", 5 << 20).unwrap();
+    let view = reader.view(&["a"]).remove(0).unwrap().unwrap();
+    drop(reader);
+    owner.remove(&["a"], true).unwrap();
+    assert_eq!(put(&owner, "b", 5 << 20).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(view[..] == value("a", 5 << 20)[..]);
+    drop(view);
+    eventually("the space is there again", Duration::from_secs(1), || put(&owner, "b", 5 << 20).is_ok());
+}
+
+#[test]
+fn views_beyond_the_local_buffer_are_private_copies() {
+    let cluster = Cluster::start();
+    let owner = cluster.store(16 * MIB);
+    let mut options = cluster.options(0);
+    options.local_buffer_size = 3 * MIB;
+    let reader = Store::connect(options).unwrap();
+    for key in ["a", "b"] {
+        put(&owner, key, 2 << 20).unwrap();
+    }
+    let mut views = reader.view(&["a", "missing", "b"]);
+    let second = views.remove(2).unwrap().unwrap();
+    assert!(views.remove(1).unwrap().is_none());
+    let first = views.remove(0).unwrap().unwrap();
+    assert!(!first.is_private_copy() && second.is_private_copy());
+    assert!(first[..] == value("a", 2 << 20)[..] && second[..] == value("b", 2 << 20)[..]);
+    drop(first);
+    let third = reader.view(&["b"]).remove(0).unwrap().unwrap();
+    assert!(!third.is_private_copy());
+
+    let mut options = cluster.options(0);
+    options.shared_views = false;
+    let copying = Store::connect(options).unwrap();
+    assert!(copying.view(&["a"]).remove(0).unwrap().unwrap().is_private_copy());
+}
