@@ -1,2 +1,59 @@
-//! Placeholder.
-fn main() {}
+//! The `mooncake` binary: `mooncake COMMAND ...`. `mooncake_master` and
+//! `mooncake_client` are shims that add the command.
+
+mod clash;
+mod client;
+mod client_flags;
+mod flags;
+mod logging;
+mod signals;
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const HELP: &str = "\
+mooncake: a distributed KV-cache pool for LLM inference
+
+  mooncake master [flags]   metadata master (also: mooncake_master)
+  mooncake client [flags]   storage node: lends memory to the pool (also: mooncake_client)
+  mooncake version          version of this binary
+  mooncake help             this text
+
+`mooncake COMMAND --help` lists the flags of a command.
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    match command.as_str() {
+        "master" => started(&command, clash::look()).unwrap_or_else(|| mooncake_master::run(args, None)),
+        "client" => started(&command, clash::look())
+            .or_else(|| started(&command, client::run(args)))
+            .unwrap_or(ExitCode::SUCCESS),
+        "version" | "--version" | "-V" => {
+            println!("mooncake {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        "" => {
+            eprint!("{HELP}");
+            ExitCode::from(2)
+        }
+        other => {
+            eprint!("mooncake: no command {other:?}\n\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// None, or the exit code of a command that could not go on.
+fn started<E: std::error::Error>(command: &str, step: Result<(), E>) -> Option<ExitCode> {
+    let error = step.err()?;
+    eprintln!("mooncake_{command}: {error}");
+    Some(ExitCode::FAILURE)
+}

@@ -1,1 +1,41 @@
-//! Placeholder.
+//! `mooncake._native`: names, integer codes and quirks of the Python surface.
+//!
+//! There is no logic here that the Rust client has not. What this edge promises:
+//! arguments are taken over before the GIL is released, it is released around
+//! whatever may wait, classes are frozen (several threads call one store at
+//! once), conversion failures are TypeErrors, failures are the reference's
+//! integers with the reason in `last_error()`, and no panic reaches Python.
+//! The module installs no signal handler, allocator, subscriber or panic hook.
+
+mod buffer_handle;
+mod buffers;
+mod call;
+mod code;
+mod enums;
+mod flag;
+mod integer;
+mod interrupt;
+mod key;
+mod last_error;
+mod notice;
+mod open_stores;
+mod options;
+mod reading;
+mod replicate_config;
+mod sequence;
+mod setup;
+mod store;
+mod value;
+
+use pyo3::prelude::*;
+
+/// The native module.
+#[pymodule(gil_used = true)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<store::MooncakeDistributedStore>()?;
+    module.add_class::<replicate_config::ReplicateConfig>()?;
+    module.add_class::<buffer_handle::BufferHandle>()?;
+    module.add_class::<enums::ObjectDataType>()?;
+    module.add_class::<enums::SoftPinAction>()
+}

@@ -1,0 +1,209 @@
+//! `mooncake client`: a process that lends memory to the pool.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mooncake_client::{ErrorKind, SizeError, Store, StoreError, StoreOptions, parse_size};
+
+use crate::flags::{self, CommandLine, FlagError, Given};
+use crate::{logging, signals};
+
+const USAGE: &str = "mooncake_client: lends memory of this machine to a pool, until SIGTERM.";
+
+/// How long between two tries to reach a master that is not there yet.
+const RETRY: Duration = Duration::from_millis(500);
+/// How often that is said.
+const SAY: Duration = Duration::from_secs(10);
+
+/// Why a storage node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The command line.
+    #[error(transparent)]
+    Flag(#[from] FlagError),
+    /// A size on the command line.
+    #[error("flag --{flag}: {source}")]
+    Size {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong with it.
+        source: SizeError,
+    },
+    /// A segment of no bytes.
+    #[error("flag --global_segment_size is 0: a storage node without memory has nothing to do")]
+    NothingToLend,
+    /// The wildcard address, and no way to tell how others reach this machine.
+    #[error("flag --host={host}: no address of this machine leads to the master {master}: {source}; name one")]
+    NoRoute {
+        /// The flag's value.
+        host: String,
+        /// The master.
+        master: String,
+        /// What failed.
+        source: std::io::Error,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Signals.
+    #[error("signal handling: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Runs until a signal says that it is over.
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
+    let given = match flags::parse(args)? {
+        CommandLine::Run(given) => given,
+        CommandLine::Help => {
+            print!("{}", flags::help(USAGE));
+            return Ok(());
+        }
+        CommandLine::Version => {
+            println!("mooncake_client {}", env!("CARGO_PKG_VERSION"));
+            return Ok(());
+        }
+    };
+    logging::start("info");
+    for line in given.notices() {
+        tracing::info!("{line}");
+    }
+    if !matches!(given.text("metadata_server"), "" | "P2PHANDSHAKE") && given.is_given("metadata_server") {
+        tracing::info!("--metadata_server is accepted, but the store needs none: peers meet through the master");
+    }
+    if !matches!(given.text("protocol"), "" | "tcp") {
+        tracing::info!("--protocol={} is accepted, but bytes move by shared memory and TCP", given.text("protocol"));
+    }
+    let ended = signals::watch().map_err(ClientError::Signals)?;
+    let Some(store) = connect(&given, &ended)? else { return Ok(()) };
+    // Scripts wait for this line.
+    println!(
+        "Mooncake client ready: segment {} of {} bytes, master {}",
+        store.hostname(),
+        size(&given, "global_segment_size")?,
+        given.text("master_server_address")
+    );
+    let _ = std::io::stdout().flush();
+    while !ended.load(Ordering::Relaxed) {
+        signals::wait();
+    }
+    tracing::info!("closing: peers stop using the memory of {}", store.hostname());
+    store.close();
+    Ok(())
+}
+
+/// Sets the store up; a master that is not there yet is waited for. None when a signal came first.
+fn connect(given: &Given, ended: &Arc<AtomicBool>) -> Result<Option<Store>, ClientError> {
+    let mut said: Option<Instant> = None;
+    while !ended.load(Ordering::Relaxed) {
+        let error = match options(given, ended).and_then(|options| Ok(Store::connect(options)?)) {
+            Ok(store) => return Ok(Some(store)),
+            Err(ClientError::Store(error))
+                if matches!(
+                    error.kind(),
+                    ErrorKind::MasterUnreachable | ErrorKind::Timeout | ErrorKind::Interrupted
+                ) =>
+            {
+                error
+            }
+            Err(error) => return Err(error),
+        };
+        if said.is_none_or(|at| at.elapsed() > SAY) {
+            tracing::warn!("{error}; trying again every {RETRY:?}");
+            said = Some(Instant::now());
+        }
+        std::thread::sleep(RETRY);
+    }
+    Ok(None)
+}
+
+fn options(given: &Given, ended: &Arc<AtomicBool>) -> Result<StoreOptions, ClientError> {
+    let master = given.text("master_server_address").to_owned();
+    let (hostname, bind) = names(given.text("host"), &master)?;
+    let mut options = StoreOptions::new(hostname, master).from_env()?;
+    options.global_segment_size = size(given, "global_segment_size")?;
+    if options.global_segment_size == 0 {
+        return Err(ClientError::NothingToLend);
+    }
+    options.local_buffer_size = size(given, "local_buffer_size")?;
+    options.bind_address = options.bind_address.or(bind);
+    let ended = Arc::clone(ended);
+    options.interrupted = Some(Arc::new(move || ended.load(Ordering::Relaxed)));
+    Ok(options)
+}
+
+fn size(given: &Given, flag: &'static str) -> Result<u64, ClientError> {
+    parse_size(given.text(flag)).map_err(|source| ClientError::Size { flag, source })
+}
+
+/// The name that others use for this client, and what to listen on where that is something else.
+fn names(host: &str, master: &str) -> Result<(String, Option<IpAddr>), ClientError> {
+    let (address, port) = match host.parse::<SocketAddr>() {
+        Ok(both) => (both.ip(), Some(both.port())),
+        Err(_) => match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            Ok(address) => (address, None),
+            // A name: the store looks it up.
+            Err(_) => return Ok((host.to_owned(), None)),
+        },
+    };
+    if !address.is_unspecified() {
+        return Ok((host.to_owned(), None));
+    }
+    let own = own_address(master).map_err(|source| ClientError::NoRoute {
+        host: host.to_owned(),
+        master: master.to_owned(),
+        source,
+    })?;
+    let name = match (own, port) {
+        (IpAddr::V4(own), Some(port)) => format!("{own}:{port}"),
+        (IpAddr::V6(own), Some(port)) => format!("[{own}]:{port}"),
+        (own, None) => own.to_string(),
+    };
+    Ok((name, Some(address)))
+}
+
+/// The address of this machine on the way to the master. Connecting a datagram socket sends nothing.
+fn own_address(master: &str) -> std::io::Result<IpAddr> {
+    let first = master.split(',').next().unwrap_or(master);
+    let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    for peer in first.to_socket_addrs()? {
+        let any: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+        match UdpSocket::bind(any).and_then(|socket| socket.connect(peer).and_then(|()| socket.local_addr())) {
+            Ok(own) => return Ok(own.ip()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wildcard_is_listened_on_and_a_real_address_is_named() {
+        let (name, bind) = names("0.0.0.0", "127.0.0.1:50051").unwrap();
+        assert_eq!((name.as_str(), bind), ("127.0.0.1", Some("0.0.0.0".parse().unwrap())));
+        let (name, _) = names("0.0.0.0:12345", "127.0.0.1:50051").unwrap();
+        assert_eq!(name, "127.0.0.1:12345");
+    }
+
+    #[test]
+    fn an_address_or_a_name_is_taken_as_it_is() {
+        for host in ["127.0.0.1", "127.0.0.1:12345", "node-7", "[::1]:12345"] {
+            assert_eq!(names(host, "127.0.0.1:50051").unwrap(), (host.to_owned(), None));
+        }
+    }
+
+    #[test]
+    fn flags_of_the_reference_are_understood() {
+        let args = "--master_server_address=127.0.0.1:1 --metadata_server=P2PHANDSHAKE --host=127.0.0.1 --port=51160 \
+                    --global_segment_size 1073741824 --protocol=tcp --threads 4 --tenant_id=default --noenable_offload";
+        let Ok(CommandLine::Run(given)) = flags::parse(args.split_whitespace().map(str::to_owned)) else { panic!() };
+        let ended = Arc::new(AtomicBool::new(false));
+        assert_eq!(options(&given, &ended).unwrap().global_segment_size, 1 << 30);
+        assert_eq!(given.notices().len(), 3);
+    }
+}

@@ -1,0 +1,75 @@
+//! Enumerations of the Python surface, with the numbers of the reference.
+
+use pyo3::prelude::*;
+
+/// What an object holds; a label only.
+#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ObjectDataType {
+    Unknown = 0,
+    Kvcache = 1,
+    Tensor = 2,
+    Weight = 3,
+    Sample = 4,
+    Activation = 5,
+    Gradient = 6,
+    OptimizerState = 7,
+    Metadata = 8,
+    General = 9,
+}
+
+#[pymethods]
+impl ObjectDataType {
+    /// The number.
+    #[getter]
+    fn value(&self) -> i32 {
+        *self as i32
+    }
+
+    /// The name without the class.
+    #[getter]
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Unknown => "UNKNOWN",
+            Self::Kvcache => "KVCACHE",
+            Self::Tensor => "TENSOR",
+            Self::Weight => "WEIGHT",
+            Self::Sample => "SAMPLE",
+            Self::Activation => "ACTIVATION",
+            Self::Gradient => "GRADIENT",
+            Self::OptimizerState => "OPTIMIZER_STATE",
+            Self::Metadata => "METADATA",
+            Self::General => "GENERAL",
+        }
+    }
+}
+
+/// What a put does to an object's soft pin.
+#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum SoftPinAction {
+    Preserve = 0,
+    Enable = 1,
+    Disable = 2,
+}
+
+#[pymethods]
+impl SoftPinAction {
+    /// The number.
+    #[getter]
+    fn value(&self) -> i32 {
+        *self as i32
+    }
+
+    /// The name without the class.
+    #[getter]
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Preserve => "PRESERVE",
+            Self::Enable => "ENABLE",
+            Self::Disable => "DISABLE",
+        }
+    }
+}

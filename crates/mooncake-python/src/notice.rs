@@ -1,0 +1,14 @@
+//! Lines that are said once a process.
+
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
+
+static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+
+/// Prints a line to stderr, the first time only.
+pub fn say_once(line: &str) {
+    if SAID.lock().get_or_insert_default().insert(line.to_owned()) {
+        eprintln!("mooncake: {line}");
+    }
+}

@@ -1,0 +1,63 @@
+//! From `ReplicateConfig` to the client's own options.
+
+use mooncake_client::{PinKind, PutOptions};
+use pyo3::prelude::*;
+
+use crate::enums::SoftPinAction;
+use crate::replicate_config::{Fields, ReplicateConfig};
+
+/// Lifetime of a soft pin that names none.
+const SOFT_PIN_TTL_MS: u64 = 30 * 60 * 1000;
+
+/// Which kind of put asks: only the forms with several buffers know `prefer_alloc_in_same_node`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `put`, `put_from` and their batches.
+    Plain,
+    /// `batch_put_from_multi_buffers`.
+    MultiBuffers,
+}
+
+/// Reads a config as it stands now. An Err is the reason of a -600.
+pub fn put_options(config: Option<&Bound<'_, ReplicateConfig>>, keys: usize, form: Form) -> Result<PutOptions, String> {
+    let fields = config.map(|config| config.get().fields()).unwrap_or_default();
+    check(&fields, keys, form)?;
+    let pin = if fields.with_hard_pin {
+        PinKind::Hard
+    } else if fields.soft_pin_action == SoftPinAction::Enable {
+        PinKind::Soft { ttl_ms: fields.soft_pin_ttl_ms.unwrap_or(SOFT_PIN_TTL_MS) }
+    } else {
+        PinKind::None
+    };
+    let mut preferred_segments = fields.preferred_segments;
+    if preferred_segments.is_empty() && !fields.preferred_segment.is_empty() {
+        preferred_segments.push(fields.preferred_segment);
+    }
+    Ok(PutOptions {
+        replica_num: fields.replica_num.min(u64::from(u32::MAX)) as u32,
+        preferred_segments,
+        pin,
+        prefer_local: fields.prefer_alloc_in_same_node,
+    })
+}
+
+fn check(fields: &Fields, keys: usize, form: Form) -> Result<(), String> {
+    if fields.replica_num == 0 {
+        return Err("replica_num is 0: an object needs at least one copy in memory".into());
+    }
+    if fields.nof_replica_num > 0 || fields.dfs_replica_num > 0 {
+        return Err("nof_replica_num and dfs_replica_num: there are no NVMe-oF or file-system replicas".into());
+    }
+    if fields.prefer_alloc_in_same_node {
+        if form == Form::Plain {
+            return Err("prefer_alloc_in_same_node is for batch_put_from_multi_buffers only".into());
+        }
+        if fields.replica_num != 1 {
+            return Err(format!("prefer_alloc_in_same_node needs replica_num 1, not {}", fields.replica_num));
+        }
+    }
+    match &fields.group_ids {
+        Some(groups) if groups.len() != keys => Err(format!("group_ids has {} entries for {keys} keys", groups.len())),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,139 @@
+//! What the getting and asking calls share.
+
+use std::mem::MaybeUninit;
+
+use mooncake_client::{ErrorKind, GetInto, Receive, Store, StoreError, Target};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::buffer_handle::BufferHandle;
+use crate::buffers::Pieces;
+use crate::call::{failed, refused};
+use crate::code::{INVALID_PARAMS, NOT_FOUND, removed};
+use crate::last_error::LastError;
+use crate::store::MooncakeDistributedStore;
+
+/// A bytes object that is being read into; nobody else has seen it yet.
+struct NewBytes {
+    object: Py<PyBytes>,
+    ptr: *mut MaybeUninit<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to this object alone until the read is over, and needs no GIL to be written.
+unsafe impl Send for NewBytes {}
+
+impl NewBytes {
+    /// Uninitialised: zeroing megabytes that are overwritten at once would cost as much as the read.
+    fn new(len: u64) -> PyResult<Self> {
+        Python::attach(|py| {
+            let len = isize::try_from(len).map_err(|_| pyo3::exceptions::PyMemoryError::new_err("object too large"))?;
+            // SAFETY: a null source asks for uninitialised memory of that length; failure is checked.
+            let object = unsafe {
+                let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), len);
+                Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>()
+            };
+            // SAFETY: a bytes object of `len` bytes.
+            let ptr = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast();
+            Ok(Self { object: object.unbind(), ptr, len: len as usize })
+        })
+    }
+}
+
+impl Receive for NewBytes {
+    fn targets(&mut self) -> Vec<Target<'_>> {
+        // SAFETY: the object's own memory, borrowed as long as this is.
+        vec![Target::uninit(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })]
+    }
+}
+
+impl MooncakeDistributedStore {
+    /// Values as bytes, `b""` for what is missing or cannot be read.
+    pub(crate) fn get_bytes<'py>(&self, py: Python<'py>, client: &Store, keys: &[&[u8]]) -> Vec<Bound<'py, PyBytes>> {
+        let found = py.detach(|| {
+            client.get_batch_with(keys, |_, size| NewBytes::new(size).map_err(|error| out_of_memory(size, &error)))
+        });
+        let empty = || PyBytes::new(py, b"");
+        found
+            .into_iter()
+            .map(|found| match found {
+                Ok(Some(bytes)) => bytes.object.into_bound(py),
+                Ok(None) => empty(),
+                Err(error) => {
+                    failed(self.errors(), &error);
+                    empty()
+                }
+            })
+            .collect()
+    }
+
+    /// Handles on the bytes in place, None for what is missing or cannot be read.
+    pub(crate) fn views(&self, py: Python<'_>, client: &Store, keys: &[&[u8]]) -> Vec<Option<BufferHandle>> {
+        let found = py.detach(|| client.view(keys));
+        found
+            .into_iter()
+            .map(|found| match found {
+                Ok(view) => view.map(BufferHandle::new),
+                Err(error) => {
+                    failed(self.errors(), &error);
+                    None
+                }
+            })
+            .collect()
+    }
+
+    /// Bytes read into the caller's memory, per key.
+    pub(crate) fn get_pieces(&self, py: Python<'_>, name: &str, pieces: &Pieces<'_>) -> PyResult<Vec<i64>> {
+        let keys = pieces.keys.slices()?;
+        let all = |code| Ok(vec![code; keys.len()]);
+        let ranges = match &pieces.ranges {
+            Ok(ranges) => ranges,
+            Err(reason) => return all(refused(self.errors(), || format!("{name}: {reason}"))),
+        };
+        let Some(client) = self.client(name) else { return all(INVALID_PARAMS) };
+        let outcomes = py.detach(|| {
+            let registry = client.registry();
+            let targets = |pieces: &Vec<_>| pieces.iter().map(|piece| Target::foreign(*piece, registry)).collect();
+            let mut wanted: Vec<_> =
+                keys.iter().zip(ranges).map(|(key, pieces)| GetInto { key, targets: targets(pieces) }).collect();
+            client.get_into(&mut wanted)
+        });
+        Ok(outcomes.into_iter().map(|outcome| bytes_read(self.errors(), outcome)).collect())
+    }
+
+    /// 1 or 0 per key.
+    pub(crate) fn exist(&self, py: Python<'_>, client: &Store, keys: &[&[u8]]) -> Vec<i64> {
+        match py.detach(|| client.exists(keys)) {
+            Ok(found) => found.into_iter().map(i64::from).collect(),
+            Err(error) => {
+                let code = failed(self.errors(), &error);
+                // Engines take any other number for "it is there".
+                let absent = matches!(error.kind(), ErrorKind::MasterUnreachable | ErrorKind::Timeout);
+                vec![if absent { 0 } else { code }; keys.len()]
+            }
+        }
+    }
+
+    /// An integer per key.
+    pub(crate) fn remove_keys(&self, py: Python<'_>, client: &Store, keys: &[&[u8]], force: bool) -> Vec<i64> {
+        match py.detach(|| client.remove(keys, force)) {
+            Ok(outcomes) => outcomes.into_iter().map(removed).collect(),
+            Err(error) => vec![failed(self.errors(), &error); keys.len()],
+        }
+    }
+}
+
+/// Bytes read, or the integer of the failure.
+pub fn bytes_read(errors: &LastError, outcome: Result<Option<u64>, StoreError>) -> i64 {
+    match outcome {
+        Ok(Some(bytes)) => bytes as i64,
+        Ok(None) => NOT_FOUND,
+        Err(error) => failed(errors, &error),
+    }
+}
+
+#[cold]
+fn out_of_memory(size: u64, error: &PyErr) -> StoreError {
+    mooncake_client::Cause::InvalidParams(format!("a bytes object of {size} bytes: {error}")).into()
+}

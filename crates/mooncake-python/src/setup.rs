@@ -1,0 +1,251 @@
+//! Arguments of `setup` in its three forms.
+
+use std::sync::Arc;
+
+use mooncake_client::{StoreError, StoreOptions, parse_size};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::integer::unsigned;
+use crate::interrupt;
+use crate::notice::say_once;
+
+/// Names of the positional form, in order; the first seven are required.
+const NAMES: [&str; 13] = [
+    "local_hostname",
+    "metadata_server",
+    "global_segment_size",
+    "local_buffer_size",
+    "protocol",
+    "rdma_devices",
+    "master_server_addr",
+    "engine",
+    "enable_ssd_offload",
+    "ssd_offload_path",
+    "tenant_id",
+    "enable_client_http_server",
+    "client_http_port",
+];
+const REQUIRED: usize = 7;
+
+/// Segments and buffers of the dict form that says nothing of them.
+const DEFAULT_BYTES: u64 = 16 << 20;
+const MOST_BUFFER_BYTES: u64 = 1 << 40;
+const LEAST_BYTES: u64 = 1 << 10;
+
+/// What `setup` was asked for.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// "host" or "host:port".
+    pub local_hostname: String,
+    /// Bytes lent to the pool.
+    pub global_segment_size: u64,
+    /// Bound of what this client borrows; 0 = it only lends.
+    pub local_buffer_size: u64,
+    /// "host:port" of the master.
+    pub master: String,
+}
+
+impl Setup {
+    /// For the client, with the environment laid over it.
+    pub fn options(self) -> Result<StoreOptions, StoreError> {
+        let mut options = StoreOptions::new(self.local_hostname, self.master).from_env()?;
+        options.global_segment_size = self.global_segment_size;
+        options.local_buffer_size = self.local_buffer_size;
+        options.interrupted = Some(Arc::new(interrupt::requested));
+        Ok(options)
+    }
+}
+
+/// Refused with -600 and a reason; conversion failures are exceptions instead.
+pub type Parsed = Result<Setup, String>;
+
+/// Parses a call of `setup`.
+pub fn parse(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Parsed> {
+    if let Some(config) = lone_config(args, kwargs)? {
+        return from_dict(&config);
+    }
+    let mut slots: [Option<Bound<'_, PyAny>>; NAMES.len()] = Default::default();
+    if args.len() > NAMES.len() {
+        return Err(type_error(format!("takes at most {} arguments, {} were given", NAMES.len(), args.len())));
+    }
+    for (slot, arg) in slots.iter_mut().zip(args.iter()) {
+        *slot = Some(arg);
+    }
+    for (name, value) in kwargs.into_iter().flatten() {
+        let name = name.cast::<PyString>().map_err(PyErr::from)?.to_str()?.to_owned();
+        let Some(at) = NAMES.iter().position(|known| *known == name) else {
+            return Err(type_error(format!("got an unexpected keyword argument '{name}'")));
+        };
+        if slots[at].replace(value).is_some() {
+            return Err(type_error(format!("got multiple values for argument '{name}'")));
+        }
+    }
+    let missing: Vec<_> =
+        NAMES.iter().zip(&slots).take(REQUIRED).filter(|(_, s)| s.is_none()).map(|(n, _)| *n).collect();
+    if !missing.is_empty() {
+        return Err(type_error(format!("missing required arguments: {}", missing.join(", "))));
+    }
+    from_slots(&slots)
+}
+
+/// The argument of `setup(config)`, by position or by name.
+fn lone_config<'py>(
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let kwargs_len = kwargs.map_or(0, |k| k.len());
+    if args.len() + kwargs_len != 1 {
+        return Ok(None);
+    }
+    let config = match kwargs {
+        Some(kwargs) if kwargs_len == 1 => match kwargs.get_item("config")? {
+            Some(config) => config,
+            None => return Ok(None),
+        },
+        _ => args.get_item(0)?,
+    };
+    match config.cast_into::<PyDict>() {
+        Ok(config) => Ok(Some(config)),
+        Err(other) if kwargs_len == 1 => {
+            Err(type_error(format!("config: a dict is needed, not {}", other.into_inner().get_type().name()?)))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parsed> {
+    let text = |at: usize| -> PyResult<Option<String>> {
+        match slots[at].as_ref() {
+            None => Ok(None),
+            Some(value) => match value.cast::<PyString>() {
+                Ok(value) => Ok(Some(value.to_str()?.to_owned())),
+                Err(_) => Err(type_error(format!("{}: a str is needed, not {}", NAMES[at], value.get_type().name()?))),
+            },
+        }
+    };
+    let number = |at: usize| -> PyResult<u64> {
+        slots[at].as_ref().map_or(Ok(0), |value| unsigned(value, &format!("setup(): {}", NAMES[at])))
+    };
+    let switch = |at: usize| -> PyResult<bool> {
+        slots[at].as_ref().map_or(Ok(false), |value| {
+            value.extract::<bool>().map_err(|_| type_error(format!("{}: a bool is needed", NAMES[at])))
+        })
+    };
+    let setup = Setup {
+        local_hostname: text(0)?.unwrap_or_default(),
+        global_segment_size: number(2)?,
+        local_buffer_size: number(3)?,
+        master: text(6)?.unwrap_or_default(),
+    };
+    if slots[7].as_ref().is_some_and(|engine| !engine.is_none()) {
+        return Ok(Err("setup: engine: sharing a TransferEngine is not supported; leave it None".into()));
+    }
+    for unused in [5, 9] {
+        text(unused)?;
+    }
+    number(12)?;
+    say_what_is_not_needed(&text(1)?.unwrap_or_default(), &text(4)?.unwrap_or_default());
+    say_what_has_no_meaning(switch(8)?, switch(11)?, text(10)?.as_deref().unwrap_or("default"));
+    Ok(check(setup))
+}
+
+/// All values are taken by their `str()`. Names may carry `mooncake_` in front;
+/// the reference's own names win over the documented aliases.
+fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
+    let value = |names: &[&str]| -> PyResult<Option<String>> {
+        for prefix in ["", "mooncake_"] {
+            for name in names {
+                if let Some(value) = config.get_item(format!("{prefix}{name}"))? {
+                    let value = value.str()?.to_str()?.to_owned();
+                    // An empty alias says nothing, so that it does not hide the other spelling.
+                    if names.len() == 1 || !value.is_empty() {
+                        return Ok(Some(value));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    };
+    let size = |name: &str| -> PyResult<Result<u64, String>> {
+        Ok(value(&[name])?.map_or(Ok(DEFAULT_BYTES), |v| parse_size(&v).map_err(|e| format!("setup: {name}: {e}"))))
+    };
+    let switch = |name: &str| -> PyResult<bool> {
+        Ok(match value(&[name])?.map(|v| v.to_ascii_lowercase()).as_deref() {
+            None | Some("" | "false" | "0" | "no" | "off" | "disable") => false,
+            Some("true" | "1" | "yes" | "on" | "enable") => true,
+            Some(other) => {
+                say_once(&format!("setup: {name}={other:?} is not a boolean, taken as false"));
+                false
+            }
+        })
+    };
+    let (Some(local_hostname), Some(metadata_server)) = (value(&["local_hostname"])?, value(&["metadata_server"])?)
+    else {
+        return Ok(Err("setup: the dict needs local_hostname and metadata_server".into()));
+    };
+    let (segment, buffer) = (size("global_segment_size")?, size("local_buffer_size")?);
+    let (segment, buffer) = match (segment, buffer) {
+        (Ok(segment), Ok(buffer)) => (segment, buffer),
+        (Err(refused), _) | (_, Err(refused)) => return Ok(Err(refused)),
+    };
+    say_what_is_not_needed(&metadata_server, &value(&["protocol"])?.unwrap_or_default());
+    let tenant = value(&["tenant_id"])?.unwrap_or_else(|| "default".into());
+    say_what_has_no_meaning(switch("enable_ssd_offload")?, switch("enable_client_http_server")?, &tenant);
+    Ok(check(Setup {
+        local_hostname,
+        global_segment_size: segment,
+        local_buffer_size: buffer,
+        master: value(&["master_server_addr", "master_server_address"])?.unwrap_or_else(|| "127.0.0.1:50051".into()),
+    }))
+}
+
+fn check(setup: Setup) -> Parsed {
+    for (name, bytes) in
+        [("global_segment_size", setup.global_segment_size), ("local_buffer_size", setup.local_buffer_size)]
+    {
+        if bytes != 0 && bytes < LEAST_BYTES {
+            return Err(format!("setup: {name} is {bytes} bytes; it is 0 or at least {LEAST_BYTES}"));
+        }
+    }
+    if setup.local_buffer_size > MOST_BUFFER_BYTES {
+        return Err(format!("setup: local_buffer_size is {} bytes, the limit is 1 TiB", setup.local_buffer_size));
+    }
+    if setup.local_hostname.is_empty() {
+        return Err("setup: local_hostname is empty; give the address at which peers reach this process".into());
+    }
+    Ok(setup)
+}
+
+fn say_what_is_not_needed(metadata_server: &str, protocol: &str) {
+    if !matches!(metadata_server, "" | "P2PHANDSHAKE") {
+        say_once(&format!(
+            "metadata server {metadata_server:?} is accepted, but the store needs none: peers find each other through \
+             the master"
+        ));
+    }
+    if !matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp") {
+        say_once(&format!(
+            "protocol {protocol:?} is accepted, but bytes move by shared memory on one host and by TCP between hosts"
+        ));
+    }
+}
+
+fn say_what_has_no_meaning(ssd: bool, http: bool, tenant: &str) {
+    if ssd {
+        say_once("enable_ssd_offload: there is no SSD tier, objects stay in memory only");
+    }
+    if http {
+        say_once(
+            "enable_client_http_server: clients have no HTTP server, the master's metrics port shows every client",
+        );
+    }
+    if tenant != "default" && !tenant.is_empty() {
+        say_once(&format!("tenant_id {tenant:?}: tenants are not kept apart, all clients see the same keys"));
+    }
+}
+
+fn type_error(text: String) -> PyErr {
+    PyTypeError::new_err(format!("setup(): {text}"))
+}

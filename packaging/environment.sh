@@ -1,0 +1,27 @@
+#!/bin/bash
+# environment.sh PYTHON VENV REQUIREMENTS: a virtual environment with the tools, made once and mended when broken.
+set -euo pipefail
+python=$1 venv=$2 requirements=$3
+
+apt_install() {
+  command -v apt-get >/dev/null || { echo "please install: $*" >&2; exit 1; }
+  local sudo=
+  [ "$(id -u)" = 0 ] || sudo=sudo
+  $sudo apt-get install -y -q "$@" >/dev/null 2>&1 || { $sudo apt-get update -q >/dev/null && $sudo apt-get install -y -q "$@" >/dev/null; }
+}
+
+command -v cc >/dev/null || apt_install build-essential
+command -v "$python" >/dev/null || apt_install python3 python3-venv
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, $python is $("$python" -V)" >&2; exit 1; }
+rustup component list --installed 2>/dev/null | grep -q rustfmt || rustup component add rustfmt clippy 2>/dev/null || true
+
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  rm -rf "$venv"
+  if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+    # Debian splits ensurepip off into a package named after the version.
+    rm -rf "$venv"
+    apt_install "$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+    "$python" -m venv "$venv"
+  fi
+fi
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements"

@@ -1,0 +1,12 @@
+"""Mooncake: a distributed KV-cache pool for LLM inference.
+
+``mooncake.store`` has the store; ``mooncake_master`` and ``mooncake_client``
+are the commands. Importing does nothing but look for the reference's
+distribution, whose files would be mixed with ours.
+"""
+
+from mooncake import _clash
+
+_clash.refuse()
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+from mooncake.cli import main
+
+main()

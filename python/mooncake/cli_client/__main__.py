@@ -1,0 +1,3 @@
+from mooncake.cli_client import main
+
+main()
