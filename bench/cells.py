@@ -1,0 +1,193 @@
+"""The cells: what is measured, in which unit, and what is expected of it."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rig import Rig, RigError, memory_kib
+
+MIB = 1 << 20
+POOL = 2 << 30
+# New keys per cell: half of the pool, so that no cell measures eviction.
+CELL_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a cell has to reach: a ratio to the rival, and a share of a floor or an absolute limit."""
+
+    unit: str
+    rival: float = None
+    floor: str = None
+    share: float = None
+    limit: float = None
+    lower_is_better: bool = False
+
+
+def expectations():
+    cells = {}
+    for mib, share in ((1, 0.55), (4, 0.60), (16, 0.60)):
+        cells[f"put_from {mib} MiB"] = Expected("GB/s", rival=3, floor="memcpy", share=0.70)
+        cells[f"get_into {mib} MiB"] = Expected("GB/s", rival=3, floor="memcpy", share=share)
+    for mib in (1, 4, 16):
+        cells[f"put {mib} MiB"] = Expected("GB/s", rival=2)
+        cells[f"get {mib} MiB"] = Expected("GB/s", rival=2)
+    for mib in (1, 4, 16):
+        for op in ("put_from", "get_into"):
+            cells[f"{op} {mib} MiB, TCP"] = Expected("GB/s", rival=1.6, floor="loopback", share=0.65)
+    for how in ("4 threads", "8 threads", "4 processes"):
+        cells[f"get_into 1 MiB, {how}"] = Expected("GB/s", rival=4, floor="get_into 1 MiB", share=0.85)
+    cells["put 4 KiB, p50"] = Expected("us", rival=0.6, lower_is_better=True)
+    cells["get 4 KiB, p50"] = Expected("us", rival=0.6, lower_is_better=True)
+    cells["is_exist, p50"] = Expected("us", rival=0.6, lower_is_better=True)
+    cells["is_exist, 8 clients"] = Expected("ops/s", rival=1.6)
+    cells["batch_is_exist(1000)"] = Expected("keys/s", rival=2.5)
+    cells["put_batch of 64 B"] = Expected("objects/s", rival=4)
+    cells["master memory per object"] = Expected("B", limit=220, lower_is_better=True)
+    cells["objects alive of 200,000"] = Expected("", limit=200_000)
+    cells["master memory kept after remove_all"] = Expected("% of growth", limit=25, lower_is_better=True)
+    cells["setup with 1 GiB"] = Expected("ms", limit=50, lower_is_better=True)
+    cells["close with 1 GiB"] = Expected("ms", limit=100, lower_is_better=True)
+    cells["close until memory is back"] = Expected("ms", limit=200, lower_is_better=True)
+    cells["master start"] = Expected("ms", limit=100, lower_is_better=True)
+    return cells
+
+
+class Session:
+    """The cells of one repeat of one implementation; `record` takes each figure."""
+
+    def __init__(self, implementation, seconds, record, small_objects):
+        self.implementation = implementation
+        self.seconds = seconds
+        self.record = record
+        self.small_objects = small_objects
+
+    def _timed(self, client, name, op, **how):
+        result = client.ask("run", op=op, seconds=self.seconds, **how)
+        if result["failed"] or result["wrong"]:
+            raise RigError(f"{name}: {result['failed']} calls failed, {result['wrong']} results were wrong")
+        return result
+
+    def _pair(self, client, put, get, mib, suffix=""):
+        """A put cell of new keys, then a get cell over the same keys."""
+        size, prefix = mib * MIB, f"{put}{mib}{suffix}"
+        stored = self._timed(client, put, put, prefix=prefix, size=size, most=CELL_BYTES // size)
+        self.record(f"{put} {mib} MiB{suffix}", stored["moved"] / 1e9 / stored["seconds"])
+        loaded = self._timed(client, get, get, prefix=prefix, size=size, keys=stored["count"])
+        self.record(f"{get} {mib} MiB{suffix}", loaded["moved"] / 1e9 / loaded["seconds"])
+        client.ask("remove_all")
+
+    def _warm_up(self, client):
+        """Every page of the pool is touched once before anything is timed."""
+        for turn in range(2):
+            client.ask(
+                "run", op="put_from", seconds=20, prefix=f"warm{turn}", size=4 * MIB, most=POOL * 4 // 5 // (4 * MIB)
+            )
+            client.ask("remove_all")
+
+    def data(self):
+        rig = Rig(self.implementation, POOL)
+        try:
+            client = rig.client("client")
+            self._warm_up(client)
+            for mib in (1, 4, 16):
+                self._pair(client, "put_from", "get_into", mib)
+            for mib in (1, 4, 16):
+                self._pair(client, "put", "get", mib)
+            small = self._timed(client, "put 4 KiB", "put", prefix="small", size=4096, most=20_000)
+            self.record("put 4 KiB, p50", small["p50_us"])
+            small = self._timed(client, "get 4 KiB", "get", prefix="small", size=4096, keys=small["count"])
+            self.record("get 4 KiB, p50", small["p50_us"])
+            client.ask("remove_all")
+            self._many_readers(rig, client)
+            self._queries(rig, client)
+        finally:
+            rig.stop()
+
+    def _many_readers(self, rig, client):
+        stored = self._timed(client, "put_from", "put_from", prefix="many", size=MIB, most=256)
+        how = {"op": "get_into", "prefix": "many", "size": MIB, "keys": stored["count"]}
+        for threads in (4, 8):
+            result = self._timed(client, f"{threads} threads", threads=threads, **how)
+            self.record(f"get_into 1 MiB, {threads} threads", result["moved"] / 1e9 / result["seconds"])
+        readers = [client] + [rig.client(f"reader-{n}", buffer_bytes=64 << 20) for n in range(3)]
+        for reader in readers:
+            # Their own first look at the memory is not part of the cell.
+            reader.ask("run", seconds=5, most=256, **how)
+        result = rig.together(readers, seconds=self.seconds, **how)
+        self.record("get_into 1 MiB, 4 processes", result["moved"] / 1e9 / result["seconds"])
+        client.ask("remove_all")
+
+    def _queries(self, rig, client):
+        count = 20_000
+        made = client.ask("put_small", prefix="query", count=count, size=64, batch=500)
+        if made["failed"]:
+            raise RigError(f"put_batch: {made['failed']} batches failed")
+        self.record("put_batch of 64 B", count / made["seconds"])
+        asked = self._timed(client, "is_exist", "is_exist", prefix="query", keys=count)
+        self.record("is_exist, p50", asked["p50_us"])
+        asked = self._timed(client, "batch_is_exist", "batch_is_exist", prefix="query", keys=count, batch=1_000)
+        self.record("batch_is_exist(1000)", asked["count"] * 1_000 / asked["seconds"])
+        askers = [one for one in rig.clients if one is not rig.owner]
+        askers += [rig.client(f"asker-{n}", buffer_bytes=16 << 20) for n in range(8 - len(askers))]
+        asked = rig.together(askers, op="is_exist", seconds=self.seconds, prefix="query", keys=count)
+        self.record("is_exist, 8 clients", asked["count"] / asked["seconds"])
+
+    def tcp(self):
+        """The zero-copy cells again; `implementation` has shared memory switched off."""
+        rig = Rig(self.implementation, POOL)
+        try:
+            client = rig.client("client")
+            self._warm_up(client)
+            for mib in (1, 4, 16):
+                self._pair(client, "put_from", "get_into", mib, ", TCP")
+        finally:
+            rig.stop()
+
+    def processes(self):
+        rig = Rig(self.implementation)
+        try:
+            self.record("master start", rig.start_s * 1e3)
+            before = shmem_kib()
+            owner = rig.client("owner", 1 << 30, 64 << 20)
+            self.record("setup with 1 GiB", owner.setup_s * 1e3)
+            writer = rig.client("writer")
+            writer.ask("run", op="put_from", seconds=5, prefix="fill", size=4 * MIB, most=200)
+            # What the readers map must not keep the owner's memory.
+            begin = time.perf_counter()
+            closed = owner.ask("close")["seconds"]
+            while shmem_kib() - before > 64 << 10 and time.perf_counter() - begin < 10:
+                time.sleep(0.002)
+            self.record("close with 1 GiB", closed * 1e3)
+            self.record("close until memory is back", (time.perf_counter() - begin) * 1e3)
+        finally:
+            rig.stop()
+
+    def memory(self):
+        count = self.small_objects
+        rig = Rig(self.implementation, 512 << 20)
+        try:
+            client = rig.client("client", buffer_bytes=64 << 20)
+            client.ask("put_small", prefix="first", count=500, size=64, batch=500)
+            time.sleep(1)
+            before = memory_kib(rig.master.pid, "VmRSS")
+            client.ask("put_small", prefix="mass", count=count, size=64, batch=500)
+            time.sleep(1)
+            grown = memory_kib(rig.master.pid, "VmRSS") - before
+            alive = client.ask("alive", prefix="mass", count=count)["alive"]
+            client.ask("remove_all")
+            time.sleep(2)
+            kept = memory_kib(rig.master.pid, "VmRSS") - before
+            self.record("master memory per object", grown * 1024 / count)
+            self.record("objects alive of 200,000", alive)
+            self.record("master memory kept after remove_all", 100 * max(0, kept) / max(1, grown))
+        finally:
+            rig.stop()
+
+
+def shmem_kib():
+    """`Shmem` of /proc/meminfo, KiB."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("Shmem:"):
+            return int(line.split()[1])
+    raise RigError("/proc/meminfo has no line Shmem")

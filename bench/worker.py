@@ -1,0 +1,228 @@
+"""A store client under measurement, driven by JSON lines.
+
+Runs under the interpreter of the implementation that it measures and uses only
+what every implementation of `mooncake.store` has. Only the store's call is
+timed; values are made before and compared after it.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+import numpy as np
+
+# Different contents per size, so that a get that returns the wrong object is seen.
+VARIANTS = 8
+
+
+class Worker:
+    def __init__(self):
+        self.store = None
+        self.arena = None
+        self.contents = {}
+
+    # ---- contents
+
+    def values(self, size):
+        """The same bytes in every process for a size and variant."""
+        if size not in self.contents:
+            made = np.random.default_rng(size).integers(0, 256, (VARIANTS, size), dtype=np.uint8)
+            self.contents[size] = [made[v].tobytes() for v in range(VARIANTS)]
+        return self.contents[size]
+
+    def slots(self, size, count):
+        """Addresses of `count` registered slots of `size` bytes."""
+        if self.arena is None or self.arena.nbytes < size * count:
+            if self.arena is not None:
+                self.store.unregister_buffer(self.arena.ctypes.data)
+            self.arena = np.ones(size * count, dtype=np.uint8)
+            code = self.store.register_buffer(self.arena.ctypes.data, self.arena.nbytes)
+            if code != 0:
+                raise RuntimeError(f"register_buffer returned {code}")
+        return [self.arena.ctypes.data + i * size for i in range(count)]
+
+    def slot(self, size, index):
+        return self.arena[index * size : (index + 1) * size]
+
+    # ---- commands
+
+    def setup(self, master, segment, buffer, host="127.0.0.1"):
+        from mooncake.store import MooncakeDistributedStore
+
+        self.store = MooncakeDistributedStore()
+        start = time.perf_counter()
+        code = self.store.setup(host, "P2PHANDSHAKE", segment, buffer, "tcp", "", master)
+        seconds = time.perf_counter() - start
+        if code != 0:
+            raise RuntimeError(f"setup returned {code}")
+        return {"seconds": seconds}
+
+    def close(self):
+        start = time.perf_counter()
+        self.store.close()
+        return {"seconds": time.perf_counter() - start}
+
+    def remove_all(self):
+        start = time.perf_counter()
+        removed = self.store.remove_all(True)
+        return {"removed": removed, "seconds": time.perf_counter() - start}
+
+    def alive(self, prefix, count, batch=1_000):
+        found = 0
+        for at in range(0, count, batch):
+            keys = [f"{prefix}-{i}" for i in range(at, min(at + batch, count))]
+            found += sum(code == 1 for code in self.store.batch_is_exist(keys))
+        return {"alive": found}
+
+    def put_small(self, prefix, count, size, batch):
+        """Stores `count` small objects with put_batch."""
+        values = self.values(size)
+        failed = 0
+        spent = 0.0
+        for at in range(0, count, batch):
+            numbers = range(at, min(at + batch, count))
+            keys = [f"{prefix}-{i}" for i in numbers]
+            parts = [values[i % VARIANTS] for i in numbers]
+            start = time.perf_counter()
+            code = self.store.put_batch(keys, parts)
+            spent += time.perf_counter() - start
+            failed += code != 0
+        return {"seconds": spent, "failed": failed, "count": count}
+
+    def run(self, op, start_at=None, threads=1, **how):
+        """Runs one timed cell: `op` over and over until the seconds or the operations are used up."""
+        loops = [self.loop(op, thread, threads, **how) for thread in range(threads)]
+        if start_at is not None:
+            time.sleep(max(0.0, start_at - time.monotonic()))
+        if threads == 1:
+            results = [loops[0]()]
+        else:
+            results = [None] * threads
+            barrier = threading.Barrier(threads)
+
+            def one(number):
+                barrier.wait()
+                results[number] = loops[number]()
+
+            running = [threading.Thread(target=one, args=(number,)) for number in range(threads)]
+            for thread in running:
+                thread.start()
+            for thread in running:
+                thread.join()
+        latencies = sorted(t for result in results for t in result["latencies"])
+        started = min(result["started"] for result in results)
+        ended = max(result["ended"] for result in results)
+        return {
+            "count": len(latencies),
+            "moved": sum(result["moved"] for result in results),
+            "failed": sum(result["failed"] for result in results),
+            "wrong": sum(result["wrong"] for result in results),
+            "started": started,
+            "ended": ended,
+            "seconds": (ended - started) / 1e9,
+            "p50_us": latencies[len(latencies) // 2] / 1e3 if latencies else None,
+            "p99_us": latencies[int(len(latencies) * 0.99)] / 1e3 if latencies else None,
+        }
+
+    def loop(self, op, thread, threads, seconds, prefix, size=0, keys=0, most=1 << 30, batch=1):
+        """The timed loop of one thread, ready to be started."""
+        call, good, check = getattr(self, f"op_{op}")(thread, threads, prefix, size, keys, batch)
+
+        def timed():
+            latencies, moved, failed, index = [], 0, 0, 0
+            now = time.monotonic_ns
+            started = now()
+            deadline = started + int(seconds * 1e9)
+            ended = started
+            while index < most and ended < deadline:
+                begin = now()
+                result = call(index)
+                ended = now()
+                latencies.append(ended - begin)
+                if good(result):
+                    moved += size
+                else:
+                    failed += 1
+                index += 1
+            return {
+                "latencies": latencies,
+                "moved": moved,
+                "failed": failed,
+                "wrong": check(index),
+                "started": started,
+                "ended": ended,
+            }
+
+        return timed
+
+    # ---- operations: each returns (call by index, is the result good, how many wrong results)
+
+    def op_put(self, thread, threads, prefix, size, keys, batch):
+        values, put = self.values(size), self.store.put
+        return lambda i: put(f"{prefix}-{i}", values[i % VARIANTS]), lambda code: code == 0, lambda n: 0
+
+    def op_get(self, thread, threads, prefix, size, keys, batch):
+        values, get = self.values(size), self.store.get
+        last = {}
+
+        def call(i):
+            value = last["value"] = get(f"{prefix}-{i % keys}")
+            last["index"] = i % keys
+            return value
+
+        return call, lambda value: len(value) == size, lambda n: int(last["value"] != values[last["index"] % VARIANTS])
+
+    def op_put_from(self, thread, threads, prefix, size, keys, batch):
+        places, put = self.slots(size, VARIANTS), self.store.put_from
+        for variant, value in enumerate(self.values(size)):
+            self.slot(size, variant)[:] = np.frombuffer(value, dtype=np.uint8)
+        return lambda i: put(f"{prefix}-{i}", places[i % VARIANTS], size), lambda code: code == 0, lambda n: 0
+
+    def op_get_into(self, thread, threads, prefix, size, keys, batch):
+        # Each thread has two slots of its own.
+        places, get = self.slots(size, 2 * threads), self.store.get_into
+        mine = [2 * thread, 2 * thread + 1]
+        first = thread * 7
+
+        def check(done):
+            wrong = 0
+            for i in range(max(0, done - 2), done):
+                want = np.frombuffer(self.values(size)[(first + i) % keys % VARIANTS], dtype=np.uint8)
+                wrong += not np.array_equal(self.slot(size, mine[i % 2]), want)
+            return wrong
+
+        return (
+            lambda i: get(f"{prefix}-{(first + i) % keys}", places[mine[i % 2]], size),
+            lambda code: code == size,
+            check,
+        )
+
+    def op_is_exist(self, thread, threads, prefix, size, keys, batch):
+        names, ask = [f"{prefix}-{i}" for i in range(keys)], self.store.is_exist
+        return lambda i: ask(names[i * 7 % keys]), lambda code: code == 1, lambda n: 0
+
+    def op_batch_is_exist(self, thread, threads, prefix, size, keys, batch):
+        lists = [[f"{prefix}-{(start * 131 + i) % keys}" for i in range(batch)] for start in range(8)]
+        ask = self.store.batch_is_exist
+        return lambda i: ask(lists[i % 8]), lambda codes: all(code == 1 for code in codes), lambda n: 0
+
+
+def main():
+    # Libraries print: the answers keep the real standard output to themselves.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = getattr(worker, command.pop("do"))(**command)
+        except Exception as error:  # Reported to the driver, which decides.
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

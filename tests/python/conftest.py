@@ -1,0 +1,71 @@
+"""Fixtures: real masters, storage nodes and client processes, and nothing killed that was not started here.
+
+``cluster`` is a factory::
+
+    c = cluster(nodes=2, node_bytes=256 << 20, master_flags=["--wal=fsync"])
+    store = c.store()                   # a store object in this process, segment 0
+    peer = c.process(segment=64 << 20)  # the same in a process of its own
+    peer.call("put", "key", b"value")   # what its method returned
+    pending = peer.start("get", "key"); c.nodes[0].kill(); pending.result(timeout=5)
+    c.master.kill(); c.master.start()
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from pool import Cluster
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than ten seconds")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path):
+    """Starts clusters; all of them are gone when the test ends."""
+    started: list[Cluster] = []
+
+    def start(**options) -> Cluster:
+        folder = tmp_path / f"cluster-{len(started)}"
+        folder.mkdir()
+        made = Cluster(folder)
+        started.append(made)
+        made.begin(**options)
+        return made
+
+    yield start
+    for made in reversed(started):
+        made.end()
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory):
+    """One cluster with one node of 256 MiB for all tests of a module that leave it as they found it."""
+    made = Cluster(tmp_path_factory.mktemp("shared"))
+    try:
+        made.begin(nodes=1, node_bytes=256 << 20)
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def store(shared_cluster: Cluster):
+    """A store on the shared cluster, emptied afterwards."""
+    made = shared_cluster.store()
+    yield made
+    made.remove_all(True)
+    made.close()
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed that is printed when the test fails; MOONCAKE_TEST_SEED repeats it."""
+    value = int(os.environ.get("MOONCAKE_TEST_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"seed {value} (MOONCAKE_TEST_SEED={value} repeats it)")
+    return value

@@ -1,0 +1,111 @@
+"""A network of its own for some processes of a test, and a relay into it that can be cut.
+
+Processes in another network namespace do not meet the host's abstract Unix
+sockets, so what they say to the master goes through the relay, all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import threading
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+class NoNamespaces(Exception):
+    """This user may not make network namespaces."""
+
+
+class Network:
+    """A new network namespace with its loopback device up."""
+
+    def __init__(self):
+        self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        if _libc.unshare(_CLONE_NEWNET) != 0:
+            os.close(self._home)
+            raise NoNamespaces(os.strerror(ctypes.get_errno()))
+        self._inner = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        try:
+            with socket.socket() as any_socket:
+                request = struct.pack("16sH14x", b"lo", 0)
+                flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
+                fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+        finally:
+            self._enter(self._home)
+
+    @staticmethod
+    def _enter(descriptor: int) -> None:
+        if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+    @contextlib.contextmanager
+    def inside(self):
+        """Sockets and processes that this thread makes meanwhile belong to the network."""
+        self._enter(self._inner)
+        try:
+            yield
+        finally:
+            self._enter(self._home)
+
+    def close(self) -> None:
+        os.close(self._inner)
+        os.close(self._home)
+
+
+class Relay:
+    """Accepts on a port of its own and passes bytes to an address; `cut` holds them back, as a dead link does."""
+
+    def __init__(self, upstream: int, network: Network | None = None):
+        self._upstream = upstream
+        with network.inside() if network else contextlib.nullcontext():
+            self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open = threading.Event()
+        self._open.set()
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._open.clear()
+
+    def mend(self) -> None:
+        self._open.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._upstream))
+            except OSError:
+                return
+            self._sockets += [near, far]
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self._open.wait()
+                target.sendall(data)
+            self._open.wait()
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            # One side is gone: so is the connection.
+            for one in (source, target):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._open.set()
+        for one in [self._listener, *self._sockets]:
+            # A thread blocked in accept or recv is woken by the shutdown, not by the close.
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()

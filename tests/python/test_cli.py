@@ -1,0 +1,147 @@
+"""The commands, as existing scripts call them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pool import Cluster, Daemon, Master, binary, free_port, wait_for
+
+
+def run(*args: str, timeout: float = 20, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(args, capture_output=True, text=True, timeout=timeout, **options)
+
+
+@pytest.mark.parametrize("word", ["help", "--help", "-h"])
+def test_help_lists_the_commands(word):
+    done = run(binary(), word)
+    assert done.returncode == 0
+    assert "mooncake master" in done.stdout
+    assert "mooncake client" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["master", "client"])
+def test_each_command_lists_its_flags_and_its_version(command):
+    done = run(binary(), command, "--help")
+    assert done.returncode == 0
+    assert ("rpc_port" if command == "master" else "global_segment_size") in done.stdout
+    assert run(binary(), command, "--version").stdout.startswith(f"mooncake_{command} ")
+    assert run(binary(), "version").stdout.startswith("mooncake ")
+
+
+def test_a_word_that_is_no_command_is_named():
+    done = run(binary(), "serve")
+    assert done.returncode == 2
+    assert "serve" in done.stderr
+    assert run(binary()).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--global_segment_size=4 XB"], "4 XB"),
+        (["--global_segment_size=0"], "global_segment_size"),
+        (["--globalsegmentsize=1"], "did you mean"),
+        (["--enable_offload"], "enable_offload"),
+        (["--enable_http_server=true"], "enable_http_server"),
+        (["stray"], "stray"),
+    ],
+)
+def test_a_storage_node_refuses_what_it_cannot_do(args, said):
+    done = run(binary(), "client", *args)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_flags_without_a_meaning_are_accepted_with_one_line(cluster):
+    c = cluster(nodes=0)
+    node = c.add_node(16 << 20, ["--threads=4", "--tenant_id", "default", "--noenable_offload", "--device_names="])
+    assert node.output().count("--threads=4") == 1
+    assert c.segments() == [node.segment]
+
+
+def test_a_storage_node_leaves_in_order_at_sigterm(cluster):
+    c = cluster(nodes=1)
+    assert len(c.segments()) == 1
+    started = time.monotonic()
+    assert c.nodes[0].terminate() == 0
+    assert time.monotonic() - started < 2
+    assert c.segments() == []
+
+
+def test_a_storage_node_waits_for_its_master_and_comes_back_to_it(cluster, tmp_path):
+    c = Cluster(tmp_path)
+    try:
+        c.master = Master(tmp_path, [])
+        node = Daemon(
+            "early node",
+            [binary(), "client", f"--master_server_address={c.master.addr}", "--host=127.0.0.1",
+             "--global_segment_size=16MB"],
+            tmp_path / "early.out",
+            "trying again",
+        )  # fmt: skip
+        c.nodes.append(node)
+        node.start()
+        c.master.start()
+        wait_for("segment", lambda: len(c.segments()) == 1)
+        segment = c.segments()
+        c.master.kill()
+        c.master.start()
+        wait_for("segment again", lambda: c.segments() == segment)
+    finally:
+        c.end()
+
+
+def test_a_node_on_the_wildcard_is_named_by_a_real_address(cluster):
+    c = cluster(nodes=0)
+    node = c.add_node(16 << 20, ["--host=0.0.0.0"])
+    assert node.segment.startswith("127.0.0.1:")
+    s = c.store()
+    assert s.put("k", b"v") == 0
+    assert s.get("k") == b"v"
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_the_master_ends_in_order(tmp_path, stop):
+    master = Master(tmp_path, [])
+    master.start()
+    try:
+        assert "HTTP metrics server started on port" in master.output()
+        master.signal(stop)
+        assert master.process.wait(5) == 0
+    finally:
+        master.kill()
+
+
+@pytest.mark.parametrize("module", ["mooncake.cli", "mooncake.cli_client"])
+def test_python_entry_points_become_the_binary(module):
+    if "MOONCAKE_BIN" in os.environ:
+        pytest.skip("needs the installed wheel")
+    done = run(sys.executable, "-m", module, "--version")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("mooncake_")
+
+
+@pytest.mark.parametrize("command", ["mooncake_master", "mooncake_client"])
+def test_shims_keep_the_process_id_and_pass_everything(command, tmp_path):
+    shim = Path(binary()).parent / command
+    if not shim.exists():
+        pytest.skip("needs the installed wheel")
+    assert run(str(shim), "--version").stdout.startswith(command)
+    # Called through a link from elsewhere it still finds the binary.
+    link = tmp_path / command
+    link.symlink_to(shim)
+    assert run(str(link), "--version").stdout.startswith(command)
+    if command == "mooncake_master":
+        port = free_port()
+        flags = ["--rpc_address=127.0.0.1", "--rpc_port", str(port), "--metrics_port=0", "--wal=off"]
+        daemon = Daemon("shim", [str(shim), *flags], tmp_path / "out", f"Master service started on port {port}")
+        daemon.start()
+        assert "mooncake" in Path(f"/proc/{daemon.pid}/cmdline").read_text().split("\0")[0]
+        assert daemon.terminate() == 0

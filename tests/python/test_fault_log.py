@@ -1,0 +1,132 @@
+"""The master's log is cut, old, missing or on a full disk: objects may be lost, bytes are never wrong."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from contents import value, version_of
+
+from pool import wait_for
+
+pytestmark = pytest.mark.timeout(90)
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def put_all(store, prefix: str, count: int, size: int = 256 * KIB) -> list[str]:
+    keys = [f"{prefix}{number}" for number in range(count)]
+    for key in keys:
+        assert store.put(key, value(key, size)) == 0, store.last_error()
+    return keys
+
+
+def right_or_missing(store, keys: list[str]) -> int:
+    """Asserts that no key gives wrong bytes; how many are there."""
+    present = 0
+    for key in keys:
+        got = store.get(key)
+        assert not got or version_of(key, got) == 0, f"{key} has wrong bytes"
+        present += bool(got)
+    return present
+
+
+def usable(store) -> None:
+    """Waits until the pool takes a put again."""
+    wait_for("a put", lambda: store.put("probe", b"p") == 0, 15.0, 0.05)
+    store.remove("probe", True)
+
+
+def test_an_older_copy_put_back_never_hands_a_region_out_twice(cluster, tmp_path):
+    pool = cluster(node_bytes=64 * MIB)
+    store = pool.store()
+    old = put_all(store, "old", 40)
+    pool.master.stop()
+    shutil.copytree(pool.master.folder, tmp_path / "copy")
+    pool.master.cont()
+    wait_for("the master", lambda: store.is_exist("old0") == 1, 3.0)
+    lost = put_all(store, "lost", 80)
+
+    pool.master.kill()
+    shutil.rmtree(pool.master.folder)
+    shutil.copytree(tmp_path / "copy", pool.master.folder)
+    pool.master.start()
+    usable(store)
+    right_or_missing(store, old + lost)
+    new = put_all(store, "new", 100)  # Where the forgotten objects are, among others.
+    right_or_missing(store, old + lost)
+    assert right_or_missing(store, new) == 100
+
+
+@pytest.mark.parametrize("cut", [1, 13, 200], ids=["one byte", "inside a frame", "several frames"])
+def test_a_torn_tail_is_cut_and_everything_before_it_is_kept(cluster, cut):
+    pool = cluster(node_bytes=64 * MIB)
+    store = pool.store()
+    keys = put_all(store, "k", 60)
+    pool.master.kill()
+    files = [path for path in Path(pool.master.folder).rglob("*") if path.is_file() and path.stat().st_size > cut]
+    newest = max(files, key=lambda path: path.stat().st_mtime_ns)
+    newest.open("rb+").truncate(newest.stat().st_size - cut)
+    pool.master.start()
+    usable(store)
+    assert right_or_missing(store, keys) >= 50
+    new = put_all(store, "new", 100)
+    right_or_missing(store, keys)
+    assert right_or_missing(store, new) == 100
+
+
+def test_one_run_without_a_log_in_between(cluster):
+    pool = cluster(node_bytes=64 * MIB)
+    store = pool.store()
+    first = put_all(store, "first", 40)
+    pool.master.kill()
+    pool.master.command.append("--wal=off")
+    pool.master.start()
+    usable(store)
+    second = put_all(store, "second", 100)
+    right_or_missing(store, first)
+    assert right_or_missing(store, second) == 100
+
+    pool.master.kill()
+    pool.master.command.remove("--wal=off")
+    pool.master.start()
+    usable(store)
+    right_or_missing(store, first + second)
+    third = put_all(store, "third", 100)
+    right_or_missing(store, first + second)
+    assert right_or_missing(store, third) == 100
+
+
+def test_a_disk_that_fills_up_in_mid_run_stops_no_put_and_spoils_no_byte(cluster, tmp_path):
+    small = tmp_path / "small-disk"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(small)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("needs to mount a small disk")
+    try:
+        pool = cluster(node_bytes=128 * MIB, master_flags=[f"--wal_dir={small / 'state'}"])
+        store = pool.store()
+        (small / "ballast").write_bytes(bytes(380 * KIB))
+        begin = time.monotonic()
+        for turn in range(40):  # Each turn writes some 200 records.
+            keys = [f"t{turn}-{number}" for number in range(100)]
+            code = store.put_batch(keys, [value(key, 256) for key in keys])
+            assert code == 0, f"turn {turn}: {store.last_error()}"
+            assert right_or_missing(store, keys[:5]) == 5
+        assert time.monotonic() - begin < 30
+        old = [f"t39-{number}" for number in range(100)]
+        pool.master.kill()
+        (small / "ballast").unlink()
+        pool.master.start()
+        usable(store)
+        right_or_missing(store, old)
+        new = put_all(store, "new", 100)
+        right_or_missing(store, old)
+        assert right_or_missing(store, new) == 100
+    finally:
+        for process in [pool.master, *pool.nodes]:
+            process.kill()
+        subprocess.run(["umount", str(small)], check=False)

@@ -1,0 +1,103 @@
+"""The wheel needs nothing but the C library, and says on which hosts it runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from test_install_clash import Environment, wheel
+
+ALLOWED = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(wheel()) as z:
+        z.extractall(folder)
+    return folder
+
+
+def elves(folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file() and p.open("rb").read(4) == b"\x7fELF"]
+
+
+def readelf(*args: str) -> str:
+    return subprocess.run(["readelf", *args], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_it_carries_one_library_and_one_binary(unpacked):
+    assert sorted(p.name for p in elves(unpacked)) == ["_native.abi3.so", "mooncake"]
+
+
+def test_every_elf_needs_only_the_c_library(unpacked):
+    for elf in elves(unpacked):
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", str(elf))))
+        extra = {n for n in needed - ALLOWED if not n.startswith("ld-linux")}
+        assert not extra, f"{elf.name} needs {extra}"
+        assert "RPATH" not in readelf("-d", str(elf))
+
+
+def test_the_tag_promises_no_older_c_library_than_is_needed(unpacked):
+    tag = re.search(r"manylinux_2_(\d+)_", wheel().name)
+    assert tag, f"{wheel().name} has no manylinux tag"
+    for elf in elves(unpacked):
+        versions = [int(v) for v in re.findall(r"GLIBC_2\.(\d+)", readelf("-V", str(elf)))]
+        assert max(versions) <= int(tag[1]), f"{elf.name} needs glibc 2.{max(versions)}"
+
+
+def test_it_is_for_every_python_from_3_11(unpacked):
+    assert "-cp311-abi3-" in wheel().name
+    metadata = next(unpacked.glob("mooncake_rs-*.dist-info/METADATA")).read_text()
+    assert "Requires-Python: >=3.11" in metadata
+    assert "Requires-Dist" not in metadata
+
+
+def test_it_is_small(unpacked):
+    assert wheel().stat().st_size < 16 << 20
+
+
+def test_every_module_is_a_package_with_types(unpacked):
+    """A package wins over a module file of the same name that the reference leaves."""
+    top = [p for p in (unpacked / "mooncake").iterdir() if p.suffix in (".py", ".so") and p.stem != "__init__"]
+    assert [p.name for p in top] == ["_native.abi3.so"]
+    assert (unpacked / "mooncake" / "py.typed").exists()
+    assert (unpacked / "mooncake" / "store" / "__init__.pyi").exists()
+
+
+def test_it_imports_in_an_empty_environment_and_quickly(tmp_path):
+    e = Environment(tmp_path / "env")
+    e.install(str(wheel()))
+    done = e.python(
+        "import time; t = time.perf_counter()\n"
+        "import mooncake.store, sys\n"
+        "print(time.perf_counter() - t)\n"
+        "assert not [m for m in ('numpy', 'importlib.metadata', 'asyncio') if m in sys.modules]"
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.25
+    assert done.stderr == ""
+    for command in ("mooncake", "mooncake_master", "mooncake_client"):
+        assert (e.bin / command).stat().st_mode & 0o111
+
+
+def test_stubs_name_what_the_module_has():
+    import ast
+
+    import mooncake.store as store
+
+    tree = ast.parse((Path(store.__file__).parent / "__init__.pyi").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            real = getattr(store, node.name)
+            stub = {
+                item.name if isinstance(item, ast.FunctionDef) else item.target.id
+                for item in node.body
+                if isinstance(item, ast.FunctionDef | ast.AnnAssign)
+            }
+            have = {name for name in dir(real) if not name.startswith("_")}
+            assert {name for name in stub if not name.startswith("_")} == have, node.name
+    assert sorted(store.__all__) == sorted({n.name for n in tree.body if isinstance(n, ast.ClassDef)})

@@ -1,0 +1,139 @@
+"""`ReplicateConfig`: a plain bag of settings that is read when a call is made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mooncake.store import MooncakeDistributedStore, ObjectDataType, ReplicateConfig, SoftPinAction
+
+DEFAULTS = {
+    "replica_num": 1,
+    "nof_replica_num": 0,
+    "dfs_replica_num": 0,
+    "soft_pin_action": SoftPinAction.PRESERVE,
+    "soft_pin_ttl_ms": None,
+    "with_hard_pin": False,
+    "preferred_segments": [],
+    "preferred_segment": "",
+    "preferred_nof_segments": [],
+    "prefer_alloc_in_same_node": False,
+    "data_type": ObjectDataType.UNKNOWN,
+    "group_ids": None,
+}
+CHANGED = {
+    "replica_num": 3,
+    "nof_replica_num": 1,
+    "dfs_replica_num": 1,
+    "soft_pin_action": SoftPinAction.ENABLE,
+    "soft_pin_ttl_ms": 1000,
+    "with_hard_pin": True,
+    "preferred_segments": ["a:1", "b:2"],
+    "preferred_segment": "c:3",
+    "preferred_nof_segments": ["n"],
+    "prefer_alloc_in_same_node": True,
+    "data_type": ObjectDataType.TENSOR,
+    "group_ids": ["g", ""],
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_field_has_its_default_and_can_be_set(name):
+    assert hasattr(ReplicateConfig, name)  # engines test features on the class
+    config = ReplicateConfig()
+    assert getattr(config, name) == DEFAULTS[name]
+    setattr(config, name, CHANGED[name])
+    assert getattr(config, name) == CHANGED[name]
+    assert name in str(config)
+
+
+def test_fields_that_are_none_of_it_are_attribute_errors():
+    with pytest.raises(AttributeError):
+        ReplicateConfig().with_soft_pin = True
+    assert not hasattr(ReplicateConfig, "session_ids")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("replica_num", -1), ("replica_num", "1"), ("preferred_segments", "a:1"), ("preferred_segment", 1),
+     ("group_ids", [1]), ("data_type", 2), ("soft_pin_ttl_ms", 1.5), ("with_hard_pin", "yes")],
+)  # fmt: skip
+def test_values_of_another_type_are_type_errors(name, value):
+    with pytest.raises(TypeError):
+        setattr(ReplicateConfig(), name, value)
+
+
+def test_enumerations_have_the_numbers_of_the_reference():
+    names = "UNKNOWN KVCACHE TENSOR WEIGHT SAMPLE ACTIVATION GRADIENT OPTIMIZER_STATE METADATA GENERAL".split()
+    for number, name in enumerate(names):
+        member = getattr(ObjectDataType, name)
+        assert int(member) == member.value == number
+        assert member.name == name
+        assert member == number
+    assert [int(x) for x in (SoftPinAction.PRESERVE, SoftPinAction.ENABLE, SoftPinAction.DISABLE)] == [0, 1, 2]
+
+
+def test_something_else_than_a_config_is_a_type_error():
+    with pytest.raises(TypeError):
+        MooncakeDistributedStore().put("k", b"v", {"replica_num": 2})
+
+
+def test_it_is_read_when_the_call_is_made(store):
+    config = ReplicateConfig()
+    data = np.zeros(8, dtype=np.uint8)
+    at = data.ctypes.data
+    for keys in (["a"], ["b", "c"], ["d", "e", "f"]):
+        config.group_ids = [f"group-{k}" for k in keys]
+        n = len(keys)
+        assert store.batch_put_from(keys, [at] * n, [8] * n, config) == [0] * n
+    config.group_ids = ["one"]
+    assert store.batch_put_from(["g", "h"], [at, at], [8, 8], config) == [-600, -600]
+    assert "group_ids" in store.last_error()
+
+
+def test_preferred_segments_decide_where_an_object_goes(cluster):
+    c = cluster(nodes=3)
+    s = c.store()
+    for node in c.nodes:
+        config = ReplicateConfig()
+        config.preferred_segment = node.segment
+        for i in range(5):
+            assert s.put(f"{node.segment}-{i}", b"v" * 1000, config) == 0
+    c.nodes[1].kill()
+    gone = [f"{c.nodes[1].segment}-{i}" for i in range(5)]
+    kept = [f"{c.nodes[n].segment}-{i}" for n in (0, 2) for i in range(5)]
+    assert s.get_batch(kept) == [b"v" * 1000] * 10
+    assert s.get_batch(gone) == [b""] * 5
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"replica_num": 0}, "replica_num"), ({"nof_replica_num": 1}, "nof_replica_num"), ({"dfs_replica_num": 1}, "dfs")],
+)
+def test_what_cannot_be_done_is_refused_by_name(store, change, named):
+    config = ReplicateConfig()
+    for name, value in change.items():
+        setattr(config, name, value)
+    assert store.put("k", b"v", config) == -600
+    assert named in store.last_error()
+
+
+def test_prefer_alloc_in_same_node_is_for_multi_buffers_with_one_replica(store):
+    config = ReplicateConfig()
+    config.prefer_alloc_in_same_node = True
+    data = np.zeros(8, dtype=np.uint8)
+    assert store.put("k", b"v", config) == -600
+    assert store.batch_put_from_multi_buffers(["k"], [[data.ctypes.data]], [[8]], config) == [0]
+    config.replica_num = 2
+    assert store.batch_put_from_multi_buffers(["l"], [[data.ctypes.data]], [[8]], config) == [-600]
+
+
+def test_hard_pins_are_never_evicted(cluster):
+    c = cluster(nodes=1, node_bytes=32 << 20)
+    s = c.store()
+    config = ReplicateConfig()
+    config.with_hard_pin = True
+    value = bytes(1 << 20)
+    assert [s.put(f"pinned-{i}", value, config) for i in range(8)] == [0] * 8
+    assert [s.put(f"other-{i}", value) for i in range(64)] == [0] * 64
+    assert s.batch_is_exist([f"pinned-{i}" for i in range(8)]) == [1] * 8
