@@ -1,0 +1,70 @@
+# `make demo` and `make test` do all their set-up on a fresh Debian or Ubuntu with Rust and Python 3.11+.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+PROFILE ?= release
+
+RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
+PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
+
+.PHONY: help demo test test-rust test-python wheel bench e2e fmt lint clean
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.wheel ## a pool on this machine replays a request trace while a node and the master are killed
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r demo/requirements.txt
+	$(PY) demo/replay.py
+
+test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel, Python tests
+
+wheel: dist/.built ## dist/mooncake_rs-*.whl
+	@ls -l dist/*.whl
+
+bench: $(VENV)/.wheel ## compare with the rival and with memcpy and loopback, in one run
+	bench/run.sh
+
+e2e: $(VENV)/.wheel ## run the real vLLM against the pool (3 GB of downloads)
+	e2e/run.sh
+
+fmt: $(VENV)/.tools ## format Rust and Python
+	cargo fmt --all
+	$(VENV)/bin/ruff check --quiet --fix-only .
+	$(VENV)/bin/ruff format --quiet .
+
+lint: $(VENV)/.tools ## format check, clippy, ruff
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+test-rust: | $(VENV)/.tools ## Rust tests and doc tests
+	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else cargo test --locked --all-targets --no-fail-fast; fi
+	cargo test --locked --doc
+
+test-python: $(VENV)/.wheel ## Python tests against the wheel
+	$(VENV)/bin/pytest
+
+clean: ## remove what was built
+	rm -rf build dist $(VENV)
+	cargo clean
+
+# ------------------------------------------------------------------ pieces
+
+$(VENV)/.tools: tests/python/requirements.txt packaging/environment.sh
+	packaging/environment.sh $(PYTHON) $(VENV) tests/python/requirements.txt
+	touch $@
+
+# One cargo call builds the binary and the library, so that what both need is compiled once.
+dist/.built: $(RUST_SOURCES) $(PYTHON_SOURCES) Cargo.lock pyproject.toml | $(VENV)/.tools
+	PROFILE=$(PROFILE) TARGET=$(TARGET) packaging/wheel.sh $(VENV)
+	touch $@
+
+$(VENV)/.wheel: dist/.built
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
+	touch $@
