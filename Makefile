@@ -60,7 +60,6 @@ $(VENV)/.tools: tests/python/requirements.txt packaging/environment.sh
 	packaging/environment.sh $(PYTHON) $(VENV) tests/python/requirements.txt
 	touch $@
 
-# One cargo call builds the binary and the library, so that what both need is compiled once.
 dist/.built: $(RUST_SOURCES) $(PYTHON_SOURCES) Cargo.lock pyproject.toml | $(VENV)/.tools
 	PROFILE=$(PROFILE) TARGET=$(TARGET) packaging/wheel.sh $(VENV)
 	touch $@

@@ -6,6 +6,7 @@ client moves crosses from one process to another.
 
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -102,6 +103,7 @@ class Rig:
             self.start_s = self._start_master()
             if segment_bytes:
                 self.owner = self.client("owner", segment_bytes, 64 << 20)
+                self._settle()
         except BaseException:
             self.stop()
             raise
@@ -133,6 +135,17 @@ class Rig:
                 time.sleep(0.001)
         raise RigError(f"the master did not start:\n{self.master.last_lines()}")
 
+    def _settle(self, patience=20.0):
+        """Waits until the owner's memory grows no more: cells measure the pool, not the kernel that makes its pages."""
+        end = time.monotonic() + patience
+        before = -1
+        while time.monotonic() < end:
+            now = memory_kib(self.owner.pid, "VmRSS")
+            if now == before:
+                return
+            before = now
+            time.sleep(0.4)
+
     def client(self, name, segment_bytes=0, buffer_bytes=None):
         """A further client, set up."""
         one = Client(self.implementation, self.folder, name)
@@ -156,3 +169,5 @@ class Rig:
         for client in reversed(self.clients):
             client.stop()
         self.master.stop()
+        # What a failure needs of the logs is in its message.
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -6,6 +6,7 @@ file, is found ready by asking it, and ends with the process that started it.
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -187,6 +188,19 @@ class Pool:
             time.sleep(0.05)
         logs = "\n".join(f"{one.name}:\n{one.last_lines()}" for one in [self.master, *self.nodes.values()])
         raise PoolError(f"the master lists {listed} after {patience} s, {count} segments were expected\n{logs}")
+
+    def wait_populated(self, patience=20.0):
+        """Waits until all lent memory is there, so that no measured put waits for the kernel to make it.
+
+        A master that does not tell how far its segments are is not waited for.
+        """
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            listed = json.loads(self.ask("/get_segments_detail") or "{}").get("segments", [])
+            if listed and all(one.get("populated_bytes", one["size_bytes"]) >= one["size_bytes"] for one in listed):
+                return
+            time.sleep(0.05)
+        raise PoolError(f"the nodes' memory is not populated after {patience} s")
 
     def stop(self):
         for node in self.nodes.values():

@@ -246,10 +246,7 @@ def table(options, pool, totals, outcome, swept, seconds):
         ("blocks looked up by prefill engines", f"{prefill['asked']:,} of {options.block_kib} KiB"),
         ("block hits (prefix)", f"{prefill['hits']:,} ({100 * prefill['hits'] / max(1, prefill['asked']):.1f} %)"),
         ("blocks read by the decode engine", f"{decode['hits']:,}"),
-        (
-            "stored",
-            f"{human(totals.sum('stored'))}, {rate(totals.sum('stored'), sum(totals.puts))} inside the calls, waits for room included",
-        ),
+        ("stored", f"{human(totals.sum('stored'))}, {rate(totals.sum('stored'), sum(totals.puts))} inside the calls"),
         ("loaded", f"{human(totals.sum('loaded'))}, {rate(totals.sum('loaded'), sum(totals.loads))} inside the calls"),
         ("p50 / p99 of a request's look-up", milliseconds(totals.lookups)),
         ("p50 / p99 of a request's load", milliseconds(totals.loads)),
@@ -306,6 +303,7 @@ def run(options, console, folder):
         for name in ("node-a", "node-b"):
             pool.start_node(name, options.node_mib << 20)
         pool.wait_for_segments(2)
+        pool.wait_populated()
         console.print(f"master on {pool.address}, metrics on {pool.metrics_url}, logs in {folder}")
         engines = Engines(options, pool, folder)
         started = time.monotonic()

@@ -6,9 +6,7 @@ venv=$1
 profile=${PROFILE:-release} target=${TARGET:-target}
 scripts=build/wheel.data/scripts
 
-# maturin sets this too; without it pyo3 would be configured, and all that depends on it compiled, twice.
-export PYO3_BUILD_EXTENSION_MODULE=1
-cargo build --locked --profile "$profile" -p mooncake-cli -p mooncake-python
+cargo build --locked --profile "$profile" -p mooncake-cli
 
 rm -rf build/wheel.data dist
 mkdir -p "$scripts" dist

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import time
 from pathlib import Path
 
+_MADV_POPULATE_WRITE = 23
+_PUNCH_HOLE = 0x01 | 0x02  # and keep the size
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -34,6 +38,28 @@ def seconds_until_shmem_falls(before: int, size: int, limit: float) -> float:
         assert waited < limit, f"only {(before - shmem()) >> 20} MiB of {size >> 20} MiB came back in {limit} s"
         time.sleep(0.002)
     return time.monotonic() - begin
+
+
+def seconds_to_free(size: int) -> float:
+    """How long this kernel takes to free that much populated shared memory: nobody gives it back faster."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    memory = os.memfd_create("floor")
+    try:
+        os.ftruncate(memory, size)
+        place = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, memory, 0)
+        assert libc.madvise(place, size, _MADV_POPULATE_WRITE) == 0, os.strerror(ctypes.get_errno())
+        begin = time.monotonic()
+        assert libc.fallocate(memory, _PUNCH_HOLE, 0, size) == 0, os.strerror(ctypes.get_errno())
+        seconds = time.monotonic() - begin
+        libc.munmap(place, size)
+        return seconds
+    finally:
+        os.close(memory)
 
 
 def rss(pid: int) -> int:

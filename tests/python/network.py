@@ -78,6 +78,11 @@ class Relay:
     def mend(self) -> None:
         self._open.set()
 
+    def lead_to(self, upstream: int) -> None:
+        """Ends all connections; new ones lead to another port."""
+        self._upstream = upstream
+        self._hang_up()
+
     def _accept(self) -> None:
         while True:
             try:
@@ -102,10 +107,16 @@ class Relay:
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
 
-    def close(self) -> None:
-        self._open.set()
-        for one in [self._listener, *self._sockets]:
-            # A thread blocked in accept or recv is woken by the shutdown, not by the close.
+    def _hang_up(self) -> None:
+        # A thread that is blocked in recv is woken by the shutdown, not by a close.
+        ended, self._sockets = self._sockets, []
+        for one in ended:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-            one.close()
+
+    def close(self) -> None:
+        self._open.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._hang_up()

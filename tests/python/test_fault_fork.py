@@ -8,9 +8,10 @@ from contents import value, version_of
 pytestmark = pytest.mark.timeout(60)
 
 FORK_AND_CALL = """
-import os
+import os, signal
 child = os.fork()
 if child == 0:
+    signal.alarm(20)  # A child that hangs must not outlive its test.
     ok = False
     try:
         refused = store.put("from the child", b"x" * 5000)
@@ -26,9 +27,10 @@ _, status = os.waitpid(child, 0)
 result = os.waitstatus_to_exitcode(status)
 """
 FORK_AND_SETUP = """
-import os
+import os, signal
 child = os.fork()
 if child == 0:
+    signal.alarm(20)  # A child that hangs must not outlive its test.
     ok = False
     try:
         from mooncake.store import MooncakeDistributedStore

@@ -117,6 +117,7 @@ def test_a_disk_that_fills_up_in_mid_run_stops_no_put_and_spoils_no_byte(cluster
             assert code == 0, f"turn {turn}: {store.last_error()}"
             assert right_or_missing(store, keys[:5]) == 5
         assert time.monotonic() - begin < 30
+        assert pool.master.metric("mooncake_log_lost") == 1, "the disk was not full"
         old = [f"t39-{number}" for number in range(100)]
         pool.master.kill()
         (small / "ballast").unlink()

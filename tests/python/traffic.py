@@ -16,6 +16,8 @@ from pathlib import Path
 
 from contents import value, version_of
 
+from mooncake.store import ReplicateConfig
+
 KEYS = [f"key{number}" for number in range(48)]
 SIZES = [64 << 10, 256 << 10, 1 << 20, 3 << 20]
 
@@ -82,7 +84,9 @@ def write(store, folder: str, until: float, seed: int) -> None:
         version += 1
         if dice.random() < 0.1:
             store.remove(key, True)
-        code = store.put(key, value(key, size_of(key), version))
+        config = ReplicateConfig()
+        config.replica_num = dice.choice([1, 1, 2])
+        code = store.put(key, value(key, size_of(key), version), config)
         notes.counts["stored" if code == 0 else "failed"] += 1
         if code == 0:
             notes.check(key, store.get(key), "read back")

@@ -1,6 +1,5 @@
 //! `mooncake client`: a process that lends memory to the pool.
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use mooncake_client::{ErrorKind, SizeError, Store, StoreError, StoreOptions, parse_size};
 
 use crate::flags::{self, CommandLine, FlagError, Given};
-use crate::{logging, signals};
+use crate::{logging, say, signals};
 
 const USAGE: &str = "mooncake_client: lends memory of this machine to a pool, until SIGTERM.";
 
@@ -58,11 +57,11 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     let given = match flags::parse(args)? {
         CommandLine::Run(given) => given,
         CommandLine::Help => {
-            print!("{}", flags::help(USAGE));
+            say(&flags::help(USAGE));
             return Ok(());
         }
         CommandLine::Version => {
-            println!("mooncake_client {}", env!("CARGO_PKG_VERSION"));
+            say(concat!("mooncake_client ", env!("CARGO_PKG_VERSION"), "\n"));
             return Ok(());
         }
     };
@@ -79,13 +78,12 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     let ended = signals::watch().map_err(ClientError::Signals)?;
     let Some(store) = connect(&given, &ended)? else { return Ok(()) };
     // Scripts wait for this line.
-    println!(
-        "Mooncake client ready: segment {} of {} bytes, master {}",
+    say(&format!(
+        "Mooncake client ready: segment {} of {} bytes, master {}\n",
         store.hostname(),
         size(&given, "global_segment_size")?,
         given.text("master_server_address")
-    );
-    let _ = std::io::stdout().flush();
+    ));
     while !ended.load(Ordering::Relaxed) {
         signals::wait();
     }

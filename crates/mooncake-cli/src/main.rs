@@ -8,10 +8,8 @@ mod flags;
 mod logging;
 mod signals;
 
+use std::io::Write;
 use std::process::ExitCode;
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const HELP: &str = "\
 mooncake: a distributed KV-cache pool for LLM inference
@@ -28,16 +26,17 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let command = args.next().unwrap_or_default();
     match command.as_str() {
-        "master" => started(&command, clash::look()).unwrap_or_else(|| mooncake_master::run(args, None)),
+        "master" => started(&command, clash::look())
+            .unwrap_or_else(|| mooncake_master::run(args, Some(mooncake_memory::trim_heap))),
         "client" => started(&command, clash::look())
             .or_else(|| started(&command, client::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
         "version" | "--version" | "-V" => {
-            println!("mooncake {}", env!("CARGO_PKG_VERSION"));
+            say(concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n"));
             ExitCode::SUCCESS
         }
         "help" | "--help" | "-h" => {
-            print!("{HELP}");
+            say(HELP);
             ExitCode::SUCCESS
         }
         "" => {
@@ -56,4 +55,10 @@ fn started<E: std::error::Error>(command: &str, step: Result<(), E>) -> Option<E
     let error = step.err()?;
     eprintln!("mooncake_{command}: {error}");
     Some(ExitCode::FAILURE)
+}
+
+/// Prints; whoever closed the pipe (`| head`) has read enough.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

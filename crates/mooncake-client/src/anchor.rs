@@ -2,6 +2,7 @@
 //! keeps it. Heartbeats, what the master asks of an owner, and the way back
 //! after either side was away.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,10 @@ pub(crate) struct Shared {
     pub owner: OnceLock<Arc<SegmentOwner>>,
     pub name: String,
     pub process: ProcessIdentity,
-    /// The store is closed; the session goes on until its last view ends.
-    pub ending: std::sync::atomic::AtomicBool,
+    /// The store is being closed.
+    pub closing: AtomicBool,
+    /// It is closed; the session goes on until its last view ends.
+    pub ending: AtomicBool,
 }
 
 /// Reaches a master of the list and begins a session.
@@ -165,7 +168,7 @@ impl Anchor {
     }
 
     fn is_ending(&self) -> bool {
-        self.shared.ending.load(std::sync::atomic::Ordering::Acquire)
+        self.shared.ending.load(Ordering::Acquire)
     }
 
     /// One round: waits for something to do, hears the master, tells it.
@@ -313,6 +316,7 @@ impl Anchor {
                     shared.links.forget(uuid, &pinned);
                 }
             }
+            Some(anchor_down::Body::SessionOver(_)) if shared.closing.load(Ordering::Acquire) => {}
             Some(anchor_down::Body::SessionOver(over)) => {
                 tracing::warn!(master = %control.masters, reason = over.reason, "the master ended this session");
                 control.resume_anew();

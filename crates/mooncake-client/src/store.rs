@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{ForeignRange, Guarded, ProcessIdentity, Registry, Source, forked, watch_forks};
@@ -62,7 +62,8 @@ pub(crate) struct Inner {
     registry: Registry,
     closed: AtomicBool,
     turn: AtomicU64,
-    last_miss: Mutex<Option<String>>,
+    /// Cause, and the thread whose call it was.
+    last_miss: Mutex<Option<(ThreadId, String)>>,
     anchor: Mutex<Option<JoinHandle<()>>>,
     /// Keeps the port of a client that gives no memory its own.
     _port: Option<Guarded<socket2::Socket>>,
@@ -100,6 +101,7 @@ impl Store {
             owner: OnceLock::new(),
             name: name.clone(),
             process,
+            closing: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         });
         let anchor = anchor::start(shared.clone(), connection)?;
@@ -264,7 +266,18 @@ impl Store {
     /// Why the last miss was one that the master did not know of: a replica
     /// that could not be read. `None` if there was none.
     pub fn last_miss_cause(&self) -> Option<String> {
-        if forked() { None } else { self.inner.last_miss.lock().clone() }
+        if forked() { None } else { self.inner.last_miss.lock().as_ref().map(|(_, cause)| cause.clone()) }
+    }
+
+    /// As [`Store::last_miss_cause`], if a call of this thread noted it and
+    /// nobody took it yet: what an edge that answers misses with a plain code
+    /// can say besides.
+    pub fn take_miss_cause(&self) -> Option<String> {
+        if forked() {
+            return None;
+        }
+        let mut last = self.inner.last_miss.lock();
+        last.take_if(|(thread, _)| *thread == thread::current().id()).map(|(_, cause)| cause)
     }
 }
 
@@ -296,21 +309,22 @@ impl Inner {
     }
 
     pub(crate) fn note_miss(&self, cause: String) {
-        *self.last_miss.lock() = Some(cause);
+        *self.last_miss.lock() = Some((thread::current().id(), cause));
     }
 
     fn close(&self) {
         if forked() || self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.shared.closing.store(true, Ordering::Release);
         let control = &self.shared.control;
         if let Some(owner) = self.shared.owner.get() {
             owner.close();
         }
         self.shared.links.close();
-        self.shared.ending.store(true, Ordering::Release);
         if control.pins.has_views() {
             // The anchor goes on for the views' sake and says goodbye after the last one.
+            self.shared.ending.store(true, Ordering::Release);
             control.bell.ring();
             return;
         }

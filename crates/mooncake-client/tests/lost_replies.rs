@@ -6,10 +6,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, Target};
+use mooncake_client::{
+    ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, Target,
+};
 
 /// Carries bytes between clients and a master, and loses replies when told to.
 struct Proxy {
@@ -188,7 +190,7 @@ fn a_put_whose_answer_never_came_does_not_keep_its_key() {
     put(&store, "warm", 100).unwrap();
     proxy.losses.frozen.store(true, Ordering::SeqCst);
     let error = put(&store, "k", 3000).unwrap_err();
-    assert_eq!(error.kind(), mooncake_client::ErrorKind::MasterUnreachable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::MasterUnreachable, "{error}");
     proxy.losses.frozen.store(false, Ordering::SeqCst);
     // The request was in flight and is carried out now; its placement is given up again.
     let other = cluster.store(0);
@@ -196,5 +198,25 @@ fn a_put_whose_answer_never_came_does_not_keep_its_key() {
         matches!(put(&other, "k", 3000), Ok(PutOutcome::Stored { .. }))
     });
     eventually("the first client works again", Duration::from_secs(1), || store.health() == Health::Ok);
+    assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
+}
+
+#[test]
+fn a_frozen_master_costs_one_deadline_and_loses_nothing() {
+    let (_cluster, proxy, store) = proxied();
+    put(&store, "k", 3000).unwrap();
+    proxy.losses.frozen.store(true, Ordering::SeqCst);
+    let started = Instant::now();
+    assert_eq!(store.exists(&["k"]).unwrap_err().kind(), ErrorKind::MasterUnreachable);
+    assert!(started.elapsed() < Duration::from_millis(800), "{:?}", started.elapsed());
+    let started = Instant::now();
+    for _ in 0..100 {
+        assert!(store.exists(&["k"]).is_err());
+    }
+    assert!(started.elapsed() < Duration::from_millis(50), "{:?}", started.elapsed());
+    // Long enough for the master to call the session away.
+    std::thread::sleep(Duration::from_millis(2_500));
+    proxy.losses.frozen.store(false, Ordering::SeqCst);
+    eventually("it is there again", Duration::from_secs(1), || store.exists(&["k"]).is_ok_and(|found| found[0]));
     assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
 }

@@ -188,7 +188,7 @@ impl Core {
             }
             Record::Quarantined { replica, writer, writer_done } => {
                 self.take(replica)?;
-                self.to_quarantine(now, *replica, *writer);
+                self.quarantine_replica(now, *replica, *writer);
                 if *writer_done {
                     self.quarantine.set_writer_done(replica.rid);
                 }
@@ -286,7 +286,7 @@ impl Core {
         let (good, bad): (SmallVec<[Replica; 1]>, SmallVec<[Replica; 1]>) =
             reservation.replicas.iter().copied().partition(|replica| good.contains(&replica.rid));
         for replica in bad {
-            self.to_quarantine(now, replica, reservation.session);
+            self.quarantine_replica(now, replica, reservation.session);
         }
         self.link_object(now, key, reservation.size, crc32c, reservation.pin, &good);
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
@@ -301,7 +301,7 @@ impl Core {
         let slot = self.reservations.by_rid(rid).ok_or(ReplayError::UnknownRid { record: "Dropped", rid: rid.0 })?;
         let reservation = self.end_reservation(slot);
         for replica in &reservation.replicas {
-            self.to_quarantine(now, *replica, reservation.session);
+            self.quarantine_replica(now, *replica, reservation.session);
         }
         Ok(())
     }
@@ -363,7 +363,7 @@ impl Core {
         reservation
     }
 
-    fn to_quarantine(&mut self, now: Time, replica: Replica, writer: SessionId) {
+    fn quarantine_replica(&mut self, now: Time, replica: Replica, writer: SessionId) {
         if let Some(segment) = self.segments.get_mut(replica.extent.segment) {
             segment.quarantined += granules(replica.extent.length) as u32;
             self.quarantine.insert(Quarantined { replica, writer, writer_done: false, since: now });

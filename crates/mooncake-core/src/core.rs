@@ -45,9 +45,9 @@ pub struct Core {
     pub(crate) purge_again: bool,
 }
 
-/// Sessions and segments that a log may have lost with its end.
-const LOST_SESSIONS: u64 = 1 << 20;
-const LOST_SEGMENTS: u32 = 1 << 10;
+/// Numbers of sessions and segments that each epoch has for itself, as bits.
+const SESSIONS_OF_EPOCH: u32 = 32;
+const SEGMENTS_OF_EPOCH: u32 = 10;
 /// Rids left in an epoch when the next one is begun.
 const COUNTER_RESERVE: u64 = 1 << 32;
 
@@ -92,14 +92,7 @@ impl Core {
         self.objects.restart_soft_pins(now);
         self.reservations.renew_all(now);
         match epoch {
-            Some(epoch) => {
-                // Numbers that the lost end of the log may have given out are not given out again.
-                let session = self.sessions.last + LOST_SESSIONS;
-                let segment = self.segments.last() + LOST_SEGMENTS;
-                let (epoch_before, rid) = (self.epoch, self.counter);
-                self.log(now, Record::Counters { epoch: epoch_before, rid, session, segment }, fx);
-                self.raise_epoch(now, epoch, fx);
-            }
+            Some(epoch) => self.raise_epoch(now, epoch, fx),
             None if self.epoch == 0 => self.raise_epoch(now, 1, fx),
             None => {}
         }
@@ -117,6 +110,12 @@ impl Core {
             return;
         }
         self.log(now, Record::Epoch(epoch), fx);
+        // What the lost end of a log may have given out is not given out again.
+        let session = self.sessions.last.max(u64::from(epoch - 1) << SESSIONS_OF_EPOCH);
+        let segment = self.segments.last().max(u32::from(epoch - 1) << SEGMENTS_OF_EPOCH);
+        if (session, segment) != (self.sessions.last, self.segments.last()) {
+            self.log(now, Record::Counters { epoch, rid: 0, session, segment }, fx);
+        }
         let older: Vec<Rid> = self.reservations.iter().map(|(_, reservation)| reservation.rid()).collect();
         for rid in older {
             self.drop_reservation(now, rid, false, fx);

@@ -43,7 +43,7 @@ impl Core {
                 // Its owner does not hold it any more.
                 self.segment_gone(now, number, None, fx);
             } else if segment.epoch < epoch_taken && epoch_taken == self.epoch {
-                self.log(now, Record::SegmentTookEpoch { number, epoch: epoch_taken }, fx);
+                self.segment_obeys(now, number, epoch_taken, fx);
             }
         }
         self.reconcile_pins(now, session, pins, fx);
@@ -52,7 +52,8 @@ impl Core {
         Ok(gone)
     }
 
-    /// Views that the session does not list have ended; views that it lists and the log lost are noted again.
+    /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
+    /// lists and the log lost are noted again.
     fn reconcile_pins(&mut self, now: Time, session: SessionId, listed: &[Rid], fx: &mut Effects) {
         let mut listed = listed.to_vec();
         listed.sort_unstable();
@@ -60,12 +61,11 @@ impl Core {
             let from = listed.partition_point(|other| *other < rid);
             listed[from..].iter().take_while(|other| **other == rid).count() as u32
         };
-        let known: Vec<(Rid, u32)> = match self.sessions.get(session) {
-            Some(session) => session.pins.iter().map(|(rid, views)| (*rid, *views)).collect(),
-            None => return,
-        };
+        let Some(entry) = self.sessions.get(session) else { return };
+        let known: Vec<(Rid, u32)> = entry.pins.iter().map(|(rid, views)| (*rid, *views)).collect();
+        let under_way = entry.pins_under_way();
         for (rid, views) in &known {
-            for _ in count(*rid)..*views {
+            for _ in count(*rid) + under_way.get(rid).copied().unwrap_or(0)..*views {
                 self.log(now, Record::Unpinned { session, rid: *rid }, fx);
             }
         }
@@ -158,14 +158,14 @@ impl Core {
         self.reservations.renew_all(now);
     }
 
-    /// The session ended by itself.
+    /// The session ended by itself. Views survive that: while there are any, it lingers, away and without anything else.
     pub fn close_session(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, "it closed", fx);
+        self.session_over(now, session, "it closed", false, fx);
     }
 
-    /// Its process is proven gone.
+    /// Its process is proven gone, and its views with it.
     pub fn process_gone(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, "its process is gone", fx);
+        self.session_over(now, session, "its process is gone", true, fx);
     }
 
     /// Identity of a session's process, as it was given.
@@ -198,6 +198,7 @@ impl Core {
     fn come_back(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.last_heard = now;
+        entry.lingering = false;
         let restarted = std::mem::replace(&mut entry.replayed, false);
         let was_away = entry.away.take().is_some();
         let segments = entry.segments.clone();
@@ -247,10 +248,12 @@ impl Core {
         }
     }
 
-    pub(crate) fn session_over(&mut self, now: Time, session: SessionId, reason: &str, fx: &mut Effects) {
+    /// Ends a session. Its views end with it only if its process is `proven` gone; else it lingers until it has none.
+    pub(crate) fn session_over(&mut self, now: Time, session: SessionId, reason: &str, proven: bool, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(session) else { return };
+        let lingers = !proven && !entry.pins.is_empty();
         for number in entry.segments.clone() {
-            self.segment_gone(now, number, Some(session), fx);
+            self.segment_gone(now, number, Some(session).filter(|_| !lingers), fx);
         }
         for parked in self.tickets.cancel_session(session) {
             self.refuse_ticket(parked, "the session is over", fx);
@@ -260,8 +263,14 @@ impl Core {
         for rid in rids {
             self.drop_reservation(now, rid, false, fx);
         }
-        self.push(session, Push::SessionOver(reason.to_owned()), fx);
-        self.log(now, Record::SessionOver(session), fx);
+        if lingers {
+            self.set_away(now, session);
+            self.sessions.get_mut(session).expect("known").lingering = true;
+        } else {
+            // Also when it is away: the connection of a process that was frozen may still be there when it wakes up.
+            fx.pushes.push((session, Push::SessionOver(reason.to_owned())));
+            self.log(now, Record::SessionOver(session), fx);
+        }
         self.room_changed = true;
         self.settle(now, fx);
     }

@@ -89,13 +89,9 @@ impl Core {
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
-        // A retry takes the place of the request whose connection broke, and its time.
+        // A retry takes the place of the request whose connection broke, and its time. Nobody hears that one any more.
         let (place, since) = match self.tickets.cancel_origin(origin) {
-            Some((place, older)) => {
-                let since = older.since;
-                self.refuse_ticket(older, "a retry of this request took its place", fx);
-                (Some(place), since)
-            }
+            Some((place, older)) => (Some(place), older.since),
             None => (None, now),
         };
         let room = !self.tickets.any_for_room_before(place.unwrap_or(usize::MAX));

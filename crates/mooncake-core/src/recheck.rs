@@ -3,7 +3,7 @@
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
-use crate::ids::{Replica, Rid, SegmentUuid, SessionId, Time};
+use crate::ids::{Replica, Rid, SegmentNo, SegmentUuid, SessionId, Time};
 
 /// A replica that a reader found bad, until its owner has looked.
 pub(crate) struct Recheck {
@@ -67,12 +67,26 @@ impl Core {
         for uuid in uuids {
             let Some(segment) = self.segments.by_uuid(*uuid) else { continue };
             if segment.session == owner && segment.epoch < epoch {
-                let number = segment.number;
-                self.log(now, Record::SegmentTookEpoch { number, epoch }, fx);
+                self.segment_obeys(now, segment.number, epoch, fx);
             }
         }
         self.segments.rebuild_open(self.epoch);
         self.objects.unpark();
         self.settle(now, fx);
+    }
+
+    /// Nothing older than the epoch is written in this segment any more, which proves as much as a fence for everything
+    /// older in quarantine there.
+    pub(crate) fn segment_obeys(&mut self, now: Time, number: SegmentNo, epoch: u16, fx: &mut Effects) {
+        self.log(now, Record::SegmentTookEpoch { number, epoch }, fx);
+        let older = self
+            .quarantine
+            .iter()
+            .filter(|entry| entry.replica.extent.segment == number && entry.replica.rid.epoch() < epoch);
+        let rids: Vec<Rid> = older.map(|entry| entry.replica.rid).collect();
+        for rid in rids {
+            self.counts.fences_done += 1;
+            self.log(now, Record::Released(rid), fx);
+        }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Session {
     pub pins: BTreeMap<Rid, u32>,
     /// Bytes in its unfinished puts.
     pub unfinished: u64,
+    /// It would be over but for its views: nothing proves yet that they are not read any more.
+    pub lingering: bool,
     /// It comes from a log: this process has not met it yet.
     pub replayed: bool,
     committed: VecDeque<Rid>,
@@ -43,6 +45,18 @@ impl Session {
 
     pub fn has_committed(&self, rid: Rid) -> bool {
         self.committed.contains(&rid)
+    }
+
+    /// Views given in replies that the client has not said it has.
+    pub fn pins_under_way(&self) -> BTreeMap<Rid, u32> {
+        let mut rids = BTreeMap::new();
+        for reply in self.replies.values() {
+            let Remembered::Pin(found) = reply else { continue };
+            for found in found.iter().flatten() {
+                *rids.entry(found.replicas[0].rid).or_default() += 1;
+            }
+        }
+        rids
     }
 
     pub fn miss(&mut self, push: Push) {
@@ -107,6 +121,7 @@ impl Sessions {
                 segments: SmallVec::new(),
                 pins: BTreeMap::new(),
                 unfinished: 0,
+                lingering: false,
                 replayed: false,
                 committed: VecDeque::new(),
                 missed: VecDeque::new(),

@@ -33,7 +33,8 @@ impl Core {
         for (id, session) in self.sessions.iter() {
             match session.away {
                 None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
-                Some(since) if since.plus_ms(retention_ms) < now => over.push(id),
+                Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
+                Some(since) if !session.lingering && since.plus_ms(retention_ms) < now => over.push(id),
                 _ => {}
             }
         }
@@ -41,7 +42,7 @@ impl Core {
             self.set_away(now, session);
         }
         for session in over {
-            self.session_over(now, session, "it was away for too long", fx);
+            self.session_over(now, session, "it was away for too long", false, fx);
         }
     }
 

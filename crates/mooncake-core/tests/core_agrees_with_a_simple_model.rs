@@ -311,10 +311,8 @@ impl World {
                     self.sessions[nth] = self.pool.session(nth as u8);
                 }
             }
-            Step::Mount { session, granules, populated } => {
-                if self.known(self.sessions[*session]) {
-                    self.mount(*session, *granules, *populated);
-                }
+            Step::Mount { session, granules, populated } if self.known(self.sessions[*session]) => {
+                self.mount(*session, *granules, *populated);
             }
             Step::Unmount(nth) => {
                 let all: Vec<_> = self.pool.core.segments().map(|segment| (segment.session, segment.uuid)).collect();

@@ -74,6 +74,7 @@ fn a_new_reign_ends_older_puts_and_closes_segments_until_their_owners_obey() {
     pool.collect();
     let replicas = placed(&pool.woken[&ticket][0]);
     assert_eq!(replicas[0].rid.epoch(), 7);
+    assert_eq!(pool.core.stats().quarantined_extents, 0, "obeying proves what a fence would");
     assert!(pool.exists("kept"), "nothing was evicted for lack of open segments");
     pool.check();
 }

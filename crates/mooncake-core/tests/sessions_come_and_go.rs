@@ -204,6 +204,9 @@ fn views_that_a_resuming_reader_does_not_list_have_ended() {
     pool.pin(a, "k").unwrap();
     pool.restart(None);
     pool.resume(a, &[1], &[rid], 1).unwrap();
+    assert_eq!(pool.core.stats().pins, 2, "the reply that gave the second one may be under way");
+    pool.remove(a, "x", false);
+    pool.resume(a, &[1], &[rid], 1).unwrap();
     assert_eq!(pool.core.stats().pins, 1);
     pool.resume(a, &[1], &[rid, rid, rid], 1).unwrap();
     assert_eq!(pool.core.stats().pins, 3, "and views that the log lost are noted again");
@@ -233,5 +236,28 @@ fn remove_all_takes_what_was_there_at_its_beginning() {
     assert_eq!(pool.remove(a, "k400", true), RemoveOutcome::Removed);
     assert_eq!(pool.remove(a, "k400", true), RemoveOutcome::Missing);
     assert_eq!(pool.remove_all(true), 2);
+    pool.check();
+}
+
+#[test]
+fn views_survive_the_end_of_their_session_unless_its_process_is_proven_gone() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let (b, c) = (pool.session(2), pool.session(3));
+    let rid = pool.put(a, "k", 4 * KIB)[0].rid;
+    for reader in [b, c] {
+        pool.pin(reader, "k").unwrap();
+        pool.remove(reader, "x", false);
+    }
+    pool.core.close_session(pool.now, b, &mut pool.fx);
+    pool.anchor_lost(c);
+    pool.remove(a, "k", true);
+    pool.pass(700_000);
+    assert_eq!((pool.core.stats().pins, pool.core.stats().pinned_bytes), (2, 4 * KIB), "no clock ends them");
+    pool.unpin(b, rid);
+    pool.pass(20);
+    assert_eq!(pool.core.session_is_away(b), None, "it lingered for its view");
+    pool.check();
+    pool.over(c);
+    assert_eq!((pool.core.stats().pins, pool.core.stats().used_bytes), (0, 0));
     pool.check();
 }

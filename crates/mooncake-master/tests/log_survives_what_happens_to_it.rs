@@ -261,3 +261,32 @@ fn fsync_and_plain_logs_read_alike() {
     assert!(client.exists("a"));
     master.stop();
 }
+
+#[test]
+fn everything_acknowledged_to_many_clients_at_once_is_in_the_log() {
+    let scratch = Scratch::new("crowd");
+    let master = Running::start(scratch.settings());
+    let mut owner = Client::open(master.rpc);
+    owner.mount(16 << 20);
+    let address = master.rpc;
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            scope.spawn(move || {
+                let mut client = Client::open(address);
+                for n in 0..200 {
+                    client.put(&format!("{writer}-{n}"), 1000);
+                }
+            });
+        }
+    });
+    owner.beat();
+    master.stop();
+    let master = Running::start(scratch.settings());
+    assert_eq!(owner.resume(master.rpc).position.unwrap().epoch, 1);
+    for writer in 0..4 {
+        for n in 0..200 {
+            assert!(owner.exists(&format!("{writer}-{n}")), "{writer}-{n}");
+        }
+    }
+    master.stop();
+}

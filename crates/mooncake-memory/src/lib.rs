@@ -13,6 +13,7 @@ mod error;
 mod fd_passing;
 mod foreign;
 mod fork;
+mod heap;
 mod kernel;
 mod layout;
 mod limits;
@@ -33,6 +34,7 @@ pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
+pub use heap::trim_heap;
 pub use layout::GRANULE;
 pub use mapping::{Expect, Mapping, Verify};
 pub use piece::{

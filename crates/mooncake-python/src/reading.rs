@@ -11,7 +11,6 @@ use crate::buffer_handle::BufferHandle;
 use crate::buffers::Pieces;
 use crate::call::{failed, refused};
 use crate::code::{INVALID_PARAMS, NOT_FOUND, removed};
-use crate::last_error::LastError;
 use crate::store::MooncakeDistributedStore;
 
 /// A bytes object that is being read into; nobody else has seen it yet.
@@ -59,7 +58,10 @@ impl MooncakeDistributedStore {
             .into_iter()
             .map(|found| match found {
                 Ok(Some(bytes)) => bytes.object.into_bound(py),
-                Ok(None) => empty(),
+                Ok(None) => {
+                    self.say_miss(client);
+                    empty()
+                }
                 Err(error) => {
                     failed(self.errors(), &error);
                     empty()
@@ -74,7 +76,11 @@ impl MooncakeDistributedStore {
         found
             .into_iter()
             .map(|found| match found {
-                Ok(view) => view.map(BufferHandle::new),
+                Ok(Some(view)) => Some(BufferHandle::new(view)),
+                Ok(None) => {
+                    self.say_miss(client);
+                    None
+                }
                 Err(error) => {
                     failed(self.errors(), &error);
                     None
@@ -99,7 +105,26 @@ impl MooncakeDistributedStore {
                 keys.iter().zip(ranges).map(|(key, pieces)| GetInto { key, targets: targets(pieces) }).collect();
             client.get_into(&mut wanted)
         });
-        Ok(outcomes.into_iter().map(|outcome| bytes_read(self.errors(), outcome)).collect())
+        Ok(outcomes.into_iter().map(|outcome| self.bytes_read(&client, outcome)).collect())
+    }
+
+    /// Bytes read, or the integer of the failure.
+    pub(crate) fn bytes_read(&self, client: &Store, outcome: Result<Option<u64>, StoreError>) -> i64 {
+        match outcome {
+            Ok(Some(bytes)) => bytes as i64,
+            Ok(None) => {
+                self.say_miss(client);
+                NOT_FOUND
+            }
+            Err(error) => failed(self.errors(), &error),
+        }
+    }
+
+    /// A miss that the master did not know of has a reason.
+    fn say_miss(&self, client: &Store) {
+        if let Some(cause) = client.take_miss_cause() {
+            self.errors().set(|| cause);
+        }
     }
 
     /// 1 or 0 per key.
@@ -121,15 +146,6 @@ impl MooncakeDistributedStore {
             Ok(outcomes) => outcomes.into_iter().map(removed).collect(),
             Err(error) => vec![failed(self.errors(), &error); keys.len()],
         }
-    }
-}
-
-/// Bytes read, or the integer of the failure.
-pub fn bytes_read(errors: &LastError, outcome: Result<Option<u64>, StoreError>) -> i64 {
-    match outcome {
-        Ok(Some(bytes)) => bytes as i64,
-        Ok(None) => NOT_FOUND,
-        Err(error) => failed(errors, &error),
     }
 }
 

@@ -16,7 +16,6 @@ use crate::integer::unsigned;
 use crate::key::{Keys, key};
 use crate::last_error::LastError;
 use crate::options::{Form, put_options};
-use crate::reading::bytes_read;
 use crate::replicate_config::ReplicateConfig;
 use crate::sequence::items;
 use crate::value::Value;
@@ -507,7 +506,7 @@ impl MooncakeDistributedStore {
                     let target = Target::foreign(memory, client.registry());
                     client.get_into(&mut [GetInto { key, targets: vec![target] }]).remove(0)
                 });
-                Ok(bytes_read(&self.errors, outcome))
+                Ok(self.bytes_read(&client, outcome))
             },
         )
     }

@@ -83,7 +83,7 @@ impl Gate {
             return Err(Denied::OldEpoch { least: state.least_epoch });
         }
         let found = mapping.max_stamp(offset, len).map_err(Denied::Copy)?;
-        if false && found > rid {
+        if found > rid {
             return Err(Denied::Superseded { found });
         }
         let end = offset + len;

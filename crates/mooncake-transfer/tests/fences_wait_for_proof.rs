@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Source, Target, crc32c};
@@ -143,10 +145,58 @@ fn a_stopped_tcp_writer_is_cut_and_lands_nothing_after_its_fence() {
     writer.stop();
     // Within the 1.5 s that are allowed here: nobody waits for the writer.
     nothing_lands_after(&owner, mine, len);
+    let next = owner.memory.mapping().crc(0, len).unwrap();
     writer.go_on();
     let answer = writer.hear();
     assert!(!answer.starts_with("ok"), "{answer}");
+    assert_eq!(owner.memory.mapping().crc(0, len).unwrap(), next, "nor when it runs again");
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 2))).starts_with("ok"), "on a fresh lane");
+}
+
+/// A lane that stands still in the middle of a write.
+fn half_a_write(owner: &Owner, rid: u64, len: u64, sent: u64) -> TcpStream {
+    let mut stream = lane_by_hand(&owner.address(), None);
+    stream.write_all(&request_by_hand(2, rid, 0, len)).unwrap();
+    stream.write_all(&vec![0xee; sent as usize]).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    while owner.memory.mapping().crc(sent - 1, 1).unwrap() != crc32c(&[0xee]) {
+        assert!(Instant::now() < until, "the first part arrives");
+    }
+    stream
+}
+
+#[test]
+fn a_lane_that_stands_still_in_mid_write_is_cut_before_its_fence_is_done() {
+    let owner = Owner::new(16 * MIB);
+    let (mine, len) = (rid(1, 1), 8 * MIB);
+    let mut lane = half_a_write(&owner, mine, len, 4 * MIB);
+    assert!(!owner.fence(mine, 0, len), "a write is under way");
+    let asked = Instant::now();
+    assert_eq!(owner.hears_within(1500), Some(Heard::Fenced(mine)));
+    assert!(asked.elapsed() >= Duration::from_millis(100), "it had its time to finish");
+    let mapping = owner.memory.mapping();
+    let data = pattern(len, 7);
+    mapping.write(rid(1, 2), 0, &[Source::new(&data)]).unwrap();
+    // The rest of the old write, which finds the lane closed.
+    let _ = lane.write_all(&vec![0xee; 4 << 20]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(mapping.crc(0, len).unwrap(), crc32c(&data));
+    assert!(mapping.check_stamps(rid(1, 2), 0, len).unwrap());
+}
+
+#[test]
+fn a_lane_that_finishes_its_write_in_time_is_not_cut() {
+    let owner = Owner::new(16 * MIB);
+    let (mine, len) = (rid(1, 1), 8 * MIB);
+    let mut lane = half_a_write(&owner, mine, len, 4 * MIB);
+    assert!(!owner.fence(mine, 0, len));
+    lane.write_all(&vec![0xee; 4 << 20]).unwrap();
+    assert_eq!(owner.hears_within(150), Some(Heard::Fenced(mine)));
+    assert!(owner.memory.mapping().check_stamps(mine | 1, 0, len).unwrap(), "written over, tombstoned again");
+    let mut reply = [0; 32];
+    lane.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[4], 0, "acknowledged");
+    assert_eq!(owner.server.lanes(), 1);
 }
 
 fn nothing_lands_after(owner: &Owner, rid: u64, len: u64) {

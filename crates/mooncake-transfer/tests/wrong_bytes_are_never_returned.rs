@@ -49,6 +49,33 @@ fn neither_a_tombstone_nor_zero_is_ever_read() {
 }
 
 #[test]
+fn the_trailer_of_a_tcp_read_tells_what_happened_while_its_bytes_were_sent() {
+    use std::io::{Read, Write};
+    let owner = Owner::new(64 * MIB);
+    let mapping = owner.memory.mapping();
+    let len = 48 * MIB;
+    for (overtaken, status) in [(false, 0), (true, 1)] {
+        let old = rid(1, 1 + u64::from(overtaken));
+        mapping.write(old, 0, &[Source::new(&pattern(len, 1))]).unwrap();
+        // So little room that most of the bytes are still in the segment.
+        let mut lane = lane_by_hand(&owner.address(), Some(64 << 10));
+        lane.write_all(&request_by_hand(1, old, 0, len)).unwrap();
+        let mut reply = [0; 32];
+        lane.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[4], 0, "begun");
+        if overtaken {
+            // Of the very last granule, after the owner has looked at it once.
+            mapping.write(rid(1, 9), len - 1024, &[Source::new(&[7; 1024])]).unwrap();
+        }
+        let mut bytes = vec![0; len as usize];
+        lane.read_exact(&mut bytes).unwrap();
+        let mut trailer = [0; 16];
+        lane.read_exact(&mut trailer).unwrap();
+        assert_eq!(trailer[4], status);
+    }
+}
+
+#[test]
 fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
     let owner = Owner::new(8 * MIB);
     let len = 3 * MIB;

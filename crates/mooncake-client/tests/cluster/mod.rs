@@ -107,12 +107,12 @@ pub fn value(key: &str, length: usize) -> Vec<u8> {
     let mut state = key.bytes().fold(length as u64 ^ 0x9e37_79b9_7f4a_7c15, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });
-    (0..length)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        })
-        .collect()
+    let mut bytes = vec![0; length];
+    for chunk in bytes.chunks_mut(8) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        chunk.copy_from_slice(&(state ^ (state >> 29)).to_le_bytes()[..chunk.len()]);
+    }
+    bytes
 }
 
 #[allow(dead_code)]

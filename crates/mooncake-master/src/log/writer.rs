@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 
@@ -115,6 +115,7 @@ impl Sink {
         witness: Option<Witness>,
     ) -> Result<Sink, LogError> {
         let current = folder.create_current()?;
+        remove_temporaries(&current);
         let header = FileHeader { kind: FileKind::Segment, log_id, lsn: last_lsn + 1, boot_id };
         let path = current.join(header.file_name());
         let file = segment_file::create(&path, &header).map_err(LogError::io("creating", path))?;
@@ -181,6 +182,18 @@ impl Sink {
         }
         self.folder.sync();
         Ok(())
+    }
+}
+
+/// Snapshots that were being written when a master died.
+fn remove_temporaries(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_some_and(|extension| extension == "tmp")
+            && let Err(error) = std::fs::remove_file(&path)
+        {
+            tracing::warn!(path = %path.display(), %error, "unfinished snapshot not removed");
+        }
     }
 }
 

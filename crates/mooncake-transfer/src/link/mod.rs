@@ -262,3 +262,67 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::{Duration, Instant};
+
+    use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
+
+    use super::*;
+    use crate::server::{Fence, SegmentServer, ServerEvents, ServerOptions};
+
+    struct Quiet;
+
+    impl LinkEvents for Quiet {
+        fn owner_gone(&self, _: Uuid) {}
+        fn take_epoch(&self, _: EpochQuestion) {}
+    }
+
+    struct Report(Sender<u64>);
+
+    impl ServerEvents for Report {
+        fn fenced(&self, _: Uuid, rid: u64) {
+            let _ = self.0.send(rid);
+        }
+        fn epoch_taken(&self, _: u16, _: Uuid) {}
+    }
+
+    #[test]
+    fn a_mapped_writer_answers_a_fence_after_its_last_byte_and_tombstones_again() {
+        let (sender, fenced) = channel();
+        let options = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
+        let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
+        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        server.add(memory.clone(), 1);
+        let address = SegmentAddress {
+            uuid: memory.uuid(),
+            bytes: memory.bytes(),
+            name: "owner".into(),
+            boot_id: boot_id().unwrap(),
+            unix_socket: server.unix_name().into(),
+            tcp: Vec::new(),
+            access_key: 1,
+            process: None,
+        };
+        let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(2) };
+        let links = Links::new(options, Box::new(Quiet)).unwrap();
+        let wait = Wait::until(Instant::now() + Duration::from_secs(5));
+        let link = links.link(&address, &wait).unwrap();
+        let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
+        let mapping = attachment.writable(&wait).unwrap();
+        let rid = 1 << 48 | 2;
+        let writing = attachment.gate().admit(mapping, rid, 0, 4096, None).unwrap();
+        let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 2, writer_done: false };
+        assert!(!server.fence(fence));
+        assert!(fenced.recv_timeout(Duration::from_millis(300)).is_err(), "it is still copying");
+        // Admitted before the fence, stamps after it.
+        mapping.stamp(rid, 0, 4096).unwrap();
+        drop(writing);
+        assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
+        assert!(memory.mapping().check_stamps(rid | 1, 0, 4096).unwrap());
+        let e = link.write(rid, 0, &[Source::new(b"late")], &wait).unwrap_err();
+        assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{e}");
+    }
+}

@@ -214,3 +214,44 @@ fn cut_when_due(gate: &crate::gate::Gate, writing: &[u64], cut_at: &mut Option<I
         *cut_at = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Sender, channel};
+
+    use mooncake_memory::{SegmentMemory, SegmentOptions};
+
+    use super::*;
+    use crate::server::{ServerEvents, ServerOptions};
+
+    struct Report(Sender<u64>);
+
+    impl ServerEvents for Report {
+        fn fenced(&self, _: Uuid, rid: u64) {
+            let _ = self.0.send(rid);
+        }
+        fn epoch_taken(&self, _: u16, _: Uuid) {}
+    }
+
+    #[test]
+    fn a_write_that_stamps_over_its_fence_is_tombstoned_again() {
+        let (sender, fenced) = channel();
+        let options = ServerOptions { unix: false, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
+        let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
+        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        server.add(memory.clone(), 1);
+        let served = server.shared.state.lock().segments[&memory.uuid()].clone();
+        let rid = 1 << 48 | 2;
+        let mapping = memory.mapping();
+        let writing = served.gate.admit(mapping, rid, 0, 4096, None).unwrap();
+        let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 1, writer_done: false };
+        assert!(!server.fence(fence));
+        // Admitted before the fence, stamps after it.
+        mapping.stamp(rid, 0, 4096).unwrap();
+        assert!(fenced.recv_timeout(Duration::from_millis(400)).is_err(), "own threads are not cut but waited for");
+        drop(writing);
+        assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
+        assert!(mapping.check_stamps(rid | 1, 0, 4096).unwrap());
+    }
+}

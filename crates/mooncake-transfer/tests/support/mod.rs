@@ -1,8 +1,8 @@
 //! An owner, its initiators, and a second process to be stopped and killed.
 #![allow(dead_code)]
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, Ipv4Addr};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -125,6 +125,46 @@ pub fn pattern(len: u64, seed: u8) -> Vec<u8> {
     let mut out = block.repeat((len as usize).div_ceil(block.len()));
     out.truncate(len as usize);
     out
+}
+
+// ----------------------------------------------------- a lane spoken by hand
+
+fn seal(mut bytes: [u8; 64]) -> [u8; 64] {
+    let crc = mooncake_memory::crc32c(&bytes[..60]);
+    bytes[60..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// A lane that has been let in, for tests that stop in the middle of a request.
+pub fn lane_by_hand(address: &SegmentAddress, receive_buffer: Option<usize>) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    if let Some(bytes) = receive_buffer {
+        socket.set_recv_buffer_size(bytes).unwrap();
+    }
+    socket.connect(&address.tcp[0].parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    let mut hello = [0; 64];
+    hello[..8].copy_from_slice(&mooncake_wire::LANE_PREFACE);
+    (hello[8], hello[10]) = (1, 1);
+    hello[16..24].copy_from_slice(&WRITER.to_le_bytes());
+    hello[24..32].copy_from_slice(&address.access_key.to_le_bytes());
+    hello[32..48].copy_from_slice(&address.uuid);
+    stream.write_all(&seal(hello)).unwrap();
+    let mut reply = [0; 64];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[10], 0, "let in");
+    stream
+}
+
+/// A request: 1 reads, 2 writes.
+pub fn request_by_hand(op: u8, rid: u64, offset: u64, len: u64) -> [u8; 64] {
+    let mut frame = [0; 64];
+    frame[..4].copy_from_slice(&0x4c4d_4352_u32.to_le_bytes());
+    frame[4] = op;
+    frame[8..16].copy_from_slice(&rid.to_le_bytes());
+    frame[16..24].copy_from_slice(&offset.to_le_bytes());
+    frame[24..32].copy_from_slice(&len.to_le_bytes());
+    seal(frame)
 }
 
 // ------------------------------------------------------------ second process
