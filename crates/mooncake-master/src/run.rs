@@ -1,5 +1,6 @@
 //! The process `mooncake_master`: flags, logging, signals, exit codes.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,7 +16,8 @@ use crate::settings::{Settings, Verbosity};
 pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>) -> ExitCode {
     let given = match flags::parse(args) {
         Ok(CommandLine::Help(text) | CommandLine::Version(text)) => {
-            println!("{}", text.trim_end());
+            // A pager that has seen enough closes the pipe: no reason to panic.
+            let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
             return ExitCode::SUCCESS;
         }
         Ok(CommandLine::Run(given)) => given,
