@@ -48,6 +48,13 @@ pub(crate) struct LookedUp {
     pub log_id: u64,
 }
 
+/// A placement that could not be read, and why: what a second look-up finds
+/// unchanged is not tried again, and its miss keeps the first reason.
+pub(crate) struct LostReplica {
+    rid: u64,
+    cause: String,
+}
+
 impl Inner {
     pub(crate) fn get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<u64>, StoreError>> {
         let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
@@ -81,7 +88,7 @@ impl Inner {
     fn read_batch(
         &self,
         keys: &[&[u8]],
-        mut attempt: impl FnMut(usize, &Object, u64, &mut Vec<u64>) -> Fetched,
+        mut attempt: impl FnMut(usize, &Object, u64, &mut Vec<LostReplica>) -> Fetched,
     ) -> Vec<Result<Option<u64>, StoreError>> {
         let mut results: Vec<Result<Option<u64>, StoreError>> = Vec::with_capacity(keys.len());
         let mut pending = Vec::with_capacity(keys.len());
@@ -159,7 +166,7 @@ impl Inner {
         object: &Object,
         log_id: u64,
         targets: &mut [Target<'_>],
-        lost: &mut Vec<u64>,
+        lost: &mut Vec<LostReplica>,
     ) -> Fetched {
         let buffers = total_of_targets(targets);
         if buffers < object.size {
@@ -167,8 +174,8 @@ impl Inner {
         }
         let mut cause = "no replica is left".to_owned();
         for replica in self.in_order_of_choice(object, log_id) {
-            if lost.contains(&replica.rid) {
-                cause = "its only replicas could not be read a moment ago".into();
+            if let Some(earlier) = lost.iter().find(|lost| lost.rid == replica.rid) {
+                cause.clone_from(&earlier.cause);
                 continue;
             }
             match self.read_replica(key, object, replica, log_id, &mut trimmed(targets, object.size)) {
@@ -176,8 +183,8 @@ impl Inner {
                 Err(error) if is_callers(&error) => return Fetched::Failed(error),
                 Err(error) => {
                     tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
-                    lost.push(replica.rid);
                     cause = error.to_string();
+                    lost.push(LostReplica { rid: replica.rid, cause: cause.clone() });
                 }
             }
         }
