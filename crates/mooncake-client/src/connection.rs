@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::Guarded;
+use mooncake_transfer::{Habit, busy_poll};
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
 use mooncake_wire::{CONTROL_PREFACE, FrameError, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
@@ -82,6 +83,8 @@ pub(crate) struct Connection {
     input: Vec<u8>,
     /// Bytes of `input` that have been taken.
     taken: usize,
+    /// Whether this master answers soon enough to be waited for awake.
+    habit: Habit,
 }
 
 impl Connection {
@@ -144,7 +147,7 @@ impl Connection {
         for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
             sockopt::set_socket_timeout(&*socket, which, Some(SLICE))?;
         }
-        Ok(Self { socket, output: Vec::new(), input: Vec::new(), taken: 0 })
+        Ok(Self { socket, output: Vec::new(), input: Vec::new(), taken: 0, habit: Habit::new() })
     }
 
     fn wait(socket: &Guarded<OwnedFd>, flags: PollFlags, patience: &Patience<'_>) -> Result<(), ConnectionError> {
@@ -227,9 +230,19 @@ impl Connection {
             self.taken = 0;
         }
         self.input.reserve(READ_SIZE);
-        let flags = if now { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-        match recv(&*self.socket, spare_capacity(&mut self.input), flags) {
-            Ok((_, 0)) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the master closed the connection").into()),
+        let Self { socket, input, habit, .. } = self;
+        let mut read = |flags| recv(&**socket, spare_capacity(&mut *input), flags).map(|(_, count)| count);
+        let outcome = if now {
+            read(RecvFlags::DONTWAIT)
+        } else {
+            busy_poll(habit, || match read(RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => None,
+                outcome => Some(outcome),
+            })
+            .unwrap_or_else(|| read(RecvFlags::empty()))
+        };
+        match outcome {
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the master closed the connection").into()),
             Ok(_) => Ok(()),
             Err(Errno::AGAIN | Errno::INTR) => Err(ConnectionError::Deadline),
             Err(error) => Err(error.into()),

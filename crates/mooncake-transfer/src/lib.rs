@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod attach_pipe;
+mod busy_poll;
 mod error;
 mod gate;
 mod link;
@@ -25,6 +26,7 @@ mod wait;
 mod wake;
 mod wire;
 
+pub use busy_poll::{Habit, busy_poll};
 pub use error::{LinkError, ServerError, TransferError, WriteError};
 pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
 pub use server::{Fence, SegmentServer, ServerEvents, ServerOptions};

@@ -13,6 +13,7 @@ use mooncake_memory::{
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use crate::busy_poll::{Habit, busy_poll};
 use crate::error::TransferError;
 use crate::loopback::unpace;
 use crate::wait::{SLICE, Wait};
@@ -23,8 +24,8 @@ use crate::wire::{
 /// Bytes received between two steps of their checksum: they are still in the cache.
 const RECV_CHUNK: u64 = 256 << 10;
 
-/// Bytes checksummed and then sent in one go. Larger, because each go ends with
-/// a short packet.
+/// Bytes sent and then checksummed in one go: few, to be in the cache still; many,
+/// because each go ends with a short packet.
 const SEND_CHUNK: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub(super) struct Lane {
     peer: Arc<str>,
     sequence: u64,
     data_timeout: Duration,
+    habit: Habit,
 }
 
 /// How a request on a lane ended.
@@ -80,7 +82,7 @@ impl Lane {
             stream.set_write_timeout(Some(SLICE))
         })();
         setup.map_err(broken("prepare a data lane"))?;
-        let lane = Lane { stream, peer: peer.clone(), sequence: 0, data_timeout };
+        let lane = Lane { stream, peer: peer.clone(), sequence: 0, data_timeout, habit: Habit::new() };
         let until = Wait { deadline: patience, interrupted: wait.interrupted };
         let mut pace = Pace::new(&lane, &until);
         lane.send_bytes(&hello.encode(), &mut pace)?;
@@ -212,7 +214,6 @@ impl Lane {
                 parts = &rest;
                 &chunk
             };
-            crc = crc_of_sources(crc, piece, 0, total_of_sources(piece))?;
             let total = header.len() as u64 + now;
             let mut sent = 0;
             while sent < total {
@@ -225,6 +226,8 @@ impl Lane {
                     Err(e) => pace.failed(e, "send")?,
                 }
             }
+            // After the kernel's copy, while the peer still takes it in: checksumming first would leave it idle.
+            crc = crc_of_sources(crc, piece, 0, total_of_sources(piece))?;
             done += now;
             header = &[];
             if done == len {
@@ -292,9 +295,16 @@ impl Lane {
     fn recv_bytes(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), TransferError> {
         let mut have = 0;
         while have < bytes.len() {
-            match rustix::net::recv(self.fd(), &mut bytes[have..], RecvFlags::empty()) {
-                Ok((0, _)) => return Err(self.hung_up()),
-                Ok((count, _)) => {
+            let mut read =
+                |flags| rustix::net::recv(self.stream.as_fd(), &mut bytes[have..], flags).map(|(count, _)| count);
+            let outcome = busy_poll(&self.habit, || match read(RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => None,
+                outcome => Some(outcome),
+            })
+            .unwrap_or_else(|| read(RecvFlags::empty()));
+            match outcome {
+                Ok(0) => return Err(self.hung_up()),
+                Ok(count) => {
                     have += count;
                     pace.moved();
                 }

@@ -1,0 +1,139 @@
+//! A short look before a long sleep.
+//!
+//! An answer from the same host, or from a near one, is there within a few
+//! microseconds; putting the thread to sleep and waking it costs several times
+//! that, most of all on virtual machines, where an idle processor is handed
+//! back to the host. So a waiting thread asks for a moment first.
+//!
+//! Asking takes processor time, which others may need. Therefore at most half
+//! of the processors' number of threads of a process ask at a time, and asking
+//! in vain makes the next ones skip it: once, twice, four times, and so on.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Longest that a thread asks. About what the sleep costs that it may save.
+const MOMENT: Duration = Duration::from_micros(40);
+
+/// Asks between two looks at the clock.
+const ASKS: u32 = 8;
+
+/// Most waits that skip asking after it was in vain again and again.
+const MOST_SKIPPED: u32 = 256;
+
+static ASKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Asks `ready` again and again for a moment. `None`: not ready by then, or
+/// not asked; the caller sleeps until it is.
+pub fn busy_poll<T>(habit: &Habit, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    if habit.skips() {
+        return None;
+    }
+    let _turn = Turn::take()?;
+    let until = Instant::now() + MOMENT;
+    loop {
+        for _ in 0..ASKS {
+            if let Some(answer) = ready() {
+                habit.helped();
+                return Some(answer);
+            }
+            std::hint::spin_loop();
+        }
+        if Instant::now() >= until {
+            habit.was_in_vain();
+            return None;
+        }
+    }
+}
+
+/// What a peer's answers were like lately: whether asking is worth it.
+#[derive(Debug, Default)]
+pub struct Habit {
+    /// Waits that are still to skip asking.
+    skip: AtomicU32,
+    /// How many to skip after the next time in vain.
+    penalty: AtomicU32,
+}
+
+impl Habit {
+    /// Nothing known yet.
+    pub const fn new() -> Habit {
+        Habit { skip: AtomicU32::new(0), penalty: AtomicU32::new(0) }
+    }
+
+    // Threads that share a habit may lose each other's updates: it is an estimate.
+    fn skips(&self) -> bool {
+        let skip = self.skip.load(Relaxed);
+        if skip > 0 {
+            self.skip.store(skip - 1, Relaxed);
+        }
+        skip > 0
+    }
+
+    fn helped(&self) {
+        if self.penalty.load(Relaxed) > 0 {
+            self.penalty.store(0, Relaxed);
+        }
+    }
+
+    fn was_in_vain(&self) {
+        let penalty = self.penalty.load(Relaxed);
+        self.skip.store(penalty, Relaxed);
+        self.penalty.store((penalty * 2).clamp(1, MOST_SKIPPED), Relaxed);
+    }
+}
+
+/// The right to ask, of which there are few.
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        if ASKING.fetch_add(1, Relaxed) < turns() {
+            return Some(Turn);
+        }
+        ASKING.fetch_sub(1, Relaxed);
+        None
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        ASKING.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Half of the processors; none where there is only one.
+fn turns() -> usize {
+    static TURNS: OnceLock<usize> = OnceLock::new();
+    *TURNS.get_or_init(|| std::thread::available_parallelism().map_or(0, |count| count.get() / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_there_is_taken() {
+        assert_eq!(busy_poll(&Habit::new(), || Some(7)).unwrap_or(7), 7);
+    }
+
+    #[test]
+    fn asking_in_vain_is_done_ever_more_rarely() {
+        let habit = Habit::new();
+        let mut skipped = Vec::new();
+        for _ in 0..10 {
+            let mut skips = 0;
+            while habit.skips() {
+                skips += 1;
+            }
+            skipped.push(skips);
+            habit.was_in_vain();
+        }
+        assert_eq!(skipped, [0, 0, 1, 2, 4, 8, 16, 32, 64, 128]);
+        habit.helped();
+        while habit.skips() {}
+        habit.was_in_vain();
+        assert!(!habit.skips(), "one answer in time and the next wait asks again");
+    }
+}
