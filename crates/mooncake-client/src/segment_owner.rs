@@ -122,8 +122,11 @@ impl SegmentOwner {
         let state = self.state.lock();
         let memory = state.current.as_ref()?;
         let populated = self.populated.load(Ordering::Acquire);
-        (self.reported.swap(populated, Ordering::AcqRel) != populated)
-            .then(|| Populated { uuid: memory.uuid().to_vec().into(), bytes: populated })
+        (self.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
+            uuid: memory.uuid().to_vec().into(),
+            bytes: populated,
+            failed: false,
+        })
     }
 
     /// Has the next beat tell the figure once more.
