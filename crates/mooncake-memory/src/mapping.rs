@@ -147,7 +147,7 @@ impl Mapping {
         let len = total_of_targets(parts);
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
-        let load = || self.load_parts(offset, parts, verify != Verify::Skip);
+        let load = || self.load_parts(offset, parts, len, verify != Verify::Skip);
         let (copied, other) = read_in_order(load, fence_loads, || stamps::first_other(stamps, rid));
         judge(rid, copied?, other, verify)
     }
@@ -287,27 +287,38 @@ impl Mapping {
         unsafe { kernel::checksum(0, self.at(offset), len as usize) }
     }
 
+    /// Stores the pieces to `len` bytes from `offset` on, which the caller has
+    /// checked. A piece that does not fit there is refused, whatever was counted before.
     fn store_parts(&self, offset: u64, parts: &[Source<'_>], len: u64) -> Result<u32, CopyError> {
         let stores = if len >= STREAM_FROM { Stores::Streaming } else { Stores::Plain };
-        let mut at = self.at(offset);
-        let mut crc = 0;
+        let (mut done, mut crc) = (0, 0);
         for part in parts {
-            // SAFETY: the caller has checked that all parts together fit from `offset` on.
+            let at = self.within(offset, len, done, part.len)?;
+            // SAFETY: the piece lies in the checked range.
             crc = unsafe { part.store(crc, at, stores) }?;
-            at = at.wrapping_add(part.len);
+            done += part.len as u64;
         }
         Ok(crc)
     }
 
-    fn load_parts(&self, offset: u64, parts: &mut [Target<'_>], sum: bool) -> Result<u32, CopyError> {
-        let mut at = self.at(offset).cast_const();
-        let mut crc = 0;
+    /// Fills the pieces from `len` bytes from `offset` on, which the caller has checked.
+    fn load_parts(&self, offset: u64, parts: &mut [Target<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
+        let (mut done, mut crc) = (0, 0);
         for part in parts {
-            // SAFETY: the caller has checked that all parts together lie from `offset` on.
+            let at = self.within(offset, len, done, part.len)?;
+            // SAFETY: the piece lies in the checked range.
             crc = unsafe { part.load(crc, at, sum) }?;
-            at = at.wrapping_add(part.len);
+            done += part.len as u64;
         }
         Ok(crc)
+    }
+
+    /// Address of a piece behind the `done` bytes before it, all inside `len` bytes from `offset` on.
+    fn within(&self, offset: u64, len: u64, done: u64, piece: usize) -> Result<*mut u8, CopyError> {
+        if piece as u64 > len - done {
+            return Err(CopyError::OutOfRange { offset: offset + done, len: piece as u64, bytes: self.bytes() });
+        }
+        Ok(self.at(offset + done))
     }
 
     /// Prepares a read. An extent that is stale already is not worth copying,
