@@ -215,7 +215,10 @@ impl Mapping {
     /// `keep`: tombstones over every stamp, fence, holes. For the owner, or for
     /// a peer once the owner is proven gone; a read-only mapping can do it too.
     /// Views of kept extents stay as they are, everything else reads as zeros.
-    pub fn give_back(&self, keep: &[(u64, u64)]) -> Result<(), MemoryError> {
+    ///
+    /// `keep` is asked behind the tombstones: a view that it does not know of
+    /// then is never handed out, because its stamps are other ones.
+    pub fn give_back(&self, keep: impl FnOnce() -> Vec<(u64, u64)>) -> Result<(), MemoryError> {
         if forked() {
             return Err(MemoryError::Forked);
         }
@@ -224,7 +227,7 @@ impl Mapping {
         fence_stores();
         let page = memfd::page_bytes(self.data_fd()).map_err(MemoryError::os("fstat of a memfd"))?;
         let mut kept: Vec<(u64, u64)> =
-            keep.iter().map(|&(offset, len)| (offset, offset.saturating_add(len).min(self.bytes()))).collect();
+            keep().into_iter().map(|(offset, len)| (offset, offset.saturating_add(len).min(self.bytes()))).collect();
         kept.sort_unstable();
         let mut start = 0;
         for (offset, end) in kept.into_iter().chain([(self.bytes(), self.bytes())]) {

@@ -40,7 +40,7 @@ fn all_but_pinned_extents_goes_back_while_views_live() {
         let keep = [(offset, 100_000)];
         if by_peer {
             // As after the owner's death: by a peer that maps it read-only.
-            peer.give_back(&keep).unwrap();
+            peer.give_back(|| keep.to_vec()).unwrap();
         } else {
             segment.give_back(&keep).unwrap();
             assert!(matches!(segment.populate_step(4096), Err(MemoryError::GivenBack)));
@@ -55,7 +55,7 @@ fn all_but_pinned_extents_goes_back_while_views_live() {
         assert!(matches!(read, Err(ReadError::Stale { .. })));
         // Once the view ends, a repeat returns the rest.
         drop(view);
-        peer.give_back(&[]).unwrap();
+        peer.give_back(Vec::new).unwrap();
         assert!(resident(segment.data_fd()) + resident(segment.control_fd()) <= 4096);
     }
 }
