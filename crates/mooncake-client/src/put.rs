@@ -157,9 +157,9 @@ impl Put<'_> {
     /// The keys of the next round: as many as may be reserved at a time.
     fn take_round(&self, pending: &mut std::collections::VecDeque<usize>, most: usize) -> Vec<usize> {
         let mut keys = Vec::new();
-        let (mut bytes, mut key_bytes) = (0, 0);
+        let (mut bytes, mut key_bytes) = (0_u64, 0);
         while let Some(&index) = pending.front() {
-            bytes += self.sizes[index];
+            bytes = bytes.saturating_add(self.sizes[index]);
             key_bytes += self.items[index].key.len();
             let full = keys.len() == most.min(ROUND_KEYS) || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
             if full && !keys.is_empty() {

@@ -18,6 +18,10 @@ const VERSION: u32 = 1;
 /// Length of the encoded header.
 pub(crate) const HEADER_LEN: usize = 40;
 
+/// Where the control memory says that the data memory has been given back: an
+/// aligned word that is 0 until then. It outlives the stamps, whose pages go too.
+pub(crate) const GIVEN_BACK_AT: u64 = 64;
+
 /// What the control memory says about its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -23,6 +23,7 @@ mod memfd;
 #[doc(hidden)]
 pub mod order;
 mod piece;
+mod presence;
 mod process;
 mod registry;
 mod segment;
@@ -41,6 +42,7 @@ pub use piece::{
     ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
     total_of_targets,
 };
+pub use presence::Presence;
 pub use process::{Liveness, ProcessIdentity, boot_id, has_exited};
 pub use registry::Registry;
 pub use segment::{SegmentMemory, SegmentOptions};

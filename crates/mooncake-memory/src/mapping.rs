@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{CopyError, MemoryError, ReadError};
 use crate::fork::{Guarded, forked};
@@ -56,7 +56,6 @@ pub struct Mapping {
     control_fd: Guarded<OwnedFd>,
     /// One bit per block whose page tables are full.
     filled: Box<[AtomicU64]>,
-    given_back: AtomicBool,
 }
 
 impl Mapping {
@@ -80,7 +79,6 @@ impl Mapping {
             data_fd: Guarded::new(data),
             control_fd: Guarded::new(control),
             filled: (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            given_back: AtomicBool::new(false),
         })
     }
 
@@ -126,6 +124,7 @@ impl Mapping {
     pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
         let len = total_of_sources(parts);
         let stamps = self.stamps_to_write(offset, len)?;
+        self.refuse_given_back(rid)?;
         self.fill(offset, len)?;
         write_in_order(|| stamps::store(stamps, rid), fence_stores, || self.store_parts(offset, parts, len))
     }
@@ -147,7 +146,7 @@ impl Mapping {
         let len = total_of_targets(parts);
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
-        let load = || self.load_parts(offset, parts, verify != Verify::Skip);
+        let load = || self.load_parts(offset, parts, len, verify != Verify::Skip);
         let (copied, other) = read_in_order(load, fence_loads, || stamps::first_other(stamps, rid));
         judge(rid, copied?, other, verify)
     }
@@ -186,9 +185,7 @@ impl Mapping {
     /// before it called this.
     pub fn stamp_if_newest(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
         let stamps = self.stamps_to_write(offset, len)?;
-        if self.given_back.load(Ordering::Acquire) {
-            return Err(CopyError::Superseded { rid, found: stamps::GIVEN_BACK });
-        }
+        self.refuse_given_back(rid)?;
         stamps::raise(stamps, rid).map_err(|found| CopyError::Superseded { rid, found })
     }
 
@@ -200,31 +197,48 @@ impl Mapping {
         Ok(stamps::first_other(stamps, rid).is_none())
     }
 
-    /// Highest stamp of an extent.
+    /// Highest stamp of an extent; higher than any rid if the memory has been given back.
     pub fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError> {
-        Ok(stamps::newest(self.stamps(offset, len)?))
+        let newest = stamps::newest(self.stamps(offset, len)?);
+        // Behind the stamps: they are gone only after this is set.
+        fence_loads();
+        Ok(if self.is_given_back() { stamps::GIVEN_BACK } else { newest })
+    }
+
+    /// Whether anybody has begun to give the memory back: nothing is to be written any more.
+    pub fn is_given_back(&self) -> bool {
+        // SAFETY: in the first page of the mapping, aligned because mappings are, and never stored to through here.
+        let word = unsafe { &*self.control.base().add(layout::GIVEN_BACK_AT as usize).cast::<AtomicU64>() };
+        word.load(Ordering::Acquire) != 0
     }
 
     /// Raises the stamps of an extent to the tombstone of a rid; newer ones stay.
     pub fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        stamps::raise_all(self.stamps_to_write(offset, len)?, rid | 1);
+        let stamps = self.stamps_to_write(offset, len)?;
+        // Nothing is written there any more; the stamps' pages need not come back for that.
+        if !self.is_given_back() {
+            stamps::raise_all(stamps, rid | 1);
+        }
         Ok(())
     }
 
     /// Gives the memory back to the host, all but the extents `(offset, len)` in
-    /// `keep`: tombstones over every stamp, fence, holes. For the owner, or for
+    /// `keep`: a mark that refuses writes, tombstones over every stamp, fence, holes. For the owner, or for
     /// a peer once the owner is proven gone; a read-only mapping can do it too.
     /// Views of kept extents stay as they are, everything else reads as zeros.
-    pub fn give_back(&self, keep: &[(u64, u64)]) -> Result<(), MemoryError> {
+    ///
+    /// `keep` is asked behind the tombstones: a view that it does not know of
+    /// then is never handed out, because its stamps are other ones.
+    pub fn give_back(&self, keep: impl FnOnce() -> Vec<(u64, u64)>) -> Result<(), MemoryError> {
         if forked() {
             return Err(MemoryError::Forked);
         }
-        self.given_back.store(true, Ordering::Release);
+        self.mark_given_back().map_err(MemoryError::os("marking a control memfd"))?;
         self.bury_stamps().map_err(MemoryError::os("tombstones over a control memfd"))?;
         fence_stores();
         let page = memfd::page_bytes(self.data_fd()).map_err(MemoryError::os("fstat of a memfd"))?;
         let mut kept: Vec<(u64, u64)> =
-            keep.iter().map(|&(offset, len)| (offset, offset.saturating_add(len).min(self.bytes()))).collect();
+            keep().into_iter().map(|(offset, len)| (offset, offset.saturating_add(len).min(self.bytes()))).collect();
         kept.sort_unstable();
         let mut start = 0;
         for (offset, end) in kept.into_iter().chain([(self.bytes(), self.bytes())]) {
@@ -233,7 +247,8 @@ impl Mapping {
             memfd::punch(self.data_fd(), from, to).map_err(MemoryError::os("punching a hole into a data memfd"))?;
             start = start.max(end.next_multiple_of(page));
         }
-        // The tombstones have done their work: whoever copies from now on finds 0, which is no rid either.
+        // The tombstones have done their work. Readers find 0, which is no rid either; writers, who would take that
+        // for an extent that nobody has had yet, find the mark.
         memfd::punch(self.control_fd(), STAMPS_AT, self.control.len())
             .map_err(MemoryError::os("punching a hole into a control memfd"))
     }
@@ -287,34 +302,51 @@ impl Mapping {
         unsafe { kernel::checksum(0, self.at(offset), len as usize) }
     }
 
+    /// Stores the pieces to `len` bytes from `offset` on, which the caller has
+    /// checked. A piece that does not fit there is refused, whatever was counted before.
     fn store_parts(&self, offset: u64, parts: &[Source<'_>], len: u64) -> Result<u32, CopyError> {
         let stores = if len >= STREAM_FROM { Stores::Streaming } else { Stores::Plain };
-        let mut at = self.at(offset);
-        let mut crc = 0;
+        let (mut done, mut crc) = (0, 0);
         for part in parts {
-            // SAFETY: the caller has checked that all parts together fit from `offset` on.
+            let at = self.within(offset, len, done, part.len)?;
+            // SAFETY: the piece lies in the checked range.
             crc = unsafe { part.store(crc, at, stores) }?;
-            at = at.wrapping_add(part.len);
+            done += part.len as u64;
         }
         Ok(crc)
     }
 
-    fn load_parts(&self, offset: u64, parts: &mut [Target<'_>], sum: bool) -> Result<u32, CopyError> {
-        let mut at = self.at(offset).cast_const();
-        let mut crc = 0;
+    /// Fills the pieces from `len` bytes from `offset` on, which the caller has checked.
+    fn load_parts(&self, offset: u64, parts: &mut [Target<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
+        let (mut done, mut crc) = (0, 0);
         for part in parts {
-            // SAFETY: the caller has checked that all parts together lie from `offset` on.
+            let at = self.within(offset, len, done, part.len)?;
+            // SAFETY: the piece lies in the checked range.
             crc = unsafe { part.load(crc, at, sum) }?;
-            at = at.wrapping_add(part.len);
+            done += part.len as u64;
         }
         Ok(crc)
+    }
+
+    /// Address of a piece behind the `done` bytes before it, all inside `len` bytes from `offset` on.
+    fn within(&self, offset: u64, len: u64, done: u64, piece: usize) -> Result<*mut u8, CopyError> {
+        if piece as u64 > len - done {
+            return Err(CopyError::OutOfRange { offset: offset + done, len: piece as u64, bytes: self.bytes() });
+        }
+        Ok(self.at(offset + done))
     }
 
     /// Prepares a read. An extent that is stale already is not worth copying,
     /// and if its memory was given back a load would make new pages. What is
     /// read afterwards is judged by the stamps afterwards all the same.
     fn fill_for(&self, rid: u64, offset: u64, len: u64) -> Result<(), ReadError> {
-        if let Some(found) = stamps::first_other(stamps::of(&self.control, offset, len), rid) {
+        // The stamps' pages are not to come back either.
+        let found = if len > 0 && self.is_given_back() {
+            Some(stamps::GIVEN_BACK)
+        } else {
+            stamps::first_other(stamps::of(&self.control, offset, len), rid)
+        };
+        if let Some(found) = found {
             return Err(ReadError::Stale { rid, found });
         }
         Ok(self.fill(offset, len)?)
@@ -354,6 +386,20 @@ impl Mapping {
 
     fn mark(&self, block: u64) {
         self.filled[(block / 64) as usize].fetch_or(1 << (block % 64), Ordering::Relaxed);
+    }
+
+    fn refuse_given_back(&self, rid: u64) -> Result<(), CopyError> {
+        if self.is_given_back() {
+            return Err(CopyError::Superseded { rid, found: stamps::GIVEN_BACK });
+        }
+        Ok(())
+    }
+
+    /// By `pwrite`, which needs no writable mapping. For ever: a UUID that is Gone never comes back.
+    fn mark_given_back(&self) -> std::io::Result<()> {
+        rustix::io::pwrite(self.control_fd(), &1_u64.to_ne_bytes(), layout::GIVEN_BACK_AT)?;
+        fence_stores();
+        Ok(())
     }
 
     /// A tombstone over every stamp that has a page. By `pwrite`, which needs no writable mapping.

@@ -222,14 +222,14 @@ impl Target<'_> {
     }
 }
 
-/// Bytes of all pieces together.
+/// Bytes of all pieces together; `u64::MAX`, which no extent has, if they are more than can be counted.
 pub fn total_of_sources(parts: &[Source<'_>]) -> u64 {
-    parts.iter().map(|part| part.len as u64).sum()
+    parts.iter().fold(0, |total, part| total.saturating_add(part.len as u64))
 }
 
-/// Bytes of all pieces together.
+/// Bytes of all pieces together; `u64::MAX`, which no extent has, if they are more than can be counted.
 pub fn total_of_targets(parts: &[Target<'_>]) -> u64 {
-    parts.iter().map(|part| part.len as u64).sum()
+    parts.iter().fold(0, |total, part| total.saturating_add(part.len as u64))
 }
 
 /// The pieces that hold the first `at` bytes of the concatenation, and the rest.
@@ -284,9 +284,9 @@ struct Piece {
 }
 
 fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, to: u64) -> Result<u32, CopyError> {
-    let mut start = 0;
+    let mut start: u64 = 0;
     for piece in pieces {
-        let end = start + piece.len as u64;
+        let end = start.saturating_add(piece.len as u64);
         let (first, last) = (from.max(start), to.min(end));
         if first < last {
             let ptr = piece.ptr.wrapping_add((first - start) as usize);

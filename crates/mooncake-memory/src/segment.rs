@@ -130,7 +130,7 @@ impl SegmentMemory {
     /// `keep`: [`Mapping::give_back`]. Population ends.
     pub fn give_back(&self, keep: &[(u64, u64)]) -> Result<(), MemoryError> {
         self.population.lock().given_back = true;
-        self.mapping.give_back(keep)
+        self.mapping.give_back(|| keep.to_vec())
     }
 }
 

@@ -13,11 +13,17 @@ use crate::piece::{Source, Target};
 const MAX_RANGES: usize = 64;
 
 /// One `sendmsg` of `header` followed by the pieces, without the first `skip`
-/// bytes of the two together. Memory that is not there is `EFAULT`, never a
-/// signal. Returns the bytes sent; 0 if nothing is left.
-pub fn send_sources(socket: BorrowedFd<'_>, header: &[u8], parts: &[Source<'_>], skip: u64) -> io::Result<usize> {
+/// bytes of the two together, and at most `max` bytes. Memory that is not there
+/// is `EFAULT`, never a signal. Returns the bytes sent; 0 if nothing is left.
+pub fn send_sources(
+    socket: BorrowedFd<'_>,
+    header: &[u8],
+    parts: &[Source<'_>],
+    skip: u64,
+    max: u64,
+) -> io::Result<usize> {
     refuse_forked()?;
-    let mut ranges = Ranges::new(skip, u64::MAX);
+    let mut ranges = Ranges::new(skip, max);
     ranges.push(header.as_ptr(), header.len());
     for part in parts {
         if ranges.is_full() {

@@ -124,7 +124,8 @@ fn sockets_and_memory_that_is_not_there_do_not_meet_in_a_signal() {
     let pages = Pages::new(LEN, 9);
     let (left, right) = UnixStream::pair().unwrap();
     let good = Source::foreign(pages.range(), &registry).split_at(1000).0;
-    assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 1).unwrap(), 1002);
+    assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 1, 700).unwrap(), 700);
+    assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 701, u64::MAX).unwrap(), 302);
     let mut bytes = [0; 1002];
     let mut targets = [Target::new(&mut bytes[..2]), Target::new(&mut [])];
     assert_eq!(recv_targets(right.as_fd(), &mut targets, 0, 100).unwrap(), 2);
@@ -132,7 +133,7 @@ fn sockets_and_memory_that_is_not_there_do_not_meet_in_a_signal() {
     assert_eq!(recv_targets(right.as_fd(), &mut [Target::new(&mut bytes)], 2, 10).unwrap(), 10);
     assert_eq!(bytes[..13], *b"bc\x09\x09\x09\x09\x09\x09\x09\x09\x09\x09\x00");
     pages.unmap_from(0);
-    let gone = send_sources(left.as_fd(), b"", &[Source::foreign(pages.range(), &registry)], 0);
+    let gone = send_sources(left.as_fd(), b"", &[Source::foreign(pages.range(), &registry)], 0, u64::MAX);
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
     let gone = recv_targets(right.as_fd(), &mut [Target::foreign(pages.range(), &registry)], 0, 10);
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));

@@ -63,7 +63,7 @@ fn a_child_closes_refuses_and_leaves_alone() {
             matches!(segment.give_back(&[]), Err(MemoryError::Forked)),
             matches!(segment.mapping().remap(false), Err(MemoryError::Forked)),
             matches!(SegmentMemory::create(4096, SegmentOptions::default()), Err(MemoryError::Forked)),
-            send_sources(near.as_fd(), b"x", &[], 0).is_err(),
+            send_sources(near.as_fd(), b"x", &[], 0, 1).is_err(),
             // A read-only map under a view is inherited.
             view.iter().all(|&byte| byte == 7),
         ];

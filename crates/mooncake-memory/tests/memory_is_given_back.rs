@@ -40,7 +40,7 @@ fn all_but_pinned_extents_goes_back_while_views_live() {
         let keep = [(offset, 100_000)];
         if by_peer {
             // As after the owner's death: by a peer that maps it read-only.
-            peer.give_back(&keep).unwrap();
+            peer.give_back(|| keep.to_vec()).unwrap();
         } else {
             segment.give_back(&keep).unwrap();
             assert!(matches!(segment.populate_step(4096), Err(MemoryError::GivenBack)));
@@ -55,7 +55,7 @@ fn all_but_pinned_extents_goes_back_while_views_live() {
         assert!(matches!(read, Err(ReadError::Stale { .. })));
         // Once the view ends, a repeat returns the rest.
         drop(view);
-        peer.give_back(&[]).unwrap();
+        peer.give_back(Vec::new).unwrap();
         assert!(resident(segment.data_fd()) + resident(segment.control_fd()) <= 4096);
     }
 }
@@ -84,5 +84,25 @@ fn a_stale_read_makes_no_new_pages() {
         let read = reader.read(2, 0, &mut [Target::new(&mut copy)], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Stale { .. })));
     }
-    assert_eq!(resident(segment.data_fd()), 0);
+    assert_eq!((resident(segment.data_fd()), resident(segment.control_fd())), (0, 4096));
+}
+
+#[test]
+fn no_mapped_writer_takes_memory_that_was_given_back_for_fresh() {
+    let segment = SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap();
+    segment.populate_step(BYTES).unwrap();
+    // One that has heard nothing, one that comes later, and the one that gives back.
+    let writer = segment.mapping().remap(true).unwrap();
+    writer.write(2, 0, &[Source::new(&[5; 1 << 20])]).unwrap();
+    segment.mapping().remap(false).unwrap().give_back(Vec::new).unwrap();
+    for writer in [&writer, &segment.mapping().remap(true).unwrap(), segment.mapping()] {
+        assert!(writer.is_given_back());
+        assert_eq!(writer.max_stamp(0, 4096).unwrap(), u64::MAX);
+        let write = writer.write(4, 0, &[Source::new(&[6; 1 << 20])]);
+        assert!(matches!(write, Err(CopyError::Superseded { rid: 4, .. })));
+        assert!(matches!(writer.stamp_if_newest(4, 0, 4096), Err(CopyError::Superseded { .. })));
+        writer.tombstone(4, 0, 1 << 20).unwrap();
+    }
+    assert_eq!(resident(segment.data_fd()), 0, "pages came back");
+    assert!(resident(segment.control_fd()) <= 2 * 4096);
 }

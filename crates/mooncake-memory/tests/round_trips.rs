@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mooncake_memory::{
-    CopyError, GRANULE, Mapping, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify, crc_of_sources,
-    crc_of_targets, crc32c, crc32c_combine, split_sources, split_targets,
+    CopyError, ForeignRange, GRANULE, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Target,
+    Verify, crc_of_sources, crc_of_targets, crc32c, crc32c_combine, split_sources, split_targets, total_of_sources,
+    total_of_targets,
 };
 use proptest::prelude::*;
 
@@ -153,6 +154,32 @@ fn extents_outside_of_the_segment_are_refused() {
     let reader: Mapping = mapping.remap(false).unwrap();
     assert!(matches!(reader.write(2, 0, &[Source::new(&[1])]), Err(CopyError::ReadOnly)));
     assert!(matches!(reader.stamp(2, 0, 1), Err(CopyError::ReadOnly)));
+}
+
+#[test]
+fn pieces_whose_sizes_wrap_around_touch_nothing() {
+    let (segment, registry) = (segment(), Registry::new());
+    let (mapping, before) = (segment.mapping(), pattern(300_000, 4));
+    let crc = mapping.write(2, 0, &[Source::new(&before)]).unwrap();
+    let bytes = [7; 8192];
+    let half = 1 << 63;
+    let shapes: [&[usize]; 5] =
+        [&[half, half + 4096], &[half + 4096, half], &[usize::MAX, 4097], &[4096, usize::MAX, 1], &[half, half]];
+    for sizes in shapes {
+        // SAFETY: no piece is ever used: all of them together fit nowhere.
+        let ranges = || sizes.iter().map(|&len| unsafe { ForeignRange::new(bytes.as_ptr().addr(), len) });
+        let sources: Vec<Source> = ranges().map(|range| Source::foreign(range, &registry)).collect();
+        let mut targets: Vec<Target> = ranges().map(|range| Target::foreign(range, &registry)).collect();
+        assert_eq!((total_of_sources(&sources), total_of_targets(&targets)), (u64::MAX, u64::MAX));
+        for offset in [0, 1 << 20] {
+            assert!(matches!(mapping.write(4, offset, &sources), Err(CopyError::OutOfRange { .. })));
+            let read = mapping.read(2, offset, &mut targets, Verify::Skip);
+            assert!(matches!(read, Err(ReadError::Copy(CopyError::OutOfRange { .. }))));
+        }
+    }
+    let mut after = vec![0; before.len()];
+    mapping.read(2, 0, &mut [Target::new(&mut after)], Verify::Crc(crc)).unwrap();
+    assert_eq!(bytes, [7; 8192]);
 }
 
 #[test]

@@ -94,3 +94,29 @@ fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
     drop(mine);
     assert_eq!(*also_mine, *expected);
 }
+
+#[test]
+fn views_last_whoever_drops_others_and_in_whatever_order() {
+    let (mut owner, address) = Other::owner(4 * MIB);
+    let (links, noticed) = links(Paths::ALL);
+    let link = links.link(&address, &wait()).unwrap();
+    let mut peer = Other::writer(&address, Path::SharedMemory);
+    for i in 0..3 {
+        assert!(peer.ask(&format!("write {} {} {MIB}", rid(1, i + 1), i * MIB)).starts_with("ok"));
+    }
+    let view = |i: u64| link.view(rid(1, i + 1), i * MIB, MIB, None).unwrap().unwrap();
+    let (dropped, kept) = (view(0), view(1));
+    let expected = pattern(MIB, rid(1, 2) as u8);
+    assert_eq!(peer.ask(&format!("view {} {} {MIB}", rid(1, 3), 2 * MIB)), "viewed");
+    owner.kill();
+    noticed.recv_timeout(Duration::from_secs(5)).unwrap();
+    links.forget(address.uuid, &[(0, MIB), (MIB, MIB), (2 * MIB, MIB)]);
+    assert_eq!(peer.ask(&format!("forget 0 {}", 3 * MIB)), "forgotten");
+    // The peer is still there, which must not make this process invisible to it.
+    drop(dropped);
+    assert_eq!(peer.ask("unview"), "unviewed");
+    assert!(*kept == *expected, "a pinned, verified view changed");
+    // And the other way about: the last one left keeps its own.
+    drop(peer);
+    assert!(*kept == *expected);
+}

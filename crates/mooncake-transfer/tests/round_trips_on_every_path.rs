@@ -5,7 +5,7 @@ mod support;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Source, Target, crc32c};
+use mooncake_memory::{ForeignRange, Registry, Source, Target, crc32c};
 use mooncake_transfer::{LinkError, Path, Paths, ServerOptions, Status, TransferError};
 use support::*;
 
@@ -136,6 +136,29 @@ fn extents_outside_the_segment_are_refused_and_the_lane_goes_on() {
             assert!(link.write(rid(1, 1), offset, &[Source::new(&back)], &wait()).unwrap_err().settled);
         }
         link.write(rid(1 + path as u64, 1), 0, &[Source::new(&back)], &wait()).unwrap();
+    }
+}
+
+#[test]
+fn pieces_whose_sizes_wrap_around_are_refused_on_every_path() {
+    let owner = Owner::new(MIB);
+    let (registry, mut bytes) = (Registry::new(), [7; 4096]);
+    let addr = bytes.as_mut_ptr().addr();
+    for path in PATHS {
+        let (links, _noticed) = links(Paths::only(path));
+        let link = links.link(&owner.address(), &wait()).unwrap();
+        let crc = link.write(rid(1 + path as u64, 1), 8192, &[Source::new(&bytes)], &wait()).unwrap();
+        // SAFETY: no piece is ever used: all of them together fit nowhere.
+        let ranges = || [1 << 63, (1 << 63) + 4096].map(|len| unsafe { ForeignRange::new(addr, len) });
+        let sources = ranges().map(|range| Source::foreign(range, &registry));
+        let e = link.write(rid(1 + path as u64, 2), 0, &sources, &wait()).unwrap_err();
+        assert!(e.settled && matches!(e.error, TransferError::Copy(_)), "{path}: {e}");
+        let mut targets = ranges().map(|range| Target::foreign(range, &registry));
+        let e = link.read(rid(1 + path as u64, 1), 8192, &mut targets, None, &wait()).unwrap_err();
+        assert!(matches!(e, TransferError::Copy(_)), "{path}: {e}");
+        let mut back = [0; 4096];
+        link.read(rid(1 + path as u64, 1), 8192, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap();
+        assert_eq!(back, bytes);
     }
 }
 

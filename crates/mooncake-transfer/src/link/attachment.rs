@@ -1,15 +1,14 @@
 //! A peer's segment, mapped here, and the connection that goes with it.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use mooncake_memory::{Expect, Guarded, Mapping, forked, has_exited, peer_credentials, peer_pidfd, recv_fds};
+use mooncake_memory::{Expect, Guarded, Mapping, Presence, forked, has_exited, peer_credentials, peer_pidfd, recv_fds};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::options::{LinkOptions, SegmentAddress};
 use super::watcher::Watcher;
@@ -32,9 +31,8 @@ pub(super) struct Attachment {
     stream: Arc<Guarded<UnixStream>>,
     talk: Mutex<Talk>,
     answered: Condvar,
-    /// Shared lock on the memory while it is mapped: whoever can make it
-    /// exclusive is the last process that maps it.
-    presence: Guarded<OwnedFd>,
+    /// Tells the other processes that the memory is mapped here.
+    presence: Presence,
     views: Mutex<HashMap<(u64, u64), usize>>,
     owner_gone: AtomicBool,
     hung_up: AtomicBool,
@@ -97,7 +95,7 @@ impl Attachment {
             id: watcher.next_id(),
             uuid: address.uuid,
             peer: address.label(),
-            presence: presence(&readable).map_err(|e| format!("its memory cannot be locked: {e}"))?,
+            presence: Presence::announce(&readable).map_err(|e| format!("its memory cannot be locked: {e}"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
             gate: Gate::new(epoch, Box::new(move || bell.ring())),
@@ -309,9 +307,15 @@ impl Attachment {
         if !self.owner_gone.load(Ordering::Acquire) {
             return;
         }
-        let mut keep = pinned.clone();
-        keep.extend(self.views.lock().keys());
-        if let Err(e) = self.readable().give_back(&keep) {
+        let keep = || {
+            // Nobody else is left: what others had pinned is of no use any more. Those who are, are asked for by
+            // their locks and not by the master, which may be away.
+            let alone = matches!(self.presence.is_alone(), Ok(true));
+            let mut keep = if alone { Vec::new() } else { pinned.clone() };
+            keep.extend(self.views.lock().keys());
+            keep
+        };
+        if let Err(e) = self.readable().give_back(keep) {
             tracing::warn!(peer = &*self.peer, "giving the memory of a dead owner back: {e}");
         }
     }
@@ -333,14 +337,7 @@ impl Attachment {
             }
             last
         };
-        if !last || self.forgotten.lock().is_none() || !self.owner_gone.load(Ordering::Acquire) {
-            return;
-        }
-        if flock(&*self.presence, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // Nobody else is left: what others had pinned is of no use either.
-            if let Some(pinned) = &mut *self.forgotten.lock() {
-                pinned.clear();
-            }
+        if last {
             self.give_back();
         }
     }
@@ -422,13 +419,4 @@ fn say_hello(
     }
     let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| format!("{} descriptors came instead of 2", fds.len()))?;
     Ok((reply.epoch, fds))
-}
-
-/// A lock of this process on the memory. The descriptors that came are the
-/// owner's own open file; a lock of ours needs one of ours.
-fn presence(mapping: &Mapping) -> std::io::Result<Guarded<OwnedFd>> {
-    let path = format!("/proc/self/fd/{}", mapping.data_fd().as_raw_fd());
-    let own = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    flock(&own, FlockOperation::NonBlockingLockShared)?;
-    Ok(Guarded::new(own))
 }

@@ -217,7 +217,7 @@ impl Lane {
             let total = header.len() as u64 + now;
             let mut sent = 0;
             while sent < total {
-                match send_sources(self.fd(), header, piece, sent) {
+                match send_sources(self.fd(), header, piece, sent, total - sent) {
                     Ok(count) => {
                         sent += count as u64;
                         *begun = true;
