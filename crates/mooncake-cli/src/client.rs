@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_client::{ErrorKind, SizeError, Store, StoreError, StoreOptions, parse_size};
+use mooncake_settings::{CLIENT, CommandLine, Given, SettingError, parse};
 
-use crate::flags::{self, CommandLine, FlagError, Given};
 use crate::{logging, say, signals};
-
-const USAGE: &str = "mooncake_client: lends memory of this machine to a pool, until SIGTERM.";
 
 /// How long between two tries to reach a master that is not there yet.
 const RETRY: Duration = Duration::from_millis(500);
@@ -22,7 +20,7 @@ const SAY: Duration = Duration::from_secs(10);
 pub enum ClientError {
     /// The command line.
     #[error(transparent)]
-    Flag(#[from] FlagError),
+    Setting(#[from] SettingError),
     /// A size on the command line.
     #[error("flag --{flag}: {source}")]
     Size {
@@ -47,6 +45,9 @@ pub enum ClientError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The journal.
+    #[error("--log_dir: {0}")]
+    Log(std::io::Error),
     /// Signals.
     #[error("signal handling: {0}")]
     Signals(std::io::Error),
@@ -54,26 +55,25 @@ pub enum ClientError {
 
 /// Runs until a signal says that it is over.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
-    let given = match flags::parse(args)? {
+    let given = match parse(&CLIENT, args)? {
         CommandLine::Run(given) => given,
-        CommandLine::Help => {
-            say(&flags::help(USAGE));
-            return Ok(());
-        }
-        CommandLine::Version => {
-            say(concat!("mooncake_client ", env!("CARGO_PKG_VERSION"), "\n"));
+        CommandLine::Help(text) | CommandLine::Version(text) => {
+            say(&format!("{}\n", text.trim_end()));
             return Ok(());
         }
     };
-    logging::start("info");
-    for line in given.notices() {
+    logging::start(CLIENT.name, &given).map_err(ClientError::Log)?;
+    for line in &given.notes {
         tracing::info!("{line}");
     }
-    if !matches!(given.text("metadata_server"), "" | "P2PHANDSHAKE") && given.is_given("metadata_server") {
+    if !matches!(given.text("metadata_server"), None | Some("" | "P2PHANDSHAKE")) {
         tracing::info!("--metadata_server is accepted, but the store needs none: peers meet through the master");
     }
-    if !matches!(given.text("protocol"), "" | "tcp") {
-        tracing::info!("--protocol={} is accepted, but bytes move by shared memory and TCP", given.text("protocol"));
+    if !matches!(given.text_or_default("protocol"), "" | "tcp") {
+        tracing::info!(
+            "--protocol={} is accepted, but bytes move by shared memory and TCP",
+            given.text_or_default("protocol")
+        );
     }
     let ended = signals::watch().map_err(ClientError::Signals)?;
     let Some(store) = connect(&given, &ended)? else { return Ok(()) };
@@ -82,7 +82,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         "Mooncake client ready: segment {} of {} bytes, master {}\n",
         store.hostname(),
         size(&given, "global_segment_size")?,
-        given.text("master_server_address")
+        given.text_or_default("master_server_address")
     ));
     while !ended.load(Ordering::Relaxed) {
         signals::wait();
@@ -118,8 +118,8 @@ fn connect(given: &Given, ended: &Arc<AtomicBool>) -> Result<Option<Store>, Clie
 }
 
 fn options(given: &Given, ended: &Arc<AtomicBool>) -> Result<StoreOptions, ClientError> {
-    let master = given.text("master_server_address").to_owned();
-    let (hostname, bind) = names(given.text("host"), &master)?;
+    let master = given.text_or_default("master_server_address").to_owned();
+    let (hostname, bind) = names(given.text_or_default("host"), &master)?;
     let mut options = StoreOptions::new(hostname, master).from_env()?;
     options.global_segment_size = size(given, "global_segment_size")?;
     if options.global_segment_size == 0 {
@@ -133,7 +133,7 @@ fn options(given: &Given, ended: &Arc<AtomicBool>) -> Result<StoreOptions, Clien
 }
 
 fn size(given: &Given, flag: &'static str) -> Result<u64, ClientError> {
-    parse_size(given.text(flag)).map_err(|source| ClientError::Size { flag, source })
+    parse_size(given.text_or_default(flag)).map_err(|source| ClientError::Size { flag, source })
 }
 
 /// The name that others use for this client, and what to listen on where that is something else.
@@ -199,9 +199,9 @@ mod tests {
     fn flags_of_the_reference_are_understood() {
         let args = "--master_server_address=127.0.0.1:1 --metadata_server=P2PHANDSHAKE --host=127.0.0.1 --port=51160 \
                     --global_segment_size 1073741824 --protocol=tcp --threads 4 --tenant_id=default --noenable_offload";
-        let Ok(CommandLine::Run(given)) = flags::parse(args.split_whitespace().map(str::to_owned)) else { panic!() };
+        let Ok(CommandLine::Run(given)) = parse(&CLIENT, args.split_whitespace().map(str::to_owned)) else { panic!() };
         let ended = Arc::new(AtomicBool::new(false));
         assert_eq!(options(&given, &ended).unwrap().global_segment_size, 1 << 30);
-        assert_eq!(given.notices().len(), 3);
+        assert_eq!(given.notes.len(), 3, "{:?}", given.notes);
     }
 }

@@ -1,13 +1,76 @@
-//! Log lines of the binary's processes.
+//! Log lines of the binary's processes: to stderr, and to a journal where one
+//! is asked for.
 
-use std::io::stderr;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
+use mooncake_settings::{Given, environment};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
-/// Sends log lines to stderr. `RUST_LOG` decides which; else `MC_LOG_LEVEL`; else `level`.
-pub fn start(level: &str) {
-    let wanted =
-        ["RUST_LOG", "MC_LOG_LEVEL"].iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
-    let filter = EnvFilter::new(wanted.as_deref().unwrap_or(level).to_ascii_lowercase());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_target(false).with_ansi(false).init();
+use crate::journal::Journal;
+
+/// Begins to log as the settings say. `RUST_LOG` decides what; else `--v` and
+/// `--minloglevel`; else `MC_LOG_LEVEL`; else everything from information on.
+/// A journal that cannot be made is an error.
+pub fn start(program: &str, given: &Given) -> io::Result<()> {
+    let folder = given.text("log_dir").filter(|folder| !folder.is_empty());
+    let journal = match folder {
+        Some(folder) => {
+            let most = given.number::<i64>("max_log_size").filter(|mib| *mib > 0).unwrap_or(1800) as u64;
+            Some(Arc::new(Mutex::new(Journal::open(Path::new(folder), program, most << 20)?)))
+        }
+        None => None,
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level(given)));
+    let lines = Lines { journal };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines).with_target(false).with_ansi(false).init();
+    Ok(())
+}
+
+fn level(given: &Given) -> String {
+    let level = match (given.number::<i32>("v"), given.number::<i32>("minloglevel")) {
+        (Some(1..), _) => "debug",
+        (_, Some(2..)) => "error",
+        (_, Some(1)) => "warn",
+        (None, None) => {
+            let wanted = std::env::var("MC_LOG_LEVEL").unwrap_or_default();
+            environment::log_level(&wanted).unwrap_or("info")
+        }
+        _ => "info",
+    };
+    level.to_owned()
+}
+
+/// Where lines go.
+#[derive(Clone)]
+struct Lines {
+    journal: Option<Arc<Mutex<Journal>>>,
+}
+
+impl Write for Lines {
+    /// A line comes in one piece.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Some(journal) = &self.journal
+            && let Err(error) = journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write_line(line)
+        {
+            // The line itself follows on stderr.
+            let _ = writeln!(io::stderr(), "journal: {error}");
+        }
+        io::stderr().write_all(line)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Lines;
+
+    fn make_writer(&'a self) -> Lines {
+        self.clone()
+    }
 }

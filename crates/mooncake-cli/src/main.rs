@@ -3,9 +3,9 @@
 
 mod clash;
 mod client;
-mod client_flags;
-mod flags;
+mod journal;
 mod logging;
+mod master;
 mod signals;
 
 use std::io::Write;
@@ -26,8 +26,9 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let command = args.next().unwrap_or_default();
     match command.as_str() {
-        "master" => started(&command, clash::look())
-            .unwrap_or_else(|| mooncake_master::run(args, Some(mooncake_memory::trim_heap))),
+        "master" => {
+            started(&command, clash::look()).unwrap_or_else(|| master::run(args, Some(mooncake_memory::trim_heap)))
+        }
         "client" => started(&command, clash::look())
             .or_else(|| started(&command, client::run(args)))
             .unwrap_or(ExitCode::SUCCESS),

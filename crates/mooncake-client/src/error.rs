@@ -70,6 +70,12 @@ impl From<Cause> for StoreError {
     }
 }
 
+impl From<mooncake_settings::environment::BadVariable> for StoreError {
+    fn from(bad: mooncake_settings::environment::BadVariable) -> Self {
+        Cause::InvalidParams(bad.to_string()).into()
+    }
+}
+
 /// What happened: which value, which peer, what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

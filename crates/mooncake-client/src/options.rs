@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_settings::environment::{is_set, parsed, switch};
+
 use crate::error::{Cause, StoreError};
 
 /// Asked at least every 100 ms while a call waits; true ends the call.
@@ -82,20 +84,20 @@ impl StoreOptions {
         if let Some(on) = switch("MOONCAKE_STORE_CHECKSUM", &var)? {
             self.verify = on;
         }
-        if let Some(ms) = number::<u64>("MC_LOOKUP_TIMEOUT_MS", &var)? {
+        if let Some(ms) = parsed::<u64>("MC_LOOKUP_TIMEOUT_MS", &var)? {
             self.lookup_timeout = Duration::from_millis(ms.max(1));
         }
-        if let Some(ms) = number::<u64>("MC_DATA_TIMEOUT_MS", &var)? {
+        if let Some(ms) = parsed::<u64>("MC_DATA_TIMEOUT_MS", &var)? {
             self.data_timeout = Duration::from_millis(ms.max(1));
         }
-        if let Some(ms) = number::<u64>("MC_PUT_TIMEOUT_MS", &var)? {
+        if let Some(ms) = parsed::<u64>("MC_PUT_TIMEOUT_MS", &var)? {
             self.put_timeout = Duration::from_millis(ms.max(1));
         }
-        self.huge_pages |= var("MC_STORE_USE_HUGEPAGE").is_some();
-        if let Some(port) = number("MC_STORE_CLIENT_MIN_PORT", &var)? {
+        self.huge_pages |= is_set("MC_STORE_USE_HUGEPAGE", &var);
+        if let Some(port) = parsed("MC_STORE_CLIENT_MIN_PORT", &var)? {
             self.ports.0 = port;
         }
-        if let Some(port) = number("MC_STORE_CLIENT_MAX_PORT", &var)? {
+        if let Some(port) = parsed("MC_STORE_CLIENT_MAX_PORT", &var)? {
             self.ports.1 = port;
         }
         if self.ports.0 == 0 || self.ports.0 > self.ports.1 {
@@ -105,7 +107,7 @@ impl StoreOptions {
             ))
             .into());
         }
-        if let Some(address) = number("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
+        if let Some(address) = parsed("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
             self.bind_address = Some(address);
         }
         Ok(self)
@@ -123,24 +125,6 @@ impl fmt::Debug for StoreOptions {
             .field("shared_views", &self.shared_views)
             .field("verify", &self.verify)
             .finish_non_exhaustive()
-    }
-}
-
-fn switch(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<bool>, StoreError> {
-    let Some(value) = var(name) else { return Ok(None) };
-    match value.trim().to_ascii_lowercase().as_str() {
-        "" => Ok(None),
-        "1" | "true" | "yes" | "on" => Ok(Some(true)),
-        "0" | "false" | "no" | "off" => Ok(Some(false)),
-        _ => Err(Cause::InvalidParams(format!("{name}={value:?} is neither 0 nor 1")).into()),
-    }
-}
-
-fn number<T: std::str::FromStr>(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<T>, StoreError> {
-    let Some(value) = var(name).filter(|value| !value.trim().is_empty()) else { return Ok(None) };
-    match value.trim().parse() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => Err(Cause::InvalidParams(format!("{name}={value:?} does not parse")).into()),
     }
 }
 

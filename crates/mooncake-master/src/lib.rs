@@ -4,8 +4,7 @@
 //! appends what changed to the log, and replies, all in the task of the
 //! connection. Objects' bytes never come near it.
 //!
-//! [`serve`] runs a master inside a tokio runtime; [`run`] is the whole
-//! process `mooncake_master` with flags, logging and signals.
+//! [`serve`] runs a master inside a tokio runtime.
 #![forbid(unsafe_code)]
 
 mod anchor;
@@ -14,7 +13,6 @@ mod connection;
 mod control;
 mod convert;
 mod epoch_claim;
-pub mod flags;
 mod hello;
 mod http;
 mod log;
@@ -24,7 +22,6 @@ mod peer_log;
 mod process_watch;
 mod random;
 mod routes;
-mod run;
 mod settings;
 mod shared;
 mod summary;
@@ -32,5 +29,4 @@ mod ticker;
 
 pub use log::LogError;
 pub use master::{Master, StartError, serve};
-pub use run::run;
-pub use settings::{LogFolder, Settings, SettingsError, Verbosity, Wal};
+pub use settings::{LogFolder, Settings, SettingsError, Wal};

@@ -4,8 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use mooncake_core::{Config, PlacementStrategy};
-
-use crate::flags::Given;
+use mooncake_settings::Given;
 
 /// Longest time that a flag may name.
 const DURATION_MAX_MS: u64 = 366 * 24 * 3_600_000;
@@ -53,24 +52,8 @@ pub struct Settings {
     pub witness_folder: PathBuf,
     /// Called after many objects were freed, so that an allocator can give memory back.
     pub after_bulk_free: Option<fn()>,
-    /// What is logged.
-    pub verbosity: Verbosity,
     /// Lines to say at start.
     pub notes: Vec<String>,
-}
-
-/// Least severe messages that are logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Verbosity {
-    /// Errors only.
-    Error,
-    /// And warnings.
-    Warning,
-    /// And what a person wants to know.
-    #[default]
-    Info,
-    /// And what a developer wants to know.
-    Debug,
 }
 
 /// Where the log lies.
@@ -118,7 +101,6 @@ impl Default for Settings {
             compact_min: 64 << 20,
             witness_folder: PathBuf::from("/dev/shm"),
             after_bulk_free: None,
-            verbosity: Verbosity::Info,
             notes: Vec::new(),
         }
     }
@@ -145,12 +127,6 @@ impl Settings {
         settings.metrics_port = given.number("metrics_port").unwrap_or(9003);
         settings.metrics_address = address("metrics_host", given.text("metrics_host").unwrap_or("0.0.0.0"))?;
         settings.metric_reporting = given.boolean("enable_metric_reporting");
-        settings.verbosity = match (given.number::<i32>("v"), given.number::<i32>("minloglevel")) {
-            (Some(v), _) if v > 0 => Verbosity::Debug,
-            (_, Some(2..)) => Verbosity::Error,
-            (_, Some(1)) => Verbosity::Warning,
-            _ => Verbosity::Info,
-        };
         settings.objects(given)?;
         settings.log(given, env)?;
         Ok(settings)
@@ -290,10 +266,10 @@ fn bad(flag: &'static str, value: impl ToString, reason: impl Into<String>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::{self, CommandLine};
+    use mooncake_settings::{CommandLine, MASTER, parse};
 
     fn run(args: &[&str]) -> Result<Settings, String> {
-        let parsed = flags::parse(args.iter().map(|a| (*a).to_owned())).map_err(|e| e.to_string())?;
+        let parsed = parse(&MASTER, args.iter().map(|a| (*a).to_owned())).map_err(|e| e.to_string())?;
         let CommandLine::Run(given) = parsed else { panic!("printed") };
         let env = |name: &str| (name == "MOONCAKE_STATE_DIR").then(|| "/state".to_owned());
         Settings::from_flags(&given, env).map_err(|e| e.to_string())
@@ -381,7 +357,7 @@ mod tests {
 
     #[test]
     fn command_lines_in_use_are_accepted() {
-        let settings = run(&[
+        run(&[
             "--rpc_address=127.0.0.1",
             "--rpc_port=50051",
             "--metrics_host=127.0.0.1",
@@ -397,6 +373,5 @@ mod tests {
             "--allocation_strategy=best",
         ])
         .unwrap();
-        assert_eq!(settings.verbosity, Verbosity::Debug);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::sync::OnceLock;
 
+use mooncake_settings::environment;
 use tracing::Dispatch;
 use tracing::level_filters::LevelFilter;
 
@@ -18,10 +19,11 @@ pub fn logging<T>(body: impl FnOnce() -> T) -> T {
 
 fn open() -> Dispatch {
     let text = std::env::var("MC_LOG_LEVEL").unwrap_or_default();
-    let level = level(&text).unwrap_or_else(|| {
+    let level = environment::log_level(&text).unwrap_or_else(|| {
         say_once(&format!("MC_LOG_LEVEL={text:?} is none of TRACE, DEBUG, INFO, WARNING, ERROR, OFF; INFO is taken"));
-        LevelFilter::INFO
+        "info"
     });
+    let level = level.parse().unwrap_or(LevelFilter::INFO);
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
@@ -29,16 +31,4 @@ fn open() -> Dispatch {
         .with_ansi(false)
         .finish()
         .into()
-}
-
-fn level(text: &str) -> Option<LevelFilter> {
-    Some(match text.trim().to_ascii_uppercase().as_str() {
-        "" | "INFO" => LevelFilter::INFO,
-        "TRACE" => LevelFilter::TRACE,
-        "DEBUG" => LevelFilter::DEBUG,
-        "WARNING" | "WARN" => LevelFilter::WARN,
-        "ERROR" => LevelFilter::ERROR,
-        "OFF" => LevelFilter::OFF,
-        _ => return None,
-    })
 }

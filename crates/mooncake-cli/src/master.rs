@@ -1,23 +1,20 @@
 //! The process `mooncake_master`: flags, logging, signals, exit codes.
 
-use std::io::Write;
 use std::process::ExitCode;
 
+use mooncake_master::Settings;
+use mooncake_settings::{CommandLine, Given, MASTER, Source, parse};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
-use crate::flags::{self, CommandLine};
-use crate::master;
-use crate::settings::{Settings, Verbosity};
+use crate::{logging, say};
 
 /// Runs a master until SIGINT or SIGTERM. `args` is the command line without
 /// the program's name; `after_bulk_free` is called when many objects were
 /// freed, for allocators that want to be told.
 pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>) -> ExitCode {
-    let given = match flags::parse(args) {
+    let given = match parse(&MASTER, args) {
         Ok(CommandLine::Help(text) | CommandLine::Version(text)) => {
-            // A pager that has seen enough closes the pipe: no reason to panic.
-            let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+            say(&format!("{}\n", text.trim_end()));
             return ExitCode::SUCCESS;
         }
         Ok(CommandLine::Run(given)) => given,
@@ -27,7 +24,16 @@ pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>
         Ok(settings) => Settings { after_bulk_free, ..settings },
         Err(error) => return fail(&error),
     };
-    start_logging(settings.verbosity);
+    if given.boolean("check_config") {
+        say(&in_force(&given));
+        return ExitCode::SUCCESS;
+    }
+    if let Err(error) = logging::start(MASTER.name, &given) {
+        return fail(&error);
+    }
+    for (name, value, source) in given.effective().filter(|(_, _, source)| *source != Source::Default) {
+        tracing::info!("{name}={value} ({source})");
+    }
     raise_descriptor_limit();
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
     let runtime =
@@ -45,7 +51,7 @@ async fn serve(settings: Settings) -> ExitCode {
         Err(error) => return fail(&error),
     };
     let master = tokio::select! {
-        started = master::serve(settings) => match started {
+        started = mooncake_master::serve(settings) => match started {
             Ok(master) => master,
             Err(error) => return fail(&error),
         },
@@ -63,23 +69,14 @@ async fn serve(settings: Settings) -> ExitCode {
     code
 }
 
-fn start_logging(verbosity: Verbosity) {
-    let level = match verbosity {
-        Verbosity::Error => "error",
-        Verbosity::Warning => "warn",
-        Verbosity::Info => "info",
-        Verbosity::Debug => "debug",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let started = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .try_init();
-    if let Err(error) = started {
-        eprintln!("logging was set up already: {error}");
-    }
+/// Settings that do something, with their sources, as a table.
+fn in_force(given: &Given) -> String {
+    let rows: Vec<_> = given.effective().collect();
+    let width = |of: fn(&(&str, &str, Source)) -> usize| rows.iter().map(of).max().unwrap_or(0);
+    let (names, values) = (width(|row| row.0.len()), width(|row| row.1.len()));
+    let lines = rows.iter().map(|(name, value, source)| format!("{name:names$}  {value:values$}  {source}\n"));
+    let notes = given.notes.iter().map(|note| format!("note: {note}\n"));
+    lines.chain(notes).collect()
 }
 
 /// A connection is a descriptor, and the usual soft limit is 1,024 of them.

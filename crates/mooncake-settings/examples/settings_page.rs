@@ -1,0 +1,6 @@
+//! Writes `docs/settings.md`: `make settings`.
+
+fn main() -> std::io::Result<()> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
+    std::fs::write(page, mooncake_settings::reference_page())
+}

@@ -1,0 +1,55 @@
+//! Every flag of the reference's storage node, and ours.
+
+use crate::setting::{Setting, Type};
+
+const LOGS: &str = "log lines go to stderr";
+const SSD: &str = "the SSD tier";
+const HTTP: &str = "an HTTP server of its own; the master's metrics port shows every client";
+
+/// Flags in the order of `--help`.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::done(
+        "host",
+        Type::Text,
+        "0.0.0.0",
+        "address to listen on for data, with or without :PORT; the wildcard takes all",
+    ),
+    Setting::done(
+        "master_server_address",
+        Type::Text,
+        "127.0.0.1:50051",
+        "host:port of the master; several separated by commas",
+    ),
+    Setting::done("global_segment_size", Type::Size, "4 GB", "memory lent to the pool"),
+    Setting::done("local_buffer_size", Type::Size, "0", "most bytes borrowed from others at a time"),
+    Setting::done("metadata_server", Type::Text, "http://127.0.0.1:8080/metadata", "accepted; the store needs none"),
+    Setting::done("protocol", Type::Text, "tcp", "tcp; peers on the same host use shared memory"),
+    Setting::done("v", Type::I32, "0", "1: also log debug messages"),
+    Setting::done("minloglevel", Type::I32, "0", "0 info, 1 warnings, 2 errors"),
+    Setting::accepted("device_names", Type::Text, "", "there are no RDMA devices to choose from"),
+    Setting::accepted("port", Type::I64, "50052", "applications embed the store and need no service on their node"),
+    Setting::accepted("threads", Type::I64, "1", "threads follow the connections"),
+    Setting::accepted("tenant_id", Type::Text, "default", "tenants are not kept apart, all clients see the same keys"),
+    Setting::accepted("logtostderr", Type::Bool, "true", LOGS),
+    Setting::accepted("alsologtostderr", Type::Bool, "false", LOGS),
+    Setting::accepted("colorlogtostderr", Type::Bool, "false", LOGS),
+    Setting::accepted("stderrthreshold", Type::I32, "0", LOGS),
+    Setting::done(
+        "log_dir",
+        Type::Text,
+        "",
+        "folder for a journal of all log lines, besides stderr; a link mooncake_client leads to the newest",
+    ),
+    Setting::accepted("vmodule", Type::Text, "", "set RUST_LOG instead"),
+    Setting::accepted("log_prefix", Type::Bool, "true", "log lines always have one"),
+    Setting::accepted("logbufsecs", Type::I32, "30", "log lines are not buffered"),
+    Setting::accepted("logbuflevel", Type::I32, "0", "log lines are not buffered"),
+    Setting::done("max_log_size", Type::I32, "1800", "MiB after which the journal begins a new file"),
+    Setting::accepted("stop_logging_if_full_disk", Type::Bool, "false", LOGS),
+    Setting::accepted("log_link", Type::Text, "", LOGS),
+    Setting::accepted("log_file_mode", Type::Text, "", LOGS),
+    Setting::idle("start_offload_rpc_server", Type::Bool, "true", SSD),
+    Setting::idle("http_port", Type::Port, "9300", HTTP),
+    Setting::refused("enable_offload", Type::Bool, "false", SSD),
+    Setting::refused("enable_http_server", Type::Bool, "false", HTTP),
+];

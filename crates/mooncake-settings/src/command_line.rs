@@ -1,0 +1,106 @@
+//! Command lines in gflags syntax: `--x=v`, `--x v`, `-x=v`, `--flag`,
+//! `--noflag`, `--flagfile=PATH`, `--help`, `--version`.
+
+use std::collections::VecDeque;
+
+use crate::Program;
+use crate::given::{Given, Source};
+use crate::help::help;
+use crate::setting::{Setting, SettingError, Type, boolean};
+use crate::similar::close_to;
+
+/// Files of flags that name one another end here.
+const FLAG_FILES_MAX: u32 = 16;
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum CommandLine {
+    /// `--help`: print this, exit with 0.
+    Help(String),
+    /// `--version`: print this, exit with 0.
+    Version(String),
+    /// Run with these.
+    Run(Given),
+}
+
+/// Parses a command line without the program's name, and the file of settings
+/// that it names: what stands on the command line wins.
+pub fn parse(program: &'static Program, args: impl IntoIterator<Item = String>) -> Result<CommandLine, SettingError> {
+    let mut given = Given::none(program);
+    let mut args: VecDeque<String> = args.into_iter().collect();
+    let mut flag_files = 0;
+    while let Some(arg) = args.pop_front() {
+        let written = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).unwrap_or("");
+        if arg == "--" || written.is_empty() {
+            if arg != "--" {
+                given.notes.push(format!("argument '{arg}' is not a flag and is ignored"));
+            }
+            continue;
+        }
+        let (name, value) = match written.split_once('=') {
+            Some((name, value)) => (name.replace('-', "_"), Some(value.to_owned())),
+            None => (written.replace('-', "_"), None),
+        };
+        match name.as_str() {
+            "help" | "h" | "helpfull" | "helpshort" => return Ok(CommandLine::Help(help(program))),
+            "version" => {
+                let version = env!("CARGO_PKG_VERSION");
+                return Ok(CommandLine::Version(format!("{} (mooncake-rs) {version}", program.name)));
+            }
+            "flagfile" => {
+                let path = value.or_else(|| args.pop_front()).ok_or(SettingError::NoValue("flagfile", "PATH"))?;
+                flag_files += 1;
+                for line in flag_file(&path, flag_files)?.into_iter().rev() {
+                    args.push_front(line);
+                }
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(setting) = program.find(&name) {
+            let value = match value {
+                Some(value) => value,
+                None if setting.value == Type::Bool => {
+                    if let Some(next) = args.front().filter(|next| boolean(next).is_some()) {
+                        given.notes.push(format!(
+                            "--{name} {next}: a switch takes no separate value and is now true; write --{name}={next}"
+                        ));
+                        args.pop_front();
+                    }
+                    "true".to_owned()
+                }
+                None => args.pop_front().ok_or(SettingError::NoValue(setting.name, example(setting)))?,
+            };
+            given.set(setting, value, Source::CommandLine)?;
+        } else if let Some(setting) = name.strip_prefix("no").and_then(|name| program.find(name))
+            && setting.value == Type::Bool
+            && value.is_none()
+        {
+            given.set(setting, "false".to_owned(), Source::CommandLine)?;
+        } else {
+            let close = close_to(program, &name);
+            return Err(SettingError::Unknown { name, close });
+        }
+    }
+    if program.find("config_path").is_some()
+        && let Some(path) = given.text("config_path").filter(|path| !path.is_empty()).map(str::to_owned)
+    {
+        given.lay_under(&path)?;
+    }
+    Ok(CommandLine::Run(given))
+}
+
+/// Flags of a file, one a line; empty lines and those that begin with # say nothing.
+fn flag_file(path: &str, count: u32) -> Result<Vec<String>, SettingError> {
+    let bad = |reason: String| SettingError::File { path: path.to_owned(), reason };
+    if count > FLAG_FILES_MAX {
+        return Err(bad(format!("more than {FLAG_FILES_MAX} files of flags; do they name one another?")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+fn example(setting: &Setting) -> &'static str {
+    if setting.default.is_empty() { "VALUE" } else { setting.default }
+}

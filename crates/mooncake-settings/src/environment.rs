@@ -1,0 +1,91 @@
+//! Settings of clients that come from the environment.
+
+use crate::setting::{Setting, Type, boolean};
+
+/// All of them.
+pub const VARIABLES: &[Setting] = &[
+    Setting::done("MC_SHM", Type::Bool, "1", "map the memory of peers on the same host; 0: bulk data by TCP only"),
+    Setting::done("MC_SHM_VIEWS", Type::Bool, "1", "`get_buffer` borrows mapped memory; 0: it copies"),
+    Setting::done("MOONCAKE_STORE_CHECKSUM", Type::Bool, "1", "verify the CRC-32C of whole objects as they are read"),
+    Setting::done("MC_LOOKUP_TIMEOUT_MS", Type::U64, "500", "longest wait for the master's answer to a query"),
+    Setting::done("MC_DATA_TIMEOUT_MS", Type::U64, "3000", "longest time without a byte moved"),
+    Setting::done("MC_PUT_TIMEOUT_MS", Type::U64, "5000", "longest time for a put's retries and waits for room"),
+    Setting::done("MC_STORE_USE_HUGEPAGE", Type::Text, "", "set to anything: huge pages for the segment"),
+    Setting::done("MC_STORE_CLIENT_MIN_PORT", Type::Port, "12300", "first port to choose from for data"),
+    Setting::done("MC_STORE_CLIENT_MAX_PORT", Type::Port, "14300", "last port to choose from for data"),
+    Setting::done(
+        "MC_STORE_CLIENT_BIND_ADDRESS",
+        Type::Text,
+        "",
+        "what to listen on for data where that is not what the host name says",
+    ),
+    Setting::done(
+        "MC_LOG_LEVEL",
+        Type::Text,
+        "INFO",
+        "what the store says on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
+    ),
+];
+
+/// A value that does not parse.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value:?}: expected {expected}")]
+pub struct BadVariable {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What was expected.
+    pub expected: &'static str,
+}
+
+/// A switch; `None` when it is not set, or set to nothing.
+pub fn switch(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<bool>, BadVariable> {
+    Ok(checked(name, var)?.and_then(|value| boolean(&value)))
+}
+
+/// A number, an address or whatever parses; `None` when it is not set, or set to nothing.
+pub fn parsed<T: std::str::FromStr>(
+    name: &str,
+    var: &impl Fn(&str) -> Option<String>,
+) -> Result<Option<T>, BadVariable> {
+    let Some(value) = checked(name, var)? else { return Ok(None) };
+    match value.trim().parse() {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(_) => Err(BadVariable { name: find(name).name, value, expected: "a value that parses" }),
+    }
+}
+
+/// Whether it is set, to whatever.
+pub fn is_set(name: &str, var: &impl Fn(&str) -> Option<String>) -> bool {
+    var(find(name).name).is_some()
+}
+
+fn checked(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<String>, BadVariable> {
+    let variable = find(name);
+    let Some(value) = var(name).filter(|value| !value.trim().is_empty()) else { return Ok(None) };
+    match variable.value.check(&value) {
+        Ok(()) => Ok(Some(value)),
+        Err(expected) => Err(BadVariable { name: variable.name, value, expected }),
+    }
+}
+
+/// Panics for names that are not in the registry.
+fn find(name: &str) -> &'static Setting {
+    let found = VARIABLES.iter().find(|variable| variable.name == name);
+    found.unwrap_or_else(|| panic!("{name} is no variable of the registry"))
+}
+
+/// What `MC_LOG_LEVEL` names, in the spelling of log filters; information for
+/// an empty text, `None` for none of them.
+pub fn log_level(text: &str) -> Option<&'static str> {
+    Some(match text.trim().to_ascii_uppercase().as_str() {
+        "" | "INFO" => "info",
+        "TRACE" => "trace",
+        "DEBUG" => "debug",
+        "WARNING" | "WARN" => "warn",
+        "ERROR" => "error",
+        "OFF" => "off",
+        _ => return None,
+    })
+}

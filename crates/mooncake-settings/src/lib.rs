@@ -1,0 +1,80 @@
+//! Every setting of the programs and of the library: one registry.
+//!
+//! A [`Setting`] has a name, a type, a default and one sentence. Programs have
+//! a table of them ([`Program`]), read from a command line in gflags syntax and
+//! from a file; the library has those of the environment ([`environment`]).
+//! `docs/settings.md` is made from the same tables ([`reference_page`]).
+#![forbid(unsafe_code)]
+
+mod client;
+mod command_line;
+pub mod environment;
+mod file;
+mod given;
+mod help;
+mod master;
+mod reference;
+mod setting;
+mod similar;
+
+pub use command_line::{CommandLine, parse};
+pub use given::{Given, Source};
+pub use reference::reference_page;
+pub use setting::{Kind, Setting, SettingError, Type, boolean, duration_ms};
+
+/// A program with settings.
+#[derive(Debug)]
+pub struct Program {
+    /// What it is called on a command line.
+    pub name: &'static str,
+    /// How messages speak of one: "this master".
+    pub noun: &'static str,
+    /// What `--help` begins with.
+    pub about: &'static str,
+    /// Its settings, in the order of `--help`.
+    pub settings: &'static [Setting],
+}
+
+/// `mooncake_master`.
+pub static MASTER: Program = Program {
+    name: "mooncake_master",
+    noun: "this master",
+    about: "\
+mooncake_master: directory of a KV-cache pool. It knows where objects lie; the bytes stay with the clients.
+
+Usage: mooncake_master [--flag=value ...]
+
+A pool on one machine:     mooncake_master --rpc_address=127.0.0.1 --metrics_host=127.0.0.1
+A pool in a network:       mooncake_master --rpc_address=10.0.0.5
+Without a log on disk:     mooncake_master --wal=off
+With a file of settings:   mooncake_master --config_path=master.yaml
+What would be in force:    mooncake_master --config_path=master.yaml --check_config
+
+Clients connect to port 50051, metrics are at http://HOST:9003/metrics. The log of what is stored where lies in
+$MOONCAKE_STATE_DIR, $XDG_STATE_HOME/mooncake, /var/lib/mooncake (root) or ~/.local/state/mooncake, and a
+restarted master goes on from there.",
+    settings: master::SETTINGS,
+};
+
+/// `mooncake_client`.
+pub static CLIENT: Program = Program {
+    name: "mooncake_client",
+    noun: "this storage node",
+    about: "\
+mooncake_client: lends memory of this machine to a pool, until SIGTERM.
+
+Usage: mooncake_client [--flag=value ...]
+
+Four gigabytes for a pool: mooncake_client --master_server_address=10.0.0.5:50051 --global_segment_size=4GB",
+    settings: client::SETTINGS,
+};
+
+/// All of them.
+pub static PROGRAMS: [&Program; 2] = [&MASTER, &CLIENT];
+
+impl Program {
+    /// A setting by its name.
+    pub fn find(&self, name: &str) -> Option<&'static Setting> {
+        self.settings.iter().find(|setting| setting.name == name)
+    }
+}

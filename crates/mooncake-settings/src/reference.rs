@@ -1,0 +1,57 @@
+//! `docs/settings.md`, made from the tables.
+
+use std::fmt::Write;
+
+use crate::setting::{Kind, Setting};
+use crate::{PROGRAMS, environment};
+
+/// The page.
+pub fn reference_page() -> String {
+    let mut out = String::from(
+        "# Settings\n\nMade from the registry in `crates/mooncake-settings` by `make settings`; a test fails when it \
+         is stale. Durations are milliseconds or carry `ms`, `s`, `m` or `h`; sizes are bytes or carry `KB`, `MB`, \
+         `GB` or `TB`, powers of 1024.\n",
+    );
+    for program in PROGRAMS {
+        let _ = writeln!(out, "\n## `{}`\n", program.name);
+        if program.find("config_path").is_some() {
+            out.push_str(
+                "Flags, or keys of the file that `--config_path` names (`.yaml`, `.yml` or `.json`; nested keys are \
+                 joined by dots); a flag on the command line wins. `--flagfile=PATH` reads flags from a file, one a \
+                 line.\n\n",
+            );
+        }
+        tables(&mut out, program.settings);
+    }
+    out.push_str(
+        "\n## Environment of clients\n\nRead by `setup()`, `setup_dummy()` and `mooncake_client`, each time. \
+         Arguments say what to do; these say how.\n\n",
+    );
+    tables(&mut out, environment::VARIABLES);
+    out
+}
+
+fn tables(out: &mut String, settings: &[Setting]) {
+    rows(out, "| name | type | default | what it does |", settings, |kind| *kind == Kind::Done);
+    type Wanted = fn(&Kind) -> bool;
+    let rest: [(&str, Wanted); 3] = [
+        ("Accepted without effect", |kind| matches!(kind, Kind::Accepted)),
+        ("Of what is not there, accepted without effect", |kind| matches!(kind, Kind::Idle)),
+        ("Not there; refused when switched on", |kind| matches!(kind, Kind::Refused { .. })),
+    ];
+    for (title, with) in rest {
+        if settings.iter().any(|setting| with(&setting.kind)) {
+            let _ = writeln!(out, "\n{title}:\n");
+            rows(out, "| name | type | default | why, or what is missing |", settings, with);
+        }
+    }
+}
+
+fn rows(out: &mut String, head: &str, settings: &[Setting], with: fn(&Kind) -> bool) {
+    let _ = writeln!(out, "{head}\n|---|---|---|---|");
+    for setting in settings.iter().filter(|setting| with(&setting.kind)) {
+        let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
+        let help = setting.help.replace('|', "\\|").replace('<', "&lt;");
+        let _ = writeln!(out, "| `{}` | {} | {default} | {help} |", setting.name, setting.value.name());
+    }
+}

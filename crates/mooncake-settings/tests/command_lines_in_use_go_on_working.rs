@@ -1,0 +1,189 @@
+//! Existing command lines and files of settings go on working, and mistakes are named.
+
+use std::path::PathBuf;
+
+use mooncake_settings::{CLIENT, CommandLine, Given, Kind, MASTER, Program, SettingError, Source, Type, parse};
+
+/// Names of the reference's §1.2, and glog's.
+const REFERENCE: &str = "config_path port rpc_port max_threads rpc_thread_num rpc_address rpc_interface \
+    rpc_conn_timeout_seconds rpc_enable_tcp_no_delay enable_metric_reporting metrics_port metrics_host \
+    default_kv_lease_ttl default_kv_soft_pin_ttl max_kv_soft_pin_ttl allow_evict_soft_pinned_objects \
+    eviction_ratio eviction_high_watermark_ratio nof_eviction_ratio nof_eviction_high_watermark_ratio enable_ha \
+    ha_backend_type ha_backend_connstring etcd_endpoints cluster_id pod_name pod_namespace enable_oplog \
+    oplog_poll_interval_ms oplog_batch_max_entries batch_oplog_retry_timeout_sec client_ttl enable_offload \
+    offload_on_evict offload_force_evict offloading_queue_limit offload_cap_ratio promotion_on_hit \
+    promotion_admission_threshold promotion_queue_limit promotion_max_per_heartbeat dynamic_replication_mode \
+    dynamic_replication_heat_window_seconds dynamic_replication_admission_qps_threshold \
+    dynamic_replication_max_memory_replicas enable_kv_events kv_events_bind_endpoint kv_events_backend_id \
+    kv_events_emit_legacy_compat kv_events_emit_object_key kv_events_queue_capacity kv_events_model_name \
+    kv_events_tenant_id kv_events_additional_salt kv_events_lora_name kv_events_block_size kv_events_dp_rank \
+    nof_heartbeat_interval_sec nof_heartbeat_probe_timeout_ms nof_heartbeat_failures_threshold root_fs_dir \
+    global_file_segment_size enable_disk_eviction quota_bytes enable_multi_tenants tenant_quota_connector_type \
+    tenant_quota_connector_uri memory_allocator allocation_strategy enable_http_metadata_server \
+    http_metadata_server_port http_metadata_server_host enable_metadata_cleanup_on_timeout \
+    put_start_discard_timeout_sec put_start_release_timeout_sec enable_snapshot enable_snapshot_restore \
+    snapshot_backup_dir snapshot_interval_seconds snapshot_child_timeout_seconds snapshot_retention_count \
+    snapshot_object_store_type snapshot_payload_store_type snapshot_payload_backend_type \
+    snapshot_catalog_store_type snapshot_catalog_backend_type snapshot_catalog_store_connstring \
+    snapshot_catalog_backend_connstring max_total_finished_tasks max_total_pending_tasks \
+    max_total_processing_tasks pending_task_timeout_sec processing_task_timeout_sec max_retry_attempts enable_cxl \
+    cxl_path cxl_size log_dir logtostderr alsologtostderr colorlogtostderr stderrthreshold minloglevel v vmodule \
+    max_log_size stop_logging_if_full_disk logbufsecs log_prefix";
+
+/// Names of the reference's §1.3, and glog's.
+const CLIENT_REFERENCE: &str = "host metadata_server device_names master_server_address protocol port \
+    global_segment_size local_buffer_size threads tenant_id enable_offload start_offload_rpc_server \
+    enable_http_server http_port log_dir logtostderr alsologtostderr stderrthreshold minloglevel v max_log_size";
+
+fn given_to(program: &'static Program, args: &[&str]) -> Result<Given, SettingError> {
+    match parse(program, args.iter().map(|a| (*a).to_owned()))? {
+        CommandLine::Run(given) => Ok(given),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn given(args: &[&str]) -> Result<Given, SettingError> {
+    given_to(&MASTER, args)
+}
+
+/// A file that goes with its test.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> File {
+        let path = std::env::temp_dir().join(format!("mooncake-settings-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        File(path)
+    }
+
+    fn flag(&self, name: &str) -> String {
+        format!("--{name}={}", self.0.display())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn every_flag_of_the_reference_is_in_the_table() {
+    for (program, names) in [(&MASTER, REFERENCE), (&CLIENT, CLIENT_REFERENCE)] {
+        for name in names.split_whitespace() {
+            assert!(program.find(name).is_some(), "{} --{name}", program.name);
+        }
+    }
+}
+
+#[test]
+fn values_come_in_every_gflags_spelling() {
+    for args in [
+        &["--rpc_port=7", "--noenable_metric_reporting"][..],
+        &["--rpc_port", "7", "--enable_metric_reporting=false"],
+        &["-rpc_port=7", "-enable_metric_reporting=0"],
+        &["-rpc-port", "7", "--enable-metric-reporting=No"],
+        &["--rpc_port=1", "--rpc_port=7", "--enable_metric_reporting", "--noenable_metric_reporting"],
+    ] {
+        let given = given(args).unwrap();
+        assert_eq!(given.number::<u16>("rpc_port"), Some(7), "{args:?}");
+        assert!(!given.boolean("enable_metric_reporting"), "{args:?}");
+    }
+    assert!(given(&["--enable_metric_reporting"]).unwrap().boolean("enable_metric_reporting"));
+}
+
+#[test]
+fn an_unknown_flag_names_its_neighbours() {
+    let error = given(&["--rcp_port=1"]).unwrap_err().to_string();
+    assert!(error.contains("--rcp_port") && error.contains("--rpc_port"), "{error}");
+    let error = given(&["--something_else_entirely"]).unwrap_err().to_string();
+    assert!(!error.contains("did you mean"), "{error}");
+}
+
+#[test]
+fn missing_capabilities_are_refused_when_on_and_fine_when_off() {
+    for program in mooncake_settings::PROGRAMS {
+        for setting in program.settings {
+            let Kind::Refused { off } = setting.kind else { continue };
+            let on = if setting.value == Type::Bool { "true" } else { "something" };
+            let error = given_to(program, &[&format!("--{}={on}", setting.name)]).unwrap_err().to_string();
+            assert!(error.contains(setting.name) && error.contains("does not have"), "{error}");
+            let switched_off = match setting.value {
+                Type::Bool => format!("--no{}", setting.name),
+                _ => format!("--{}={}", setting.name, off[0]),
+            };
+            given_to(program, &[&switched_off]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_said_once() {
+    let given = given(&["--max_threads=4", "--max_threads=8", "--cxl_size=1", "stray"]).unwrap();
+    assert_eq!(given.notes.len(), 3, "{:?}", given.notes);
+}
+
+#[test]
+fn help_lists_every_flag() {
+    for program in mooncake_settings::PROGRAMS {
+        let Ok(CommandLine::Help(text)) = parse(program, ["--help".to_owned()]) else { panic!("no help") };
+        for setting in program.settings {
+            assert!(text.contains(&format!("--{} ", setting.name)), "{} {}", program.name, setting.name);
+        }
+    }
+}
+
+#[test]
+fn a_file_gives_what_the_command_line_does_not() {
+    let yaml = File::new("a.yaml", "rpc_port: 7000\ncluster_id: from-file\nclient_live_ttl_sec: 60\n");
+    let json = File::new("a.json", r#"{"rpc_port": 7000, "cluster_id": "from-file", "client_live_ttl_sec": 60}"#);
+    for file in [yaml, json] {
+        let given = given(&[&file.flag("config_path"), "--rpc_port=8000"]).unwrap();
+        assert_eq!(given.number::<u16>("rpc_port"), Some(8000));
+        assert_eq!(given.text("cluster_id"), Some("from-file"));
+        assert_eq!(given.text("client_ttl"), Some("60"));
+        let source = |name| given.effective().find(|(known, ..)| *known == name).unwrap().2;
+        assert_eq!(source("rpc_port"), Source::CommandLine);
+        assert_eq!(source("cluster_id"), Source::File(file.0.display().to_string()));
+        assert_eq!(source("wal"), Source::Default);
+    }
+}
+
+#[test]
+fn a_file_that_is_wrong_says_where() {
+    for (name, text, wanted) in [
+        ("b.yaml", "rpc_port: many\n", "rpc_port=many"),
+        ("c.yaml", "enable_ha: true\n", "enable_ha"),
+        ("d.yaml", "rpc_port: [1, 2]\n", "not a list"),
+        ("e.yaml", "- 1\n", "rpc_port: 50051"),
+        ("f.yaml", ": : :", ""),
+        ("g.json", "{", ""),
+        ("h.toml", "", ".yaml"),
+    ] {
+        let file = File::new(name, text);
+        let error = given(&[&file.flag("config_path")]).unwrap_err().to_string();
+        assert!(error.contains(wanted) && error.contains(name), "{name}: {error}");
+    }
+    assert!(given(&["--config_path=/nowhere/x.yaml"]).unwrap_err().to_string().contains("/nowhere/x.yaml"));
+}
+
+#[test]
+fn keys_that_are_none_are_said_and_empty_files_say_nothing() {
+    let file = File::new("i.yaml", "master:\n  rpc_port: 1\nunheard_of: 2\n");
+    let given_some = given(&[&file.flag("config_path")]).unwrap();
+    assert_eq!(given_some.notes.len(), 2, "{:?}", given_some.notes);
+    assert!(given_some.notes[0].contains("master.rpc_port"), "{:?}", given_some.notes);
+    let empty = File::new("j.yaml", "");
+    assert!(given(&[&empty.flag("config_path")]).unwrap().notes.is_empty());
+}
+
+#[test]
+fn a_file_of_flags_is_read_in_its_place_and_cannot_name_itself_for_ever() {
+    let file = File::new("k.flags", "# ports\n--rpc_port=1\n\n--metrics_port\n2\n");
+    let given_some = given(&[&file.flag("flagfile"), "--rpc_port=3"]).unwrap();
+    assert_eq!(given_some.number::<u16>("rpc_port"), Some(3));
+    assert_eq!(given_some.number::<u16>("metrics_port"), Some(2));
+    let circle = File::new("l.flags", "");
+    std::fs::write(&circle.0, circle.flag("flagfile")).unwrap();
+    assert!(given(&[&circle.flag("flagfile")]).unwrap_err().to_string().contains("one another"));
+}
