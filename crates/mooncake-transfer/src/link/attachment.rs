@@ -11,6 +11,7 @@ use mooncake_memory::{Expect, Guarded, Mapping, Presence, forked, has_exited, pe
 use parking_lot::{Condvar, Mutex};
 
 use super::options::{LinkOptions, SegmentAddress};
+use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
@@ -38,7 +39,10 @@ pub(super) struct Attachment {
     hung_up: AtomicBool,
     /// Set once the segment is Gone: the pinned extents that the master named.
     forgotten: Mutex<Option<Vec<(u64, u64)>>>,
+    /// The reclaimer has it on its list.
+    queued: AtomicBool,
     watcher: Arc<Watcher>,
+    reclaimer: Arc<Reclaimer>,
 }
 
 struct Talk {
@@ -74,6 +78,7 @@ impl Attachment {
         options: &LinkOptions,
         hello: &Hello,
         watcher: &Arc<Watcher>,
+        reclaimer: &Arc<Reclaimer>,
         wait: &Wait<'_>,
     ) -> Result<Arc<Attachment>, String> {
         let stream = connect(&address.unix_socket).map_err(|e| format!("its Unix socket does not answer: {e}"))?;
@@ -112,7 +117,9 @@ impl Attachment {
             owner_gone: AtomicBool::new(false),
             hung_up: AtomicBool::new(false),
             forgotten: Mutex::default(),
+            queued: AtomicBool::new(false),
             watcher: watcher.clone(),
+            reclaimer: reclaimer.clone(),
         });
         watcher.watch(&attachment).map_err(|e| e.to_string())?;
         Ok(attachment)
@@ -273,11 +280,11 @@ impl Attachment {
     }
 
     /// The owner's process has ended. True the first time.
-    pub(super) fn owner_ended(&self) -> bool {
+    pub(super) fn owner_ended(self: &Arc<Self>) -> bool {
         let first = !self.owner_gone.swap(true, Ordering::AcqRel);
         self.answered.notify_all();
         if first {
-            self.give_back();
+            self.give_back_later();
         }
         first
     }
@@ -292,7 +299,8 @@ impl Attachment {
     // ------------------------------------------------- giving the memory back
 
     /// The segment is Gone. If its owner's process is too, or once it is, the
-    /// peers give the memory back, all but the pinned extents.
+    /// peers give the memory back, all but the pinned extents. Takes its time:
+    /// for the reclaimer's thread.
     pub(super) fn forget(&self, pinned: &[(u64, u64)]) {
         *self.forgotten.lock() = Some(pinned.to_vec());
         if matches!(has_exited(self.pidfd.as_fd()), Ok(true)) {
@@ -301,9 +309,19 @@ impl Attachment {
         self.give_back();
     }
 
+    fn give_back_later(self: &Arc<Self>) {
+        if self.forgotten.lock().is_none() || self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let attachment = self.clone();
+        self.reclaimer.later(move || {
+            attachment.queued.store(false, Ordering::Release);
+            attachment.give_back();
+        });
+    }
+
     fn give_back(&self) {
-        let forgotten = self.forgotten.lock();
-        let Some(pinned) = &*forgotten else { return };
+        let Some(pinned) = self.forgotten.lock().clone() else { return };
         if !self.owner_gone.load(Ordering::Acquire) {
             return;
         }
@@ -311,7 +329,7 @@ impl Attachment {
             // Nobody else is left: what others had pinned is of no use any more. Those who are, are asked for by
             // their locks and not by the master, which may be away.
             let alone = matches!(self.presence.is_alone(), Ok(true));
-            let mut keep = if alone { Vec::new() } else { pinned.clone() };
+            let mut keep = if alone { Vec::new() } else { pinned };
             keep.extend(self.views.lock().keys());
             keep
         };
@@ -326,20 +344,17 @@ impl Attachment {
 
     /// A view has ended. On a segment that is Gone its bytes go back to the
     /// host, if no other process can hold a view of the same ones.
-    pub(super) fn view_ended(&self, offset: u64, len: u64) {
-        let last = {
+    pub(super) fn view_ended(self: &Arc<Self>, offset: u64, len: u64) {
+        {
             let mut views = self.views.lock();
             let Some(count) = views.get_mut(&(offset, len)) else { return };
             *count -= 1;
-            let last = *count == 0;
-            if last {
-                views.remove(&(offset, len));
+            if *count > 0 {
+                return;
             }
-            last
-        };
-        if last {
-            self.give_back();
+            views.remove(&(offset, len));
         }
+        self.give_back_later();
     }
 }
 

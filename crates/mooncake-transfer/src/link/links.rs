@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::time::Instant;
 
 use mooncake_memory::{ProcessIdentity, forked, watch_forks};
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::attachment::Attachment;
 use super::options::{LinkEvents, LinkOptions, LinkReport, Path, SegmentAddress};
 use super::pool::LanePool;
+use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
 use super::{Kind, Link};
 use crate::error::{LinkError, ServerError};
@@ -24,18 +25,40 @@ pub struct Links {
     options: LinkOptions,
     process: ProcessIdentity,
     watcher: Arc<Watcher>,
+    reclaimer: Arc<Reclaimer>,
     least_epoch: Arc<AtomicU16>,
     closed: AtomicBool,
     slots: Mutex<HashMap<Uuid, Arc<Slot>>>,
 }
 
-/// Held while a link is being made, so that it is made once.
-type Slot = Mutex<SlotState>;
+#[derive(Debug, Default)]
+struct Slot {
+    /// No link is to be had of it any more.
+    ended: AtomicBool,
+    /// Held while a link is being made, so that it is made once.
+    state: Mutex<SlotState>,
+}
 
 #[derive(Debug, Default)]
 struct SlotState {
     link: Option<Arc<Link>>,
     failed: Option<(Instant, String)>,
+}
+
+impl Slot {
+    /// Gives the link out for the last time. Waits for nobody: if the slot is
+    /// locked, [`Slot::released`] does it for who holds it.
+    fn end(&self) -> Option<Arc<Link>> {
+        self.ended.store(true, Ordering::SeqCst);
+        self.released()
+    }
+
+    /// To be called after each use of the lock: gives the link if the slot ended meanwhile.
+    fn released(&self) -> Option<Arc<Link>> {
+        // Either whoever ends the slot finds it unlocked, or whoever unlocks it finds it ended.
+        fence(Ordering::SeqCst);
+        if self.ended.load(Ordering::SeqCst) { self.state.try_lock()?.link.take() } else { None }
+    }
 }
 
 impl Links {
@@ -47,6 +70,7 @@ impl Links {
             options,
             process: ProcessIdentity::current()?,
             watcher,
+            reclaimer: Arc::default(),
             least_epoch: Arc::default(),
             closed: AtomicBool::new(false),
             slots: Mutex::default(),
@@ -62,8 +86,22 @@ impl Links {
             return Err(LinkError::Closed);
         }
         let slot = self.slots.lock().entry(address.uuid).or_default().clone();
+        let made = self.link_in(&slot, address, wait);
+        self.discard(slot.released());
+        if self.closed.load(Ordering::Acquire) {
+            self.discard(slot.end());
+            return Err(LinkError::Closed);
+        }
+        if slot.ended.load(Ordering::Acquire) {
+            let (segment, reason) = (address.label().to_string(), "it has left the pool".into());
+            return Err(LinkError::NoPath { segment, reason });
+        }
+        made
+    }
+
+    fn link_in(&self, slot: &Slot, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
         let mut state = loop {
-            if let Some(state) = slot.try_lock_for(wait.slice()) {
+            if let Some(state) = slot.state.try_lock_for(wait.slice()) {
                 break state;
             }
             if wait.is_over() || (wait.interrupted)() {
@@ -102,20 +140,29 @@ impl Links {
 
     /// The segment is Gone. Mapped peers of a dead owner give its memory back,
     /// all but the pinned extents `(offset, length)` and those of own views; the
-    /// mapping ends with the last view.
+    /// mapping ends with the last view. Returns at once: a thread of the links
+    /// does the work, and a link that is being made ends when it is made.
     pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
         if forked() {
             return;
         }
         let slot = self.slots.lock().remove(&uuid);
         // The mapping may outlive its slot under views: the watcher knows it too.
-        for attachment in self.watcher.attachments(&uuid) {
-            attachment.forget(pinned);
+        let attachments = self.watcher.attachments(&uuid);
+        if !attachments.is_empty() {
+            let pinned = pinned.to_vec();
+            self.reclaimer.later(move || attachments.iter().for_each(|attachment| attachment.forget(&pinned)));
         }
-        if let Some(slot) = slot
-            && let Some(link) = slot.lock().link.take()
-        {
+        if let Some(slot) = slot {
+            self.discard(slot.end());
+        }
+    }
+
+    /// Ends a link. Unmapping takes time, too.
+    fn discard(&self, link: Option<Arc<Link>>) {
+        if let Some(link) = link {
             link.forget();
+            self.reclaimer.later(move || drop(link));
         }
     }
 
@@ -129,7 +176,9 @@ impl Links {
     pub fn report(&self) -> Vec<LinkReport> {
         let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();
         // A slot that is locked is being connected: there is nothing to report yet.
-        slots.iter().filter_map(|slot| Some(slot.try_lock()?.link.as_ref()?.report())).collect()
+        let reports = slots.iter().filter_map(|slot| Some(slot.state.try_lock()?.link.as_ref()?.report())).collect();
+        slots.iter().for_each(|slot| self.discard(slot.released()));
+        reports
     }
 
     /// Drops every link. Views and their mappings last as long as the views.
@@ -140,7 +189,7 @@ impl Links {
         self.closed.store(true, Ordering::Release);
         let slots: Vec<Arc<Slot>> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
         for slot in slots {
-            if let Some(link) = slot.lock().link.take() {
+            if let Some(link) = slot.end() {
                 link.forget();
             }
         }
@@ -180,7 +229,7 @@ impl Links {
             reasons.push("its owner offers no shared memory".into());
         } else {
             let attach = Hello { purpose: Purpose::Attach, ..hello };
-            match Attachment::open(address, &self.options, &attach, &self.watcher, wait) {
+            match Attachment::open(address, &self.options, &attach, &self.watcher, &self.reclaimer, wait) {
                 Ok(attachment) => return Ok(link(Kind::Shared(attachment), "same host".into())),
                 Err(reason) => reasons.push(format!("no shared memory: {reason}")),
             }
@@ -208,5 +257,68 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
+
+    use super::*;
+    use crate::link::{EpochQuestion, Paths};
+    use crate::server::{SegmentServer, ServerEvents, ServerOptions};
+
+    struct Quiet;
+
+    impl LinkEvents for Quiet {
+        fn owner_gone(&self, _: Uuid) {}
+        fn take_epoch(&self, _: EpochQuestion) {}
+    }
+
+    impl ServerEvents for Quiet {
+        fn fenced(&self, _: Uuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: Uuid) {}
+    }
+
+    fn resident(memory: &SegmentMemory) -> u64 {
+        rustix::fs::fstat(memory.data_fd()).unwrap().st_blocks as u64 * 512
+    }
+
+    #[test]
+    fn whoever_forgets_a_segment_does_not_wait_for_its_memory() {
+        const BYTES: u64 = 4 << 20;
+        let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
+        let memory = Arc::new(SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap());
+        memory.populate_step(BYTES).unwrap();
+        server.add(memory.clone(), 1);
+        let address = SegmentAddress {
+            uuid: memory.uuid(),
+            bytes: BYTES,
+            name: "owner".into(),
+            boot_id: boot_id().unwrap(),
+            unix_socket: server.unix_name().into(),
+            tcp: Vec::new(),
+            access_key: 1,
+            process: None,
+        };
+        let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(2) };
+        let links = Links::new(options, Box::new(Quiet)).unwrap();
+        drop(links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap());
+        for attachment in links.watcher.attachments(&memory.uuid()) {
+            assert!(attachment.owner_ended(), "as the watcher would say of a dead owner");
+        }
+        let (release, held) = channel::<()>();
+        links.reclaimer.later(move || assert!(held.recv().is_err(), "nothing is sent"));
+        links.forget(memory.uuid(), &[]);
+        assert_eq!(resident(&memory), BYTES, "punched by the thread that forgot");
+        drop(release);
+        let until = Instant::now() + Duration::from_secs(5);
+        while resident(&memory) > 0 || server.attached() > 0 {
+            assert!(Instant::now() < until, "{} bytes, {} attachments are left", resident(&memory), server.attached());
+            std::thread::yield_now();
+        }
     }
 }

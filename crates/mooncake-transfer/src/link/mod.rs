@@ -5,6 +5,7 @@ mod lane;
 mod links;
 mod options;
 mod pool;
+mod reclaimer;
 mod view;
 mod watcher;
 
