@@ -1,6 +1,7 @@
 //! The initiator's side: links to segments, by the best path there is.
 
 mod attachment;
+mod connector;
 mod lane;
 mod links;
 mod options;
