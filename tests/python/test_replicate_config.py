@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mooncake.store import MooncakeDistributedStore, ObjectDataType, ReplicateConfig, SoftPinAction
+from pool import wait_for
 
 DEFAULTS = {
     "replica_num": 1,
@@ -137,3 +138,21 @@ def test_hard_pins_are_never_evicted(cluster):
     assert [s.put(f"pinned-{i}", value, config) for i in range(8)] == [0] * 8
     assert [s.put(f"other-{i}", value) for i in range(64)] == [0] * 64
     assert s.batch_is_exist([f"pinned-{i}" for i in range(8)]) == [1] * 8
+
+
+@pytest.mark.parametrize("copies", [65, 1 << 40, (1 << 64) - 1])
+def test_more_copies_than_there_can_be_store_what_there_is(store, copies):
+    config = ReplicateConfig()
+    config.replica_num = copies
+    assert store.put("many", b"v", config) == 0, store.last_error()
+    assert store.get("many") == b"v"
+
+
+def test_a_soft_pin_without_a_lifetime_has_the_masters(cluster):
+    c = cluster(nodes=1, node_bytes=16 << 20, master_flags=["--default_kv_soft_pin_ttl=300ms"])
+    store = c.store()
+    config = ReplicateConfig()
+    config.with_soft_pin = True
+    assert store.put("pinned", b"v", config) == 0
+    assert c.master.metric("master_soft_pin_key_count") == 1
+    wait_for("the pin to lapse", lambda: c.master.metric("master_soft_pin_key_count") == 0)

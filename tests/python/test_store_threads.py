@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from pool import wait_for
 
 
 def together(count: int, work) -> None:
@@ -136,3 +137,17 @@ def test_a_dropped_store_closes_itself(shared_cluster):
     assert len(shared_cluster.segments()) == before + 1
     del made
     assert len(shared_cluster.segments()) == before
+
+
+def test_setups_that_race_leave_one_session_and_a_close_leaves_none(cluster):
+    c = cluster(nodes=0)
+    store = MooncakeDistributedStore()
+
+    def setup(_: int) -> None:
+        assert store.setup("127.0.0.1", "P2PHANDSHAKE", 4 << 20, 16 << 20, "tcp", "", c.master.addr) == 0
+
+    together(8, setup)
+    assert store.put("k", b"v") == 0
+    wait_for("the replaced sessions to be over", lambda: len(c.segments()) == 1)
+    assert store.close() == 0
+    wait_for("the last session to be over", lambda: c.segments() == [])

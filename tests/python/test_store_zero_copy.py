@@ -106,3 +106,31 @@ def test_a_read_only_source_can_be_registered_and_read(store):
     assert store.put_from("k", at, len(text)) == 0
     assert store.get("k") == text
     assert store.unregister_buffer(at) == 0
+
+
+def test_batches_with_very_long_keys_are_cut_to_what_the_master_reads(store):
+    keys = [f"{i:04}" + "k" * 60_000 for i in range(1_200)]
+    assert store.put_batch(keys, [b"v"] * len(keys)) == 0, store.last_error()
+    assert store.batch_is_exist(keys) == [1] * len(keys)
+    assert store.get_batch(keys) == [b"v"] * len(keys)
+    assert [bytes(view) for view in store.batch_get_buffer(keys)] == [b"v"] * len(keys)
+    assert store.batch_remove(keys, True) == [0] * len(keys)
+    assert store.health_check() == 0
+
+
+# Sums of 2^64 and a little, of 2^63 twice, and of pieces that each are too large already.
+WRAPPING = [[1 << 63, (1 << 63) + 4096], [(1 << 64) - 1, 4097], [1 << 63, 1 << 63], [4096, (1 << 64) - 4096]]
+
+
+@pytest.mark.parametrize("sizes", WRAPPING, ids=str)
+def test_sizes_whose_sum_wraps_around_touch_nothing(cluster, sizes):
+    c = cluster(nodes=1, node_bytes=32 << 20)
+    peer = c.process()
+    keys, others = ["bad"], [f"other-{i}" for i in range(8)]
+    for key in others:
+        assert peer.call("put", key, key.encode() * 4096) == 0
+    at = peer.call("arena", 1 << 20)
+    assert peer.call("batch_put_from_multi_buffers", keys, [[at, at]], [sizes])[0] < 0
+    assert peer.call("put", "bad", b"8" * 8192) == 0
+    assert peer.call("batch_get_into_multi_buffers", keys, [[at, at]], [sizes])[0] in (-600, 8192)
+    assert peer.call("get_batch", others) == [key.encode() * 4096 for key in others]

@@ -21,7 +21,7 @@ use crate::directory::{Directory, wire_process};
 use crate::error::{Cause, StoreError};
 use crate::link_set::LinkSet;
 use crate::master_address::MasterAddress;
-use crate::segment_owner::SegmentOwner;
+use crate::segment_owner::{SegmentOwner, Suspect};
 use crate::session::Session;
 
 /// Time between two beats.
@@ -99,7 +99,10 @@ fn open_at(
     highest: LogPosition,
     patience: &Patience<'_>,
 ) -> Result<(Connection, HelloReply, Address), Unreached> {
-    let addresses = masters.resolve(index).map_err(Unreached::Failed)?;
+    let addresses = masters.resolve(index, patience).map_err(|error| match error {
+        ConnectionError::Interrupted => Unreached::Interrupted,
+        error => Unreached::Failed(error.to_string()),
+    })?;
     let mut reason = "it has no address".to_owned();
     for address in addresses {
         let at = Address::Tcp(address);
@@ -115,7 +118,7 @@ fn open_at(
 /// Starts the thread.
 pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::thread::JoinHandle<()>, StoreError> {
     let thread = std::thread::Builder::new().name("mooncake-anchor".into());
-    let spawned = thread.spawn(move || {
+    let spawned = mooncake_transfer::thread::start(thread, move || {
         let mut anchor = Anchor {
             shared,
             connection: Some(connection),
@@ -296,7 +299,13 @@ impl Anchor {
             }
             Some(anchor_down::Body::Recheck(recheck)) => {
                 if let (Some(owner), Some(uuid)) = (shared.owner.get(), uuid(&recheck.uuid)) {
-                    owner.recheck(uuid, recheck.rid, recheck.offset, recheck.length, recheck.crc32c);
+                    owner.recheck(Suspect {
+                        uuid,
+                        rid: recheck.rid,
+                        offset: recheck.offset,
+                        length: recheck.length,
+                        crc: recheck.crc32c,
+                    });
                 }
             }
             Some(anchor_down::Body::TakeEpoch(take)) => {
@@ -339,10 +348,16 @@ impl Anchor {
         self.last_try = Instant::now();
         let index = self.next_master;
         self.next_master = (index + 1) % control.masters.len();
-        if let Err(reason) = self.resume_at(index) {
-            tracing::debug!(master = %control.masters, reason, "not reconnected yet");
-        } else {
-            self.next_master = index;
+        match self.resume_at(index) {
+            Ok(()) => {
+                control.reach.explain(None);
+                self.next_master = index;
+            }
+            Err(reason) => {
+                if control.reach.explain(Some(&reason)) {
+                    tracing::warn!(master = %control.masters, reason, "not reconnected yet");
+                }
+            }
         }
     }
 

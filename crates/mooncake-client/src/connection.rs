@@ -66,7 +66,8 @@ pub(crate) struct Patience<'a> {
 }
 
 impl Patience<'_> {
-    fn look(&self) -> Result<Duration, ConnectionError> {
+    /// Asks whether to go on, and for how long at most until the next look.
+    pub fn look(&self) -> Result<Duration, ConnectionError> {
         (self.check)()?;
         match self.deadline.checked_duration_since(Instant::now()) {
             Some(left) if !left.is_zero() => Ok(left.min(SLICE)),

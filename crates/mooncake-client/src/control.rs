@@ -241,7 +241,8 @@ impl Control {
     pub fn repeat(&self, request: &Request, patience: Duration) -> Option<Result<Answer, StoreError>> {
         match self.call("a repeated request", request.clone(), patience, false) {
             Ok(answer) => Some(Ok(answer)),
-            Err(failed) => matches!(failed.error.cause(), Cause::Refused { .. }).then_some(Err(failed.error)),
+            Err(failed) => matches!(failed.error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. })
+                .then_some(Err(failed.error)),
         }
     }
 
@@ -355,11 +356,20 @@ impl Control {
     }
 
     fn unreachable(&self, reason: &str) -> StoreError {
-        Cause::MasterUnreachable { master: self.masters.to_string(), reason: reason.to_owned() }.into()
+        let reason = match self.reach.trouble() {
+            Some(trouble) => format!("{reason}; last try to reconnect: {trouble}"),
+            None => reason.to_owned(),
+        };
+        Cause::MasterUnreachable { master: self.masters.to_string(), reason }.into()
     }
 
     fn refused(&self, what: &'static str, refusal: Refusal) -> StoreError {
-        Cause::Refused { master: self.masters.to_string(), what, reason: refusal.reason }.into()
+        let (master, reason) = (self.masters.to_string(), refusal.reason.clone());
+        match refusal.kind() {
+            refusal::Kind::BadRequest => Cause::BadRequest { master, what, reason },
+            _ => Cause::Refused { master, what, reason },
+        }
+        .into()
     }
 
     /// An answer to something else than what was asked.

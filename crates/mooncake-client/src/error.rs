@@ -198,6 +198,16 @@ pub enum Cause {
         /// Why.
         reason: String,
     },
+    /// The master could make nothing of the arguments.
+    #[error("master {master} refused {what}: {reason}")]
+    BadRequest {
+        /// The master.
+        master: String,
+        /// The operation.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
     /// An answer that makes no sense.
     #[error("master {master} answered {what} with something else; client and master do not fit together")]
     Protocol {
@@ -257,6 +267,7 @@ impl Cause {
             Cause::Busy { .. } | Cause::Superseded { .. } => ErrorKind::Busy,
             Cause::InvalidKey { .. } => ErrorKind::InvalidKey,
             Cause::InvalidParams(_)
+            | Cause::BadRequest { .. }
             | Cause::PutRefused { .. }
             | Cause::BufferTooSmall { .. }
             | Cause::Fault(_)

@@ -8,6 +8,7 @@ use mooncake_wire::pack_keys;
 
 use crate::error::{Cause, StoreError};
 use crate::put::{is_callers, link_error, transfer_error};
+use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
 
 /// Keys looked up with one request.
@@ -107,9 +108,12 @@ impl Inner {
         let mut causes: Vec<(usize, String)> = Vec::new();
         for last in [false, true] {
             let mut again = Vec::new();
-            for round in pending.chunks(ROUND_KEYS) {
-                let names: Vec<&[u8]> = round.iter().map(|&index| keys[index]).collect();
-                let found = match self.look_up(&names) {
+            let names: Vec<&[u8]> = pending.iter().map(|&index| keys[index]).collect();
+            let mut rest = &pending[..];
+            for names in rounds(&names, ROUND_KEYS) {
+                let (round, others) = rest.split_at(names.len());
+                rest = others;
+                let found = match self.look_up(names) {
                     Ok(found) => found,
                     Err(error) => {
                         round.iter().for_each(|&index| results[index] = Err(error.clone()));

@@ -2,11 +2,17 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
+use crate::connection::{ConnectionError, Patience};
 use crate::error::{Cause, StoreError};
 use crate::master_address::split_host_port;
 use crate::options::StoreOptions;
+use crate::resolver;
+
+/// Longest wait for the name service to know this machine.
+const RESOLVING: Duration = Duration::from_secs(5);
 
 /// The name of a client.
 #[derive(Debug)]
@@ -52,7 +58,7 @@ pub(crate) fn claim<T>(
         )))
     })?;
     let port = port.filter(|port| *port != 0);
-    let resolved = resolve(&host)?;
+    let resolved = resolve(&host, options)?;
     let bind = match options.bind_address {
         Some(address) => vec![address],
         None => resolved.clone(),
@@ -91,10 +97,18 @@ pub(crate) fn reserve(address: SocketAddr) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-fn resolve(host: &str) -> Result<Vec<IpAddr>, StoreError> {
-    let found = (host, 0).to_socket_addrs().map_err(|error| not_here(host, &[], &error.to_string()))?;
+fn resolve(host: &str, options: &StoreOptions) -> Result<Vec<IpAddr>, StoreError> {
+    let check = || match options.interrupted.as_ref().is_some_and(|interrupted| interrupted()) {
+        true => Err(ConnectionError::Interrupted),
+        false => Ok(()),
+    };
+    let patience = Patience { deadline: Instant::now() + RESOLVING, check: &check };
+    let found = resolver::resolve(host, 0, &patience).map_err(|error| match error {
+        ConnectionError::Interrupted => Cause::Interrupted.into(),
+        error => not_here(host, &[], &error.to_string()),
+    })?;
     let mut addresses: Vec<IpAddr> = Vec::new();
-    for address in found.map(|found| found.ip()) {
+    for address in found.into_iter().map(|found| found.ip()) {
         if !addresses.contains(&address) {
             addresses.push(address);
         }

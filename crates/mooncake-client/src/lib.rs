@@ -59,6 +59,8 @@ mod progress;
 mod put;
 mod query;
 mod reachability;
+mod resolver;
+mod rounds;
 mod segment_owner;
 mod sequence;
 mod session;

@@ -1,9 +1,11 @@
 //! Where the masters are.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
+use crate::connection::{ConnectionError, Patience};
 use crate::error::{Cause, StoreError};
+use crate::resolver;
 
 /// Masters in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,12 +46,12 @@ impl MasterAddress {
     }
 
     /// Resolves one of them, counted from 0 and starting over after the last.
-    pub fn resolve(&self, index: usize) -> Result<Vec<SocketAddr>, String> {
+    pub fn resolve(&self, index: usize, patience: &Patience<'_>) -> Result<Vec<SocketAddr>, ConnectionError> {
         let (host, port) = &self.hosts[index % self.hosts.len()];
-        match (host.as_str(), *port).to_socket_addrs() {
-            Ok(found) => Ok(found.collect()),
-            Err(error) => Err(format!("{host}:{port} does not resolve: {error}")),
-        }
+        resolver::resolve(host, *port, patience).map_err(|error| match error {
+            ConnectionError::Interrupted => error,
+            error => ConnectionError::Io(std::io::Error::other(format!("{host}:{port} does not resolve: {error}"))),
+        })
     }
 
     pub fn len(&self) -> usize {
@@ -92,6 +94,8 @@ pub(crate) fn split_host_port(text: &str) -> Option<(String, Option<u16>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::ErrorKind;
 
@@ -116,8 +120,10 @@ mod tests {
     fn several_masters_are_kept_in_order() {
         let masters = MasterAddress::parse("127.0.0.1:1, [::1]:2").unwrap();
         assert_eq!(masters.to_string(), "127.0.0.1:1, [::1]:2");
-        assert_eq!(masters.resolve(1).unwrap(), ["[::1]:2".parse::<SocketAddr>().unwrap()]);
-        assert_eq!(masters.resolve(2), masters.resolve(0));
+        let patience = Patience { deadline: Instant::now() + Duration::from_secs(5), check: &|| Ok(()) };
+        let resolve = |index| masters.resolve(index, &patience).unwrap();
+        assert_eq!(resolve(1), ["[::1]:2".parse::<SocketAddr>().unwrap()]);
+        assert_eq!(resolve(2), resolve(0));
     }
 
     #[test]

@@ -152,8 +152,9 @@ pub enum PinKind {
     None,
     /// Evicted only when nothing else is left, until it lapses.
     Soft {
-        /// Lifetime from the put on, milliseconds.
-        ttl_ms: u64,
+        /// Lifetime from the put on, milliseconds; `None` = the master's
+        /// `--default_kv_soft_pin_ttl`.
+        ttl_ms: Option<u64>,
     },
     /// Never evicted.
     Hard,
@@ -162,7 +163,8 @@ pub enum PinKind {
 /// How a put is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// Copies wanted, each with another client; fewer clients store fewer.
+    /// Copies wanted, each with another client; fewer clients store fewer, and
+    /// more than 64 are never made.
     pub replica_num: u32,
     /// Names of segments (= clients) to try first, in order.
     pub preferred_segments: Vec<String>,

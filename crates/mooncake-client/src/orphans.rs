@@ -44,7 +44,7 @@ impl Orphans {
         if !state.running {
             let control = control.clone();
             let thread = std::thread::Builder::new().name("mooncake-orphans".into());
-            state.running = thread.spawn(move || run(&control)).is_ok();
+            state.running = mooncake_transfer::thread::start(thread, move || run(&control)).is_ok();
         }
     }
 

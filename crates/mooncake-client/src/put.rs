@@ -12,6 +12,7 @@ use mooncake_wire::pack_keys;
 use crate::control::Abandoned;
 use crate::error::{Cause, StoreError};
 use crate::options::{PinKind, PutOptions};
+use crate::rounds::ROUND_KEY_BYTES;
 use crate::store::{Inner, check_key};
 
 /// Most bytes reserved at a time: space held by puts under way is space that nobody can use.
@@ -20,14 +21,17 @@ const ROUND_BYTES: u64 = 64 << 20;
 /// Most keys reserved at a time.
 const ROUND_KEYS: usize = 8_192;
 
-/// Most bytes of keys in one request.
-const ROUND_KEY_BYTES: usize = 16 << 20;
-
 /// Longest that the master parks a put, and some.
 const PARKED: Duration = Duration::from_millis(2_500);
 
 /// Tries of one key that ended with nothing stored though it was placed.
 const ATTEMPTS: u32 = 4;
+
+/// Most copies of an object that a master makes.
+const MAX_REPLICAS: u32 = 64;
+
+/// Says that a soft pin names no lifetime: the master's default holds.
+const MASTERS_TTL: u64 = u64::MAX;
 
 /// Pause before a key is tried again whose placement did not work out.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -462,11 +466,11 @@ pub(crate) fn transfer_error(error: TransferError) -> StoreError {
 
 fn config(options: &PutOptions) -> PutConfig {
     PutConfig {
-        replica_num: options.replica_num.max(1),
+        replica_num: options.replica_num.clamp(1, MAX_REPLICAS),
         preferred_segments: options.preferred_segments.clone(),
         hard_pin: options.pin == PinKind::Hard,
         soft_pin_ttl_ms: match options.pin {
-            PinKind::Soft { ttl_ms } => ttl_ms.max(1),
+            PinKind::Soft { ttl_ms } => ttl_ms.map_or(MASTERS_TTL, |ttl_ms| ttl_ms.clamp(1, MASTERS_TTL - 1)),
             PinKind::None | PinKind::Hard => 0,
         },
         prefer_local: options.prefer_local,

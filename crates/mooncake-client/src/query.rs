@@ -7,6 +7,7 @@ use mooncake_wire::pack_keys;
 
 use crate::control::Abandoned;
 use crate::error::StoreError;
+use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
 
 /// Keys asked about with one request.
@@ -38,7 +39,7 @@ impl Inner {
         found: impl Fn(&ExistsReply, usize) -> T,
     ) -> Result<Vec<T>, StoreError> {
         let mut results = Vec::with_capacity(keys.len());
-        for round in keys.chunks(ROUND_KEYS) {
+        for round in rounds(keys, ROUND_KEYS) {
             if round.iter().all(|key| check_key(key.as_ref()).is_ok()) {
                 let reply = self.ask(pack_keys(round), round.len(), sizes)?;
                 results.extend((0..round.len()).map(|index| found(&reply, index)));
@@ -78,7 +79,7 @@ impl Inner {
         const WHAT: &str = "a remove";
         let control = &self.shared.control;
         let mut results = Vec::with_capacity(keys.len());
-        for round in keys.chunks(ROUND_KEYS) {
+        for round in rounds(keys, ROUND_KEYS) {
             let valid: Vec<&[u8]> = round.iter().map(AsRef::as_ref).filter(|key| check_key(key).is_ok()).collect();
             let mut outcomes = Vec::new();
             if !valid.is_empty() {

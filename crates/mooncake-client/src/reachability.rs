@@ -7,17 +7,26 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 #[derive(Debug)]
 pub(crate) struct Reachability {
     start: Instant,
     /// Microseconds after `start`.
     last_pong: AtomicU64,
     unreachable: AtomicBool,
+    /// What the anchor's last try to come back ran into.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Reachability {
     pub fn new() -> Self {
-        Self { start: Instant::now(), last_pong: AtomicU64::new(0), unreachable: AtomicBool::new(false) }
+        Self {
+            start: Instant::now(),
+            last_pong: AtomicU64::new(0),
+            unreachable: AtomicBool::new(false),
+            trouble: Mutex::default(),
+        }
     }
 
     /// The master lives.
@@ -34,6 +43,19 @@ impl Reachability {
 
     pub fn is_unreachable(&self) -> bool {
         self.unreachable.load(Ordering::Acquire)
+    }
+
+    /// Notes why there is no connection. True if that is news.
+    pub fn explain(&self, trouble: Option<&str>) -> bool {
+        let mut known = self.trouble.lock();
+        let news = known.as_deref() != trouble;
+        *known = trouble.map(str::to_owned);
+        news
+    }
+
+    /// Why there is no connection, as far as anybody knows.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
     }
 
     /// A call sent at `sent` got no answer. True: the master lives, and that

@@ -2,12 +2,12 @@
 //! the background, given back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions};
-use mooncake_transfer::{Fence, SegmentServer, ServerEvents, Uuid};
+use mooncake_transfer::{Fence, SegmentServer, ServerEvents, Uuid, thread};
 use mooncake_wire::message::{
     Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
 };
@@ -42,6 +42,8 @@ pub(crate) struct SegmentOwner {
     gone: Condvar,
     populated: AtomicU64,
     reported: AtomicU64,
+    /// Population has failed: there will not be more.
+    stopped_short: AtomicBool,
     epoch: AtomicU16,
     work: Sender<Work>,
 }
@@ -56,11 +58,22 @@ struct State {
 
 enum Work {
     Populate(Arc<SegmentMemory>),
+    /// Sum a replica up that somebody found bad: long work for a large one.
+    Recheck(Suspect),
     /// Make and mount another segment in the place of one that is Gone.
     Replace,
     /// `None`: nobody knows what is pinned, so nothing is punched.
     GiveBack(Arc<SegmentMemory>, Option<Vec<(u64, u64)>>),
     End,
+}
+
+/// A replica that somebody could not verify.
+pub(crate) struct Suspect {
+    pub uuid: Uuid,
+    pub rid: u64,
+    pub offset: u64,
+    pub length: u64,
+    pub crc: u32,
 }
 
 /// What of a store's host the master is told.
@@ -89,13 +102,13 @@ impl SegmentOwner {
             gone: Condvar::new(),
             populated: AtomicU64::new(0),
             reported: AtomicU64::new(0),
+            stopped_short: AtomicBool::new(false),
             epoch: AtomicU16::new(0),
             work,
         });
         let thread = std::thread::Builder::new().name("mooncake-owner".into());
         let inside = owner.clone();
-        thread
-            .spawn(move || inside.run(&queue))
+        thread::start(thread, move || inside.run(&queue))
             .map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
         Ok(owner)
     }
@@ -122,8 +135,11 @@ impl SegmentOwner {
         let state = self.state.lock();
         let memory = state.current.as_ref()?;
         let populated = self.populated.load(Ordering::Acquire);
-        (self.reported.swap(populated, Ordering::AcqRel) != populated)
-            .then(|| Populated { uuid: memory.uuid().to_vec().into(), bytes: populated })
+        (self.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
+            uuid: memory.uuid().to_vec().into(),
+            bytes: populated,
+            failed: self.stopped_short.load(Ordering::Acquire),
+        })
     }
 
     /// Has the next beat tell the figure once more.
@@ -147,7 +163,11 @@ impl SegmentOwner {
         tell_epoch_taken(&self.control, epoch, &taken);
     }
 
-    pub fn recheck(&self, uuid: Uuid, rid: u64, offset: u64, length: u64, crc: u32) {
+    pub fn recheck(&self, suspect: Suspect) {
+        let _ = self.work.send(Work::Recheck(suspect));
+    }
+
+    fn recheck_now(&self, Suspect { uuid, rid, offset, length, crc }: Suspect) {
         let good = self.server.recheck(uuid, rid, offset, length, crc);
         if !good {
             tracing::warn!(rid = format_args!("{rid:#x}"), offset, length, "a replica in this segment is bad");
@@ -242,6 +262,7 @@ impl SegmentOwner {
             match next {
                 Ok(Work::Populate(memory)) => populating = Some(memory),
                 Ok(Work::Replace) => self.replace_now(),
+                Ok(Work::Recheck(suspect)) => self.recheck_now(suspect),
                 Ok(Work::GiveBack(memory, pinned)) => {
                     populating = None;
                     self.give_back(&memory, pinned.as_deref());
@@ -269,6 +290,9 @@ impl SegmentOwner {
             }
             Err(error) => {
                 tracing::error!(name = self.name, %error, "the segment stays smaller than asked for");
+                self.stopped_short.store(true, Ordering::Release);
+                self.report_again();
+                self.control.bell.ring();
                 false
             }
         }
@@ -291,8 +315,11 @@ impl SegmentOwner {
         let memory = SegmentMemory::create(self.bytes, self.options)
             .map_err(|error| setup("making the segment")(error.to_string()))?;
         let memory = Arc::new(memory);
-        self.populated.store(0, Ordering::Release);
-        self.populate(&memory, FIRST_STEP);
+        let first = memory
+            .populate_step(FIRST_STEP)
+            .map_err(|error| setup("filling the segment with memory")(error.to_string()))?;
+        self.stopped_short.store(false, Ordering::Release);
+        self.populated.store(first, Ordering::Release);
         let access_key = random_key();
         self.server.add(memory.clone(), access_key);
         let session = self.control.session();
@@ -327,7 +354,8 @@ impl SegmentOwner {
             Err(error) => error,
         };
         self.state.lock().current.take_if(|current| Arc::ptr_eq(current, &memory));
-        self.server.remove(memory.uuid());
+        // Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
+        self.give_back(&memory, None);
         Err(error)
     }
 

@@ -10,7 +10,11 @@ use mooncake_wire::pack_keys;
 use crate::control::{Abandoned, Control};
 use crate::error::StoreError;
 use crate::put::link_error;
+use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
+
+/// Keys pinned with one request.
+const ROUND_KEYS: usize = 32_768;
 
 /// Pins are asked for again this often when the session was resumed meanwhile.
 const ATTEMPTS: usize = 3;
@@ -106,10 +110,13 @@ impl Inner {
         if self.settings.shared_views && self.settings.local_buffer_size > 0 {
             let valid: Vec<usize> = (0..keys.len()).filter(|&index| check_key(keys[index]).is_ok()).collect();
             let names: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
-            if !names.is_empty() {
-                match self.pinned(&names) {
-                    Ok(pinned) => valid.iter().zip(pinned).for_each(|(&index, view)| views[index] = view),
-                    Err(error) => valid.iter().for_each(|&index| views[index] = Some(Err(error.clone()))),
+            let mut rest = &valid[..];
+            for names in rounds(&names, ROUND_KEYS) {
+                let (round, others) = rest.split_at(names.len());
+                rest = others;
+                match self.pinned(names) {
+                    Ok(pinned) => round.iter().zip(pinned).for_each(|(&index, view)| views[index] = view),
+                    Err(error) => round.iter().for_each(|&index| views[index] = Some(Err(error.clone()))),
                 }
             }
         }

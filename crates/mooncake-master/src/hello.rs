@@ -2,8 +2,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
-use mooncake_core::{Core, Effects, Refused, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_core::{Core, Effects, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
 use mooncake_wire::{CONTROL_PREFACE, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
@@ -18,9 +19,6 @@ use crate::shared::Shared;
 
 /// Sessions with an anchor at a time.
 const SESSIONS_MAX: usize = 8192;
-
-/// Epochs above this are not believed: one lie must not use up all there are.
-const EPOCH_BELIEVED_MAX: u32 = u16::MAX as u32 - 1024;
 
 /// How a peer came.
 #[derive(Debug)]
@@ -76,11 +74,6 @@ async fn admit(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<Admitted<
         let reason = format!("this master speaks version {VERSION}, the client {} to {}", asked.0, asked.1);
         return Ok(Err(refuse(refusal::Kind::Version, reason)));
     }
-    if let Some(highest) = &hello.highest
-        && highest.epoch > EPOCH_BELIEVED_MAX
-    {
-        return Ok(Err(refuse(refusal::Kind::BadRequest, format!("epoch {} is not believed", highest.epoch))));
-    }
     let highest = hello.highest;
     match hello.role {
         Some(hello::Role::Open(open)) => open_session(shared, highest, open, via).await,
@@ -112,14 +105,18 @@ async fn open_session(
         process: process.encode_to_vec(),
     };
     let queue = Arc::new(AnchorQueue::default());
-    let anchor = shared
+    let opened = shared
         .apply_async(|core, now, effects| {
-            believe(shared, core, now, highest.as_ref(), effects);
+            believe(shared, core, now, highest.as_ref(), effects)?;
             let session = core.open_session(now, spec, effects);
             shared.routes.set_anchor(session, &queue);
-            Registered { shared, session, queue }
+            Ok(Registered { shared, session, queue })
         })
         .await?;
+    let anchor = match opened {
+        Ok(anchor) => anchor,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
     let session = anchor.session;
     let watched = shared.processes.watch(session, &process, via);
     tracing::info!(session = session.0, name, watched, "client connected");
@@ -146,15 +143,19 @@ async fn resume_session(
     let queue = Arc::new(AnchorQueue::default());
     let resumed = shared
         .apply_async(|core, now, effects| {
-            believe(shared, core, now, highest.as_ref(), effects);
-            let gone = core.resume_session(now, session, resume.secret, &segments, &pins, taken, effects)?;
+            // First of all: strangers are not believed.
+            core.check_session(session, resume.secret).map_err(|refused| convert::refusal(&refused))?;
+            believe(shared, core, now, highest.as_ref(), effects)?;
+            let gone = core
+                .resume_session(now, session, resume.secret, &segments, &pins, taken, effects)
+                .map_err(|refused| convert::refusal(&refused))?;
             shared.routes.set_anchor(session, &queue);
-            Ok::<_, Refused>((gone, Registered { shared, session, queue }))
+            Ok((gone, Registered { shared, session, queue }))
         })
         .await?;
     let (gone, anchor) = match resumed {
         Ok(resumed) => resumed,
-        Err(refused) => return Ok(Err(convert::refusal(&refused))),
+        Err(refusal) => return Ok(Err(refusal)),
     };
     let process = resume.process.unwrap_or_default();
     let watched = shared.processes.watch(session, &process, via);
@@ -177,43 +178,27 @@ async fn attach_call(
     let session = SessionId(attach.session);
     let checked = shared
         .apply_async(|core, now, effects| {
-            believe(shared, core, now, highest.as_ref(), effects);
-            core.check_session(session, attach.secret)
+            core.check_session(session, attach.secret).map_err(|refused| convert::refusal(&refused))?;
+            believe(shared, core, now, highest.as_ref(), effects)
         })
         .await?;
-    Ok(match checked {
-        Ok(()) => Ok((HelloReply { session: session.0, ..HelloReply::default() }, Role::Call(session))),
-        Err(refused) => Err(convert::refusal(&refused)),
-    })
+    Ok(checked.map(|()| (HelloReply { session: session.0, ..HelloReply::default() }, Role::Call(session))))
 }
 
-/// A client that has seen more of this very log than there is proves that the
-/// log has lost its end: rids after that end may be in use. Another log's
-/// higher epoch is one that this client's segments may already obey.
-fn believe(shared: &Shared, core: &mut Core, now: Time, highest: Option<&LogPosition>, effects: &mut Effects) {
-    let Some(seen) = highest else { return };
-    let own = u32::from(core.epoch());
-    let ahead = if seen.log_id == shared.log.log_id() {
-        (seen.epoch, seen.lsn) > (own, shared.log.assigned_lsn())
-    } else {
-        seen.epoch > own
-    };
-    if !ahead {
-        return;
+/// Raises the epoch if what an admitted client has seen asks for it.
+fn believe(
+    shared: &Shared,
+    core: &mut Core,
+    now: Time,
+    highest: Option<&LogPosition>,
+    effects: &mut Effects,
+) -> Result<(), Refusal> {
+    let Some(seen) = highest else { return Ok(()) };
+    let own = LogPosition { log_id: shared.log.log_id(), epoch: core.epoch().into(), lsn: shared.log.assigned_lsn() };
+    if let Some(raised) = shared.epoch_claims.lock().judge(Instant::now(), own, seen)? {
+        core.raise_epoch(now, raised, effects);
     }
-    let raised = seen.epoch.max(own) + 1;
-    let Ok(raised) = u16::try_from(raised) else {
-        tracing::error!(epoch = own, "no epoch is left to raise to; start with an empty log");
-        return;
-    };
-    tracing::warn!(
-        seen_epoch = seen.epoch,
-        seen_lsn = seen.lsn,
-        own_epoch = own,
-        raised,
-        "a client has seen more than this log holds: the epoch is raised"
-    );
-    core.raise_epoch(now, raised, effects);
+    Ok(())
 }
 
 fn refuse(kind: refusal::Kind, reason: String) -> Refusal {

@@ -13,6 +13,7 @@ mod call;
 mod connection;
 mod control;
 mod convert;
+mod epoch_claim;
 pub mod flags;
 mod hello;
 mod http;

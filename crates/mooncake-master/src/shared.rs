@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::epoch_claim::EpochClaims;
 use crate::log::{Log, LogClosed};
 use crate::metrics::Metrics;
 use crate::peer_log::PeerLog;
@@ -38,6 +39,8 @@ pub struct Shared {
     pub processes: ProcessWatch,
     /// Sessions that the log named at start, to be judged by their processes.
     pub replayed: Mutex<Vec<SessionId>>,
+    /// How far clients are believed that say that the log lost its end.
+    pub epoch_claims: Mutex<EpochClaims>,
     /// Rung when the master cannot go on.
     pub failed: Notify,
     started: Instant,
@@ -84,6 +87,7 @@ impl Shared {
             connections: Connections::default(),
             processes,
             replayed: Mutex::new(Vec::new()),
+            epoch_claims: Mutex::new(EpochClaims::new(Instant::now())),
             failed: Notify::new(),
             started: Instant::now(),
         }

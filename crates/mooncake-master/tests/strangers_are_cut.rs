@@ -7,7 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
-use mooncake_wire::message::{AttachCall, Exists, Hello, Request, hello, request};
+use mooncake_wire::message::{
+    AttachCall, Exists, Hello, LogPosition, OpenSession, Request, ResumeSession, hello, request,
+};
 use mooncake_wire::{CONTROL_PREFACE, VERSION, pack_keys, write_frame};
 use support::{Client, Running, connect};
 
@@ -127,5 +129,34 @@ fn strangers_and_wrong_secrets_are_told_why() {
         .unwrap();
     let reply: mooncake_wire::message::HelloReply = mooncake_wire::read_frame(&mut stream, 1 << 20).unwrap();
     assert_eq!(reply.refusal.unwrap().kind(), mooncake_wire::message::refusal::Kind::Version);
+    master.stop();
+}
+
+#[test]
+fn what_a_stranger_claims_to_have_seen_changes_nothing() {
+    let master = Running::start(Settings::default());
+    let mut client = Client::open(master.rpc);
+    let seen = client.hello.position.unwrap();
+    let claims = [
+        LogPosition { log_id: seen.log_id ^ 1, epoch: 64_511, lsn: 1 },
+        LogPosition { log_id: seen.log_id ^ 1, epoch: seen.epoch + 1, lsn: 1 },
+        LogPosition { lsn: seen.lsn + 1000, ..seen },
+    ];
+    for claim in claims {
+        let attach = AttachCall { session: client.session, secret: client.secret ^ 1 };
+        let resume = ResumeSession { session: 4711, secret: 1, ..ResumeSession::default() };
+        for role in [hello::Role::Attach(attach), hello::Role::Resume(resume)] {
+            let (_, reply) = support::greet(master.rpc, role, Some(claim));
+            assert_eq!(reply.refusal.unwrap().kind(), mooncake_wire::message::refusal::Kind::UnknownSession);
+            assert_eq!(reply.position.unwrap().epoch, seen.epoch, "{claim:?}");
+        }
+    }
+    // Whoever may open a session is believed, but not everything.
+    let open = OpenSession { host_name: "liar".to_owned(), process: None };
+    let (_, reply) = support::greet(master.rpc, hello::Role::Open(open), Some(claims[0]));
+    assert!(reply.refusal.unwrap().reason.contains("not believed"));
+    client.beat();
+    assert_eq!(client.resume(master.rpc).position.unwrap().epoch, seen.epoch);
+    Client::open(master.rpc);
     master.stop();
 }

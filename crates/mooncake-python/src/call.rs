@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use crate::code::{INTERNAL, INVALID_PARAMS, code};
 use crate::interrupt;
 use crate::last_error::LastError;
+use crate::log::logging;
 
 /// Runs the body of an entry: its reason starts empty, a panic becomes `-1` (or
 /// what `failed` makes of it), and what a signal handler raised is raised.
@@ -19,7 +20,7 @@ pub fn entry<T>(
     body: impl FnOnce() -> PyResult<T>,
 ) -> PyResult<T> {
     errors.clear();
-    let done = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+    let done = catch_unwind(AssertUnwindSafe(|| logging(body))).unwrap_or_else(|panic| {
         let text = panic_text(&*panic);
         errors.set(|| format!("{name}: internal error, please report it: {text}"));
         Ok(failed(INTERNAL))

@@ -17,6 +17,7 @@ mod integer;
 mod interrupt;
 mod key;
 mod last_error;
+mod log;
 mod notice;
 mod open_stores;
 mod options;

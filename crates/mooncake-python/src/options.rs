@@ -6,9 +6,6 @@ use pyo3::prelude::*;
 use crate::enums::SoftPinAction;
 use crate::replicate_config::{Fields, ReplicateConfig};
 
-/// Lifetime of a soft pin that names none.
-const SOFT_PIN_TTL_MS: u64 = 30 * 60 * 1000;
-
 /// Which kind of put asks: only the forms with several buffers know `prefer_alloc_in_same_node`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -25,7 +22,7 @@ pub fn put_options(config: Option<&Bound<'_, ReplicateConfig>>, keys: usize, for
     let pin = if fields.with_hard_pin {
         PinKind::Hard
     } else if fields.soft_pin_action == SoftPinAction::Enable {
-        PinKind::Soft { ttl_ms: fields.soft_pin_ttl_ms.unwrap_or(SOFT_PIN_TTL_MS) }
+        PinKind::Soft { ttl_ms: fields.soft_pin_ttl_ms }
     } else {
         PinKind::None
     };

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use mooncake_client::{GetInto, PutItem, PutOutcome, Source, Store, StoreError, Target};
+use mooncake_client::{GetInto, Health, PutItem, PutOutcome, Source, Store, StoreError, Target};
 use parking_lot::RwLock;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 
 use crate::buffer_handle::BufferHandle;
 use crate::buffers::{Pieces, range};
@@ -30,7 +31,7 @@ struct Live {
 }
 
 /// A store client: one session with the master, whatever process it is in.
-#[pyclass(frozen, module = "mooncake.store")]
+#[pyclass(frozen, subclass, module = "mooncake.store")]
 pub struct MooncakeDistributedStore {
     live: RwLock<Option<Live>>,
     errors: LastError,
@@ -123,8 +124,15 @@ impl MooncakeDistributedStore {
 #[pymethods]
 impl MooncakeDistributedStore {
     #[new]
-    fn new() -> Self {
-        Self { live: RwLock::new(None), errors: LastError::new() }
+    #[classmethod]
+    #[pyo3(signature = (*args, **kwargs), text_signature = "()")]
+    fn new(class: &Bound<'_, PyType>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        // What a subclass's own __init__ takes passes through here.
+        let given = args.len() + kwargs.map_or(0, |kwargs| kwargs.len());
+        if given > 0 && class.is(class.py().get_type::<Self>()) {
+            return Err(PyTypeError::new_err(format!("MooncakeDistributedStore() takes no arguments, {given} given")));
+        }
+        Ok(Self { live: RwLock::new(None), errors: LastError::new() })
     }
 
     // ------------------------------------------------------------ lifecycle
@@ -144,15 +152,15 @@ impl MooncakeDistributedStore {
                 // As the reference: a second setup replaces the first.
                 let before = self.live.write().take();
                 let connected = py.detach(|| {
-                    if let Some(before) = before {
-                        before.client.close();
-                    }
+                    drop_client(before);
                     Store::connect(setup.options()?)
                 });
                 match connected {
                     Ok(client) => {
                         open_stores::remember(py, &client)?;
-                        *self.live.write() = Some(Live { client, storage_only });
+                        // Another thread may have set it up meanwhile: the last one counts, as said.
+                        let overtaken = self.live.write().replace(Live { client, storage_only });
+                        py.detach(|| drop_client(overtaken));
                         Ok(OK)
                     }
                     Err(error) => Ok(failed(&self.errors, &error)),
@@ -168,9 +176,7 @@ impl MooncakeDistributedStore {
             |code| code,
             || {
                 let live = self.live.write().take();
-                if let Some(live) = live {
-                    py.detach(|| live.client.close());
-                }
+                py.detach(|| drop_client(live));
                 Ok(OK)
             },
         )
@@ -183,7 +189,11 @@ impl MooncakeDistributedStore {
             |code| code,
             || {
                 let Some(client) = self.client("health_check") else { return Ok(1) };
-                Ok(health(py.detach(|| client.health())))
+                let found = py.detach(|| client.health());
+                if let Health::MasterUnreachable = found {
+                    self.errors.set(|| "health_check: the master does not answer; is mooncake_master running?".into());
+                }
+                Ok(health(found))
             },
         )
     }
@@ -593,6 +603,12 @@ impl Drop for MooncakeDistributedStore {
         let Some(live) = self.live.write().take() else { return };
         // The interpreter may be on its way out: then the exit handler has closed it, or the process ends anyway.
         Python::try_attach(|py| py.detach(|| live.client.close()));
+    }
+}
+
+fn drop_client(live: Option<Live>) {
+    if let Some(live) = live {
+        live.client.close();
     }
 }
 

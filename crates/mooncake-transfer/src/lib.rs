@@ -22,6 +22,7 @@ mod link;
 mod local;
 mod loopback;
 mod server;
+pub mod thread;
 mod wait;
 mod wake;
 mod wire;

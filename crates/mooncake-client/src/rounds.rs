@@ -1,0 +1,46 @@
+//! Batches cut into requests that the master reads.
+
+/// Most bytes of keys in one request: well below the longest frame.
+pub(crate) const ROUND_KEY_BYTES: usize = 16 << 20;
+
+/// Cuts keys into runs of at most `most_keys`, and of no more bytes than one
+/// request may carry.
+pub(crate) fn rounds<K: AsRef<[u8]>>(keys: &[K], most_keys: usize) -> impl Iterator<Item = &[K]> {
+    let mut rest = keys;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fitting = rest.iter().take(most_keys).take_while(|key| {
+            bytes += key.as_ref().len();
+            bytes <= ROUND_KEY_BYTES
+        });
+        // One key alone always goes.
+        let count = fitting.count().max(1).min(rest.len());
+        let (round, others) = rest.split_at(count);
+        rest = others;
+        (!round.is_empty()).then_some(round)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_in_one_round_in_order_and_no_round_is_too_large() {
+        let keys: Vec<Vec<u8>> = (0..1_000).map(|index| vec![index as u8; (index * 37) % 65_536]).collect();
+        let cut: Vec<&[Vec<u8>]> = rounds(&keys, 300).collect();
+        assert_eq!(cut.concat(), keys);
+        assert!(cut.len() > 3, "{} rounds", cut.len());
+        for round in cut {
+            assert!(round.len() <= 300);
+            assert!(round.iter().map(Vec::len).sum::<usize>() <= ROUND_KEY_BYTES);
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_too_long_goes_alone_and_nothing_makes_no_round() {
+        let keys = [vec![0; ROUND_KEY_BYTES + 1], vec![1]];
+        assert_eq!(rounds(&keys, 10).map(<[_]>::len).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(rounds::<Vec<u8>>(&[], 10).count(), 0);
+    }
+}

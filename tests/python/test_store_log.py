@@ -1,0 +1,47 @@
+"""The store says on stderr which way bytes go, and no more than was asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CLIENT = """
+import sys
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", sys.argv[1]) == 0
+assert store.put("logged", b"v") == 0 and store.get("logged") == b"v"
+assert store.remove("logged", True) == 0
+store.close()
+"""
+
+
+def said(cluster, monkeypatch, **env: str) -> str:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, cluster.master.addr], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+@pytest.mark.parametrize(("shm", "path"), [("1", "shm"), ("0", "tcp")])
+def test_the_path_to_each_peer_is_reported_with_its_reason(shared_cluster, monkeypatch, shm, path):
+    monkeypatch.delenv("MC_LOG_LEVEL", raising=False)
+    lines = said(shared_cluster, monkeypatch, MC_SHM=shm).splitlines()
+    links = [line for line in lines if f"path={path}" in line]
+    assert len(links) == 1, lines
+    assert shared_cluster.nodes[0].segment in links[0]
+    assert "reason=" in links[0]
+
+
+def test_a_level_silences_it(shared_cluster, monkeypatch):
+    assert said(shared_cluster, monkeypatch, MC_LOG_LEVEL="WARNING") == ""
+
+
+def test_a_level_that_is_none_is_named(shared_cluster, monkeypatch):
+    assert 'MC_LOG_LEVEL="loud"' in said(shared_cluster, monkeypatch, MC_LOG_LEVEL="loud")
