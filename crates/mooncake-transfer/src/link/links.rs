@@ -98,6 +98,22 @@ impl Links {
         made
     }
 
+    /// The link for a placement that was reserved in that session. A fence asks
+    /// the attachments of the placement's own session only: what another one's
+    /// links wrote would land behind it.
+    pub fn link_to_write(
+        &self,
+        session: u64,
+        address: &SegmentAddress,
+        wait: &Wait<'_>,
+    ) -> Result<Arc<Link>, LinkError> {
+        if session == self.connector.options.session {
+            self.link(address, wait)
+        } else {
+            Err(LinkError::SessionOver { segment: address.label().to_string() })
+        }
+    }
+
     fn link_in(&self, slot: &Arc<Slot>, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
         let mut state = loop {
             if let Some(state) = slot.state.try_lock_for(wait.slice()) {
