@@ -49,6 +49,8 @@ pub(crate) enum Abandoned {
 pub(crate) struct Answer {
     pub body: reply::Body,
     pub log_id: u64,
+    /// Session that the call was made in.
+    pub session: u64,
 }
 
 /// One store's side of the control protocol.
@@ -277,7 +279,7 @@ impl Control {
                 reply
             });
             match outcome {
-                Ok(reply) => match self.accept(what, reply) {
+                Ok(reply) => match self.accept(what, reply, session.id) {
                     Ok(Accepted::Answer(answer)) => return Ok(answer),
                     Ok(Accepted::SessionLost) => {
                         last = "the master does not know this session any more".into();
@@ -377,7 +379,7 @@ impl Control {
         Cause::Protocol { master: self.masters.to_string(), what }.into()
     }
 
-    fn accept(&self, what: &'static str, reply: Reply) -> Result<Accepted, StoreError> {
+    fn accept(&self, what: &'static str, reply: Reply, session: u64) -> Result<Accepted, StoreError> {
         let mut log_id = 0;
         if let Some(position) = &reply.position {
             log_id = position.log_id;
@@ -388,7 +390,7 @@ impl Control {
                 Ok(Accepted::SessionLost)
             }
             Some(reply::Body::Refusal(refusal)) => Err(self.refused(what, refusal)),
-            Some(body) => Ok(Accepted::Answer(Answer { body, log_id })),
+            Some(body) => Ok(Accepted::Answer(Answer { body, log_id, session })),
             None => Err(self.confused(what)),
         }
     }

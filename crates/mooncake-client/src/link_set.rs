@@ -47,6 +47,17 @@ impl LinkSet {
         links.link(address, wait)
     }
 
+    /// The link for a placement that was reserved in that session: see [`Links::link_to_write`].
+    pub fn link_to_write(
+        &self,
+        session: u64,
+        address: &SegmentAddress,
+        wait: &Wait<'_>,
+    ) -> Result<Arc<Link>, LinkError> {
+        let links = self.current.read().clone();
+        links.link_to_write(session, address, wait)
+    }
+
     /// The segment is Gone: see [`Links::forget`].
     pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
         for links in self.all() {

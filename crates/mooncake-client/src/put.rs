@@ -93,6 +93,13 @@ struct Round {
     setback: bool,
 }
 
+/// Where a reservation comes from.
+#[derive(Clone, Copy)]
+struct Origin {
+    log_id: u64,
+    session: u64,
+}
+
 /// A placement that is to be written.
 struct Placed {
     index: usize,
@@ -179,7 +186,7 @@ impl Put<'_> {
 
     fn round(&mut self, keys: &[usize], wait: bool) -> Round {
         let mut round = Round::default();
-        let (slots, log_id) = match self.reserve(keys, wait) {
+        let (slots, origin) = match self.reserve(keys, wait) {
             Ok(reserved) => reserved,
             Err(error) => {
                 self.fail_all(keys.iter().copied(), &error);
@@ -213,12 +220,12 @@ impl Put<'_> {
             }
         }
         if !placed.is_empty() {
-            self.write_and_end(placed, log_id, &mut round);
+            self.write_and_end(placed, origin, &mut round);
         }
         round
     }
 
-    fn reserve(&self, keys: &[usize], wait: bool) -> Result<(Vec<PutSlot>, u64), StoreError> {
+    fn reserve(&self, keys: &[usize], wait: bool) -> Result<(Vec<PutSlot>, Origin), StoreError> {
         const WHAT: &str = "a put";
         let control = &self.store.shared.control;
         let names: Vec<&[u8]> = keys.iter().map(|&index| self.items[index].key).collect();
@@ -232,17 +239,19 @@ impl Put<'_> {
         let body = request::Body::PutStart(start);
         let answer = control.mutate(WHAT, body, patience, Abandoned::GivesUpPlacements)?;
         match answer.body {
-            reply::Body::PutStart(reply) if reply.slots.len() == keys.len() => Ok((reply.slots, answer.log_id)),
+            reply::Body::PutStart(reply) if reply.slots.len() == keys.len() => {
+                Ok((reply.slots, Origin { log_id: answer.log_id, session: answer.session }))
+            }
             _ => Err(control.confused(WHAT)),
         }
     }
 
     /// Writes what was placed and ends all of it with one call.
-    fn write_and_end(&mut self, placed: Vec<Placed>, log_id: u64, round: &mut Round) {
+    fn write_and_end(&mut self, placed: Vec<Placed>, origin: Origin, round: &mut Round) {
         let control = &self.store.shared.control;
         let all_rids = || placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
-        if let Err(error) = self.store.shared.directory.meet(control, log_id, replicas) {
+        if let Err(error) = self.store.shared.directory.meet(control, origin.log_id, replicas) {
             self.store.give_up(all_rids().collect(), true);
             self.fail_all(placed.iter().map(|placed| placed.index), &error);
             return;
@@ -254,7 +263,7 @@ impl Put<'_> {
         for placed in &placed {
             if interrupted.is_none() {
                 progress.begin_write();
-                let outcome = self.write(placed, log_id);
+                let outcome = self.write(placed, origin);
                 progress.end_write();
                 if let Err(lost) = &outcome
                     && matches!(lost.error.cause(), Cause::Interrupted)
@@ -271,7 +280,7 @@ impl Put<'_> {
     }
 
     /// Writes every replica of one key.
-    fn write(&self, placed: &Placed, log_id: u64) -> Result<Written, Lost> {
+    fn write(&self, placed: &Placed, origin: Origin) -> Result<Written, Lost> {
         let parts = self.items[placed.index].value;
         let outcomes = Vec::with_capacity(placed.slot.replicas.len());
         let mut written = Written { crc32c: 0, outcomes, spoilt: Vec::new() };
@@ -279,7 +288,7 @@ impl Put<'_> {
         let mut lost: Option<Lost> = None;
         let mut settled = true;
         for replica in &placed.slot.replicas {
-            match self.store.write_replica(replica, parts, log_id) {
+            match self.store.write_replica(replica, parts, origin) {
                 // Copies that differ mean that the caller changed the bytes in between.
                 Ok(crc) if good > 0 && crc != written.crc32c => {
                     written.spoilt.push(replica.rid);
@@ -402,18 +411,19 @@ impl Inner {
         &self,
         replica: &mooncake_wire::message::Replica,
         parts: &[Source<'_>],
-        log_id: u64,
+        origin: Origin,
     ) -> Result<u32, Lost> {
         let untouched = |error: StoreError| Lost { error, final_word: false, settled: true };
         let [extent] = &replica.extents[..] else {
             return Err(untouched(self.shared.control.confused("a put")));
         };
-        let Some(address) = self.shared.directory.find(log_id, extent.segment) else {
+        let Some(address) = self.shared.directory.find(origin.log_id, extent.segment) else {
             return Err(untouched(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into()));
         };
         let interrupted = || self.is_interrupted();
         let wait = self.transfer_wait(extent.length, &interrupted);
-        let link = self.shared.links.link(&address, &wait).map_err(|error| untouched(link_error(&error)))?;
+        let link = self.shared.links.link_to_write(origin.session, &address, &wait);
+        let link = link.map_err(|error| untouched(link_error(&error)))?;
         link.write(replica.rid, extent.offset, parts, &wait).map_err(|failed| {
             let error = transfer_error(failed.error);
             Lost { final_word: is_callers(&error), error, settled: failed.settled }

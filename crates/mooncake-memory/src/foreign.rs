@@ -5,9 +5,11 @@
 //! a signal; the kernel answers `EFAULT` instead.
 
 use std::io;
+use std::sync::OnceLock;
 
 use crate::error::CopyError;
 use crate::layout::PAGE;
+use crate::registry;
 
 /// Bytes per step through the kernel.
 pub(crate) const BOUNCE: usize = 16 * 1024;
@@ -65,20 +67,81 @@ fn own_pid() -> libc::pid_t {
     unsafe { libc::getpid() }
 }
 
-/// Whether all pages of a range are mapped at this moment. `msync(MS_ASYNC)`
-/// only walks the list of mappings: unlike `mincore` it costs the same for any
-/// length.
-pub(crate) fn check_mapped(addr: usize, len: usize) -> Result<(), CopyError> {
+/// What is to be done with memory that is used directly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Touch {
+    Load,
+    Store,
+}
+
+/// Distance of the pages that are tried out inside a long range: half a
+/// microsecond for each, where the copy takes a hundred.
+const STRIDE: usize = 2 << 20;
+
+/// Whether a range can be used directly at this moment: all of it is mapped,
+/// and its first and last page, and one in each [`STRIDE`] between them, can be
+/// accessed. What an allocator or a caller does to memory that it gives up, it
+/// does to all of it; a page that is made inaccessible inside is not found.
+pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch) -> Result<(), CopyError> {
     if len == 0 {
         return Ok(());
     }
-    let fault = CopyError::Fault { addr, len };
+    let fault = || CopyError::Fault { addr, len };
     let page = PAGE as usize;
     let start = addr & !(page - 1);
-    let Some(end) = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)) else { return Err(fault) };
+    let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)).ok_or_else(fault)?;
+    // Only walks the list of mappings: unlike `mincore` it costs the same for any length.
     // SAFETY: nothing is changed; the kernel checks the range.
     let rc = unsafe { libc::msync(std::ptr::without_provenance_mut(start), end - start, libc::MS_ASYNC) };
-    if rc == 0 { Ok(()) } else { Err(fault) }
+    if rc != 0 {
+        return Err(fault());
+    }
+    if !can_try_out() {
+        return Ok(());
+    }
+    let last = end - page;
+    for at in (start..last).step_by(STRIDE).chain([last]) {
+        match try_out(at, touch) {
+            Ok(()) => {}
+            // No such access; or memory of a device, which is never tried out. The list of mappings knows.
+            Err(libc::EINVAL) => return if listed(start, end, touch) { Ok(()) } else { Err(fault()) },
+            Err(_) => return Err(fault()),
+        }
+    }
+    Ok(())
+}
+
+/// Does with a page what a load or a store would do, without one.
+fn try_out(page: usize, touch: Touch) -> Result<(), i32> {
+    let advice = match touch {
+        Touch::Load => libc::MADV_POPULATE_READ,
+        Touch::Store => libc::MADV_POPULATE_WRITE,
+    };
+    loop {
+        // SAFETY: contents do not change; the kernel checks the page.
+        if unsafe { libc::madvise(std::ptr::without_provenance_mut(page), PAGE as usize, advice) } == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN) => {}
+            errno => return Err(errno.unwrap_or(libc::EFAULT)),
+        }
+    }
+}
+
+/// Before Linux 5.14 pages cannot be tried out.
+fn can_try_out() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let here = 0_u8;
+        try_out((&raw const here).addr() & !(PAGE as usize - 1), Touch::Load).is_ok()
+    })
+}
+
+/// Whether /proc/self/maps allows it.
+fn listed(start: usize, end: usize, touch: Touch) -> bool {
+    let writable = std::fs::read_to_string("/proc/self/maps").ok().and_then(|maps| registry::probe(&maps, start, end));
+    writable.is_some_and(|writable| writable || touch == Touch::Load)
 }
 
 #[cfg(test)]
@@ -94,7 +157,8 @@ mod tests {
         let mut back = vec![0; source.len()];
         write(&copy, back.as_mut_ptr()).unwrap();
         assert_eq!(back, source);
-        check_mapped(source.as_ptr().addr(), source.len()).unwrap();
+        check_usable(source.as_ptr().addr(), source.len(), Touch::Load).unwrap();
+        check_usable(back.as_ptr().addr(), back.len(), Touch::Store).unwrap();
     }
 
     #[test]
@@ -104,7 +168,7 @@ mod tests {
             let ptr = std::ptr::without_provenance_mut::<u8>(addr);
             assert!(matches!(read(ptr, &mut bytes), Err(CopyError::Fault { .. })), "{addr:#x}");
             assert!(matches!(write(&bytes, ptr), Err(CopyError::Fault { .. })), "{addr:#x}");
-            assert!(matches!(check_mapped(addr, 64), Err(CopyError::Fault { .. })), "{addr:#x}");
+            assert!(matches!(check_usable(addr, 64, Touch::Load), Err(CopyError::Fault { .. })), "{addr:#x}");
         }
     }
 }

@@ -14,6 +14,10 @@ use crate::error::MemoryError;
 /// Nobody can change the size any more, nor take that promise back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// Bytes of one hole. A larger one would keep everybody else who changes the
+/// file waiting, and page faults in it too, for longer than a few milliseconds.
+const HOLE: u64 = 64 << 20;
+
 /// Makes a sealed memfd of that size, readable by its user only.
 pub(crate) fn create(name: &str, bytes: u64, huge_pages: bool) -> Result<OwnedFd, MemoryError> {
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -52,17 +56,19 @@ pub(crate) fn page_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(fstat(fd)?.st_blksize as u64)
 }
 
-/// Gives the pages between two offsets back; the size stays.
-pub(crate) fn punch(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
-    if start >= end {
-        return Ok(());
-    }
-    loop {
-        match fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, end - start) {
+/// Gives the pages between two offsets back, step by step; the size stays.
+pub(crate) fn punch(fd: BorrowedFd<'_>, mut start: u64, end: u64) -> io::Result<()> {
+    while start < end {
+        let len = HOLE.min(end - start);
+        match fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, len) {
             Err(Errno::INTR) => {}
-            done => return Ok(done?),
+            done => {
+                done?;
+                start += len;
+            }
         }
     }
+    Ok(())
 }
 
 /// Next run of bytes with pages at or after an offset.

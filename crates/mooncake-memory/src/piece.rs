@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use crate::error::CopyError;
-use crate::foreign::{self, BOUNCE};
+use crate::foreign::{self, BOUNCE, Touch};
 use crate::kernel::{self, Stores};
 use crate::registry::Registry;
 
@@ -51,7 +51,7 @@ impl ForeignRange {
 pub(crate) enum Access {
     /// Borrowed from Rust: always valid.
     Safe,
-    /// Inside a registered range: checked for a mapping, then direct.
+    /// Inside a registered range: checked to be usable, then direct.
     Registered,
     /// Through the kernel only.
     Unknown,
@@ -120,9 +120,9 @@ impl Source<'_> {
             return Ok(crc);
         }
         if self.access == Access::Registered {
-            foreign::check_mapped(self.ptr.addr(), self.len)?;
+            foreign::check_usable(self.ptr.addr(), self.len, Touch::Load)?;
         }
-        // SAFETY: the source is borrowed, or registered and mapped at this moment; the target is the caller's word.
+        // SAFETY: the source is borrowed, or registered and readable at this moment; the target is the caller's word.
         Ok(unsafe { kernel::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
     }
 }
@@ -207,9 +207,9 @@ impl Target<'_> {
             return Ok(crc);
         }
         if self.access == Access::Registered {
-            foreign::check_mapped(self.ptr.addr(), self.len)?;
+            foreign::check_usable(self.ptr.addr(), self.len, Touch::Store)?;
         }
-        // SAFETY: the target is borrowed, or registered writable and mapped at this moment; the source is the
+        // SAFETY: the target is borrowed, or registered and writable at this moment; the source is the
         // caller's word.
         unsafe {
             if sum {
@@ -305,9 +305,9 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, t
                 }
                 Access::Safe | Access::Registered => {
                     if piece.access == Access::Registered {
-                        foreign::check_mapped(ptr.addr(), len)?;
+                        foreign::check_usable(ptr.addr(), len, Touch::Load)?;
                     }
-                    // SAFETY: borrowed, or registered and mapped at this moment.
+                    // SAFETY: borrowed, or registered and readable at this moment.
                     unsafe { kernel::checksum(crc, ptr, len) }
                 }
             };

@@ -84,7 +84,7 @@ impl Registry {
 }
 
 /// Whether the range is writable; `None` unless all of it is readable.
-fn probe(maps: &str, addr: usize, end: usize) -> Option<bool> {
+pub(crate) fn probe(maps: &str, addr: usize, end: usize) -> Option<bool> {
     let mut at = addr;
     let mut writable = true;
     for line in maps.lines() {

@@ -6,7 +6,7 @@ use mooncake_memory::{
     CopyError, ForeignRange, ReadError, RegisterError, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
     crc_of_sources, crc32c, recv_targets, send_sources,
 };
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
 /// Pages of our own, unmapped when we say so.
 struct Pages {
@@ -80,6 +80,47 @@ fn memory_freed_after_its_registration_is_an_error() {
     segment.mapping().write(6, 0, &[Source::new(&[1; LEN])]).unwrap();
     let target = &mut [Target::foreign(pages.range(), &registry)];
     let read = segment.mapping().read(6, 0, target, Verify::Crc(crc));
+    assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
+}
+
+#[test]
+fn memory_made_inaccessible_after_its_registration_is_an_error() {
+    let (segment, registry) = (segment(), Registry::new());
+    let pages = Pages::new(LEN, 1);
+    registry.register(pages.range()).unwrap();
+    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry)]).unwrap();
+    let read = || segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry)], Verify::Crc(crc));
+    let fault = |read| matches!(read, Err(ReadError::Copy(CopyError::Fault { .. })));
+    read().unwrap();
+    pages.protect(MprotectFlags::READ);
+    assert!(fault(read()), "stored to memory that is read-only by now");
+    // What allocators do with a heap that they have trimmed.
+    pages.protect(MprotectFlags::empty());
+    assert!(fault(read()));
+    let source = [Source::foreign(pages.range(), &registry)];
+    assert!(matches!(segment.mapping().write(4, 1 << 20, &source), Err(CopyError::Fault { .. })));
+    assert!(matches!(crc_of_sources(0, &source, 5, 10_000), Err(CopyError::Fault { .. })));
+    pages.protect(MprotectFlags::READ | MprotectFlags::WRITE);
+    read().unwrap();
+}
+
+#[test]
+fn a_registered_file_that_was_truncated_is_an_error() {
+    let file = rustix::fs::memfd_create("truncated", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, LEN as u64).unwrap();
+    // SAFETY: a fresh mapping, unmapped with the process.
+    let base = unsafe {
+        mmap(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0).unwrap()
+    };
+    // SAFETY: pages of this test's own, borrowed nowhere.
+    let range = unsafe { ForeignRange::new(base.addr(), LEN) };
+    let (segment, registry) = (segment(), Registry::new());
+    registry.register(range).unwrap();
+    segment.mapping().write(2, 0, &[Source::foreign(range, &registry)]).unwrap();
+    rustix::fs::ftruncate(&file, 0).unwrap();
+    let write = segment.mapping().write(4, 1 << 20, &[Source::foreign(range, &registry)]);
+    assert!(matches!(write, Err(CopyError::Fault { .. })));
+    let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry)], Verify::Skip);
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
 }
 

@@ -153,6 +153,12 @@ pub enum LinkError {
         /// Name and UUID of the segment.
         segment: String,
     },
+    /// The placement was reserved in a session whose links these are not.
+    #[error("segment {segment}: the session that reserved the space is not the one of these links")]
+    SessionOver {
+        /// Name and UUID of the segment.
+        segment: String,
+    },
     /// The links are closed.
     #[error("the store is closed")]
     Closed,

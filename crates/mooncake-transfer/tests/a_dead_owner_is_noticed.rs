@@ -3,10 +3,11 @@
 
 mod support;
 
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Source, Target};
-use mooncake_transfer::{Path, Paths, TransferError};
+use mooncake_transfer::{Path, Paths, TransferError, Wait};
 use support::*;
 
 #[test]
@@ -27,6 +28,19 @@ fn held_bytes() -> u64 {
         }
     }
     held
+}
+
+/// Waits until so many are held.
+fn holds(bytes: std::ops::Range<u64>) {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        let held = held_bytes();
+        if bytes.contains(&held) {
+            return;
+        }
+        assert!(Instant::now() < until, "{held} bytes are held instead of {bytes:?}");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -54,16 +68,14 @@ fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_
 
     // The master says what is pinned; own views are kept whatever it says.
     links.forget(address.uuid, &[(0, MIB)]);
+    holds(2 * MIB..3 * MIB);
     assert_eq!(*view, data);
     assert_eq!(*other, pattern(8 * MIB, 6)[..MIB as usize]);
-    let held = held_bytes();
-    assert!((2 * MIB..3 * MIB).contains(&held), "{held} bytes are held by two views of 1 MiB");
     let e = link.read(rid(1, 1), 0, &mut [Target::new(&mut [0])], None, &wait()).unwrap_err();
     assert!(matches!(e, TransferError::Gone { .. }), "{e}");
 
     drop(other);
-    let held = held_bytes();
-    assert!((MIB..2 * MIB).contains(&held), "{held} bytes are held by one view of 1 MiB");
+    holds(MIB..2 * MIB);
     assert_eq!(*view, data, "views last");
     links.close();
     assert_eq!(*view, data, "views last");
@@ -119,4 +131,28 @@ fn views_last_whoever_drops_others_and_in_whatever_order() {
     // And the other way about: the last one left keeps its own.
     drop(peer);
     assert!(*kept == *expected);
+}
+
+#[test]
+fn a_segment_is_forgotten_while_another_thread_still_connects_to_it() {
+    let (owner, address) = Other::owner(4 * MIB);
+    let (links, _noticed) = links(Paths::ALL);
+    owner.stop();
+    std::thread::scope(|scope| {
+        let (waiting, waits) = channel();
+        let (links, address) = (&links, &address);
+        let connecting = scope.spawn(move || {
+            let interrupted = || waiting.send(()).is_err();
+            links.link(address, &Wait { deadline: Instant::now() + Duration::from_secs(20), interrupted: &interrupted })
+        });
+        waits.recv().unwrap();
+        let begun = Instant::now();
+        links.forget(address.uuid, &[]);
+        assert!(begun.elapsed() < Duration::from_millis(200), "{:?}", begun.elapsed());
+        assert!(!connecting.is_finished());
+        owner.go_on();
+        let e = connecting.join().unwrap().unwrap_err();
+        assert!(e.to_string().contains("has left the pool"), "{e}");
+    });
+    assert!(links.report().is_empty());
 }

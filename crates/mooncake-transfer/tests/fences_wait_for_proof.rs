@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Source, Target, crc32c};
-use mooncake_transfer::{Fence, Path, Paths, TransferError};
+use mooncake_transfer::{Fence, LinkError, Path, Paths, TransferError};
 use support::*;
 
 #[test]
@@ -213,4 +213,18 @@ fn nothing_lands_after(owner: &Owner, rid: u64, len: u64) {
         assert_eq!(mapping.crc(0, len).unwrap(), crc32c(&data));
         assert!(mapping.check_stamps(rid + 2, 0, len).unwrap());
     }
+}
+
+#[test]
+fn what_one_session_reserved_is_not_written_over_the_links_of_another() {
+    let owner = Owner::new(MIB);
+    let (links, _noticed) = links(Paths::only(Path::SharedMemory));
+    match links.link_to_write(WRITER + 1, &owner.address(), &wait()) {
+        // Its fence would not have asked this process.
+        Err(LinkError::SessionOver { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(owner.server.attached(), 0);
+    let link = links.link_to_write(WRITER, &owner.address(), &wait()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
 }

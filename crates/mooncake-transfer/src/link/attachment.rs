@@ -1,6 +1,7 @@
 //! A peer's segment, mapped here, and the connection that goes with it.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +10,10 @@ use std::time::Instant;
 
 use mooncake_memory::{Expect, Guarded, Mapping, Presence, forked, has_exited, peer_credentials, peer_pidfd, recv_fds};
 use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
 
 use super::options::{LinkOptions, SegmentAddress};
+use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
@@ -38,7 +41,10 @@ pub(super) struct Attachment {
     hung_up: AtomicBool,
     /// Set once the segment is Gone: the pinned extents that the master named.
     forgotten: Mutex<Option<Vec<(u64, u64)>>>,
+    /// The reclaimer has it on its list.
+    queued: AtomicBool,
     watcher: Arc<Watcher>,
+    reclaimer: Arc<Reclaimer>,
 }
 
 struct Talk {
@@ -66,21 +72,55 @@ struct EpochAsked {
     confirmed: bool,
 }
 
+/// Why TCP is used instead.
+#[derive(Debug)]
+pub(super) struct NoSharedMemory {
+    pub reason: String,
+    /// It may pass: the owner stood still, or had too much to do.
+    pub passing: bool,
+}
+
+impl From<String> for NoSharedMemory {
+    fn from(reason: String) -> NoSharedMemory {
+        NoSharedMemory { reason, passing: false }
+    }
+}
+
+impl NoSharedMemory {
+    fn passing(reason: &str) -> NoSharedMemory {
+        NoSharedMemory { reason: reason.into(), passing: true }
+    }
+
+    /// A socket is not of use; what the kernel says tells for how long.
+    fn socket(what: &'static str) -> impl Fn(io::Error) -> NoSharedMemory {
+        move |e| {
+            let short_of = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+            let passing = match e.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => true,
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => true,
+                _ => Errno::from_io_error(&e).is_some_and(|errno| short_of.contains(&errno)),
+            };
+            NoSharedMemory { reason: format!("{what}: {e}"), passing }
+        }
+    }
+}
+
 impl Attachment {
-    /// Gets the owner's descriptors and maps them. The error is the reason why
-    /// TCP is used instead.
+    /// Gets the owner's descriptors and maps them.
     pub(super) fn open(
         address: &SegmentAddress,
         options: &LinkOptions,
         hello: &Hello,
         watcher: &Arc<Watcher>,
+        reclaimer: &Arc<Reclaimer>,
         wait: &Wait<'_>,
-    ) -> Result<Arc<Attachment>, String> {
-        let stream = connect(&address.unix_socket).map_err(|e| format!("its Unix socket does not answer: {e}"))?;
+    ) -> Result<Arc<Attachment>, NoSharedMemory> {
+        let stream =
+            connect(&address.unix_socket).map_err(NoSharedMemory::socket("its Unix socket does not answer"))?;
         let stream = Arc::new(stream);
         let uid = peer_credentials(&**stream).map_err(|e| format!("its owner cannot be told: {e}"))?.uid;
         if uid != rustix::process::geteuid().as_raw() {
-            return Err(format!("its owner is user {uid}"));
+            return Err(format!("its owner is user {uid}").into());
         }
         let pidfd = owner_pidfd(&stream, address)?;
         let deadline = wait.deadline.min(Instant::now() + options.connect_timeout);
@@ -112,7 +152,9 @@ impl Attachment {
             owner_gone: AtomicBool::new(false),
             hung_up: AtomicBool::new(false),
             forgotten: Mutex::default(),
+            queued: AtomicBool::new(false),
             watcher: watcher.clone(),
+            reclaimer: reclaimer.clone(),
         });
         watcher.watch(&attachment).map_err(|e| e.to_string())?;
         Ok(attachment)
@@ -189,7 +231,7 @@ impl Attachment {
         Ok(self.writable.get_or_init(|| Arc::new(mapping)))
     }
 
-    fn broken(&self, source: std::io::Error) -> TransferError {
+    fn broken(&self, source: io::Error) -> TransferError {
         TransferError::Broken { peer: self.peer.to_string(), what: "attach connection", source }
     }
 
@@ -273,11 +315,11 @@ impl Attachment {
     }
 
     /// The owner's process has ended. True the first time.
-    pub(super) fn owner_ended(&self) -> bool {
+    pub(super) fn owner_ended(self: &Arc<Self>) -> bool {
         let first = !self.owner_gone.swap(true, Ordering::AcqRel);
         self.answered.notify_all();
         if first {
-            self.give_back();
+            self.give_back_later();
         }
         first
     }
@@ -292,7 +334,8 @@ impl Attachment {
     // ------------------------------------------------- giving the memory back
 
     /// The segment is Gone. If its owner's process is too, or once it is, the
-    /// peers give the memory back, all but the pinned extents.
+    /// peers give the memory back, all but the pinned extents. Takes its time:
+    /// for the reclaimer's thread.
     pub(super) fn forget(&self, pinned: &[(u64, u64)]) {
         *self.forgotten.lock() = Some(pinned.to_vec());
         if matches!(has_exited(self.pidfd.as_fd()), Ok(true)) {
@@ -301,9 +344,19 @@ impl Attachment {
         self.give_back();
     }
 
+    fn give_back_later(self: &Arc<Self>) {
+        if self.forgotten.lock().is_none() || self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let attachment = self.clone();
+        self.reclaimer.later(move || {
+            attachment.queued.store(false, Ordering::Release);
+            attachment.give_back();
+        });
+    }
+
     fn give_back(&self) {
-        let forgotten = self.forgotten.lock();
-        let Some(pinned) = &*forgotten else { return };
+        let Some(pinned) = self.forgotten.lock().clone() else { return };
         if !self.owner_gone.load(Ordering::Acquire) {
             return;
         }
@@ -311,7 +364,7 @@ impl Attachment {
             // Nobody else is left: what others had pinned is of no use any more. Those who are, are asked for by
             // their locks and not by the master, which may be away.
             let alone = matches!(self.presence.is_alone(), Ok(true));
-            let mut keep = if alone { Vec::new() } else { pinned.clone() };
+            let mut keep = if alone { Vec::new() } else { pinned };
             keep.extend(self.views.lock().keys());
             keep
         };
@@ -326,20 +379,17 @@ impl Attachment {
 
     /// A view has ended. On a segment that is Gone its bytes go back to the
     /// host, if no other process can hold a view of the same ones.
-    pub(super) fn view_ended(&self, offset: u64, len: u64) {
-        let last = {
+    pub(super) fn view_ended(self: &Arc<Self>, offset: u64, len: u64) {
+        {
             let mut views = self.views.lock();
             let Some(count) = views.get_mut(&(offset, len)) else { return };
             *count -= 1;
-            let last = *count == 0;
-            if last {
-                views.remove(&(offset, len));
+            if *count > 0 {
+                return;
             }
-            last
-        };
-        if last {
-            self.give_back();
+            views.remove(&(offset, len));
         }
+        self.give_back_later();
     }
 }
 
@@ -376,7 +426,7 @@ fn owner_pidfd(stream: &Guarded<UnixStream>, address: &SegmentAddress) -> Result
 }
 
 /// Does not wait: a listener whose queue is full belongs to a stopped process.
-fn connect(name: &str) -> std::io::Result<Guarded<UnixStream>> {
+fn connect(name: &str) -> io::Result<Guarded<UnixStream>> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     let stream = Guarded::new(UnixStream::from(OwnedFd::from(socket)));
     stream.set_nonblocking(true)?;
@@ -390,32 +440,33 @@ fn say_hello(
     hello: &Hello,
     address: &SegmentAddress,
     wait: Wait<'_>,
-) -> Result<(u16, [OwnedFd; 2]), String> {
+) -> Result<(u16, [OwnedFd; 2]), NoSharedMemory> {
     use std::io::Write;
-    let text = |e: std::io::Error| format!("its Unix socket: {e}");
-    stream.set_read_timeout(Some(SLICE)).map_err(text)?;
-    stream.set_write_timeout(Some(SLICE)).map_err(text)?;
-    (&**stream).write_all(&hello.encode()).map_err(text)?;
+    let text = NoSharedMemory::socket("its Unix socket");
+    stream.set_read_timeout(Some(SLICE)).map_err(&text)?;
+    stream.set_write_timeout(Some(SLICE)).map_err(&text)?;
+    (&**stream).write_all(&hello.encode()).map_err(&text)?;
     let mut reply = [0; HELLO_LEN];
     let (mut have, mut fds) = (0, Vec::new());
     while have < HELLO_LEN {
         match recv_fds(stream.as_fd(), &mut reply[have..], &mut fds) {
-            Ok(0) => return Err("its owner hung up instead of giving its memory".into()),
+            Ok(0) => return Err(NoSharedMemory::passing("its owner hung up instead of giving its memory")),
             Ok(count) => have += count,
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 if wait.is_over() || (wait.interrupted)() {
-                    return Err("its owner did not answer in time".into());
+                    return Err(NoSharedMemory::passing("its owner did not answer in time"));
                 }
             }
             Err(e) => return Err(text(e)),
         }
     }
-    let reply = HelloReply::decode(&reply).ok_or("what answers is not a segment server")?;
+    let reply = HelloReply::decode(&reply).ok_or_else(|| "what answers is not a segment server".to_owned())?;
     if reply.status != Status::Ok {
-        return Err(reply.status.to_string());
+        let passing = reply.status == Status::Overloaded;
+        return Err(NoSharedMemory { reason: reply.status.to_string(), passing });
     }
     if reply.version != LANE_VERSION || reply.uuid != address.uuid || reply.bytes != address.bytes {
-        return Err("its owner serves another memory".into());
+        return Err("its owner serves another memory".to_owned().into());
     }
     let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| format!("{} descriptors came instead of 2", fds.len()))?;
     Ok((reply.epoch, fds))

@@ -1,10 +1,12 @@
 //! The initiator's side: links to segments, by the best path there is.
 
 mod attachment;
+mod connector;
 mod lane;
 mod links;
 mod options;
 mod pool;
+mod reclaimer;
 mod view;
 mod watcher;
 

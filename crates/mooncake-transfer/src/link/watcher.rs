@@ -34,6 +34,7 @@ struct State {
 /// keep it mapped.
 #[derive(Clone)]
 struct Watched {
+    uuid: Uuid,
     attachment: Weak<Attachment>,
     pidfd: Arc<Guarded<OwnedFd>>,
     stream: Arc<Guarded<UnixStream>>,
@@ -57,6 +58,7 @@ impl Watcher {
     pub(super) fn watch(self: &Arc<Self>, attachment: &Arc<Attachment>) -> io::Result<()> {
         let mut state = self.state.lock();
         let watched = Watched {
+            uuid: attachment.uuid(),
             attachment: Arc::downgrade(attachment),
             pidfd: attachment.pidfd().clone(),
             stream: attachment.stream().clone(),
@@ -81,8 +83,9 @@ impl Watcher {
 
     /// The attachments to a segment that are still mapped.
     pub(super) fn attachments(&self, uuid: &Uuid) -> Vec<Arc<Attachment>> {
-        let watched: Vec<_> = self.state.lock().watched.values().map(|watched| watched.attachment.clone()).collect();
-        watched.iter().filter_map(Weak::upgrade).filter(|attachment| attachment.uuid() == *uuid).collect()
+        let state = self.state.lock();
+        let of_it = state.watched.values().filter(|watched| watched.uuid == *uuid);
+        of_it.filter_map(|watched| watched.attachment.upgrade()).collect()
     }
 
     fn run(&self) {

@@ -114,8 +114,11 @@ impl LinkEvents for Notice {
 }
 
 pub fn links(paths: Paths) -> (Links, Receiver<Noticed>) {
+    links_with(LinkOptions { paths, ..LinkOptions::new(WRITER) })
+}
+
+pub fn links_with(options: LinkOptions) -> (Links, Receiver<Noticed>) {
     let (sender, noticed) = channel();
-    let options = LinkOptions { paths, ..LinkOptions::new(WRITER) };
     (Links::new(options, Box::new(Notice(sender))).unwrap(), noticed)
 }
 

@@ -1,0 +1,113 @@
+//! Finds the best way to a segment.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
+
+use mooncake_memory::ProcessIdentity;
+
+use super::attachment::{Attachment, NoSharedMemory};
+use super::options::{LinkOptions, Path, Paths, SegmentAddress};
+use super::pool::LanePool;
+use super::reclaimer::Reclaimer;
+use super::watcher::Watcher;
+use super::{Kind, Link};
+use crate::local;
+use crate::wait::Wait;
+use crate::wire::{Hello, LANE_VERSION, Purpose};
+
+/// What every link of a store is made from.
+#[derive(Debug)]
+pub(super) struct Connector {
+    pub options: LinkOptions,
+    pub process: ProcessIdentity,
+    pub watcher: Arc<Watcher>,
+    pub reclaimer: Arc<Reclaimer>,
+    pub least_epoch: Arc<AtomicU16>,
+}
+
+/// A link that was made.
+pub(super) struct Made {
+    pub link: Link,
+    /// What kept it from being shared memory may have passed the next time.
+    pub better_later: bool,
+}
+
+impl Connector {
+    /// A link by the best path that works now.
+    pub(super) fn connect(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Made, String> {
+        let paths = self.options.paths;
+        let mut reasons: Vec<String> = Vec::new();
+        let mut better_later = false;
+        let made = |kind, reason, better_later| Made { link: self.link(address, kind, reason), better_later };
+
+        match local::find(&address.uuid) {
+            Some(_) if !paths.local => reasons.push("the own process's memory is switched off".into()),
+            Some(served) if served.access_key == address.access_key => {
+                let reason = "the segment belongs to this process".into();
+                return Ok(made(Kind::Local(served), reason, false));
+            }
+            Some(_) => reasons.push("wrong access key for a segment of this process".into()),
+            None if paths == Paths::only(Path::Local) => {
+                reasons.push("the segment belongs to another process".into());
+            }
+            None => {}
+        }
+
+        if !paths.shared_memory {
+            reasons.push("shared memory is switched off".into());
+        } else if address.boot_id != self.process.boot_id {
+            reasons.push("another host".into());
+        } else if address.unix_socket.is_empty() {
+            reasons.push("its owner offers no shared memory".into());
+        } else {
+            match self.map(address, wait) {
+                Ok(link) => return Ok(Made { link, better_later }),
+                Err(NoSharedMemory { reason, passing }) => {
+                    better_later = passing;
+                    reasons.push(format!("no shared memory: {reason}"));
+                }
+            }
+        }
+
+        if paths.tcp {
+            let connected =
+                LanePool::new(address, &self.options, self.hello(address, Purpose::Lane)).and_then(|pool| {
+                    let at = pool.try_connect(wait).map_err(|e| e.to_string())?;
+                    Ok((pool, at))
+                });
+            match connected {
+                Ok((pool, at)) => {
+                    reasons.push(format!("connected to {at}"));
+                    return Ok(made(Kind::Tcp(Box::new(pool)), reasons.join("; "), better_later));
+                }
+                Err(reason) => reasons.push(format!("no TCP: {reason}")),
+            }
+        } else {
+            reasons.push("TCP is switched off".into());
+        }
+        Err(reasons.join("; "))
+    }
+
+    /// A link over shared memory.
+    pub(super) fn map(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Link, NoSharedMemory> {
+        let hello = self.hello(address, Purpose::Attach);
+        let attachment = Attachment::open(address, &self.options, &hello, &self.watcher, &self.reclaimer, wait)?;
+        Ok(self.link(address, Kind::Shared(attachment), "same host".into()))
+    }
+
+    fn link(&self, address: &SegmentAddress, kind: Kind, reason: String) -> Link {
+        Link::new(address, kind, reason, self.least_epoch.clone())
+    }
+
+    fn hello(&self, address: &SegmentAddress, purpose: Purpose) -> Hello {
+        Hello {
+            version: LANE_VERSION,
+            purpose,
+            session: self.options.session,
+            access_key: address.access_key,
+            uuid: address.uuid,
+            pid: self.process.pid,
+            start_time: self.process.start_time,
+        }
+    }
+}
