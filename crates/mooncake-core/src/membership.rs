@@ -13,10 +13,13 @@ impl Core {
     // --------------------------------------------------------------- sessions
 
     /// A new session; its anchor is there.
-    pub fn open_session(&mut self, now: Time, spec: SessionSpec, fx: &mut Effects) -> SessionId {
+    pub fn open_session(&mut self, now: Time, spec: SessionSpec, fx: &mut Effects) -> Result<SessionId, Refused> {
+        if self.sessions.len() >= self.config.sessions_max {
+            return Err(Refused::TooManySessions(self.sessions.len()));
+        }
         let session = SessionId(self.sessions.last + 1);
         self.log(now, Record::SessionOpened { session, spec }, fx);
-        session
+        Ok(session)
     }
 
     /// The anchor of a known session is back. `segments` are what it still holds, `pins` its views (once per view),
@@ -107,9 +110,15 @@ impl Core {
         }
     }
 
-    /// The anchor closed: away at once.
-    pub fn anchor_lost(&mut self, now: Time, session: SessionId, _fx: &mut Effects) {
-        self.set_away(now, session);
+    /// The anchor closed: away at once. A session that never did anything has nothing to come back for, and is over.
+    pub fn anchor_lost(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+        let waits = self.tickets.iter().any(|parked| parked.origin.session == session);
+        match self.sessions.get(session) {
+            Some(entry) if entry.is_unused() && !waits => {
+                self.session_over(now, session, "it left before it did anything", false, fx);
+            }
+            _ => self.set_away(now, session),
+        }
     }
 
     /// A heartbeat: the session is there, `moved` are the rids whose bytes moved since the last one, `populated` how far

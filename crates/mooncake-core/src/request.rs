@@ -178,6 +178,9 @@ pub enum Refused {
     /// Too many unanswered mutations.
     #[error("session {0} has {1} unanswered mutations, the limit is {2}")]
     TooManyUnanswered(u64, usize, usize),
+    /// Too many sessions.
+    #[error("{0} sessions are open or away already; those that are away end ten minutes after they left")]
+    TooManySessions(usize),
 }
 
 /// A remembered reply to a mutation.

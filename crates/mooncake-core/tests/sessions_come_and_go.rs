@@ -81,6 +81,7 @@ fn a_dead_process_frees_its_keys_and_everybody_hears_which_extents_are_still_vie
         }
         pool.pass(20);
     };
+    pool.remove(c, "x", false);
     pool.anchor_lost(c);
     pool.pushes.clear();
     pool.over(a);
@@ -260,4 +261,33 @@ fn views_survive_the_end_of_their_session_unless_its_process_is_proven_gone() {
     pool.over(c);
     assert_eq!((pool.core.stats().pins, pool.core.stats().used_bytes), (0, 0));
     pool.check();
+}
+
+#[test]
+fn a_session_that_never_did_anything_ends_with_its_anchor() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let (reader, writer) = (pool.session(2), pool.session(3));
+    pool.put(a, "k", KIB);
+    assert!(pool.get("k").is_some());
+    pool.reserve(writer, "w", KIB);
+    pool.anchor_lost(reader);
+    pool.anchor_lost(writer);
+    assert_eq!(pool.resume(reader, &[], &[], 1), Err(Refused::UnknownSession(reader.0)));
+    assert_eq!(pool.resume(writer, &[], &[], 1), Ok(Vec::new()));
+    assert_eq!(pool.core.stats().sessions, 2);
+    pool.check();
+}
+
+#[test]
+fn sessions_that_are_away_count_among_all_that_there_may_be() {
+    let mut pool = Pool::with(mooncake_core::Config { sessions_max: 3, ..Default::default() });
+    for id in 1..=3 {
+        let session = pool.session(1);
+        pool.mount(session, id, 16 * KIB);
+        pool.anchor_lost(session);
+    }
+    let spec = mooncake_core::SessionSpec { secret: 1, name: String::new(), boot_id: Vec::new(), process: Vec::new() };
+    assert_eq!(pool.core.open_session(pool.now, spec, &mut pool.fx), Err(Refused::TooManySessions(3)));
+    pool.pass(600_100);
+    pool.session(1);
 }

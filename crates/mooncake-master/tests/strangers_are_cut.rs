@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
 use mooncake_wire::message::{
-    AttachCall, Exists, Hello, LogPosition, OpenSession, Request, ResumeSession, hello, request,
+    AttachCall, Exists, Hello, LogPosition, OpenSession, ProcessIdentity, Request, ResumeSession, hello, request,
 };
 use mooncake_wire::{CONTROL_PREFACE, VERSION, pack_keys, write_frame};
 use support::{Client, Running, connect};
@@ -158,5 +158,50 @@ fn what_a_stranger_claims_to_have_seen_changes_nothing() {
     client.beat();
     assert_eq!(client.resume(master.rpc).position.unwrap().epoch, seen.epoch);
     Client::open(master.rpc);
+    master.stop();
+}
+
+#[test]
+fn an_identity_longer_than_one_can_be_is_refused() {
+    let master = Running::start(Settings::default());
+    let client = Client::open(master.rpc);
+    let own = support::process();
+    let long = ProcessIdentity { boot_id: vec![1; 900_000].into(), ..own.clone() };
+    let cases = [
+        ("x".to_owned(), long),
+        ("x".to_owned(), ProcessIdentity { boot_id: vec![1; 15].into(), ..own.clone() }),
+        ("x".repeat(5000), own),
+    ];
+    for (host_name, process) in cases {
+        let open = OpenSession { host_name: host_name.clone(), process: Some(process.clone()) };
+        let resume = ResumeSession {
+            session: client.session,
+            secret: client.secret,
+            host_name,
+            process: Some(process),
+            ..ResumeSession::default()
+        };
+        for role in [hello::Role::Open(open), hello::Role::Resume(resume)] {
+            let (_, reply) = support::greet(master.rpc, role, None);
+            assert_eq!(reply.refusal.unwrap().kind(), mooncake_wire::message::refusal::Kind::BadRequest);
+        }
+    }
+    master.stop();
+}
+
+#[test]
+fn sessions_that_open_and_hang_up_leave_nothing_behind() {
+    let master = Running::start(Settings::default());
+    let _client = Client::open(master.rpc);
+    for _ in 0..50 {
+        let open = OpenSession { host_name: "stranger".to_owned(), process: None };
+        let (_, reply) = support::greet(master.rpc, hello::Role::Open(open), None);
+        assert_eq!(reply.refusal, None);
+    }
+    support::eventually("only the one that stays", || {
+        let page = master.http("GET /metrics").1;
+        page.lines().any(|line| line == "mooncake_sessions 1")
+            && page.lines().any(|line| line == "mooncake_sessions_away 0")
+    });
     master.stop();
 }

@@ -100,7 +100,7 @@ impl Pool {
             boot_id: vec![host],
             process: Vec::new(),
         };
-        let session = self.core.open_session(self.now, spec, &mut self.fx);
+        let session = self.core.open_session(self.now, spec, &mut self.fx).unwrap();
         self.collect();
         session
     }
