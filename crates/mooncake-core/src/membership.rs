@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
 use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
-use crate::request::{Origin, Refused, Remembered, SegmentSpec, SessionSpec};
+use crate::request::{Origin, Populated, Refused, Remembered, SegmentSpec, SessionSpec};
 use crate::segment::SegmentView;
 
 /// Gone segments told to a session that comes back after a restart of the master, which forgot whom it told.
@@ -122,16 +122,17 @@ impl Core {
     }
 
     /// A heartbeat: the session is there, `moved` are the rids whose bytes moved since the last one, `populated` how far
-    /// its segments are.
+    /// its segments are. Returns those that turned out smaller than they were.
     pub fn beat(
         &mut self,
         now: Time,
         session: SessionId,
         moved: &[Rid],
-        populated: &[(SegmentUuid, u64)],
+        populated: &[Populated],
         fx: &mut Effects,
-    ) {
-        let Some(entry) = self.sessions.get_mut(session) else { return };
+    ) -> Vec<SegmentNo> {
+        let mut ended = Vec::new();
+        let Some(entry) = self.sessions.get_mut(session) else { return ended };
         entry.last_heard = now;
         if entry.away.is_some() {
             self.come_back(now, session, fx);
@@ -143,17 +144,21 @@ impl Core {
                 self.reservations.renew(now, slot);
             }
         }
-        for (uuid, bytes) in populated {
-            let Some(segment) = self.segments.by_uuid(*uuid).filter(|segment| segment.session == session) else {
+        for Populated { uuid, bytes, failed } in populated.iter().copied() {
+            let Some(segment) = self.segments.by_uuid(uuid).filter(|segment| segment.session == session) else {
                 continue;
             };
             let number = segment.number;
-            if bytes / GRANULE > segment.extents.limit().into() {
-                self.log(now, Record::SegmentPopulated { number, bytes: *bytes }, fx);
+            if failed && segment.populating() {
+                self.log(now, Record::SegmentEnds { number, bytes }, fx);
+                ended.push(number);
+            } else if bytes / GRANULE > segment.extents.limit().into() {
+                self.log(now, Record::SegmentPopulated { number, bytes }, fx);
                 self.segments.get_mut(number).expect("mounted").progress = now;
             }
         }
         self.settle(now, fx);
+        ended
     }
 
     /// This process was itself stopped: nobody was silent, it did not listen.

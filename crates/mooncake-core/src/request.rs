@@ -127,6 +127,17 @@ pub struct SegmentSpec {
     pub endpoint: Vec<u8>,
 }
 
+/// How far a segment is populated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Populated {
+    /// UUID of the memory.
+    pub uuid: SegmentUuid,
+    /// Bytes from its start.
+    pub bytes: u64,
+    /// No more can be had.
+    pub failed: bool,
+}
+
 /// Who a session is: enough to place on its host and to know it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSpec {

@@ -133,8 +133,8 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
                     "client_id": view.session.0.to_string(),
                     // Peers address this memory by UUID and offset, never by an address.
                     "base_address": "0x0",
-                    "size_bytes": view.bytes,
-                    "size_human": format!("{:.2} GiB", view.bytes as f64 / f64::from(1 << 30)),
+                    "size_bytes": view.capacity,
+                    "size_human": format!("{:.2} GiB", view.capacity as f64 / f64::from(1 << 30)),
                     "te_endpoint": endpoint.tcp.first().cloned().unwrap_or_default(),
                     "protocol": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
                     "status": match (view.state, view.open) {
@@ -143,8 +143,8 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
                         _ => "HIDDEN",
                     },
                     "allocator_used_bytes": view.used,
-                    "allocator_capacity_bytes": view.bytes,
-                    "allocator_usage_percent": 100.0 * view.used as f64 / view.bytes.max(1) as f64,
+                    "allocator_capacity_bytes": view.capacity,
+                    "allocator_usage_percent": 100.0 * view.used as f64 / view.capacity.max(1) as f64,
                     "populated_bytes": view.populated,
                     "pinned_bytes": view.pinned,
                     "quarantined_bytes": view.quarantined,
