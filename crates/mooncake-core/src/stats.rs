@@ -36,7 +36,7 @@ pub struct Stats {
     pub pins: u64,
     /// Objects that an existence query found a moment ago.
     pub protected_objects: u64,
-    /// Objects with a soft pin, lapsed or not.
+    /// Objects with a soft pin that has not lapsed.
     pub soft_pinned_objects: u64,
     /// Objects with a hard pin.
     pub hard_pinned_objects: u64,
