@@ -192,11 +192,6 @@ impl Core {
         Some(&self.sessions.get(session)?.spec)
     }
 
-    /// Whether a session's anchor is there; `None` when it is over.
-    pub fn session_is_away(&self, session: SessionId) -> Option<bool> {
-        Some(self.sessions.get(session)?.away.is_some())
-    }
-
     pub(crate) fn set_away(&mut self, now: Time, session: SessionId) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         if entry.away.is_some() {

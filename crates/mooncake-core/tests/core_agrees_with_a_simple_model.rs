@@ -210,7 +210,7 @@ impl World {
     }
 
     fn known(&self, session: SessionId) -> bool {
-        self.pool.core.session_is_away(session).is_some()
+        self.pool.core.session_spec(session).is_some()
     }
 
     fn run(&mut self, step: &Step) {
@@ -342,7 +342,7 @@ impl World {
                 let populated = |id| Populated { uuid: uuid(id), bytes: granules * GRANULE, failed: *failed };
                 let all: Vec<_> = (1..=self.next_segment).map(populated).collect();
                 for session in self.sessions.clone() {
-                    if self.pool.core.session_is_away(session) == Some(false) {
+                    if self.pool.is_here(session) {
                         self.pool.core.beat(now, session, &[], &all, &mut self.pool.fx);
                     }
                 }

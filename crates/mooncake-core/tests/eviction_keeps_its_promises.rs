@@ -257,6 +257,19 @@ fn a_populator_that_got_stuck_is_not_waited_for() {
 }
 
 #[test]
+fn only_soft_pins_that_have_not_lapsed_are_counted() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let soft = |ttl_ms| PutConfig { pin: PinKind::Soft { ttl_ms }, ..plain() };
+    pool.put_with(a, "short", KIB, &soft(1_000));
+    pool.put_with(a, "long", KIB, &soft(60_000));
+    assert_eq!(pool.core.stats().soft_pinned_objects, 2);
+    pool.pass(1_100);
+    assert_eq!(pool.core.stats().soft_pinned_objects, 1);
+    pool.remove(a, "long", true);
+    assert_eq!(pool.core.stats().soft_pinned_objects, 0);
+}
+
+#[test]
 fn memory_that_cannot_be_had_lowers_the_capacity_and_nobody_waits_for_it() {
     let mut pool = Pool::with(Config { high_watermark: 0.75, eviction_share: 0.25, ..Config::default() });
     let a = pool.session(1);

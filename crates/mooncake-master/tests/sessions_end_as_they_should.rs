@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
 use mooncake_wire::message::{self, anchor_down, anchor_up, put_slot, reply, request};
-use mooncake_wire::{MAX_FRAME, pack_keys, read_frame, write_frame};
-use support::{Client, Running};
+use mooncake_wire::{MAX_FRAME, pack_keys};
+use support::{Client, Running, read_frame, write_frame};
 
 /// The identity of another process of this host.
 fn identity_of(pid: u32) -> message::ProcessIdentity {

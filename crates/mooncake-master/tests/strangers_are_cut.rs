@@ -10,8 +10,8 @@ use mooncake_master::Settings;
 use mooncake_wire::message::{
     AttachCall, Exists, Hello, LogPosition, OpenSession, ProcessIdentity, Request, ResumeSession, hello, request,
 };
-use mooncake_wire::{CONTROL_PREFACE, VERSION, pack_keys, write_frame};
-use support::{Client, Running, connect};
+use mooncake_wire::{CONTROL_PREFACE, VERSION, pack_keys};
+use support::{Client, Running, connect, read_frame, write_frame};
 
 /// Sends bytes and returns how long the master kept the connection.
 fn closed_after(address: SocketAddr, bytes: &[u8]) -> Duration {
@@ -90,7 +90,7 @@ fn batches_that_lie_about_their_keys_are_refused_not_obeyed() {
     }
     let request = Request { id: 1, ..Request::default() };
     write_frame(&mut client.call, &request).unwrap();
-    let reply: mooncake_wire::message::Reply = mooncake_wire::read_frame(&mut client.call, 1 << 20).unwrap();
+    let reply: mooncake_wire::message::Reply = read_frame(&mut client.call, 1 << 20).unwrap();
     assert!(matches!(reply.body, Some(mooncake_wire::message::reply::Body::Refusal(_))));
     master.stop();
 }
@@ -127,7 +127,7 @@ fn strangers_and_wrong_secrets_are_told_why() {
     stream.write_all(&CONTROL_PREFACE).unwrap();
     write_frame(&mut stream, &Hello { version_min: VERSION + 1, version_max: VERSION + 3, ..Hello::default() })
         .unwrap();
-    let reply: mooncake_wire::message::HelloReply = mooncake_wire::read_frame(&mut stream, 1 << 20).unwrap();
+    let reply: mooncake_wire::message::HelloReply = read_frame(&mut stream, 1 << 20).unwrap();
     assert_eq!(reply.refusal.unwrap().kind(), mooncake_wire::message::refusal::Kind::Version);
     master.stop();
 }
