@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -20,17 +21,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use crate::call::{SLICE, remove_all};
 use crate::shared::Shared;
+use crate::taken_count::TakenCount;
 use crate::{convert, metrics, summary};
 
 /// For the whole of a request's header, and between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// For a whole connection: nobody needs longer for any of these pages.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that takes no more than [`MOVED_MIN`] in so long is cut. Lists of keys may take longer than that.
+const STUCK: Duration = Duration::from_secs(30);
+
+const MOVED_MIN: u64 = 64 << 10;
 
 const CONNECTIONS_MAX: usize = 128;
 
@@ -56,15 +59,16 @@ pub async fn accept(shared: Arc<Shared>, listener: TcpListener) {
         let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
         let service = service.clone();
         tokio::spawn(async move {
+            let (stream, taken) = TakenCount::over(stream);
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(64 << 10)
                 .serve_connection(TokioIo::new(stream), service);
-            match timeout(CONNECTION_TIMEOUT, connection).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
-                Err(_) => tracing::debug!("HTTP connection cut: it took too long"),
+            match taken.while_moving(connection, STUCK, MOVED_MIN).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
+                None => tracing::debug!("HTTP connection cut: it took too long"),
             }
             drop(slot);
         });
@@ -97,9 +101,7 @@ async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
-    // A window of its own: reading it does not disturb the line in the log.
-    let previous = summary::Previous::start(&shared);
-    let line = summary::line(&shared, &previous);
+    let line = summary::line(&shared);
     text(format!("role=leader, state=serving, service_ready=true, master={{{line}}}, ha={{off}}\n"))
 }
 
@@ -161,7 +163,14 @@ struct RemoveAllQuery {
     tenant_id: Option<String>,
 }
 
-async fn remove_everything(State(shared): State<Arc<Shared>>, Query(query): Query<RemoveAllQuery>) -> Response {
+async fn remove_everything(
+    State(shared): State<Arc<Shared>>,
+    query: Result<Query<RemoveAllQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return failed(StatusCode::BAD_REQUEST, -600, &error.body_text()),
+    };
     if query.tenant_id.is_some_and(|tenant| !tenant.is_empty() && tenant != "default") {
         return failed(StatusCode::BAD_REQUEST, -600, "this master has no tenants; leave tenant_id out");
     }

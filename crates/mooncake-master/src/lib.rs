@@ -28,6 +28,7 @@ mod run;
 mod settings;
 mod shared;
 mod summary;
+mod taken_count;
 mod ticker;
 
 pub use log::LogError;

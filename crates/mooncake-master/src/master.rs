@@ -109,9 +109,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     }
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
-    if reporting {
-        tasks.push(tokio::spawn(report(shared.clone())));
-    }
+    tasks.push(tokio::spawn(report(shared.clone(), reporting)));
     Ok(Master { shared, rpc_address, metrics_address, tasks, ticker: Some(ticker), compactor })
 }
 
@@ -302,12 +300,14 @@ fn judge_processes(shared: &Arc<Shared>) {
     }
 }
 
-async fn report(shared: Arc<Shared>) {
-    let mut previous = summary::Previous::start(&shared);
+/// Without lines in the output, too, the page with the summary has rates of the last seconds.
+async fn report(shared: Arc<Shared>, in_output: bool) {
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
-        tracing::info!("Master Metrics: {}", summary::line(&shared, &previous));
-        previous = summary::Previous::start(&shared);
+        if in_output {
+            tracing::info!("Master Metrics: {}", summary::line(&shared));
+        }
+        *shared.summarized.lock() = summary::Previous::start(&shared.metrics);
     }
 }
 
