@@ -124,6 +124,15 @@ impl Core {
                 self.room_changed = true;
                 Ok(())
             }
+            Record::SegmentEnds { number, bytes } => {
+                if self.segments.get(*number).is_none() {
+                    return Err(ReplayError::UnknownSegment(number.0));
+                }
+                self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
+                self.segments.end_at_limit(*number);
+                self.room_changed = true;
+                Ok(())
+            }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
             Record::SegmentForgotten { uuid, number } => {
                 self.segments.forget(*uuid, *number);

@@ -15,6 +15,8 @@ pub struct Config {
     pub busy_wait_ms: u64,
     /// How long a put waits for room before it takes protected objects.
     pub full_wait_ms: u64,
+    /// Most sessions, those that are away among them.
+    pub sessions_max: usize,
     /// Most unanswered mutations remembered per session.
     pub unanswered_max: usize,
     /// Most bytes in unfinished puts per session, as a share of all capacity.
@@ -42,6 +44,7 @@ impl Default for Config {
             retention_ms: 600_000,
             busy_wait_ms: 500,
             full_wait_ms: 1_000,
+            sessions_max: 32_768,
             unanswered_max: 1_024,
             unfinished_share_max: 0.5,
             placement: PlacementStrategy::Random,

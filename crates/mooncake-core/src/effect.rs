@@ -178,6 +178,13 @@ pub enum Record {
     },
     /// The writer of a quarantined extent says that it is done with it.
     WriterDone(Rid),
+    /// A segment will never be populated further than up to here: that is its capacity.
+    SegmentEnds {
+        /// Its number.
+        number: SegmentNo,
+        /// Bytes from its start.
+        bytes: u64,
+    },
 }
 
 /// A message to a session's anchor.

@@ -80,6 +80,11 @@ impl Extents {
         }
     }
 
+    /// No more of the segment will ever be populated: it ends at the limit, above which nothing was handed out.
+    pub fn end_at_limit(&mut self) {
+        self.total = self.limit;
+    }
+
     /// Where `len` granules would go now.
     pub fn find(&self, len: u32) -> Option<u32> {
         debug_assert!(len > 0);
@@ -217,5 +222,11 @@ mod tests {
         assert_eq!(extents.limit(), 10);
         extents.raise_limit(1000);
         assert_eq!(extents.largest(), 64);
+        let mut ended = Extents::new(64);
+        ended.raise_limit(10);
+        ended.end_at_limit();
+        ended.raise_limit(20);
+        assert_eq!((ended.total(), ended.limit(), ended.largest()), (10, 10, 10));
+        assert!(ended.take(8, 4).is_err());
     }
 }

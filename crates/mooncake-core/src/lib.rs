@@ -50,8 +50,8 @@ pub use lookup::FoundRef;
 pub use lru::Lru;
 pub use remove::{KeysCursor, RemoveAll};
 pub use request::{
-    EndOutcome, Ended, Found, Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered, RemoveOutcome,
-    SegmentSpec, SessionSpec,
+    EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
+    RemoveOutcome, SegmentSpec, SessionSpec,
 };
 pub use segment::{SegmentState, SegmentView};
 pub use slab::{Link, Links, List};

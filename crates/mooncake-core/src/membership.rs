@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
 use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
-use crate::request::{Origin, Refused, Remembered, SegmentSpec, SessionSpec};
+use crate::request::{Origin, Populated, Refused, Remembered, SegmentSpec, SessionSpec};
 use crate::segment::SegmentView;
 
 /// Gone segments told to a session that comes back after a restart of the master, which forgot whom it told.
@@ -13,10 +13,13 @@ impl Core {
     // --------------------------------------------------------------- sessions
 
     /// A new session; its anchor is there.
-    pub fn open_session(&mut self, now: Time, spec: SessionSpec, fx: &mut Effects) -> SessionId {
+    pub fn open_session(&mut self, now: Time, spec: SessionSpec, fx: &mut Effects) -> Result<SessionId, Refused> {
+        if self.sessions.len() >= self.config.sessions_max {
+            return Err(Refused::TooManySessions(self.sessions.len()));
+        }
         let session = SessionId(self.sessions.last + 1);
         self.log(now, Record::SessionOpened { session, spec }, fx);
-        session
+        Ok(session)
     }
 
     /// The anchor of a known session is back. `segments` are what it still holds, `pins` its views (once per view),
@@ -107,22 +110,29 @@ impl Core {
         }
     }
 
-    /// The anchor closed: away at once.
-    pub fn anchor_lost(&mut self, now: Time, session: SessionId, _fx: &mut Effects) {
-        self.set_away(now, session);
+    /// The anchor closed: away at once. A session that never did anything has nothing to come back for, and is over.
+    pub fn anchor_lost(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+        let waits = self.tickets.iter().any(|parked| parked.origin.session == session);
+        match self.sessions.get(session) {
+            Some(entry) if entry.is_unused() && !waits => {
+                self.session_over(now, session, "it left before it did anything", false, fx);
+            }
+            _ => self.set_away(now, session),
+        }
     }
 
     /// A heartbeat: the session is there, `moved` are the rids whose bytes moved since the last one, `populated` how far
-    /// its segments are.
+    /// its segments are. Returns those that turned out smaller than they were.
     pub fn beat(
         &mut self,
         now: Time,
         session: SessionId,
         moved: &[Rid],
-        populated: &[(SegmentUuid, u64)],
+        populated: &[Populated],
         fx: &mut Effects,
-    ) {
-        let Some(entry) = self.sessions.get_mut(session) else { return };
+    ) -> Vec<SegmentNo> {
+        let mut ended = Vec::new();
+        let Some(entry) = self.sessions.get_mut(session) else { return ended };
         entry.last_heard = now;
         if entry.away.is_some() {
             self.come_back(now, session, fx);
@@ -134,17 +144,21 @@ impl Core {
                 self.reservations.renew(now, slot);
             }
         }
-        for (uuid, bytes) in populated {
-            let Some(segment) = self.segments.by_uuid(*uuid).filter(|segment| segment.session == session) else {
+        for Populated { uuid, bytes, failed } in populated.iter().copied() {
+            let Some(segment) = self.segments.by_uuid(uuid).filter(|segment| segment.session == session) else {
                 continue;
             };
             let number = segment.number;
-            if bytes / GRANULE > segment.extents.limit().into() {
-                self.log(now, Record::SegmentPopulated { number, bytes: *bytes }, fx);
+            if failed && segment.populating() {
+                self.log(now, Record::SegmentEnds { number, bytes }, fx);
+                ended.push(number);
+            } else if bytes / GRANULE > segment.extents.limit().into() {
+                self.log(now, Record::SegmentPopulated { number, bytes }, fx);
                 self.segments.get_mut(number).expect("mounted").progress = now;
             }
         }
         self.settle(now, fx);
+        ended
     }
 
     /// This process was itself stopped: nobody was silent, it did not listen.
@@ -176,11 +190,6 @@ impl Core {
     /// What a session said of itself.
     pub fn session_spec(&self, session: SessionId) -> Option<&SessionSpec> {
         Some(&self.sessions.get(session)?.spec)
-    }
-
-    /// Whether a session's anchor is there; `None` when it is over.
-    pub fn session_is_away(&self, session: SessionId) -> Option<bool> {
-        Some(self.sessions.get(session)?.away.is_some())
     }
 
     pub(crate) fn set_away(&mut self, now: Time, session: SessionId) {

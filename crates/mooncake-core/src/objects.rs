@@ -109,7 +109,7 @@ impl Objects {
     }
 
     pub fn soft_len(&self) -> usize {
-        self.soft_pins.len()
+        self.soft_lapse.len()
     }
 
     /// Adds an object under a key that is not there; `soft` is the lifetime of a soft pin.

@@ -446,7 +446,7 @@ impl Core {
         let view = best.view();
         format!(
             "{size} bytes fit no segment: the best one, {}, has {} bytes, of which {} are pinned and {} in quarantine",
-            view.name, view.bytes, view.pinned, view.quarantined
+            view.name, view.capacity, view.pinned, view.quarantined
         )
     }
 

@@ -11,11 +11,6 @@ impl Core {
         self.sessions.admit(origin, self.config.unanswered_max)
     }
 
-    /// The reply to a mutation that was answered before.
-    pub fn remembered(&self, origin: Origin) -> Option<Remembered> {
-        self.admit(origin).ok().flatten()
-    }
-
     /// Notes the reply to a mutation. Only for what the shell does in slices; the others do it themselves.
     pub fn remember(&mut self, origin: Origin, reply: Remembered, fx: &mut Effects) {
         if origin.sequence == 0 || self.sessions.get(origin.session).is_none() {

@@ -127,6 +127,17 @@ pub struct SegmentSpec {
     pub endpoint: Vec<u8>,
 }
 
+/// How far a segment is populated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Populated {
+    /// UUID of the memory.
+    pub uuid: SegmentUuid,
+    /// Bytes from its start.
+    pub bytes: u64,
+    /// No more can be had.
+    pub failed: bool,
+}
+
 /// Who a session is: enough to place on its host and to know it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionSpec {
@@ -178,6 +189,9 @@ pub enum Refused {
     /// Too many unanswered mutations.
     #[error("session {0} has {1} unanswered mutations, the limit is {2}")]
     TooManyUnanswered(u64, usize, usize),
+    /// Too many sessions.
+    #[error("{0} sessions are open or away already; those that are away end ten minutes after they left")]
+    TooManySessions(usize),
 }
 
 /// A remembered reply to a mutation.

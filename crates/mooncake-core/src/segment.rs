@@ -30,8 +30,10 @@ pub struct SegmentView<'a> {
     pub uuid: SegmentUuid,
     /// Its name.
     pub name: &'a str,
-    /// Its size.
+    /// Size of its memory, as it was mounted.
     pub bytes: u64,
+    /// Bytes that it can hold: less than its size once its owner could populate no more.
+    pub capacity: u64,
     /// How peers reach it, verbatim.
     pub endpoint: &'a [u8],
     /// Its owner.
@@ -77,6 +79,7 @@ impl Segment {
             uuid: self.spec.uuid,
             name: &self.spec.name,
             bytes: self.spec.bytes,
+            capacity: bytes(self.extents.total()),
             endpoint: &self.spec.endpoint,
             session: self.session,
             state: if self.live { SegmentState::Live } else { SegmentState::Hidden },
@@ -184,7 +187,7 @@ impl Segments {
         self.open_sessions
     }
 
-    /// Full size of the open segments.
+    /// Capacity of the open segments.
     pub fn open_bytes(&self) -> u64 {
         self.open_bytes
     }
@@ -288,12 +291,22 @@ impl Segments {
         }
     }
 
+    /// It will never be populated further than it is.
+    pub fn end_at_limit(&mut self, number: SegmentNo) {
+        if let Some(segment) = self.get_mut(number) {
+            segment.extents.end_at_limit();
+            self.refresh(number);
+        }
+    }
+
     fn refresh(&mut self, number: SegmentNo) {
         let Some(segment) = self.table[number.0 as usize].as_deref() else { return };
         if let Some(index) = segment.open {
             let open = &mut self.open[index as usize];
             open.largest = segment.extents.largest();
             open.free = segment.extents.free();
+            self.open_bytes -= u64::from(open.total - segment.extents.total()) * GRANULE;
+            open.total = segment.extents.total();
         }
     }
 }

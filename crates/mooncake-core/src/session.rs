@@ -59,6 +59,11 @@ impl Session {
         rids
     }
 
+    /// It never asked for a change: nothing of it is anywhere.
+    pub fn is_unused(&self) -> bool {
+        self.replies.is_empty() && self.answered_below == 0 && self.segments.is_empty() && self.pins.is_empty()
+    }
+
     pub fn miss(&mut self, push: Push) {
         if self.missed.len() == MISSED_MAX {
             self.missed.pop_front();
@@ -71,10 +76,18 @@ impl Session {
     }
 }
 
+/// Where sessions are.
+struct Host {
+    number: u32,
+    sessions: u32,
+}
+
 #[derive(Default)]
 pub(crate) struct Sessions {
     map: BTreeMap<SessionId, Session>,
-    hosts: BTreeMap<Vec<u8>, u32>,
+    /// By boot id; gone with the last session there.
+    hosts: BTreeMap<Vec<u8>, Host>,
+    last_host: u32,
     pub last: u64,
 }
 
@@ -105,8 +118,12 @@ impl Sessions {
 
     pub fn insert(&mut self, now: Time, id: SessionId, spec: SessionSpec) {
         let host = (!spec.boot_id.is_empty()).then(|| {
-            let next = self.hosts.len() as u32;
-            *self.hosts.entry(spec.boot_id.clone()).or_insert(next)
+            let host = self.hosts.entry(spec.boot_id.clone()).or_insert_with(|| {
+                self.last_host = self.last_host.wrapping_add(1);
+                Host { number: self.last_host, sessions: 0 }
+            });
+            host.sessions += 1;
+            host.number
         });
         self.last = self.last.max(id.0);
         self.map.insert(
@@ -130,7 +147,14 @@ impl Sessions {
     }
 
     pub fn remove(&mut self, id: SessionId) -> Option<Session> {
-        self.map.remove(&id)
+        let session = self.map.remove(&id)?;
+        if let Some(host) = self.hosts.get_mut(&session.spec.boot_id) {
+            host.sessions -= 1;
+            if host.sessions == 0 {
+                self.hosts.remove(&session.spec.boot_id);
+            }
+        }
+        Some(session)
     }
 
     /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
@@ -167,5 +191,32 @@ impl Sessions {
             session.replies.insert(sequence, reply.clone());
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_forgotten_with_its_last_session() {
+        let mut sessions = Sessions::default();
+        let open = |sessions: &mut Sessions, id: u64, boot: u8| {
+            let spec = SessionSpec { secret: 0, name: String::new(), boot_id: vec![boot; 16], process: Vec::new() };
+            sessions.insert(Time(0), SessionId(id), spec);
+            sessions.get(SessionId(id)).unwrap().host
+        };
+        let first = open(&mut sessions, 1, 7);
+        assert_eq!(open(&mut sessions, 2, 7), first);
+        let other = open(&mut sessions, 3, 8);
+        assert_ne!(other, first);
+        sessions.remove(SessionId(1));
+        assert_eq!(open(&mut sessions, 4, 7), first, "one of its sessions is still there");
+        for id in [2, 4] {
+            sessions.remove(SessionId(id));
+        }
+        assert_eq!(sessions.hosts.len(), 1);
+        let again = open(&mut sessions, 5, 9);
+        assert!(again != other && again.is_some(), "numbers are not handed out twice");
     }
 }

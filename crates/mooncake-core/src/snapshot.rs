@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::Record;
-use crate::ids::Replica;
+use crate::ids::{GRANULE, Replica};
 use crate::object::{Hold, Object};
 use crate::request::PinKind;
 
@@ -30,11 +30,14 @@ impl Core {
         let gone = self.segments.gone().map(|(uuid, number)| Record::SegmentForgotten { uuid, number });
         let segments = self.segments.iter().flat_map(|segment| {
             let (number, session, epoch) = (segment.number, segment.session, segment.epoch);
-            let bytes = segment.view().populated;
-            [
-                Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch },
-                Record::SegmentPopulated { number, bytes },
-            ]
+            let view = segment.view();
+            let bytes = view.populated;
+            let ends = view.capacity < view.bytes / GRANULE * GRANULE;
+            let populated = match ends {
+                true => Record::SegmentEnds { number, bytes },
+                false => Record::SegmentPopulated { number, bytes },
+            };
+            [Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch }, populated]
         });
         sessions.chain(gone).chain(segments)
     }

@@ -1,7 +1,6 @@
 //! Figures for metrics and operators.
 
 use crate::core::Core;
-use crate::ids::GRANULE;
 
 /// Everything that is counted. Bytes are of Live segments unless said otherwise; an object that cannot be seen is not
 /// counted.
@@ -9,7 +8,7 @@ use crate::ids::GRANULE;
 pub struct Stats {
     /// Visible objects.
     pub keys: u64,
-    /// Full size of the Live segments.
+    /// Capacity of the Live segments.
     pub capacity_bytes: u64,
     /// Bytes of them in use for whatever reason, in whole granules.
     pub used_bytes: u64,
@@ -37,7 +36,7 @@ pub struct Stats {
     pub pins: u64,
     /// Objects that an existence query found a moment ago.
     pub protected_objects: u64,
-    /// Objects with a soft pin, lapsed or not.
+    /// Objects with a soft pin that has not lapsed.
     pub soft_pinned_objects: u64,
     /// Objects with a hard pin.
     pub hard_pinned_objects: u64,
@@ -103,7 +102,7 @@ impl Core {
             if segment.live {
                 stats.segments_live += 1;
                 stats.segments_closed += u64::from(!view.open);
-                stats.capacity_bytes += u64::from(segment.extents.total()) * GRANULE;
+                stats.capacity_bytes += view.capacity;
                 stats.used_bytes += view.used;
                 stats.pinned_bytes += view.pinned;
             } else {

@@ -8,8 +8,8 @@ mod pool;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, EndOutcome, Extent, GRANULE, PinKind, Push, PutConfig, PutSlot, PutStarted, Record, RemoveOutcome, Replica,
-    Rid, SegmentNo, SegmentState, SessionId,
+    Config, EndOutcome, Extent, GRANULE, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted, Record,
+    RemoveOutcome, Replica, Rid, SegmentNo, SegmentState, SessionId,
 };
 use pool::{KIB, Pool, durable, plain, replayed, uuid};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ enum Step {
     Bad { key: u8, good: bool },
     RaiseEpoch,
     TakeEpoch(usize),
-    Populate,
+    Populate { granules: u64, failed: bool },
     Restart(bool),
 }
 
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (key, any::<bool>()).prop_map(|(key, good)| Step::Bad { key, good }),
         1 => Just(Step::RaiseEpoch),
         2 => session.prop_map(Step::TakeEpoch),
-        2 => Just(Step::Populate),
+        2 => (0..65u64, prop::bool::weighted(0.2)).prop_map(|(granules, failed)| Step::Populate { granules, failed }),
         1 => any::<bool>().prop_map(Step::Restart),
     ]
 }
@@ -210,7 +210,7 @@ impl World {
     }
 
     fn known(&self, session: SessionId) -> bool {
-        self.pool.core.session_is_away(session).is_some()
+        self.pool.core.session_spec(session).is_some()
     }
 
     fn run(&mut self, step: &Step) {
@@ -338,10 +338,11 @@ impl World {
                 let epoch = self.pool.core.epoch();
                 self.pool.core.epoch_taken(now, self.sessions[*session], epoch, &all, &mut self.pool.fx);
             }
-            Step::Populate => {
-                let all: Vec<_> = (1..=self.next_segment).map(|id| (uuid(id), 64 * GRANULE)).collect();
+            Step::Populate { granules, failed } => {
+                let populated = |id| Populated { uuid: uuid(id), bytes: granules * GRANULE, failed: *failed };
+                let all: Vec<_> = (1..=self.next_segment).map(populated).collect();
                 for session in self.sessions.clone() {
-                    if self.pool.core.session_is_away(session) == Some(false) {
+                    if self.pool.is_here(session) {
                         self.pool.core.beat(now, session, &[], &all, &mut self.pool.fx);
                     }
                 }
@@ -387,7 +388,7 @@ impl World {
             let used: u64 = core.snapshot().map(|record| granules_on(&record, segment.number)).sum::<u64>();
             let zombies = zombie_granules(core, segment.number);
             assert_eq!(segment.used / GRANULE, used + zombies, "space of segment {:?}", segment.number);
-            assert!(segment.used <= segment.populated && segment.populated <= segment.bytes);
+            assert!(segment.used <= segment.populated && segment.populated <= segment.capacity);
         }
     }
 }

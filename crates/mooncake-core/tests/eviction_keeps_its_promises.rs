@@ -2,8 +2,13 @@
 
 mod pool;
 
-use mooncake_core::{Config, PinKind, PutConfig, PutSlot, RemoveOutcome};
+use mooncake_core::{Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, RemoveOutcome};
 use pool::{KIB, Pool, is_full, plain};
+
+/// What its owner says of segment 1.
+fn populated(bytes: u64, failed: bool) -> Populated {
+    Populated { uuid: pool::uuid(1), bytes, failed }
+}
 
 /// A pool of four objects of one granule: o0 to o3.
 fn full() -> (Pool, mooncake_core::SessionId) {
@@ -232,7 +237,7 @@ fn while_memory_is_being_populated_puts_wait_for_it_instead_of_evicting() {
     let ticket = pool.park(a, &[("k2", KIB)]);
     pool.pass(100);
     assert!(pool.woken.is_empty());
-    pool.core.beat(pool.now, a, &[], &[(pool::uuid(1), 4 * KIB)], &mut pool.fx);
+    pool.core.beat(pool.now, a, &[], &[populated(4 * KIB, false)], &mut pool.fx);
     pool.collect();
     assert!(matches!(pool.woken[&ticket][0], PutSlot::Placed(_)));
     assert_eq!((pool.keys().len(), pool.core.stats().evicted_objects), (2, 0));
@@ -249,4 +254,49 @@ fn a_populator_that_got_stuck_is_not_waited_for() {
     pool.pass(3100);
     assert!(matches!(pool.slot(a, "k2", KIB), PutSlot::Placed(_)));
     assert_eq!(pool.core.stats().evicted_objects, 1);
+}
+
+#[test]
+fn only_soft_pins_that_have_not_lapsed_are_counted() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let soft = |ttl_ms| PutConfig { pin: PinKind::Soft { ttl_ms }, ..plain() };
+    pool.put_with(a, "short", KIB, &soft(1_000));
+    pool.put_with(a, "long", KIB, &soft(60_000));
+    assert_eq!(pool.core.stats().soft_pinned_objects, 2);
+    pool.pass(1_100);
+    assert_eq!(pool.core.stats().soft_pinned_objects, 1);
+    pool.remove(a, "long", true);
+    assert_eq!(pool.core.stats().soft_pinned_objects, 0);
+}
+
+#[test]
+fn memory_that_cannot_be_had_lowers_the_capacity_and_nobody_waits_for_it() {
+    let mut pool = Pool::with(Config { high_watermark: 0.75, eviction_share: 0.25, ..Config::default() });
+    let a = pool.session(1);
+    let number = pool.try_mount(a, 1, 16 * KIB, 2 * KIB).unwrap();
+    pool.put(a, "k0", KIB);
+    pool.put(a, "k1", KIB);
+    let ticket = pool.park(a, &[("k2", KIB)]);
+    let ended = pool.core.beat(pool.now, a, &[], &[populated(4 * KIB, true)], &mut pool.fx);
+    assert_eq!(ended, [number]);
+    pool.collect();
+    let last = pool::placed(&pool.woken[&ticket][0]);
+    assert_eq!(pool.commit(a, &last), EndOutcome::Committed, "what came before the end is used");
+    let view = pool.core.segment(number).unwrap();
+    assert_eq!((view.bytes, view.capacity, view.populated), (16 * KIB, 4 * KIB, 4 * KIB));
+    assert_eq!(pool.core.stats().capacity_bytes, 4 * KIB);
+    assert_eq!(pool.core.beat(pool.now, a, &[], &[populated(4 * KIB, true)], &mut pool.fx), [], "said once");
+    assert_eq!(pool.core.beat(pool.now, a, &[], &[populated(16 * KIB, false)], &mut pool.fx), [], "and final");
+    pool.check();
+
+    let slot = pool.slot(a, "large", 5 * KIB);
+    assert!(matches!(&slot, PutSlot::TooLarge(reason) if reason.contains("has 4096 bytes")), "{slot:?}");
+    assert_eq!(pool.keys(), ["k0", "k1", "k2"], "nothing was evicted for what can never fit");
+    pool.put(a, "k3", KIB);
+    pool.pass(20);
+    assert_eq!(pool.keys().len(), 2, "the watermark follows");
+    pool.restart(None);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!(pool.core.stats().capacity_bytes, 4 * KIB);
+    pool.check();
 }

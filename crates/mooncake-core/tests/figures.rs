@@ -76,7 +76,7 @@ fn figures_of_a_million_objects() {
     };
     run.core.begin(Time(1), None, &mut run.fx);
     let spec = SessionSpec { secret: 1, name: "a".into(), boot_id: vec![1], process: Vec::new() };
-    run.session = run.core.open_session(Time(1), spec, &mut run.fx);
+    run.session = run.core.open_session(Time(1), spec, &mut run.fx).unwrap();
     let bytes = OBJECTS * 1024;
     let spec = SegmentSpec { uuid: SegmentUuid([1; 16]), name: "a".into(), bytes, endpoint: Vec::new() };
     let origin = Origin { session: run.session, sequence: 1, answered_below: 1 };

@@ -28,7 +28,7 @@ fn two_seconds_of_silence_make_a_session_away_and_one_beat_brings_it_back() {
     assert!(pool.get("k").is_some());
     pool.pass_without(100, &[a]);
     assert!(pool.get("k").is_none());
-    assert_eq!(pool.core.session_is_away(a), Some(true));
+    assert_eq!(pool.core.stats().sessions_away, 1);
     pool.core.beat(pool.now, a, &[], &[], &mut pool.fx);
     assert!(pool.get("k").is_some());
 }
@@ -52,9 +52,9 @@ fn ten_minutes_away_is_over_and_over_is_final() {
     pool.put(a, "k", KIB);
     pool.anchor_lost(a);
     pool.pass(599_000);
-    assert_eq!(pool.core.session_is_away(a), Some(true));
+    assert!(pool.core.session_spec(a).is_some());
     pool.pass(1_100);
-    assert_eq!(pool.core.session_is_away(a), None);
+    assert!(pool.core.session_spec(a).is_none());
     assert_eq!(pool.resume(a, &[1], &[], 1), Err(Refused::UnknownSession(a.0)));
     assert_eq!(pool.try_mount(b, 1, 16 * KIB, 0), Err(Refused::SegmentGone([1; 16])), "never mounted again");
     assert!(pool.core.segments().next().is_none());
@@ -81,6 +81,7 @@ fn a_dead_process_frees_its_keys_and_everybody_hears_which_extents_are_still_vie
         }
         pool.pass(20);
     };
+    pool.remove(c, "x", false);
     pool.anchor_lost(c);
     pool.pushes.clear();
     pool.over(a);
@@ -248,16 +249,45 @@ fn views_survive_the_end_of_their_session_unless_its_process_is_proven_gone() {
         pool.pin(reader, "k").unwrap();
         pool.remove(reader, "x", false);
     }
-    pool.core.close_session(pool.now, b, &mut pool.fx);
+    pool.close(b);
     pool.anchor_lost(c);
     pool.remove(a, "k", true);
     pool.pass(700_000);
     assert_eq!((pool.core.stats().pins, pool.core.stats().pinned_bytes), (2, 4 * KIB), "no clock ends them");
     pool.unpin(b, rid);
     pool.pass(20);
-    assert_eq!(pool.core.session_is_away(b), None, "it lingered for its view");
+    assert!(pool.core.session_spec(b).is_none(), "it lingered for its view");
     pool.check();
     pool.over(c);
     assert_eq!((pool.core.stats().pins, pool.core.stats().used_bytes), (0, 0));
     pool.check();
+}
+
+#[test]
+fn a_session_that_never_did_anything_ends_with_its_anchor() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let (reader, writer) = (pool.session(2), pool.session(3));
+    pool.put(a, "k", KIB);
+    assert!(pool.get("k").is_some());
+    pool.reserve(writer, "w", KIB);
+    pool.anchor_lost(reader);
+    pool.anchor_lost(writer);
+    assert_eq!(pool.resume(reader, &[], &[], 1), Err(Refused::UnknownSession(reader.0)));
+    assert_eq!(pool.resume(writer, &[], &[], 1), Ok(Vec::new()));
+    assert_eq!(pool.core.stats().sessions, 2);
+    pool.check();
+}
+
+#[test]
+fn sessions_that_are_away_count_among_all_that_there_may_be() {
+    let mut pool = Pool::with(mooncake_core::Config { sessions_max: 3, ..Default::default() });
+    for id in 1..=3 {
+        let session = pool.session(1);
+        pool.mount(session, id, 16 * KIB);
+        pool.anchor_lost(session);
+    }
+    let spec = mooncake_core::SessionSpec { secret: 1, name: String::new(), boot_id: Vec::new(), process: Vec::new() };
+    assert_eq!(pool.core.open_session(pool.now, spec, &mut pool.fx), Err(Refused::TooManySessions(3)));
+    pool.pass(600_100);
+    pool.session(1);
 }

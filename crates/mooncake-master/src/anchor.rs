@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_core::{Origin, Rid, SegmentUuid, SessionId};
+use mooncake_core::{Core, Origin, Populated, Rid, SegmentNo, SegmentUuid, SessionId};
 use mooncake_wire::message::{AnchorDown, AnchorUp, Beat, Pong, ProcessIdentity, anchor_down, anchor_up};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
@@ -86,12 +86,15 @@ async fn take_beat(shared: &Arc<Shared>, session: SessionId, queue: &AnchorQueue
     let moved = convert::rids(&beat.moved);
     let mut populated = Vec::with_capacity(beat.populated.len());
     for one in &beat.populated {
-        populated.push((convert::uuid(&one.uuid).map_err(Ended::Garbage)?, one.bytes));
+        let uuid = convert::uuid(&one.uuid).map_err(Ended::Garbage)?;
+        populated.push(Populated { uuid, bytes: one.bytes, failed: one.failed });
     }
     let unpin = convert::rids(&beat.unpin);
     let unpinned = shared
         .apply_async(|core, now, effects| {
-            core.beat(now, session, &moved, &populated, effects);
+            for ended in core.beat(now, session, &moved, &populated, effects) {
+                tell_of_end(core, session, ended);
+            }
             if beat.unpin_sequence == 0 {
                 return Ok(());
             }
@@ -106,6 +109,20 @@ async fn take_beat(shared: &Arc<Shared>, session: SessionId, queue: &AnchorQueue
     let pong = Pong { number: beat.number, position: Some(shared.position()), unpin_sequence: beat.unpin_sequence };
     queue.push(&AnchorDown { body: Some(anchor_down::Body::Pong(pong)) });
     Ok(())
+}
+
+fn tell_of_end(core: &Core, session: SessionId, segment: SegmentNo) {
+    let Some(view) = core.segment(segment) else { return };
+    let owner = core.session_spec(session).map(|spec| spec.name.as_str()).unwrap_or_default();
+    tracing::warn!(
+        segment = view.name,
+        owner,
+        session = session.0,
+        announced_bytes = view.bytes,
+        populated_bytes = view.populated,
+        "the owner of a segment could not get all of the memory that it announced; from now on the pool counts on what \
+         is there. Look at that machine's memory limits"
+    );
 }
 
 /// A peer on the owner's host holds a pidfd that says the owner is gone.

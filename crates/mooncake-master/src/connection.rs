@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mooncake_wire::{FrameError, FrameReader, MAX_FRAME};
+use mooncake_wire::{FrameReader, MAX_FRAME};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -73,7 +73,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match self.reader.next_frame(limit) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => self.read().await?,
-                Err(FrameError::Io(error)) => return Err(error.into()),
                 Err(error) => return Err(Ended::Garbage(error.to_string())),
             }
         }

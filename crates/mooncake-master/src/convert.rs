@@ -187,7 +187,7 @@ pub fn refusal(refused: &Refused) -> message::Refusal {
     let kind = match refused {
         // A wrong secret is a session of another log's life: for the client it is gone all the same.
         Refused::UnknownSession(_) | Refused::WrongSecret(_) => Kind::UnknownSession,
-        Refused::TooManyUnanswered(..) => Kind::Overloaded,
+        Refused::TooManyUnanswered(..) | Refused::TooManySessions(_) => Kind::Overloaded,
         _ => Kind::BadRequest,
     };
     message::Refusal { kind: kind.into(), reason: refused.to_string() }

@@ -20,6 +20,8 @@ use crate::shared::Shared;
 /// Sessions with an anchor at a time.
 const SESSIONS_MAX: usize = 8192;
 
+const BOOT_ID: usize = 16;
+
 /// How a peer came.
 #[derive(Debug)]
 pub enum Via {
@@ -89,13 +91,13 @@ async fn open_session(
     open: message::OpenSession,
     via: Via,
 ) -> Result<Admitted<'_>, LogClosed> {
-    if open.host_name.len() > NAME_MAX {
-        return Ok(Err(refuse(refusal::Kind::BadRequest, format!("a name has at most {NAME_MAX} bytes"))));
-    }
     if shared.routes.anchors() >= SESSIONS_MAX {
         return Ok(Err(refuse(refusal::Kind::Overloaded, format!("{SESSIONS_MAX} clients are connected already"))));
     }
     let process = open.process.unwrap_or_default();
+    if let Err(reason) = check_identity(&open.host_name, &process) {
+        return Ok(Err(refuse(refusal::Kind::BadRequest, reason)));
+    }
     let secret = crate::random::number();
     let name = open.host_name.clone();
     let spec = SessionSpec {
@@ -108,7 +110,7 @@ async fn open_session(
     let opened = shared
         .apply_async(|core, now, effects| {
             believe(shared, core, now, highest.as_ref(), effects)?;
-            let session = core.open_session(now, spec, effects);
+            let session = core.open_session(now, spec, effects).map_err(|refused| convert::refusal(&refused))?;
             shared.routes.set_anchor(session, &queue);
             Ok(Registered { shared, session, queue })
         })
@@ -138,6 +140,10 @@ async fn resume_session(
     let Ok(taken) = u16::try_from(resume.epoch_taken) else {
         return Ok(Err(refuse(refusal::Kind::BadRequest, format!("epoch {} does not exist", resume.epoch_taken))));
     };
+    let process = resume.process.unwrap_or_default();
+    if let Err(reason) = check_identity(&resume.host_name, &process) {
+        return Ok(Err(refuse(refusal::Kind::BadRequest, reason)));
+    }
     let session = SessionId(resume.session);
     let pins = convert::rids(&resume.pins);
     let queue = Arc::new(AnchorQueue::default());
@@ -157,7 +163,6 @@ async fn resume_session(
         Ok(resumed) => resumed,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let process = resume.process.unwrap_or_default();
     let watched = shared.processes.watch(session, &process, via);
     tracing::info!(session = session.0, name = resume.host_name, watched, gone = gone.len(), "client is back");
     let reply = HelloReply {
@@ -183,6 +188,17 @@ async fn attach_call(
         })
         .await?;
     Ok(checked.map(|()| (HelloReply { session: session.0, ..HelloReply::default() }, Role::Call(session))))
+}
+
+/// It is kept for as long as the session is, and in the log.
+fn check_identity(name: &str, process: &ProcessIdentity) -> Result<(), String> {
+    if name.len() > NAME_MAX {
+        return Err(format!("a name has at most {NAME_MAX} bytes, not {}", name.len()));
+    }
+    match process.boot_id.len() {
+        0 | BOOT_ID => Ok(()),
+        other => Err(format!("a boot id has {BOOT_ID} bytes, not {other}")),
+    }
 }
 
 /// Raises the epoch if what an admitted client has seen asks for it.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -20,17 +21,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use crate::call::{SLICE, remove_all};
 use crate::shared::Shared;
+use crate::taken_count::TakenCount;
 use crate::{convert, metrics, summary};
 
 /// For the whole of a request's header, and between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// For a whole connection: nobody needs longer for any of these pages.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that takes no more than [`MOVED_MIN`] in so long is cut. Lists of keys may take longer than that.
+const STUCK: Duration = Duration::from_secs(30);
+
+const MOVED_MIN: u64 = 64 << 10;
 
 const CONNECTIONS_MAX: usize = 128;
 
@@ -56,15 +59,16 @@ pub async fn accept(shared: Arc<Shared>, listener: TcpListener) {
         let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
         let service = service.clone();
         tokio::spawn(async move {
+            let (stream, taken) = TakenCount::over(stream);
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(64 << 10)
                 .serve_connection(TokioIo::new(stream), service);
-            match timeout(CONNECTION_TIMEOUT, connection).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
-                Err(_) => tracing::debug!("HTTP connection cut: it took too long"),
+            match taken.while_moving(connection, STUCK, MOVED_MIN).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
+                None => tracing::debug!("HTTP connection cut: it took too long"),
             }
             drop(slot);
         });
@@ -97,9 +101,7 @@ async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
-    // A window of its own: reading it does not disturb the line in the log.
-    let previous = summary::Previous::start(&shared);
-    let line = summary::line(&shared, &previous);
+    let line = summary::line(&shared);
     text(format!("role=leader, state=serving, service_ready=true, master={{{line}}}, ha={{off}}\n"))
 }
 
@@ -133,8 +135,8 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
                     "client_id": view.session.0.to_string(),
                     // Peers address this memory by UUID and offset, never by an address.
                     "base_address": "0x0",
-                    "size_bytes": view.bytes,
-                    "size_human": format!("{:.2} GiB", view.bytes as f64 / f64::from(1 << 30)),
+                    "size_bytes": view.capacity,
+                    "size_human": format!("{:.2} GiB", view.capacity as f64 / f64::from(1 << 30)),
                     "te_endpoint": endpoint.tcp.first().cloned().unwrap_or_default(),
                     "protocol": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
                     "status": match (view.state, view.open) {
@@ -143,8 +145,8 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
                         _ => "HIDDEN",
                     },
                     "allocator_used_bytes": view.used,
-                    "allocator_capacity_bytes": view.bytes,
-                    "allocator_usage_percent": 100.0 * view.used as f64 / view.bytes.max(1) as f64,
+                    "allocator_capacity_bytes": view.capacity,
+                    "allocator_usage_percent": 100.0 * view.used as f64 / view.capacity.max(1) as f64,
                     "populated_bytes": view.populated,
                     "pinned_bytes": view.pinned,
                     "quarantined_bytes": view.quarantined,
@@ -161,7 +163,14 @@ struct RemoveAllQuery {
     tenant_id: Option<String>,
 }
 
-async fn remove_everything(State(shared): State<Arc<Shared>>, Query(query): Query<RemoveAllQuery>) -> Response {
+async fn remove_everything(
+    State(shared): State<Arc<Shared>>,
+    query: Result<Query<RemoveAllQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return failed(StatusCode::BAD_REQUEST, -600, &error.body_text()),
+    };
     if query.tenant_id.is_some_and(|tenant| !tenant.is_empty() && tenant != "default") {
         return failed(StatusCode::BAD_REQUEST, -600, "this master has no tenants; leave tenant_id out");
     }

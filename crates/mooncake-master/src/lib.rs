@@ -25,6 +25,7 @@ mod routes;
 mod settings;
 mod shared;
 mod summary;
+mod taken_count;
 mod ticker;
 
 pub use log::LogError;

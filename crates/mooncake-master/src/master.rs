@@ -13,7 +13,7 @@ use mooncake_core::{Core, Record, SessionId};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
-use crate::log::{Compactor, Folder, Log, LogError, Recovered, Sink, Witness, recover};
+use crate::log::{Compactor, Folder, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
 use crate::process_watch::{self, Known, ProcessWatch};
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared};
@@ -109,9 +109,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     }
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
-    if reporting {
-        tasks.push(tokio::spawn(report(shared.clone())));
-    }
+    tasks.push(tokio::spawn(report(shared.clone(), reporting)));
     Ok(Master { shared, rpc_address, metrics_address, tasks, ticker: Some(ticker), compactor })
 }
 
@@ -225,7 +223,7 @@ fn open_log(
         }
     };
     if settings.wal == Wal::Off {
-        rename_old_log_away(path)?;
+        rename_old_log_away(path, &settings.witness_folder)?;
         return Ok(None);
     }
     let folder = match Folder::open(path) {
@@ -250,6 +248,13 @@ fn open_log(
     let known = Witness::read(&settings.witness_folder, found.log_id);
     let vouched = known.is_some_and(|lsn| found.last_lsn >= lsn);
     let witness = Witness::open(&settings.witness_folder, found.log_id)
+        .and_then(|mut witness| {
+            // Otherwise it is written once the raised epoch is in the log: this start may end before that.
+            if fresh || vouched {
+                witness.store(found.last_lsn).inspect_err(|_| witness.remove())?;
+            }
+            Ok(witness)
+        })
         .inspect_err(|error| tracing::warn!(%error, "no witness: the next start raises the epoch"))
         .ok();
     if !fresh {
@@ -262,11 +267,16 @@ fn open_log(
     Ok(Some(Opened { sink, found, fresh, vouched }))
 }
 
-fn rename_old_log_away(path: &Path) -> Result<(), StartError> {
+fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartError> {
     if !path.join("current").exists() {
         return Ok(());
     }
-    if let Some(away) = Folder::open(path)?.rename_away()? {
+    let folder = Folder::open(path)?;
+    let log_id = log_id_of(&folder.current());
+    if let Some(away) = folder.rename_away()? {
+        if let Some(log_id) = log_id {
+            Witness::remove_of(witness_folder, log_id);
+        }
         tracing::warn!(renamed_to = %away.display(), "this run has no log: the old one is renamed away and will not be read again");
     }
     Ok(())
@@ -290,12 +300,14 @@ fn judge_processes(shared: &Arc<Shared>) {
     }
 }
 
-async fn report(shared: Arc<Shared>) {
-    let mut previous = summary::Previous::start(&shared);
+/// Without lines in the output, too, the page with the summary has rates of the last seconds.
+async fn report(shared: Arc<Shared>, in_output: bool) {
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
-        tracing::info!("Master Metrics: {}", summary::line(&shared, &previous));
-        previous = summary::Previous::start(&shared);
+        if in_output {
+            tracing::info!("Master Metrics: {}", summary::line(&shared));
+        }
+        *shared.summarized.lock() = summary::Previous::start(&shared.metrics);
     }
 }
 
@@ -352,5 +364,45 @@ fn ignore_file_size_signal() -> Result<(), StartError> {
         // The handler stays when the stream goes.
         Ok(_) => Ok(()),
         Err(source) => Err(StartError::System { what: "handling SIGXFSZ", source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_core::Effects;
+
+    use super::*;
+
+    const BOOT: [u8; 16] = [7; 16];
+
+    fn opened(settings: &Settings) -> Opened {
+        open_log(settings, &BOOT, &mut |_| Ok(())).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_start_that_ends_before_it_raised_the_epoch_leaves_that_to_the_next_one() {
+        let folder = std::env::temp_dir().join(format!("mooncake-start-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("witness")).unwrap();
+        let settings = Settings {
+            wal: Wal::On,
+            log_folder: LogFolder::Given(folder.join("log")),
+            witness_folder: folder.join("witness"),
+            ..Settings::default()
+        };
+        let log_id = opened(&settings).found.log_id;
+        Witness::open(&settings.witness_folder, log_id).unwrap().store(50).unwrap();
+        for start in 1..=3 {
+            let opened = opened(&settings);
+            assert!(!opened.fresh && !opened.vouched, "start {start}");
+        }
+        let Opened { sink, found, .. } = opened(&settings);
+        let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
+        let mut raised = Effects { records: vec![Record::Epoch(2)], ..Effects::default() };
+        log.commit(log.enqueue(&mut raised).unwrap(), |_| {}).unwrap();
+        drop(log);
+        let after = opened(&settings);
+        assert!(after.vouched, "the raised epoch is in the log");
+        drop(after);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -210,7 +210,7 @@ pub fn page(shared: &Arc<Shared>) -> Result<String, fmt::Error> {
         let segments = core
             .segments()
             .filter(|view| view.state == SegmentState::Live)
-            .map(|view| (view.name.to_owned(), view.used, view.bytes))
+            .map(|view| (view.name.to_owned(), view.used, view.capacity))
             .collect();
         (core.stats(), segments)
     });

@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::peer_log::PeerLog;
 use crate::process_watch::ProcessWatch;
 use crate::routes::Routes;
+use crate::summary::Previous;
 
 /// Shared by all connections and background work.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct Shared {
     pub routes: Routes,
     /// Counters of the shell.
     pub metrics: Metrics,
+    /// What the last periodic summary line was told from.
+    pub summarized: Mutex<Previous>,
     /// Lines about misbehaving peers.
     pub peers: PeerLog,
     /// What a hello is told.
@@ -77,11 +80,13 @@ impl std::fmt::Debug for State {
 impl Shared {
     /// Shares a core that has replayed its log but not begun.
     pub fn new(core: Core, log: Arc<Log>, identity: Identity, processes: ProcessWatch) -> Shared {
+        let metrics = Metrics::default();
         Shared {
+            summarized: Mutex::new(Previous::start(&metrics)),
             state: Mutex::new(State { core, effects: Effects::default() }),
             log,
             routes: Routes::default(),
-            metrics: Metrics::default(),
+            metrics,
             peers: PeerLog::default(),
             identity,
             connections: Connections::default(),

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use crate::metrics::{Op, OpReading};
+use crate::metrics::{Metrics, Op, OpReading};
 use crate::shared::Shared;
 
-/// Readings at the previous line: rates are since then.
+/// Readings at the previous periodic line: rates are since then.
 #[derive(Debug)]
 pub struct Previous {
     at: Instant,
@@ -14,14 +14,15 @@ pub struct Previous {
 }
 
 impl Previous {
-    /// Starts counting now.
-    pub fn start(shared: &Shared) -> Previous {
-        Previous { at: Instant::now(), ops: Op::ALL.map(|op| shared.metrics.reading(op)) }
+    /// Counts from now on.
+    pub fn start(metrics: &Metrics) -> Previous {
+        Previous { at: Instant::now(), ops: Op::ALL.map(|op| metrics.reading(op)) }
     }
 }
 
-/// The line, without a prefix.
-pub fn line(shared: &Shared, previous: &Previous) -> String {
+/// The line, without a prefix, with the rates since the last periodic one.
+pub fn line(shared: &Shared) -> String {
+    let previous = shared.summarized.lock();
     let stats = shared.read(|core, _| core.stats());
     let log = shared.log.stats();
     let mut out = format!("Storage: {} / {}", bytes(stats.used_bytes), bytes(stats.capacity_bytes));

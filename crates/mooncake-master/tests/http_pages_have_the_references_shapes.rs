@@ -104,6 +104,15 @@ fn the_summary_reads_like_the_references() {
         "{body}"
     );
     assert!(body.contains("Requests (Success/Total per sec): PutStart=0/0, PutEnd=0/0"), "{body}");
+    let mut client = Client::open(master.rpc);
+    support::eventually("rates since the last periodic line", || {
+        for _ in 0..100 {
+            client.exists("k");
+        }
+        let (_, body) = master.http("GET /metrics/summary");
+        let (_, rates) = body.split_once("Exist=").unwrap();
+        !rates.starts_with("0/0")
+    });
     master.stop();
 }
 
@@ -120,6 +129,11 @@ fn remove_all_wants_post_and_counts() {
     let count = |value: &Value| value["removed_count"].as_u64().unwrap();
     assert_eq!(count(&unforced) + count(&forced), 3);
     assert_eq!(master.http("GET /get_all_keys").1, "");
+    let (head, body) = master.http("POST /api/v1/remove_all?force=true&force=1");
+    assert!(head.starts_with("HTTP/1.1 400") && head.contains("application/json"), "{head}");
+    let error: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((error["success"].as_bool(), error["error_code"].as_i64()), (Some(false), Some(-600)));
+    assert!(error["error_message"].as_str().unwrap().contains("force"), "{error}");
     let (head, body) = master.http("GET /nothing");
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["success"], false);

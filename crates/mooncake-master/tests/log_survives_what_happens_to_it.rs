@@ -189,6 +189,7 @@ fn a_run_without_the_log_renames_it_away_first() {
     master.stop();
     assert!(!scratch.current().exists());
     assert_eq!(scratch.away().len(), 1);
+    assert_eq!(fs::read_dir(scratch.0.join("witness")).unwrap().count(), 0, "its witness goes with it");
     let master = Running::start(scratch.settings());
     assert!(client.resume(master.rpc).refusal.is_some());
     master.stop();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
 use mooncake_wire::message::{self, anchor_down, anchor_up, put_slot, reply, request};
-use mooncake_wire::{MAX_FRAME, pack_keys, read_frame, write_frame};
-use support::{Client, Running};
+use mooncake_wire::{MAX_FRAME, pack_keys};
+use support::{Client, Running, read_frame, write_frame};
 
 /// The identity of another process of this host.
 fn identity_of(pid: u32) -> message::ProcessIdentity {
@@ -154,5 +154,27 @@ fn a_beat_is_answered_with_its_number_and_a_position() {
         assert_eq!(pong.number, number);
         assert!(pong.position.is_some());
     }
+    master.stop();
+}
+
+#[test]
+fn a_segment_that_cannot_be_populated_shrinks_to_what_there_is_and_stays_so() {
+    let scratch = support::Scratch::new("populated");
+    let master = Running::start(scratch.settings());
+    let mut owner = Client::open(master.rpc);
+    let memory = vec![9; 16];
+    owner.segments.push(memory.clone());
+    let request::Body::Mount(mount) = support::mount_request(memory.clone(), 1 << 20) else { unreachable!() };
+    owner.mutate(request::Body::Mount(message::Mount { populated: 1 << 16, ..mount }));
+    let populated = vec![message::Populated { uuid: memory.into(), bytes: 3 << 16, failed: true }];
+    owner.up(anchor_up::Body::Beat(message::Beat { number: 1, populated, ..message::Beat::default() }));
+    owner.down();
+    let has = |master: &Running, line: &str| master.http("GET /metrics").1.lines().any(|have| have == line);
+    assert!(has(&master, "master_total_capacity_bytes 196608"));
+    assert!(has(&master, "segment_total_capacity_bytes{segment=\"test:1\"} 196608"));
+    master.stop();
+    let master = Running::start(scratch.settings());
+    owner.resume(master.rpc);
+    assert!(has(&master, "master_total_capacity_bytes 196608"));
     master.stop();
 }

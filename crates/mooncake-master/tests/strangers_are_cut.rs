@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
 use mooncake_wire::message::{
-    AttachCall, Exists, Hello, LogPosition, OpenSession, Request, ResumeSession, hello, request,
+    AttachCall, Exists, Hello, LogPosition, OpenSession, ProcessIdentity, Request, ResumeSession, hello, request,
 };
-use mooncake_wire::{CONTROL_PREFACE, VERSION, pack_keys, write_frame};
-use support::{Client, Running, connect};
+use mooncake_wire::{CONTROL_PREFACE, VERSION, pack_keys};
+use support::{Client, Running, connect, read_frame, write_frame};
 
 /// Sends bytes and returns how long the master kept the connection.
 fn closed_after(address: SocketAddr, bytes: &[u8]) -> Duration {
@@ -90,7 +90,7 @@ fn batches_that_lie_about_their_keys_are_refused_not_obeyed() {
     }
     let request = Request { id: 1, ..Request::default() };
     write_frame(&mut client.call, &request).unwrap();
-    let reply: mooncake_wire::message::Reply = mooncake_wire::read_frame(&mut client.call, 1 << 20).unwrap();
+    let reply: mooncake_wire::message::Reply = read_frame(&mut client.call, 1 << 20).unwrap();
     assert!(matches!(reply.body, Some(mooncake_wire::message::reply::Body::Refusal(_))));
     master.stop();
 }
@@ -127,7 +127,7 @@ fn strangers_and_wrong_secrets_are_told_why() {
     stream.write_all(&CONTROL_PREFACE).unwrap();
     write_frame(&mut stream, &Hello { version_min: VERSION + 1, version_max: VERSION + 3, ..Hello::default() })
         .unwrap();
-    let reply: mooncake_wire::message::HelloReply = mooncake_wire::read_frame(&mut stream, 1 << 20).unwrap();
+    let reply: mooncake_wire::message::HelloReply = read_frame(&mut stream, 1 << 20).unwrap();
     assert_eq!(reply.refusal.unwrap().kind(), mooncake_wire::message::refusal::Kind::Version);
     master.stop();
 }
@@ -158,5 +158,50 @@ fn what_a_stranger_claims_to_have_seen_changes_nothing() {
     client.beat();
     assert_eq!(client.resume(master.rpc).position.unwrap().epoch, seen.epoch);
     Client::open(master.rpc);
+    master.stop();
+}
+
+#[test]
+fn an_identity_longer_than_one_can_be_is_refused() {
+    let master = Running::start(Settings::default());
+    let client = Client::open(master.rpc);
+    let own = support::process();
+    let long = ProcessIdentity { boot_id: vec![1; 900_000].into(), ..own.clone() };
+    let cases = [
+        ("x".to_owned(), long),
+        ("x".to_owned(), ProcessIdentity { boot_id: vec![1; 15].into(), ..own.clone() }),
+        ("x".repeat(5000), own),
+    ];
+    for (host_name, process) in cases {
+        let open = OpenSession { host_name: host_name.clone(), process: Some(process.clone()) };
+        let resume = ResumeSession {
+            session: client.session,
+            secret: client.secret,
+            host_name,
+            process: Some(process),
+            ..ResumeSession::default()
+        };
+        for role in [hello::Role::Open(open), hello::Role::Resume(resume)] {
+            let (_, reply) = support::greet(master.rpc, role, None);
+            assert_eq!(reply.refusal.unwrap().kind(), mooncake_wire::message::refusal::Kind::BadRequest);
+        }
+    }
+    master.stop();
+}
+
+#[test]
+fn sessions_that_open_and_hang_up_leave_nothing_behind() {
+    let master = Running::start(Settings::default());
+    let _client = Client::open(master.rpc);
+    for _ in 0..50 {
+        let open = OpenSession { host_name: "stranger".to_owned(), process: None };
+        let (_, reply) = support::greet(master.rpc, hello::Role::Open(open), None);
+        assert_eq!(reply.refusal, None);
+    }
+    support::eventually("only the one that stays", || {
+        let page = master.http("GET /metrics").1;
+        page.lines().any(|line| line == "mooncake_sessions 1")
+            && page.lines().any(|line| line == "mooncake_sessions_away 0")
+    });
     master.stop();
 }

@@ -1,7 +1,5 @@
 //! Frames: u32 little-endian length, then that many bytes of one message.
 
-use std::io::{self, Read, Write};
-
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 
@@ -13,13 +11,10 @@ pub const MAX_HELLO_FRAME: usize = 1 << 20;
 
 const HEADER: usize = 4;
 
-/// Why a frame could not be read or written.
+/// Why a frame could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// The socket failed, timed out or was closed inside a frame.
-    #[error("control connection: {0}")]
-    Io(#[from] io::Error),
     /// The peer announced more than the limit.
     #[error("frame of {length} bytes announced, the limit is {limit}")]
     TooLong {
@@ -41,27 +36,6 @@ pub fn encode_frame<M: Message>(message: &M, out: &mut Vec<u8>) {
     message.encode_raw(out);
     let length = (out.len() - start - HEADER) as u32;
     out[start..start + HEADER].copy_from_slice(&length.to_le_bytes());
-}
-
-/// Writes one framed message with a single `write_all`.
-pub fn write_frame<M: Message>(stream: &mut impl Write, message: &M) -> Result<(), FrameError> {
-    let mut out = Vec::with_capacity(HEADER + message.encoded_len());
-    encode_frame(message, &mut out);
-    stream.write_all(&out)?;
-    Ok(())
-}
-
-/// Reads one whole frame from a blocking stream.
-pub fn read_frame<M: Message + Default>(stream: &mut impl Read, limit: usize) -> Result<M, FrameError> {
-    let mut header = [0; HEADER];
-    stream.read_exact(&mut header)?;
-    let length = u32::from_le_bytes(header) as usize;
-    if length > limit {
-        return Err(FrameError::TooLong { length, limit });
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body)?;
-    Ok(M::decode(Bytes::from(body))?)
 }
 
 /// Cuts frames out of bytes as they arrive, for callers that do their own I/O.
@@ -131,10 +105,8 @@ mod tests {
 
     #[test]
     fn an_announced_giant_is_refused_before_it_is_allocated() {
-        let mut wire: &[u8] = &[0xff, 0xff, 0xff, 0xff];
-        assert!(matches!(read_frame::<Exists>(&mut wire, 16), Err(FrameError::TooLong { .. })));
         let mut reader = FrameReader::default();
         reader.buffer_mut().extend_from_slice(&[0xff; 4]);
-        assert!(reader.next_frame(MAX_FRAME).is_err());
+        assert!(matches!(reader.next_frame(16), Err(FrameError::TooLong { limit: 16, .. })));
     }
 }

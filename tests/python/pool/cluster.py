@@ -48,6 +48,12 @@ class Master(Daemon):
         assert values, f"no metric {name}"
         return sum(values)
 
+    def forget(self) -> None:
+        """Removes what lies outside of its folder: the witnesses of its logs."""
+        for file in self.folder.glob("*/log-*.wal"):
+            log_id = int.from_bytes(file.read_bytes()[16:24], "little")
+            Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)
+
 
 class Node(Daemon):
     """A `mooncake client` that lends memory."""
@@ -140,3 +146,4 @@ class Cluster:
             node.kill()
         if self.master is not None:
             self.master.kill()
+            self.master.forget()

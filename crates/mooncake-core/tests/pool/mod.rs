@@ -1,7 +1,7 @@
 //! A core with a clock and a log around it, for tests that read like a story.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, Found, Origin, PinKind, Push, PutConfig, PutSlot, PutStarted, Record,
@@ -20,6 +20,8 @@ pub struct Pool {
     pub woken: BTreeMap<Ticket, Vec<PutSlot>>,
     pub sequences: BTreeMap<SessionId, u64>,
     sessions: u64,
+    /// Sessions with an anchor.
+    here: BTreeSet<SessionId>,
 }
 
 pub fn plain() -> PutConfig {
@@ -64,6 +66,7 @@ impl Pool {
             woken: BTreeMap::new(),
             sequences: BTreeMap::new(),
             sessions: 0,
+            here: BTreeSet::new(),
         };
         pool.core.begin(pool.now, None, &mut pool.fx);
         pool.collect();
@@ -100,7 +103,8 @@ impl Pool {
             boot_id: vec![host],
             process: Vec::new(),
         };
-        let session = self.core.open_session(self.now, spec, &mut self.fx);
+        let session = self.core.open_session(self.now, spec, &mut self.fx).unwrap();
+        self.here.insert(session);
         self.collect();
         session
     }
@@ -128,7 +132,7 @@ impl Pool {
         while self.now < end {
             self.now = Time((self.now.0 + 20_000).min(end.0));
             for id in (1..=self.sessions).map(SessionId) {
-                if self.core.session_is_away(id) == Some(false) && !silent.contains(&id) {
+                if self.is_here(id) && !silent.contains(&id) {
                     self.core.beat(self.now, id, &[], &[], &mut self.fx);
                 }
             }
@@ -241,7 +245,12 @@ impl Pool {
         cursor.removed
     }
 
+    pub fn is_here(&self, session: SessionId) -> bool {
+        self.here.contains(&session)
+    }
+
     pub fn anchor_lost(&mut self, session: SessionId) {
+        self.here.remove(&session);
         self.core.anchor_lost(self.now, session, &mut self.fx);
         self.collect();
     }
@@ -255,11 +264,21 @@ impl Pool {
     ) -> Result<Vec<SegmentUuid>, Refused> {
         let segments: Vec<SegmentUuid> = segments.iter().map(|id| uuid(*id)).collect();
         let result = self.core.resume_session(self.now, session, secret(session), &segments, pins, epoch, &mut self.fx);
+        if result.is_ok() {
+            self.here.insert(session);
+        }
         self.collect();
         result
     }
 
+    pub fn close(&mut self, session: SessionId) {
+        self.here.remove(&session);
+        self.core.close_session(self.now, session, &mut self.fx);
+        self.collect();
+    }
+
     pub fn over(&mut self, session: SessionId) {
+        self.here.remove(&session);
         self.core.process_gone(self.now, session, &mut self.fx);
         self.collect();
     }
@@ -296,6 +315,7 @@ impl Pool {
         self.core = replayed(self.log.clone());
         assert_eq!(durable(&self.core), before, "replay differs");
         self.core.begin(self.now, epoch, &mut self.fx);
+        self.here.clear();
         self.collect();
     }
 

@@ -245,7 +245,10 @@ impl World {
             boot_id: vec![host(process.client)],
             process: Vec::new(),
         };
-        let Some(session) = self.with_core(|core, now, fx| core.open_session(now, spec, fx)) else { return };
+        let Some(session) = self.with_core(|core, now, fx| core.open_session(now, spec, fx).expect("few sessions"))
+        else {
+            return;
+        };
         self.connected(process, session);
         self.mount(process);
     }

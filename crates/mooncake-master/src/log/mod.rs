@@ -17,6 +17,6 @@ mod writer;
 pub use compactor::Compactor;
 pub use error::LogError;
 pub use folder::Folder;
-pub use recovery::{Recovered, recover};
+pub use recovery::{Recovered, log_id_of, recover};
 pub use witness::Witness;
 pub use writer::{Delivery, Log, LogClosed, LogStats, Sink};

@@ -64,6 +64,14 @@ pub fn recover(
     Ok(known.then_some(found))
 }
 
+/// Id of the log in a folder, from the first of its files that says so.
+pub fn log_id_of(folder: &Path) -> Option<u64> {
+    let files =
+        [FileKind::Snapshot, FileKind::Segment].map(|kind| segment_file::list(folder, kind).unwrap_or_default());
+    let mut headers = files.iter().flatten().filter_map(|(_, path)| FrameFile::open(path).ok()?.1);
+    headers.next().map(|header| header.log_id)
+}
+
 enum Segment {
     Read,
     /// Not even its header was written: the master died right there.

@@ -106,7 +106,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Starts a new segment of a log that ends at `last_lsn`.
+    /// Starts a new segment of a log that ends at `last_lsn`. The witness is given as it was found: what it says of a log
+    /// that lost its end stays until the raised epoch is in that log.
     pub fn open(
         folder: Folder,
         log_id: u64,
@@ -119,12 +120,6 @@ impl Sink {
         let header = FileHeader { kind: FileKind::Segment, log_id, lsn: last_lsn + 1, boot_id };
         let path = current.join(header.file_name());
         let file = segment_file::create(&path, &header).map_err(LogError::io("creating", path))?;
-        if let Some(witness) = &witness
-            && let Err(error) = witness.store(last_lsn)
-        {
-            tracing::warn!(%error, "witness not written: the next start raises the epoch");
-            witness.remove();
-        }
         Ok(Sink {
             folder,
             file,
@@ -155,8 +150,8 @@ impl Sink {
         if epoch {
             self.sync_all()?;
         }
-        if let Some(witness) = &self.witness
-            && let Err(error) = witness.store(lsn)
+        if let Some(witness) = &mut self.witness
+            && let Err(error) = if epoch { witness.store_raised(lsn) } else { witness.store(lsn) }
         {
             // A witness that stays behind would vouch for a shorter log.
             tracing::warn!(%error, "witness not written: the next start raises the epoch");

@@ -12,7 +12,8 @@ use mooncake_wire::message::{
     self, AnchorDown, AnchorUp, AttachCall, Hello, HelloReply, LogPosition, OpenSession, Reply, Request, ResumeSession,
     anchor_up, hello, put_slot, reply, request,
 };
-use mooncake_wire::{CONTROL_PREFACE, MAX_FRAME, VERSION, pack_keys, read_frame, write_frame};
+use mooncake_wire::{CONTROL_PREFACE, MAX_FRAME, VERSION, encode_frame, pack_keys};
+use prost::Message;
 
 pub struct Running {
     runtime: tokio::runtime::Runtime,
@@ -123,6 +124,22 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+pub fn write_frame<M: Message>(stream: &mut TcpStream, message: &M) -> std::io::Result<()> {
+    let mut out = Vec::new();
+    encode_frame(message, &mut out);
+    stream.write_all(&out)
+}
+
+pub fn read_frame<M: Message + Default>(stream: &mut TcpStream, limit: usize) -> std::io::Result<M> {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header)?;
+    let length = u32::from_le_bytes(header) as usize;
+    assert!(length <= limit, "a frame of {length} bytes");
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(M::decode(&body[..])?)
 }
 
 pub fn connect(address: SocketAddr) -> TcpStream {
