@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions};
+use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes};
 use mooncake_transfer::{Fence, SegmentServer, ServerEvents, Uuid, thread};
 use mooncake_wire::message::{
     Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
@@ -320,7 +320,7 @@ impl SegmentOwner {
             .map_err(|error| setup("filling the segment with memory")(error.to_string()))?;
         self.stopped_short.store(false, Ordering::Release);
         self.populated.store(first, Ordering::Release);
-        let access_key = random_key();
+        let access_key = random_key().map_err(|error| setup("making an access key")(error.to_string()))?;
         self.server.add(memory.clone(), access_key);
         let session = self.control.session();
         let towards_master = session.local_ip.unwrap_or(self.server.tcp_addr().ip());
@@ -425,9 +425,7 @@ fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid]) {
     control.tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: u32::from(epoch), segments }));
 }
 
-/// Random, never 0.
-fn random_key() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    // Keyed by the kernel's random numbers.
-    RandomState::new().hash_one(Instant::now()) | 1
+/// From the kernel, never 0.
+fn random_key() -> std::io::Result<u64> {
+    Ok(u64::from_ne_bytes(random_bytes()?) | 1)
 }

@@ -5,9 +5,6 @@ use crate::kernel;
 /// The polynomial, bit-reflected.
 pub(crate) const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// x^(2^n) modulo the polynomial, bit-reflected, for n = 0..64.
-const POWERS: [u32; 64] = powers();
-
 /// CRC-32C of some bytes.
 pub fn crc32c(data: &[u8]) -> u32 {
     crc32c_append(0, data)
@@ -19,58 +16,9 @@ pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
     unsafe { kernel::checksum(crc, data.as_ptr(), data.len()) }
 }
 
-/// CRC-32C of two runs of bytes, from the CRC-32C of each and the length of the second.
-pub fn crc32c_combine(first: u32, second: u32, second_len: u64) -> u32 {
-    multiply(x_to_the_bytes(second_len), first) ^ second
-}
-
-/// x^(8 * bytes) modulo the polynomial.
-fn x_to_the_bytes(bytes: u64) -> u32 {
-    assert!(bytes < 1 << 61, "a run of {bytes} bytes");
-    let mut product = 1 << 31;
-    let mut left = bytes;
-    // 8 * bytes: the lowest bit of `bytes` stands for x^(2^3).
-    for power in &POWERS[3..] {
-        if left == 0 {
-            break;
-        }
-        if left & 1 != 0 {
-            product = multiply(*power, product);
-        }
-        left >>= 1;
-    }
-    product
-}
-
-/// Product of two polynomials modulo the polynomial, all bit-reflected.
-const fn multiply(a: u32, mut b: u32) -> u32 {
-    let mut product = 0;
-    let mut bit = 1 << 31;
-    while bit != 0 {
-        if a & bit != 0 {
-            product ^= b;
-        }
-        b = times_x(b);
-        bit >>= 1;
-    }
-    product
-}
-
 /// A polynomial times x modulo the polynomial, bit-reflected.
 pub(crate) const fn times_x(value: u32) -> u32 {
     (value >> 1) ^ (POLYNOMIAL & (value & 1).wrapping_neg())
-}
-
-const fn powers() -> [u32; 64] {
-    let mut table = [0; 64];
-    let mut power = 1 << 30;
-    let mut n = 0;
-    while n < 64 {
-        table[n] = power;
-        power = multiply(power, power);
-        n += 1;
-    }
-    table
 }
 
 #[cfg(test)]
@@ -115,13 +63,12 @@ mod tests {
     }
 
     #[test]
-    fn parts_append_and_combine_to_the_whole() {
+    fn parts_append_to_the_whole() {
         let data = bytes(70_000);
         let whole = crc32c(&data);
         for cut in [0, 1, 7, 8, 63, 64, 255, 256, 257, 16_384, 65_537, 70_000] {
             let (first, second) = data.split_at(cut);
             assert_eq!(crc32c_append(crc32c(first), second), whole);
-            assert_eq!(crc32c_combine(crc32c(first), crc32c(second), second.len() as u64), whole);
         }
     }
 }

@@ -73,9 +73,14 @@ pub(crate) const fn granules(offset: u64, len: u64) -> (usize, usize) {
     ((offset / GRANULE) as usize, (offset + len).div_ceil(GRANULE) as usize)
 }
 
-/// A UUID for messages.
-pub(crate) fn hex(uuid: &[u8; 16]) -> String {
-    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Bytes as every message names them: lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
 }
 
 #[cfg(test)]

@@ -25,25 +25,26 @@ pub mod order;
 mod piece;
 mod presence;
 mod process;
+mod random;
 mod registry;
 mod segment;
 mod socket_io;
 mod stamps;
 mod view;
 
-pub use checksum::{crc32c, crc32c_append, crc32c_combine};
+pub use checksum::{crc32c, crc32c_append};
 pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
 pub use heap::trim_heap;
-pub use layout::GRANULE;
+pub use layout::{GRANULE, hex};
 pub use mapping::{Expect, Mapping, Verify};
 pub use piece::{
-    ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
-    total_of_targets,
+    ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, total_of_sources, total_of_targets,
 };
 pub use presence::Presence;
-pub use process::{Liveness, ProcessIdentity, boot_id, has_exited};
+pub use process::{ProcessIdentity, boot_id, has_exited};
+pub use random::random_bytes;
 pub use registry::Registry;
 pub use segment::{SegmentMemory, SegmentOptions};
 pub use socket_io::{recv_targets, send_sources};

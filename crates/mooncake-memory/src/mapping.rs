@@ -118,26 +118,12 @@ impl Mapping {
 
     /// Writes an object: stamps, fence, bytes, fence. Returns the CRC-32C of
     /// exactly the bytes written.
-    ///
-    /// For several threads: one [`Mapping::stamp`] of the whole extent, then
-    /// [`Mapping::write_bytes`] in each.
     pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
         let len = total_of_sources(parts);
         let stamps = self.stamps_to_write(offset, len)?;
         self.refuse_given_back(rid)?;
         self.fill(offset, len)?;
         write_in_order(|| stamps::store(stamps, rid), fence_stores, || self.store_parts(offset, parts, len))
-    }
-
-    /// Writes bytes into an extent that carries the writer's stamps already, and
-    /// ends with the fence.
-    pub fn write_bytes(&self, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
-        let len = total_of_sources(parts);
-        self.stamps_to_write(offset, len)?;
-        self.fill(offset, len)?;
-        let result = self.store_parts(offset, parts, len);
-        fence_stores();
-        result
     }
 
     /// Reads bytes of an object: the bytes, fence, the stamps of the granules
@@ -169,13 +155,6 @@ impl Mapping {
         self.check(offset, len)?;
         self.fill(offset, len)?;
         Ok(self.sum(offset, len))
-    }
-
-    /// Stamps an extent, for mapped writers, with the fence after it.
-    pub fn stamp(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        stamps::store(self.stamps_to_write(offset, len)?, rid);
-        fence_stores();
-        Ok(())
     }
 
     /// Stamps an extent for a remote writer, unless any of it carries a newer

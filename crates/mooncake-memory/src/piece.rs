@@ -247,22 +247,6 @@ pub fn split_sources<'a>(parts: &[Source<'a>], at: u64) -> (Vec<Source<'a>>, Vec
     (before, after)
 }
 
-/// The pieces that take the first `at` bytes of the concatenation, and the rest.
-/// Panics if there are not as many.
-pub fn split_targets<'a>(parts: &'a mut [Target<'_>], at: u64) -> (Vec<Target<'a>>, Vec<Target<'a>>) {
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    let mut left = at;
-    for part in parts {
-        let mid = left.min(part.len as u64) as usize;
-        let (head, tail) = part.reborrow().split_at(mid);
-        left -= head.len as u64;
-        before.extend((!head.is_empty()).then_some(head));
-        after.extend((!tail.is_empty()).then_some(tail));
-    }
-    assert_eq!(left, 0, "split at {at} beyond the last piece");
-    (before, after)
-}
-
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
 pub fn crc_of_sources(crc: u32, parts: &[Source<'_>], from: u64, to: u64) -> Result<u32, CopyError> {
     let pieces = parts.iter().map(|part| Piece { ptr: part.ptr, len: part.len, access: part.access });

@@ -25,15 +25,6 @@ pub struct ProcessIdentity {
     pub pid_namespace: u64,
 }
 
-/// What can be said about a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Liveness {
-    /// It runs (or is stopped).
-    Alive,
-    /// It has ended: none of its threads will store another byte.
-    Gone,
-}
-
 /// Boot id of this host.
 pub fn boot_id() -> Result<[u8; 16], ProcessError> {
     static BOOT: OnceLock<[u8; 16]> = OnceLock::new();
@@ -94,11 +85,6 @@ impl ProcessIdentity {
             Err(_) if has_exited(pidfd.as_fd())? => Ok(None),
             Err(source) => Err(ProcessError::Os { what: "/proc/PID/stat", source }),
         }
-    }
-
-    /// Whether the process still runs. Fails where nothing can be proven.
-    pub fn liveness(&self) -> Result<Liveness, ProcessError> {
-        Ok(if self.pidfd()?.is_some() { Liveness::Alive } else { Liveness::Gone })
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use crate::error::{CopyError, MemoryError};
+use crate::error::MemoryError;
 use crate::layout::{Header, PAGE, control_bytes};
 use crate::mapping::{Expect, Mapping};
+use crate::random::random_bytes;
 use crate::{limits, memfd};
 
 /// How a segment's memory is made.
@@ -49,7 +50,7 @@ impl SegmentMemory {
         limits::check(bytes, control_bytes(bytes), options.huge_pages, page)?;
         let data = memfd::create("kv-segment", bytes, options.huge_pages)?;
         let control = memfd::create("kv-segment-control", control_bytes(bytes), false)?;
-        let uuid = random_uuid()?;
+        let uuid = random_bytes().map_err(MemoryError::os("getrandom"))?;
         write_header(control.as_fd(), Header { uuid, bytes })?;
         let mapping = Mapping::map(data, control, Expect { uuid, bytes }, true)?;
         Ok(Self {
@@ -121,27 +122,12 @@ impl SegmentMemory {
         self.population.lock().done
     }
 
-    /// Tombstones an extent of a placement: nobody takes its bytes for the object any more.
-    pub fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        self.mapping.tombstone(rid, offset, len)
-    }
-
     /// Gives the memory back to the host, all but the extents `(offset, len)` in
     /// `keep`: [`Mapping::give_back`]. Population ends.
     pub fn give_back(&self, keep: &[(u64, u64)]) -> Result<(), MemoryError> {
         self.population.lock().given_back = true;
         self.mapping.give_back(|| keep.to_vec())
     }
-}
-
-fn random_uuid() -> Result<[u8; 16], MemoryError> {
-    let mut uuid = [0_u8; 16];
-    // SAFETY: the kernel stores at most 16 bytes. So few are never given in part.
-    let rc = unsafe { libc::getrandom(uuid.as_mut_ptr().cast(), uuid.len(), 0) };
-    if rc != uuid.len() as isize {
-        return Err(MemoryError::os("getrandom")(std::io::Error::last_os_error()));
-    }
-    Ok(uuid)
 }
 
 fn write_header(control: BorrowedFd<'_>, header: Header) -> Result<(), MemoryError> {

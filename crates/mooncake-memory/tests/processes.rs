@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use mooncake_memory::{
-    Expect, Liveness, Mapping, ProcessError, ProcessIdentity, SegmentMemory, SegmentOptions, Source, Target, Verify,
-    has_exited, peer_credentials, peer_pidfd, recv_fds, send_fds,
+    Expect, Mapping, ProcessError, ProcessIdentity, SegmentMemory, SegmentOptions, Source, Target, Verify, has_exited,
+    peer_credentials, peer_pidfd, recv_fds, send_fds,
 };
 
 fn sleeper() -> Child {
@@ -24,7 +24,7 @@ fn identity_of(pid: u32) -> ProcessIdentity {
 #[test]
 fn a_process_is_alive_until_it_is_gone() {
     let me = ProcessIdentity::current().unwrap();
-    assert_eq!(me.liveness().unwrap(), Liveness::Alive);
+    assert!(me.pidfd().unwrap().is_some());
     let mut child = sleeper();
     let identity = identity_of(child.id());
     let pidfd = identity.pidfd().unwrap().expect("it runs");
@@ -34,9 +34,9 @@ fn a_process_is_alive_until_it_is_gone() {
     while !has_exited(pidfd.as_fd()).unwrap() {
         std::thread::yield_now();
     }
-    assert_eq!(identity.liveness().unwrap(), Liveness::Gone);
+    assert!(identity.pidfd().unwrap().is_none());
     child.wait().unwrap();
-    assert_eq!(identity.liveness().unwrap(), Liveness::Gone);
+    assert!(identity.pidfd().unwrap().is_none());
 }
 
 #[test]
@@ -44,16 +44,15 @@ fn a_recycled_pid_is_not_the_process() {
     let me = ProcessIdentity::current().unwrap();
     let earlier = ProcessIdentity { start_time: me.start_time - 1, ..me };
     assert!(earlier.pidfd().unwrap().is_none());
-    assert_eq!(earlier.liveness().unwrap(), Liveness::Gone);
 }
 
 #[test]
 fn nothing_is_said_about_other_hosts_and_namespaces() {
     let me = ProcessIdentity::current().unwrap();
     let elsewhere = ProcessIdentity { boot_id: [1; 16], ..me };
-    assert!(matches!(elsewhere.liveness(), Err(ProcessError::OtherBoot { .. })));
+    assert!(matches!(elsewhere.pidfd(), Err(ProcessError::OtherBoot { .. })));
     let elsewhere = ProcessIdentity { pid_namespace: me.pid_namespace + 1, ..me };
-    assert!(matches!(elsewhere.liveness(), Err(ProcessError::OtherNamespace { .. })));
+    assert!(matches!(elsewhere.pidfd(), Err(ProcessError::OtherNamespace { .. })));
 }
 
 #[test]

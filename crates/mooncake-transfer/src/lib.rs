@@ -36,13 +36,3 @@ pub use wire::Status;
 
 /// UUID of a segment: random per memory, stored in that memory too.
 pub type Uuid = [u8; 16];
-
-/// A UUID in the form used in every message: lower-case hexadecimal.
-pub(crate) fn hex(uuid: &Uuid) -> String {
-    use std::fmt::Write;
-    uuid.iter().fold(String::with_capacity(32), |mut out, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
-}

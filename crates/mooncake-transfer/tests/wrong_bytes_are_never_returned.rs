@@ -133,7 +133,7 @@ fn one_flipped_byte_gives_checksum_on_every_path() {
         let crc = link.write(rid, 0, &[Source::new(&data)], &wait()).unwrap();
         assert!(owner.server.recheck(owner.memory.uuid(), rid, 0, MIB, crc));
         data[12_345] ^= 1;
-        owner.memory.mapping().write_bytes(0, &[Source::new(&data)]).unwrap();
+        owner.memory.mapping().write(rid, 0, &[Source::new(&data)]).unwrap();
         let mut back = vec![0; data.len()];
         let e = link.read(rid, 0, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap_err();
         assert!(matches!(e, TransferError::Checksum { .. }), "{e}");

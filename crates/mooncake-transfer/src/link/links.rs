@@ -128,8 +128,8 @@ impl Links {
         {
             let link = link.clone();
             if state.better_at.is_some_and(|at| at <= Instant::now()) {
-                state.better_at = None;
-                self.improve(slot, address);
+                let begun = self.improve(slot, address);
+                state.better_at = (!begun).then(|| Instant::now() + self.connector.options.retry_after);
             }
             return Ok(link);
         }
@@ -160,8 +160,9 @@ impl Links {
     }
 
     /// Tries shared memory once more on a thread of its own, so that nobody
-    /// waits for an owner that still stands still; TCP goes on meanwhile.
-    fn improve(&self, slot: &Arc<Slot>, address: &SegmentAddress) {
+    /// waits for an owner that still stands still; TCP goes on meanwhile. False:
+    /// there is no thread to be had.
+    fn improve(&self, slot: &Arc<Slot>, address: &SegmentAddress) -> bool {
         let (connector, inside, address) = (self.connector.clone(), slot.clone(), address.clone());
         let improve = move || {
             let LinkOptions { connect_timeout, retry_after, .. } = connector.options;
@@ -183,9 +184,11 @@ impl Links {
             drop(spare);
             discard(&connector.reclaimer, inside.released());
         };
-        if let Err(e) = std::thread::Builder::new().name("mooncake-attach".into()).spawn(improve) {
+        let spawned = std::thread::Builder::new().name("mooncake-attach".into()).spawn(improve);
+        if let Err(e) = &spawned {
             tracing::warn!("no thread to try shared memory again: {e}");
         }
+        spawned.is_ok()
     }
 
     /// The segment is Gone. Mapped peers of a dead owner give its memory back,

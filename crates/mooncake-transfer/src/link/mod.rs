@@ -320,7 +320,7 @@ mod tests {
         assert!(!server.fence(fence));
         assert!(fenced.recv_timeout(Duration::from_millis(300)).is_err(), "it is still copying");
         // Admitted before the fence, stamps after it.
-        mapping.stamp(rid, 0, 4096).unwrap();
+        mapping.write(rid, 0, &[Source::new(&[1; 4096])]).unwrap();
         drop(writing);
         assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
         assert!(memory.mapping().check_stamps(rid | 1, 0, 4096).unwrap());

@@ -8,6 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use mooncake_memory::hex;
+
 use super::{Fence, SegmentServer, Shared, State};
 use crate::Uuid;
 use crate::wire::{Frame, Op};
@@ -66,7 +68,7 @@ impl SegmentServer {
         let mapping = served.memory.mapping();
         let Ok(writing) = served.gate.fence(mapping, fence.rid, fence.offset, fence.len) else {
             tracing::error!(
-                uuid = crate::hex(&fence.uuid),
+                uuid = hex(&fence.uuid),
                 rid = fence.rid,
                 offset = fence.offset,
                 len = fence.len,
@@ -186,7 +188,7 @@ fn settle_locked(state: &mut State) -> Vec<Done> {
         // Those that were waited for may have stamped over the first tombstone.
         let Fence { uuid, rid, offset, len, .. } = pending.fence;
         if let Err(e) = served.memory.mapping().tombstone(rid, offset, len) {
-            tracing::error!(uuid = crate::hex(&uuid), rid, "second tombstone: {e}");
+            tracing::error!(uuid = hex(&uuid), rid, "second tombstone: {e}");
         }
         done.push(Done::Fenced(uuid, rid));
         false
@@ -220,7 +222,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Sender, channel};
 
-    use mooncake_memory::{SegmentMemory, SegmentOptions};
+    use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
 
     use super::*;
     use crate::server::{ServerEvents, ServerOptions};
@@ -248,7 +250,7 @@ mod tests {
         let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 1, writer_done: false };
         assert!(!server.fence(fence));
         // Admitted before the fence, stamps after it.
-        mapping.stamp(rid, 0, 4096).unwrap();
+        mapping.write(rid, 0, &[Source::new(&[1; 4096])]).unwrap();
         assert!(fenced.recv_timeout(Duration::from_millis(400)).is_err(), "own threads are not cut but waited for");
         drop(writing);
         assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));

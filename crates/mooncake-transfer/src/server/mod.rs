@@ -8,7 +8,7 @@ mod pending;
 mod strangers;
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Guarded, SegmentMemory, forked};
+use mooncake_memory::{Guarded, SegmentMemory, forked, hex, random_bytes};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Uuid;
@@ -272,9 +272,8 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 fn listen_unix() -> io::Result<(UnixListener, String)> {
-    let mut random = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
-    let name = format!("mooncake-segment-{}", crate::hex(&random));
+    let random: [u8; 16] = random_bytes()?;
+    let name = format!("mooncake-segment-{}", hex(&random));
     let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name.as_bytes())?)?;
     listener.set_nonblocking(true)?;
     Ok((listener, name))

@@ -1,0 +1,19 @@
+//! Random numbers from the kernel: names and keys that nobody guesses.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// So many random bytes, at most 256.
+pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    // So few are never given in part.
+    const { assert!(N <= 256) };
+    let mut out = [0; N];
+    loop {
+        match getrandom(&mut out, GetRandomFlags::empty()) {
+            Err(Errno::INTR) => {}
+            given => return given.map(|_| out).map_err(io::Error::from),
+        }
+    }
+}
