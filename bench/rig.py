@@ -170,4 +170,7 @@ class Rig:
             client.stop()
         self.master.stop()
         # What a failure needs of the logs is in its message.
+        for file in self.folder.glob("state/*/log-*.wal"):
+            log_id = int.from_bytes(file.read_bytes()[16:24], "little")
+            Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)

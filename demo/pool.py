@@ -207,3 +207,7 @@ class Pool:
             node.stop()
         if self.master is not None:
             self.master.stop()
+        for file in self.folder.glob("state/*/log-*.wal"):
+            # How far the log had come: the one thing of a master that lies elsewhere.
+            log_id = int.from_bytes(file.read_bytes()[16:24], "little")
+            Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)

@@ -130,4 +130,5 @@ def test_a_disk_that_fills_up_in_mid_run_stops_no_put_and_spoils_no_byte(cluster
     finally:
         for process in [pool.master, *pool.nodes]:
             process.kill()
+        pool.master.forget(small / "state")
         subprocess.run(["umount", str(small)], check=False)

@@ -139,9 +139,14 @@ impl Shared {
     fn run<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> (R, Option<u64>) {
         let mut state = self.state.lock();
         let now = self.now();
-        let State { core, effects } = &mut *state;
-        let result = operation(core, now, effects);
-        (result, self.log.enqueue(effects))
+        // Taken out: what a panic leaves of an operation is dropped with it, before anybody else may log it.
+        let mut effects = std::mem::take(&mut state.effects);
+        let whole = Whole(self);
+        let result = operation(&mut state.core, now, &mut effects);
+        std::mem::forget(whole);
+        let number = self.log.enqueue(&mut effects);
+        state.effects = effects;
+        (result, number)
     }
 
     fn commit(&self, number: u64) -> Result<(), LogClosed> {
@@ -151,6 +156,18 @@ impl Shared {
     /// Read under the core's lock, so that time never runs backwards for it.
     fn now(&self) -> Time {
         Time(self.started.elapsed().as_micros() as u64)
+    }
+}
+
+/// Forgotten when an operation is through; dropped by its panic. The books in memory are half changed then, those in the
+/// log are whole: nothing is logged or answered any more, and a new process reads the log.
+struct Whole<'a>(&'a Shared);
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        tracing::error!("an operation broke off in the middle: the master stops. Its log is whole; start it again");
+        self.0.log.close();
+        self.0.failed.notify_one();
     }
 }
 
@@ -234,5 +251,55 @@ impl Connections {
                 task.abort();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use mooncake_core::{Config, Record, Rid};
+
+    use super::*;
+    use crate::log::{Folder, Sink, recover};
+
+    const BOOT: [u8; 16] = [7; 16];
+
+    #[test]
+    fn what_a_panic_leaves_of_an_operation_is_never_logged() {
+        let root = std::env::temp_dir().join(format!("mooncake-panic-{}", std::process::id()));
+        let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, BOOT, None).unwrap();
+        let log = Arc::new(Log::new(1, 0, Some(sink), false));
+        let identity = Identity {
+            instance: [0; 16],
+            boot_id: BOOT,
+            unix_socket: String::new(),
+            lookup_protect_ms: 0,
+            soft_pin_ttl_ms: 0,
+            after_bulk_free: None,
+        };
+        let processes = ProcessWatch::new().unwrap();
+        let shared = Shared::new(Core::new(Config::default()), log, identity, processes);
+        shared.apply(|_, _, effects| effects.records.push(Record::Epoch(1))).unwrap();
+        let broken = catch_unwind(AssertUnwindSafe(|| {
+            shared.apply(|_, _, effects| {
+                effects.records.push(Record::Dropped(Rid(2)));
+                panic!("the books contradict each other");
+            })
+        }));
+        assert!(broken.is_err());
+        let next = shared.apply(|_, _, effects| {
+            assert!(effects.is_empty());
+            effects.records.push(Record::Dropped(Rid(4)));
+        });
+        assert_eq!(next, Err(LogClosed), "the master stops");
+        let mut found = Vec::new();
+        recover(&root.join("current"), &BOOT, &mut |record| {
+            found.push(record);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found, [Record::Epoch(1)]);
+        std::fs::remove_dir_all(root).unwrap();
     }
 }

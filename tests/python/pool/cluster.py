@@ -48,9 +48,9 @@ class Master(Daemon):
         assert values, f"no metric {name}"
         return sum(values)
 
-    def forget(self) -> None:
-        """Removes what lies outside of its folder: the witnesses of its logs."""
-        for file in self.folder.glob("*/log-*.wal"):
+    def forget(self, folder: Path | None = None) -> None:
+        """Removes what lies outside of its folder, or of another one that it was given: the witnesses of its logs."""
+        for file in (folder or self.folder).glob("*/log-*.wal"):
             log_id = int.from_bytes(file.read_bytes()[16:24], "little")
             Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)
 
