@@ -21,6 +21,17 @@ def shmem() -> int:
     raise AssertionError("/proc/meminfo has no Shmem")
 
 
+def shmem_at_rest(quiet: float = 0.15, timeout: float = 5.0) -> int:
+    """`Shmem` once it has stopped to change: what earlier tests held has been given back by then."""
+    end = time.monotonic() + timeout
+    known, since = shmem(), time.monotonic()
+    while time.monotonic() - since < quiet and time.monotonic() < end:
+        time.sleep(0.01)
+        if abs((now := shmem()) - known) > 1 << 20:
+            known, since = now, time.monotonic()
+    return known
+
+
 def wait_shmem_grows(before: int, size: int, timeout: float = 15.0) -> int:
     """Waits until `Shmem` is `size` above `before`, nearly; what it is then."""
     end = time.monotonic() + timeout

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from contents import value, version_of
-from machine import seconds_until_shmem_falls, shmem, wait_shmem_grows
+from machine import seconds_until_shmem_falls, shmem, shmem_at_rest, wait_shmem_grows
 
 from mooncake.store import ReplicateConfig
 from pool import wait_for
@@ -32,7 +32,7 @@ result = child
 def owner(request, cluster):
     """A cluster without nodes, and a process that owns 256 MiB; a child of it may outlive it."""
     pool = cluster(nodes=0)
-    before = shmem()
+    before = shmem_at_rest()
     peer = pool.process(segment=256 * MIB)
     child = peer.call("run", FORK) if request.param else None
     pool.wait_segments(1)

@@ -152,7 +152,7 @@ def test_a_soft_pin_without_a_lifetime_has_the_masters(cluster):
     c = cluster(nodes=1, node_bytes=16 << 20, master_flags=["--default_kv_soft_pin_ttl=300ms"])
     store = c.store()
     config = ReplicateConfig()
-    config.with_soft_pin = True
+    config.soft_pin_action = SoftPinAction.ENABLE
     assert store.put("pinned", b"v", config) == 0
     assert c.master.metric("master_soft_pin_key_count") == 1
     wait_for("the pin to lapse", lambda: c.master.metric("master_soft_pin_key_count") == 0)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from contents import value, version_of
-from machine import seconds_to_free, seconds_until_shmem_falls, shmem, wait_shmem_grows
+from machine import seconds_to_free, seconds_until_shmem_falls, shmem, shmem_at_rest, wait_shmem_grows
 
 from pool import wait_for
 
@@ -21,7 +21,7 @@ def test_close_gives_memory_back_within_100_ms_and_100_ms_a_gib(cluster):
     limit = 0.1 + max(0.1, 1.2 * min(seconds_to_free(GIB) for _ in range(2)))
     took = []
     for turn in range(3):
-        before = shmem()
+        before = shmem_at_rest()
         owner = pool.process(segment=GIB)
         wait_shmem_grows(before, GIB)
         reader = pool.process()
@@ -46,7 +46,7 @@ def test_close_gives_memory_back_within_100_ms_and_100_ms_a_gib(cluster):
 
 def test_a_view_keeps_its_own_pages_and_no_others(cluster):
     pool = cluster(nodes=0)
-    before = shmem()
+    before = shmem_at_rest()
     owner = pool.process(segment=256 * MIB)
     wait_shmem_grows(before, 256 * MIB)
     store = pool.store()
@@ -61,7 +61,7 @@ def test_a_view_keeps_its_own_pages_and_no_others(cluster):
 
 def test_a_node_that_is_told_to_end_leaves_nothing_behind(cluster):
     pool = cluster(nodes=0)
-    before = shmem()
+    before = shmem_at_rest()
     node = pool.add_node(256 * MIB)
     wait_shmem_grows(before, 256 * MIB)
     store = pool.store()

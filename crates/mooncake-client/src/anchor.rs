@@ -161,7 +161,9 @@ impl Anchor {
             match self.connection.is_some() {
                 true => {
                     if let Err(error) = self.turn() {
-                        tracing::info!(master = %control.masters, %error, "anchor lost; reconnecting");
+                        if !self.shared.closing.load(Ordering::Acquire) {
+                            tracing::info!(master = %control.masters, %error, "anchor lost; reconnecting");
+                        }
                         self.connection = None;
                     }
                 }

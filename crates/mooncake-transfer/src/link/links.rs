@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::Link;
 use super::attachment::NoSharedMemory;
 use super::connector::{Connector, Made};
-use super::options::{LinkEvents, LinkOptions, LinkReport, SegmentAddress};
+use super::options::{LinkEvents, LinkOptions, LinkReport, Path, SegmentAddress};
 use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
 use crate::Uuid;
@@ -142,7 +142,13 @@ impl Links {
         }
         match self.connector.connect(address, wait) {
             Ok(Made { link, better_later }) => {
-                tracing::info!(segment = &*address.label(), path = %link.path(), reason = link.reason(), "link");
+                match link.path() {
+                    // No choice to report.
+                    Path::Local => tracing::debug!(segment = &*address.label(), path = %link.path(), "link"),
+                    path => {
+                        tracing::info!(segment = &*address.label(), %path, reason = link.reason(), "link");
+                    }
+                }
                 let link = Arc::new(link);
                 state.failed = None;
                 state.better_at = better_later.then(|| Instant::now() + self.connector.options.retry_after);
@@ -269,7 +275,7 @@ mod tests {
     use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
 
     use super::*;
-    use crate::link::{EpochQuestion, Path, Paths};
+    use crate::link::{EpochQuestion, Paths};
     use crate::server::{SegmentServer, ServerEvents, ServerOptions};
 
     struct Quiet;
