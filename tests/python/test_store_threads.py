@@ -151,3 +151,14 @@ def test_setups_that_race_leave_one_session_and_a_close_leaves_none(cluster):
     wait_for("the replaced sessions to be over", lambda: len(c.segments()) == 1)
     assert store.close() == 0
     wait_for("the last session to be over", lambda: c.segments() == [])
+
+
+def test_closing_ends_the_session_and_begins_no_other(cluster):
+    c = cluster(nodes=1)
+    nodes = c.master.metric("mooncake_sessions")
+    for _ in range(20):
+        store = MooncakeDistributedStore()
+        assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", c.master.addr) == 0
+        assert store.is_exist("k") == 0
+        assert store.close() == 0
+        assert c.master.metric("mooncake_sessions") == nodes

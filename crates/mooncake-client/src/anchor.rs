@@ -420,6 +420,10 @@ impl Anchor {
             return Ok(());
         }
 
+        if shared.closing.load(Ordering::Acquire) {
+            // The master has ended it, as asked. Nothing is to begin any more.
+            return Err("the store is being closed".into());
+        }
         // Everything that hung on the old session is void: placements, pins, segments.
         let (connection, reply, address) = open(open_role(&shared.name, &shared.process))?;
         if let Some(refusal) = &reply.refusal {
