@@ -21,8 +21,9 @@ class Outcome:
 class Faults:
     """Steps of the fault sequence; `step` is called often and never blocks for long."""
 
-    def __init__(self, pool, victim, segment_bytes, say):
+    def __init__(self, pool, engines, victim, segment_bytes, say):
         self.pool = pool
+        self.engines = engines
         self.victim = victim
         self.segment_bytes = segment_bytes
         self.say = say
@@ -67,9 +68,11 @@ class Faults:
         if (listed is None or len(listed) >= len(self.pool.nodes)) and time.monotonic() < self._since + RETURN_LIMIT:
             return self._then(self._kill_master, 0.05)
         self.say(f"its objects are off the lists after {time.monotonic() - self._since:.1f} s")
-        self._keys = self.pool.keys() or set()
-        self.say(f"SIGKILL master (pid {self.pool.master.pid}), which knows {len(self._keys):,} objects")
-        self.pool.master.kill()
+        # Between the list and the kill no put may evict: the master that comes back could not tell.
+        with self.engines.held():
+            self._keys = self.pool.keys() or set()
+            self.say(f"SIGKILL master (pid {self.pool.master.pid}), which knows {len(self._keys):,} objects")
+            self.pool.master.kill()
         self._since = time.monotonic()
         return self._then(self._restart, 0.5)
 

@@ -110,6 +110,19 @@ class Engines:
             if self.in_hand[name] and time.monotonic() - since > 30:
                 raise PoolError(f"engine {name} has not answered for 30 s:\n{self.programs[name].last_lines()}")
 
+    @contextlib.contextmanager
+    def held(self):
+        """Stands all engines still for a moment: nothing is put, and so nothing evicted, inside."""
+        for program in self.programs.values():
+            program.process.send_signal(signal.SIGSTOP)
+        # What they had asked of the master is done by then.
+        time.sleep(0.05)
+        try:
+            yield
+        finally:
+            for program in self.programs.values():
+                program.process.send_signal(signal.SIGCONT)
+
     def stop(self):
         for program in self.programs.values():
             program.process.stdin.close()
@@ -183,7 +196,7 @@ def replay(options, console, pool, engines, requests):
 
     totals = Totals()
     waiting = {"prefill": deque(requests), "decode": deque()}
-    faults = Faults(pool, "node-b", options.node_mib << 20, lambda text: console.print(f"  {text}"))
+    faults = Faults(pool, engines, "node-b", options.node_mib << 20, lambda text: console.print(f"  {text}"))
     end = time.monotonic() + options.limit
     columns = [
         TextColumn("replay"),
