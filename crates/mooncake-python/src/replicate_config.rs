@@ -235,6 +235,14 @@ impl ReplicateConfig {
         Ok(())
     }
 
+    fn __copy__(&self) -> Self {
+        Self(Mutex::new(self.fields()))
+    }
+
+    fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> Self {
+        self.__copy__()
+    }
+
     fn __str__(&self) -> String {
         let f = self.fields();
         format!(

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use mooncake_client::{GetInto, Health, PutItem, PutOutcome, Source, Store, StoreError, Target};
+use mooncake_client::{GetInto, Health, PutItem, PutOptions, PutOutcome, Source, Store, StoreError, Target};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -290,6 +290,28 @@ impl MooncakeDistributedStore {
                 Ok(codes.fold(OK, |first, code| if first == OK { code } else { first }))
             },
         )
+    }
+
+    /// A code for each object: what single puts that wait together become.
+    fn _put_each(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+        let held = Keys::hold(keys)?;
+        let all = |code| vec![code; held.len()];
+        entry(&self.errors, "put", all, || {
+            let keys = held.slices()?;
+            let values = items(values, "values")?.iter().map(Value::hold).collect::<PyResult<Vec<_>>>()?;
+            let Some(client) = self.buffered("put") else { return Ok(all(INVALID_PARAMS)) };
+            if keys.len() != values.len() {
+                return Ok(all(refused(&self.errors, || {
+                    format!("put: {} keys and {} values", keys.len(), values.len())
+                })));
+            }
+            let sources: Vec<_> = values.iter().map(|value| [value.source()]).collect();
+            let outcomes = py.detach(|| {
+                let objects: Vec<_> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
+                client.put_batch(&objects, &PutOptions::default())
+            });
+            Ok(outcomes.into_iter().map(|outcome| self.put_outcome(outcome)).collect())
+        })
     }
 
     #[pyo3(signature = (key, /))]

@@ -1,0 +1,114 @@
+"""Which calls there are, which of them become batches, and how they are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mooncake.async_store._crew import Call, Crew
+from mooncake.store import MooncakeDistributedStore
+
+# Calls whose memory belongs to the caller while they run.
+_ON_CALLERS_MEMORY = frozenset(
+    name
+    for stem in ("put_from", "upsert_from", "get_into", "get_tensor_into", "get_tensor_into_cuda", "put_tensor_from")
+    for name in (stem, f"batch_{stem}")
+) | {
+    "batch_put_from_multi_buffers",
+    "batch_upsert_from_multi_buffers",
+    "batch_get_into_multi_buffers",
+    "get_into_ranges",
+    "put_from_with_metadata",
+    "register_buffer",
+    "unregister_buffer",
+}
+
+
+def _one_by_one(batch: str) -> Callable[[Any, list[tuple]], list[Any]]:
+    """Calls of one key as one call of the batch form: each argument becomes a list."""
+
+    def run(store: Any, calls: list[tuple]) -> list[Any]:
+        return getattr(store, batch)(*(list(column) for column in zip(*calls, strict=True)))
+
+    return run
+
+
+# What calls of one kind, waiting together, become. Only those without options: the rest goes one by one.
+_BATCHES: dict[str, tuple[int, Callable[[Any, list[tuple]], list[Any]]]] = {
+    "get": (1, _one_by_one("get_batch")),
+    "get_buffer": (1, _one_by_one("batch_get_buffer")),
+    "is_exist": (1, _one_by_one("batch_is_exist")),
+    "remove": (1, _one_by_one("batch_remove")),
+    "put": (2, _one_by_one("_put_each")),
+    "put_from": (3, _one_by_one("batch_put_from")),
+    "get_into": (3, _one_by_one("batch_get_into")),
+}
+
+
+class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
+    """A store whose methods are also coroutines, by the name ``async_NAME``.
+
+    ``threads`` carry the calls out; calls of any number wait for them. All event
+    loops and threads of the process may use one store.
+    """
+
+    def __init__(self, *, threads: int = 4):
+        super().__init__()
+        self._threads = threads
+        self._crew = Crew(self, threads, run_batch)
+
+    def setup(self, *args: Any, **kwargs: Any) -> int:
+        if self._crew.ended:
+            self._crew = Crew(self, self._threads, run_batch)
+        return super().setup(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for what the class does not have: the first use makes it.
+        if name.startswith("async_"):
+            method = getattr(type(self), name.removeprefix("async_"), None)
+            if callable(method):
+                made = functools.partial(_call, self, name.removeprefix("async_"))
+                functools.update_wrapper(made, method)
+                self.__dict__[name] = made
+                return made
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def close(self) -> int:
+        """Waits for the calls in flight, then closes. Those that wait are cancelled."""
+        self._crew.end()
+        return super().close()
+
+
+async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    if "config" in kwargs and kwargs["config"] is not None:
+        # Read at the time of the call, not when a thread comes to it.
+        kwargs["config"] = copy.copy(kwargs["config"])
+    args = tuple(copy.copy(arg) if type(arg).__name__ == "ReplicateConfig" else arg for arg in args)
+    kind = name if not kwargs and _BATCHES.get(name, (None,))[0] == len(args) else None
+    call = Call(asyncio.get_running_loop(), name, kind, args, kwargs)
+    store._crew.take(call)
+    try:
+        return await call.future
+    except asyncio.CancelledError:
+        if not call.withdraw() and name in _ON_CALLERS_MEMORY:
+            await _until_left_alone(call)
+        raise
+
+
+async def _until_left_alone(call: Call) -> None:
+    """Waits, however often it is cancelled, until no thread works on the call's memory."""
+    over = asyncio.get_running_loop().create_future()
+    call.when_over(over)
+    while not over.done():
+        try:
+            await asyncio.shield(over)
+        except asyncio.CancelledError:
+            continue
+
+
+def run_batch(kind: str, store: Any, calls: list[tuple]) -> list[Any]:
+    """Carries out calls of one kind with one call of the store."""
+    return _BATCHES[kind][1](store, calls)

@@ -1,0 +1,141 @@
+"""Exceptions for those who want them beside the integer codes of the store.
+
+``checked(store)`` is the same store with every failure raised::
+
+    from mooncake.errors import NoSpace, checked
+
+    try:
+        checked(store).put("key", value)
+    except NoSpace as full:
+        print(full.code, full)
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+class StoreError(Exception):
+    """A call failed; ``code`` is the integer that the plain call returns."""
+
+    def __init__(self, code: int, reason: str = "", key: str | bytes | None = None):
+        self.code = code
+        self.reason = reason
+        #: The key of a batch that failed, the first of them.
+        self.key = key
+        what = reason or "no reason is known"
+        super().__init__(f"{what} (code {code})" if key is None else f"{key!r}: {what} (code {code})")
+
+
+class InternalError(StoreError):
+    """-1: a defect; please report it."""
+
+
+class NoSpace(StoreError):
+    """-200: the pool has no room for the object."""
+
+
+class InvalidKey(StoreError):
+    """-400: no object can have this key."""
+
+
+class InvalidParams(StoreError):
+    """-600: the arguments make no sense, or the store is not set up."""
+
+
+class Forked(StoreError):
+    """-601: this process was forked from the one that set the store up."""
+
+
+class NotReady(StoreError):
+    """-703: another put of the key is under way."""
+
+
+class NotFound(StoreError, KeyError):
+    """-704: no such object."""
+
+    __str__ = Exception.__str__
+
+
+class Protected(StoreError):
+    """-706: looked up a moment ago."""
+
+
+class TransferFailed(StoreError):
+    """-800: the bytes could not be moved."""
+
+
+class ChecksumMismatch(TransferFailed):
+    """-801: the bytes that arrived are not the object's."""
+
+
+class MasterUnreachable(StoreError, ConnectionError):
+    """-900: no master answers, or it refused the call."""
+
+
+class Timeout(StoreError, TimeoutError):
+    """-901: it took too long."""
+
+
+class NotSupported(StoreError):
+    """-1012: not in this version."""
+
+
+BY_CODE: dict[int, type[StoreError]] = {
+    -1: InternalError,
+    -200: NoSpace,
+    -400: InvalidKey,
+    -600: InvalidParams,
+    -601: Forked,
+    -703: NotReady,
+    -704: NotFound,
+    -706: Protected,
+    -800: TransferFailed,
+    -801: ChecksumMismatch,
+    -900: MasterUnreachable,
+    -901: Timeout,
+    -1012: NotSupported,
+}
+
+
+def error(code: int, reason: str = "", key: str | bytes | None = None) -> StoreError:
+    """The exception of a code."""
+    return BY_CODE.get(code, StoreError)(code, reason, key)
+
+
+class Checked:
+    """A store whose failures are exceptions. Everything else is the store's own."""
+
+    def __init__(self, store: Any):
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name in ("health_check", "last_error", "get_hostname") or not callable(found):
+            return found
+
+        @functools.wraps(found)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._judge(found(*args, **kwargs), args, kwargs)
+
+        return call
+
+    def _judge(self, result: Any, args: tuple, kwargs: dict) -> Any:
+        if type(result) is int and result < 0:
+            raise error(result, self._store.last_error())
+        if type(result) is list and result and all(type(code) is int for code in result):
+            for index, code in enumerate(result):
+                if code < 0:
+                    keys = kwargs.get("keys", args[0] if args else None)
+                    key = keys[index] if isinstance(keys, (list, tuple)) and len(keys) == len(result) else None
+                    raise error(code, self._store.last_error(), key)
+        return result
+
+
+def checked(store: Any) -> Any:
+    """The store, raising ``StoreError`` where it would return a negative code.
+
+    A miss of ``get`` or ``get_buffer`` is no failure: it stays ``b""`` or ``None``.
+    """
+    return Checked(store)
