@@ -19,6 +19,8 @@ def test_ctrl_c_ends_a_call_that_waits_for_a_frozen_master(cluster, call):
     source = f"""
 import os, signal, sys, time
 from mooncake.store import MooncakeDistributedStore
+# A test run in the background of a script begins with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 s = MooncakeDistributedStore()
 assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", {c.master.addr!r}) == 0
 print("set up", flush=True)

@@ -23,10 +23,21 @@ pub fn start(program: &str, given: &Given) -> io::Result<()> {
         }
         None => None,
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level(given)));
-    let lines = Lines { journal };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines).with_target(false).with_ansi(false).init();
+    begin(&level(given), Lines { journal });
     Ok(())
+}
+
+/// Begins to log to stderr from a level of `MC_LOG_LEVEL`'s kind on.
+pub fn start_at(level: &str) -> io::Result<()> {
+    let unknown = || io::Error::other(format!("log_level={level:?}: one of TRACE, DEBUG, INFO, WARNING, ERROR, OFF"));
+    let level = environment::log_level(level).ok_or_else(unknown)?;
+    begin(level, Lines { journal: None });
+    Ok(())
+}
+
+fn begin(level: &str, lines: Lines) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines).with_target(false).with_ansi(false).init();
 }
 
 fn level(given: &Given) -> String {

@@ -1,11 +1,12 @@
-//! The `mooncake` binary: `mooncake COMMAND ...`. `mooncake_master` and
-//! `mooncake_client` are shims that add the command.
+//! The `mooncake` binary: `mooncake COMMAND ...`. `mooncake_master`,
+//! `mooncake_client` and `mooncake_http_metadata_server` are shims that add the command.
 
 mod clash;
 mod client;
 mod journal;
 mod logging;
 mod master;
+mod metadata_server;
 mod signals;
 
 use std::io::Write;
@@ -16,6 +17,7 @@ mooncake: a distributed KV-cache pool for LLM inference
 
   mooncake master [flags]   metadata master (also: mooncake_master)
   mooncake client [flags]   storage node: lends memory to the pool (also: mooncake_client)
+  mooncake metadata-server  metadata of transfer engines over HTTP (also: mooncake_http_metadata_server)
   mooncake version          version of this binary
   mooncake help             this text
 
@@ -31,6 +33,9 @@ fn main() -> ExitCode {
         }
         "client" => started(&command, clash::look())
             .or_else(|| started(&command, client::run(args)))
+            .unwrap_or(ExitCode::SUCCESS),
+        "metadata-server" => started(&command, clash::look())
+            .or_else(|| started(&command, metadata_server::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
         "version" | "--version" | "-V" => {
             say(concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n"));

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -14,68 +13,21 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use mooncake_core::{KeysCursor, SegmentState};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use crate::call::{SLICE, remove_all};
 use crate::shared::Shared;
-use crate::taken_count::TakenCount;
 use crate::{convert, metrics, summary};
-
-/// For the whole of a request's header, and between two requests.
-const HEADER_TIMEOUT: Duration = Duration::from_millis(900);
-
-/// A connection that takes no more than [`MOVED_MIN`] in so long is cut. Lists of keys may take longer than that.
-const STUCK: Duration = Duration::from_secs(30);
-
-const MOVED_MIN: u64 = 64 << 10;
-
-const CONNECTIONS_MAX: usize = 128;
 
 const BODY_MAX: usize = 64 << 10;
 
 /// Code of "not now", for the error body.
 const UNAVAILABLE: i32 = -1011;
 
-/// Accepts connections for ever.
-pub async fn accept(shared: Arc<Shared>, listener: TcpListener) {
-    let service = TowerToHyperService::new(router(shared));
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "HTTP accept failed");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
-        };
-        // Over the limit: closed at once, which a scraper notices and a flood does not profit from.
-        let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
-        let service = service.clone();
-        tokio::spawn(async move {
-            let (stream, taken) = TakenCount::over(stream);
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .max_buf_size(64 << 10)
-                .serve_connection(TokioIo::new(stream), service);
-            match taken.while_moving(connection, STUCK, MOVED_MIN).await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
-                None => tracing::debug!("HTTP connection cut: it took too long"),
-            }
-            drop(slot);
-        });
-    }
-}
-
-fn router(shared: Arc<Shared>) -> Router {
+/// The server's paths.
+pub fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/metrics", get(metrics_page))
         .route("/metrics/summary", get(metrics_summary))

@@ -15,8 +15,10 @@ mod convert;
 mod epoch_claim;
 mod hello;
 mod http;
+mod http_connections;
 mod log;
 mod master;
+mod metadata_server;
 mod metrics;
 mod peer_log;
 mod process_watch;
@@ -30,4 +32,5 @@ mod ticker;
 
 pub use log::LogError;
 pub use master::{Master, StartError, serve};
-pub use settings::{LogFolder, Settings, SettingsError, Wal};
+pub use metadata_server::MetadataServer;
+pub use settings::{LogFolder, Settings, SettingsError, Wal, address};

@@ -14,11 +14,12 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::log::{Compactor, Folder, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
+use crate::metadata_server::MetadataServer;
 use crate::process_watch::{self, Known, ProcessWatch};
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared};
 use crate::ticker::Ticker;
-use crate::{control, hello, http, random, summary};
+use crate::{control, hello, http, http_connections, random, summary};
 
 /// Connections that may wait while the log is replayed.
 const BACKLOG: u32 = 4096;
@@ -60,6 +61,7 @@ pub struct Master {
     shared: Arc<Shared>,
     rpc_address: SocketAddr,
     metrics_address: SocketAddr,
+    metadata: Option<MetadataServer>,
     tasks: Vec<JoinHandle<()>>,
     ticker: Option<Ticker>,
     compactor: Option<Compactor>,
@@ -75,6 +77,13 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     let rpc = bind("the control server", "rpc_port", settings.rpc_address, settings.rpc_port)?;
     let web = bind("metrics", "metrics_port", settings.metrics_address, settings.metrics_port)?;
     let system = |what| move |source| StartError::System { what, source };
+    let metadata = match settings.metadata_server {
+        Some(at) => {
+            let listener = bind("the metadata server", "http_metadata_server_port", at.ip(), at.port())?;
+            Some(MetadataServer::start(listener).map_err(system("the metadata server"))?)
+        }
+        None => None,
+    };
     let rpc_address = rpc.local_addr().map_err(system("address of the control server"))?;
     let metrics_address = web.local_addr().map_err(system("address of the metrics server"))?;
     let instance = random::bytes();
@@ -102,7 +111,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     let strangers = Arc::new(AtomicUsize::new(0));
     let mut tasks = vec![
         tokio::spawn(control::accept_tcp(shared.clone(), rpc, strangers.clone())),
-        tokio::spawn(http::accept(shared.clone(), web)),
+        tokio::spawn(http_connections::accept(http::router(shared.clone()), web)),
     ];
     if let Some((listener, _)) = unix {
         tasks.push(tokio::spawn(control::accept_unix(shared.clone(), listener, strangers)));
@@ -110,7 +119,10 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
     tasks.push(tokio::spawn(report(shared.clone(), reporting)));
-    Ok(Master { shared, rpc_address, metrics_address, tasks, ticker: Some(ticker), compactor })
+    if let Some(metadata) = &metadata {
+        tracing::info!("HTTP metadata server started on port {}", metadata.address().port());
+    }
+    Ok(Master { shared, rpc_address, metrics_address, metadata, tasks, ticker: Some(ticker), compactor })
 }
 
 impl Master {
@@ -122,6 +134,11 @@ impl Master {
     /// Where the HTTP server listens.
     pub fn metrics_address(&self) -> SocketAddr {
         self.metrics_address
+    }
+
+    /// Where the metadata server listens, if there is one.
+    pub fn metadata_address(&self) -> Option<SocketAddr> {
+        self.metadata.as_ref().map(MetadataServer::address)
     }
 
     /// Returns when the master cannot go on: its log broke and could not be renamed away.
@@ -311,7 +328,7 @@ async fn report(shared: Arc<Shared>, in_output: bool) {
     }
 }
 
-fn bind(what: &'static str, flag: &'static str, ip: IpAddr, port: u16) -> Result<TcpListener, StartError> {
+pub(crate) fn bind(what: &'static str, flag: &'static str, ip: IpAddr, port: u16) -> Result<TcpListener, StartError> {
     let address = SocketAddr::new(ip, port);
     let open = || {
         let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;

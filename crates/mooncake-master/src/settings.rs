@@ -34,6 +34,8 @@ pub struct Settings {
     pub metrics_address: IpAddr,
     /// Its port, 0 = any.
     pub metrics_port: u16,
+    /// Where the HTTP metadata server listens, if there is to be one.
+    pub metadata_server: Option<SocketAddr>,
     /// Log a summary line every 10 s.
     pub metric_reporting: bool,
     /// Times and shares of the core.
@@ -92,6 +94,7 @@ impl Default for Settings {
             unix_socket: true,
             metrics_address: IpAddr::from([127, 0, 0, 1]),
             metrics_port: 0,
+            metadata_server: None,
             metric_reporting: true,
             core: Config::default(),
             soft_pin_ttl_ms: 30 * 60 * 1000,
@@ -126,6 +129,11 @@ impl Settings {
         };
         settings.metrics_port = given.number("metrics_port").unwrap_or(9003);
         settings.metrics_address = address("metrics_host", given.text("metrics_host").unwrap_or("0.0.0.0"))?;
+        if given.boolean("enable_http_metadata_server") {
+            let host = address("http_metadata_server_host", given.text_or_default("http_metadata_server_host"))?;
+            settings.metadata_server =
+                Some(SocketAddr::new(host, given.number("http_metadata_server_port").unwrap_or(8080)));
+        }
         settings.metric_reporting = given.boolean("enable_metric_reporting");
         settings.objects(given)?;
         settings.log(given, env)?;
@@ -214,7 +222,7 @@ impl Settings {
 }
 
 /// `--flag` with an IP address, with or without brackets, or a name.
-fn address(flag: &'static str, text: &str) -> Result<IpAddr, SettingsError> {
+pub fn address(flag: &'static str, text: &str) -> Result<IpAddr, SettingsError> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(ip) = bare.parse() {
         return Ok(ip);

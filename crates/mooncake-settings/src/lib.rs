@@ -13,6 +13,7 @@ mod file;
 mod given;
 mod help;
 mod master;
+mod metadata_server;
 mod reference;
 mod setting;
 mod similar;
@@ -68,9 +69,21 @@ Usage: mooncake_client [--flag=value ...]
 Four gigabytes for a pool: mooncake_client --master_server_address=10.0.0.5:50051 --global_segment_size=4GB",
     settings: client::SETTINGS,
 };
+/// `mooncake_http_metadata_server`.
+pub static METADATA_SERVER: Program = Program {
+    name: "mooncake_http_metadata_server",
+    noun: "this metadata server",
+    about: "\
+mooncake_http_metadata_server: a small store over HTTP in which transfer engines publish how to reach them.
+
+Usage: mooncake_http_metadata_server [--host=ADDRESS] [--port=PORT]
+
+The store needs none: give its clients P2PHANDSHAKE.",
+    settings: metadata_server::SETTINGS,
+};
 
 /// All of them.
-pub static PROGRAMS: [&Program; 2] = [&MASTER, &CLIENT];
+pub static PROGRAMS: [&Program; 3] = [&MASTER, &CLIENT, &METADATA_SERVER];
 
 impl Program {
     /// A setting by its name.

@@ -171,19 +171,19 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::idle("tenant_quota_connector_type", Type::Text, "file", "tenants and quotas"),
     Setting::idle("tenant_quota_connector_uri", Type::Text, "", "tenants and quotas"),
     // HTTP metadata server.
-    Setting::refused(
+    Setting::done(
         "enable_http_metadata_server",
         Type::Bool,
         "false",
-        "an HTTP metadata server; clients of this pool need none (give them P2PHANDSHAKE)",
+        "serve transfer engines' metadata over HTTP as well; the store needs none",
     ),
-    Setting::idle("http_metadata_server_port", Type::Port, "8080", "an HTTP metadata server"),
-    Setting::idle("http_metadata_server_host", Type::Text, "0.0.0.0", "an HTTP metadata server"),
+    Setting::done("http_metadata_server_port", Type::Port, "8080", "its port; 0: any free port, printed at start"),
+    Setting::done("http_metadata_server_host", Type::Text, "0.0.0.0", "the address that it binds"),
     Setting::refused(
         "enable_metadata_cleanup_on_timeout",
         Type::Bool,
         "false",
-        "an HTTP metadata server; nothing is left to clean",
+        "removal of dead engines' metadata; an engine that comes back replaces its own",
     ),
     // Snapshots of the reference.
     Setting::refused(

@@ -1,0 +1,52 @@
+//! `mooncake metadata-server`: the HTTP metadata server in a process of its own.
+
+use std::net::SocketAddr;
+
+use mooncake_master::{MetadataServer, SettingsError, StartError, address};
+use mooncake_settings::{CommandLine, METADATA_SERVER, SettingError, parse};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{logging, say};
+
+/// Why it did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The command line.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// An address that does not resolve.
+    #[error(transparent)]
+    Address(#[from] SettingsError),
+    /// The port.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The runtime, signals or the log.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs until a signal says that it is over.
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ServerError> {
+    let given = match parse(&METADATA_SERVER, args)? {
+        CommandLine::Run(given) => given,
+        CommandLine::Help(text) | CommandLine::Version(text) => {
+            say(&format!("{}\n", text.trim_end()));
+            return Ok(());
+        }
+    };
+    logging::start_at(given.text_or_default("log_level"))?;
+    for note in &given.notes {
+        tracing::info!("{note}");
+    }
+    let host = address("host", given.text_or_default("host"))?;
+    let at = SocketAddr::new(host, given.number("port").unwrap_or(8080));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let server = MetadataServer::open(at)?;
+        // Scripts wait for this line.
+        say(&format!("HTTP metadata server started on port {}\n", server.address().port()));
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        Ok(())
+    })
+}

@@ -1,0 +1,215 @@
+//! The HTTP metadata server: a small store in which transfer engines publish
+//! how to reach them. `GET`, `PUT` and `DELETE` of `/metadata?key=...`, values
+//! as opaque bytes, in memory only.
+//!
+//! An engine's address (a key with `rpc_meta` in it) is not overwritten while
+//! the engine that published it still listens there: two engines of one name
+//! would be told apart by chance. One that has gone is replaced, so that a
+//! crashed engine can come back under its name.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::http_connections;
+use crate::master::{StartError, bind};
+
+/// Longest value. Descriptions of engines with thousands of buffers have some hundred KiB.
+const VALUE_MAX: usize = 16 << 20;
+
+/// Longest key.
+const KEY_MAX: usize = 4 << 10;
+
+/// Bytes of all keys and values together.
+const TOTAL_MAX: usize = 256 << 20;
+
+/// How long an engine has to show that it still listens.
+const PROBE: Duration = Duration::from_millis(300);
+
+/// A metadata server that runs until it is dropped.
+#[derive(Debug)]
+pub struct MetadataServer {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl MetadataServer {
+    /// Listens at an address, inside a tokio runtime. Port 0 is any free one.
+    pub fn open(address: SocketAddr) -> Result<MetadataServer, StartError> {
+        let listener = bind("the metadata server", "port", address.ip(), address.port())?;
+        MetadataServer::start(listener).map_err(|source| StartError::System { what: "the metadata server", source })
+    }
+
+    /// Serves on a listener, inside a tokio runtime.
+    pub(crate) fn start(listener: TcpListener) -> std::io::Result<MetadataServer> {
+        let address = listener.local_addr()?;
+        let task = tokio::spawn(http_connections::accept(router(), listener));
+        Ok(MetadataServer { address, task })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for MetadataServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+type Shared = Arc<Mutex<Table>>;
+
+#[derive(Debug, Default)]
+struct Table {
+    values: HashMap<String, Bytes>,
+    /// Of keys and values.
+    bytes: usize,
+}
+
+impl Table {
+    /// False when there is no room.
+    fn set(&mut self, key: String, value: Bytes) -> bool {
+        let old = self.values.get(&key).map_or(0, |value| key.len() + value.len());
+        let bytes = self.bytes - old + key.len() + value.len();
+        if bytes > TOTAL_MAX {
+            return false;
+        }
+        self.bytes = bytes;
+        self.values.insert(key, value);
+        true
+    }
+
+    fn remove(&mut self, key: &str) -> bool {
+        let Some(value) = self.values.remove(key) else { return false };
+        self.bytes -= key.len() + value.len();
+        true
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    key: Option<String>,
+}
+
+fn router() -> Router {
+    Router::new()
+        .route("/metadata", get(read).put(write).delete(remove))
+        .route("/health", get(async || (StatusCode::OK, "OK")))
+        .layer(DefaultBodyLimit::max(VALUE_MAX))
+        .with_state(Shared::default())
+}
+
+type BadRequest = (StatusCode, String);
+
+type Asked = Result<Query<Wanted>, QueryRejection>;
+
+fn key(asked: Asked) -> Result<String, BadRequest> {
+    let bad = |what: String| (StatusCode::BAD_REQUEST, what);
+    match asked {
+        Ok(Query(Wanted { key: Some(key) })) if key.len() > KEY_MAX => {
+            Err(bad(format!("a key has at most {KEY_MAX} bytes, not {}", key.len())))
+        }
+        Ok(Query(Wanted { key: Some(key) })) if !key.is_empty() => Ok(key),
+        Ok(_) => Err(bad("metadata key is required".into())),
+        Err(error) => Err(bad(error.to_string())),
+    }
+}
+
+async fn read(State(table): State<Shared>, asked: Asked) -> Response {
+    let key = match key(asked) {
+        Ok(key) => key,
+        Err(bad) => return bad.into_response(),
+    };
+    match table.lock().values.get(&key).cloned() {
+        Some(value) => ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], value).into_response(),
+        None => missing(),
+    }
+}
+
+async fn write(State(table): State<Shared>, asked: Asked, value: Bytes) -> Response {
+    let key = match key(asked) {
+        Ok(key) => key,
+        Err(bad) => return bad.into_response(),
+    };
+    if key.contains("rpc_meta") {
+        let before = table.lock().values.get(&key).cloned();
+        match before {
+            Some(before) if before == value => return (StatusCode::OK, "metadata unchanged").into_response(),
+            Some(before) if still_listens(&before).await => {
+                return (StatusCode::BAD_REQUEST, "Duplicate rpc_meta key not allowed").into_response();
+            }
+            Some(_) => tracing::info!(key, "an engine has come back under its name; its old address is replaced"),
+            None => {}
+        }
+    }
+    match table.lock().set(key, value) {
+        true => (StatusCode::OK, "metadata updated").into_response(),
+        false => (StatusCode::INSUFFICIENT_STORAGE, format!("there is room for {TOTAL_MAX} bytes")).into_response(),
+    }
+}
+
+async fn remove(State(table): State<Shared>, asked: Asked) -> Response {
+    match key(asked) {
+        Ok(key) if table.lock().remove(&key) => (StatusCode::OK, "metadata deleted").into_response(),
+        Ok(_) => missing(),
+        Err(bad) => bad.into_response(),
+    }
+}
+
+fn missing() -> Response {
+    (StatusCode::NOT_FOUND, "metadata not found").into_response()
+}
+
+/// How an engine says where it is.
+#[derive(Debug, Deserialize)]
+struct RpcMeta {
+    ip_or_host_name: String,
+    rpc_port: u16,
+}
+
+/// Whether somebody accepts connections at the address that a value names. What names none counts as in use.
+async fn still_listens(value: &Bytes) -> bool {
+    let Ok(meta) = serde_json::from_slice::<RpcMeta>(value) else { return true };
+    let probe = async {
+        let host = meta.ip_or_host_name.trim_start_matches('[').trim_end_matches(']');
+        for address in lookup_host((host, meta.rpc_port)).await? {
+            if TcpStream::connect(address).await.is_ok() {
+                return Ok(true);
+            }
+        }
+        Ok::<bool, std::io::Error>(false)
+    };
+    matches!(timeout(PROBE, probe).await, Ok(Ok(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_counts_what_it_holds_and_is_bounded() {
+        let mut table = Table::default();
+        assert!(table.set("key".into(), Bytes::from_static(b"12345")));
+        assert!(table.set("key".into(), Bytes::from_static(b"1")));
+        assert_eq!(table.bytes, 4);
+        assert!(!table.set("big".into(), Bytes::from(vec![0; TOTAL_MAX])));
+        assert!(table.remove("key") && !table.remove("key"));
+        assert_eq!(table.bytes, 0);
+    }
+}

@@ -1,0 +1,3 @@
+from mooncake.http_metadata_server import main
+
+main()

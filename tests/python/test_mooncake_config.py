@@ -1,0 +1,109 @@
+"""`mooncake.json` and the `MOONCAKE_*` variables mean what they mean elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from mooncake.mooncake_config import MooncakeConfig
+from mooncake.store import MooncakeDistributedStore
+
+LEAST = {"local_hostname": "h", "metadata_server": "P2PHANDSHAKE", "master_server_address": "m:1"}
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("MOONCAKE_"):
+            monkeypatch.delenv(name)
+
+
+def written(tmp_path, **more):
+    path = tmp_path / "mooncake.json"
+    path.write_text(json.dumps({**LEAST, **more}))
+    return path
+
+
+def test_a_file_gives_values_and_defaults(tmp_path):
+    config = MooncakeConfig.from_file(written(tmp_path, protocol="RDMA", device_name=None, vllm_own_key=1))
+    assert (config.local_hostname, config.metadata_server, config.master_server_address) == ("h", "P2PHANDSHAKE", "m:1")
+    assert (config.global_segment_size, config.local_buffer_size) == (3355443200, 1073741824)
+    assert (config.protocol, config.device_name, config.tenant_id) == ("rdma", "", "default")
+    assert (config.enable_ssd_offload, config.client_http_port) == (False, 9300)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GB", 4 << 30),
+        ("1.5 g", 3 << 29),
+        ("512mb", 512 << 20),
+        ("64k", 65536),
+        ("7", 7),
+        (8, 8),
+        ("3b", 3),
+        ("1T", 1 << 40),
+    ],
+)
+def test_sizes_are_powers_of_1024(tmp_path, text, size):
+    assert MooncakeConfig.from_file(written(tmp_path, global_segment_size=text)).global_segment_size == size
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("global_segment_size", "many"),
+        ("global_segment_size", -1),
+        ("local_buffer_size", "1PB"),
+        ("enable_ssd_offload", "perhaps"),
+        ("client_http_port", "x"),
+        ("local_hostname", ""),
+        ("master_server_address", None),
+    ],
+)
+def test_what_means_nothing_is_named(tmp_path, name, value):
+    with pytest.raises(ValueError, match=name):
+        MooncakeConfig.from_file(written(tmp_path, **{name: value}))
+
+
+def test_an_unknown_protocol_is_only_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="pigeon"):
+        assert MooncakeConfig.from_file(written(tmp_path, protocol="pigeon")).protocol == "pigeon"
+
+
+def test_the_environment_serves_where_there_is_no_file(monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match="MOONCAKE_MASTER"):
+        MooncakeConfig.load_from_env()
+    monkeypatch.setenv("MOONCAKE_MASTER", "m:2")
+    monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", "2gb")
+    monkeypatch.setenv("MOONCAKE_OFFLOAD_ENABLED", "Yes")
+    config = MooncakeConfig.load_from_env()
+    assert (config.local_hostname, config.metadata_server) == ("localhost", "P2PHANDSHAKE")
+    assert (config.master_server_address, config.global_segment_size, config.enable_ssd_offload) == (
+        "m:2",
+        2 << 30,
+        True,
+    )
+    monkeypatch.setenv("MOONCAKE_CONFIG_PATH", str(written(tmp_path)))
+    assert MooncakeConfig.load_from_env().master_server_address == "m:1"
+
+
+def test_a_store_is_set_up_from_it(shared_cluster, monkeypatch):
+    monkeypatch.setenv("MOONCAKE_MASTER", shared_cluster.master.addr)
+    monkeypatch.setenv("MOONCAKE_LOCAL_HOSTNAME", "127.0.0.1")
+    monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", "0")
+    c = MooncakeConfig.load_from_env()
+    store = MooncakeDistributedStore()
+    code = store.setup(
+        c.local_hostname,
+        c.metadata_server,
+        c.global_segment_size,
+        c.local_buffer_size,
+        c.protocol,
+        c.device_name,
+        c.master_server_address,
+    )
+    assert code == 0, store.last_error()
+    store.close()
