@@ -50,6 +50,7 @@ mod directory;
 mod error;
 mod get;
 mod host;
+mod introduction;
 mod link_set;
 mod master_address;
 mod options;
@@ -70,6 +71,7 @@ mod view;
 
 pub use error::{Cause, ErrorKind, StoreError};
 pub use get::{GetInto, Receive};
+pub use introduction::{Introducer, Introduction};
 pub use mooncake_memory::{ForeignRange, Registry, Source, Target};
 pub use mooncake_transfer::{LinkReport, Path};
 pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions};

@@ -28,6 +28,8 @@ struct Live {
     client: Store,
     /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
     storage_only: bool,
+    /// Set up through the storage node of this host: it has no name of its own.
+    dummy: bool,
 }
 
 /// A store client: one session with the master, whatever process it is in.
@@ -64,6 +66,31 @@ impl MooncakeDistributedStore {
             self.errors.set(|| format!("{name}: the store is not set up, or was closed; call setup() first"));
         }
         live
+    }
+
+    /// Replaces what is set up, as the reference: a second setup ends the first.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        storage_only: bool,
+        dummy: bool,
+        connect: impl FnOnce() -> Result<Store, StoreError> + Send,
+    ) -> PyResult<i64> {
+        let before = self.live.write().take();
+        let connected = py.detach(|| {
+            drop_client(before);
+            connect()
+        });
+        match connected {
+            Ok(client) => {
+                open_stores::remember(py, &client)?;
+                // Another thread may have set it up meanwhile: the last one counts, as said.
+                let overtaken = self.live.write().replace(Live { client, storage_only, dummy });
+                py.detach(|| drop_client(overtaken));
+                Ok(OK)
+            }
+            Err(error) => Ok(failed(&self.errors, &error)),
+        }
     }
 
     fn put_outcome(&self, outcome: Result<PutOutcome, StoreError>) -> i64 {
@@ -149,22 +176,31 @@ impl MooncakeDistributedStore {
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
                 let storage_only = setup.local_buffer_size == 0;
-                // As the reference: a second setup replaces the first.
-                let before = self.live.write().take();
-                let connected = py.detach(|| {
-                    drop_client(before);
-                    Store::connect(setup.options()?)
-                });
-                match connected {
-                    Ok(client) => {
-                        open_stores::remember(py, &client)?;
-                        // Another thread may have set it up meanwhile: the last one counts, as said.
-                        let overtaken = self.live.write().replace(Live { client, storage_only });
-                        py.detach(|| drop_client(overtaken));
-                        Ok(OK)
-                    }
-                    Err(error) => Ok(failed(&self.errors, &error)),
-                }
+                self.begin(py, storage_only, false, || Store::connect(setup.options()?))
+            },
+        )
+    }
+
+    /// A client of the pool that the storage node at `server_address` belongs to.
+    #[pyo3(signature = (mem_pool_size, local_buffer_size, server_address))]
+    fn setup_dummy(
+        &self,
+        py: Python<'_>,
+        mem_pool_size: &Bound<'_, PyAny>,
+        local_buffer_size: &Bound<'_, PyAny>,
+        server_address: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            "setup_dummy",
+            |code| code,
+            || {
+                // There is no pool of its own: the memory of the nodes is mapped.
+                unsigned(mem_pool_size, "mem_pool_size")?;
+                let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
+                let node = server_address.extract::<String>()?;
+                let code = self.begin(py, false, true, || setup::connect_dummy(&node, buffer))?;
+                Ok(if code == OK { OK } else { INTERNAL })
             },
         )
     }
@@ -199,7 +235,8 @@ impl MooncakeDistributedStore {
     }
 
     fn get_hostname(&self) -> String {
-        self.live.read().as_ref().map(|live| live.client.hostname().to_owned()).unwrap_or_default()
+        let live = self.live.read();
+        live.as_ref().filter(|live| !live.dummy).map(|live| live.client.hostname().to_owned()).unwrap_or_default()
     }
 
     /// Why this thread's last call failed, or "".

@@ -84,6 +84,7 @@ class MooncakeDistributedStore:
         client_http_port: int = 9300,
     ) -> int:
         """0, or a negative code. An earlier setup of this object is closed first."""
+    def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int: ...
     def close(self) -> int: ...
     def health_check(self) -> int:
         """0 healthy, 1 not set up or closed, 2 the master does not answer."""
