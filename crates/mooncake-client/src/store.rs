@@ -195,6 +195,17 @@ impl Store {
         }
     }
 
+    /// Stores one object in the place of what is there: [`PutOptions::replace`].
+    pub fn upsert(&self, key: &[u8], value: &[Source<'_>], options: &PutOptions) -> Result<PutOutcome, StoreError> {
+        self.put(key, value, &PutOptions { replace: true, ..options.clone() })
+    }
+
+    /// Stores objects in the place of what is there; a result per object. Of a
+    /// key that is in the batch twice the last value counts.
+    pub fn upsert_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
+        self.put_batch(items, &PutOptions { replace: true, ..options.clone() })
+    }
+
     /// One object's bytes; `None` is a miss.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.get_batch_with(&[key], |_, size| Ok(vec![0; size as usize])).pop().unwrap_or(Ok(None))

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::convert::SoftPinTtl;
 use crate::epoch_claim::EpochClaims;
 use crate::log::{Log, LogClosed};
 use crate::metrics::Metrics;
@@ -60,8 +61,8 @@ pub struct Identity {
     pub unix_socket: String,
     /// Protection of looked-up objects.
     pub lookup_protect_ms: u64,
-    /// Lifetime of a soft pin whose request names none.
-    pub soft_pin_ttl_ms: u64,
+    /// Lifetimes of soft pins.
+    pub soft_pin: SoftPinTtl,
     /// Called after many objects were freed.
     pub after_bulk_free: Option<fn()>,
 }
@@ -275,7 +276,7 @@ mod tests {
             boot_id: BOOT,
             unix_socket: String::new(),
             lookup_protect_ms: 0,
-            soft_pin_ttl_ms: 0,
+            soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
             after_bulk_free: None,
         };
         let processes = ProcessWatch::new().unwrap();
