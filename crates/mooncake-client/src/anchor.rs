@@ -30,6 +30,9 @@ const BEAT: Duration = Duration::from_millis(500);
 /// Time between two pings of a master that does not answer.
 const PING: Duration = Duration::from_millis(100);
 
+/// How long a master keeps a session that is away; after that it has nothing left to end.
+const RETENTION: Duration = Duration::from_secs(600);
+
 /// Time between two tries to reach a master again.
 const RECONNECT: Duration = Duration::from_millis(100);
 
@@ -125,6 +128,7 @@ pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::
             next_beat: Instant::now(),
             number: 0,
             last_try: Instant::now(),
+            ending_since: None,
             next_master: 0,
             epoch: 0,
         };
@@ -140,6 +144,8 @@ struct Anchor {
     /// Of the last beat.
     number: u64,
     last_try: Instant,
+    /// Since when the last view of a closed store has ended.
+    ending_since: Option<Instant>,
     next_master: usize,
     /// Highest epoch that this master has shown.
     epoch: u32,
@@ -149,8 +155,7 @@ impl Anchor {
     fn run(&mut self) {
         let control = self.shared.control.clone();
         while !control.is_stopped() && !forked() {
-            if self.is_ending() && (control.pins.is_empty() || self.connection.is_none() && !control.pins.has_views()) {
-                self.say_goodbye();
+            if self.is_ending() && self.has_ended() {
                 control.stop();
                 return;
             }
@@ -170,6 +175,21 @@ impl Anchor {
                 false => self.reconnect(),
             }
         }
+    }
+
+    /// Nothing is left that the master has to be told. What it holds for this
+    /// session is held until it hears so: without a connection that waits.
+    fn has_ended(&mut self) -> bool {
+        if !self.shared.control.pins.seal() {
+            self.ending_since = None;
+            return false;
+        }
+        let since = *self.ending_since.get_or_insert_with(Instant::now);
+        if self.connection.is_some() && self.shared.control.pins.is_empty() {
+            self.say_goodbye();
+            return true;
+        }
+        since.elapsed() > RETENTION
     }
 
     fn is_ending(&self) -> bool {
@@ -356,7 +376,7 @@ impl Anchor {
                 self.next_master = index;
             }
             Err(reason) => {
-                if control.reach.explain(Some(&reason)) {
+                if control.reach.explain(Some(&reason)) && !shared.closing.load(Ordering::Acquire) {
                     tracing::warn!(master = %control.masters, reason, "not reconnected yet");
                 }
             }
@@ -422,6 +442,9 @@ impl Anchor {
 
         if shared.closing.load(Ordering::Acquire) {
             // The master has ended it, as asked. Nothing is to begin any more.
+            if self.is_ending() {
+                control.stop();
+            }
             return Err("the store is being closed".into());
         }
         // Everything that hung on the old session is void: placements, pins, segments.

@@ -24,6 +24,7 @@ use crate::master_address::MasterAddress;
 use crate::options::{PutOptions, StoreOptions};
 use crate::put::{PutItem, PutOutcome};
 use crate::query::RemoveOutcome;
+use crate::ranges::{GetRanges, RangeOutcome};
 use crate::segment_owner::{OwnerEvents, Ownership, Reporter, SegmentOwner};
 use crate::view::View;
 
@@ -233,6 +234,15 @@ impl Store {
         }
     }
 
+    /// Parts of objects into the caller's memory, with one look-up for all. An
+    /// outcome per part; those of an object that is not there are misses.
+    pub fn get_ranges(&self, items: &mut [GetRanges<'_>]) -> Vec<Vec<RangeOutcome>> {
+        match self.inner.check() {
+            Ok(()) => self.inner.get_ranges(items),
+            Err(error) => items.iter().map(|item| item.ranges.iter().map(|_| Err(error.clone())).collect()).collect(),
+        }
+    }
+
     /// Objects in place, pinned and verified; `None` is a miss.
     pub fn view<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<View>, StoreError>> {
         if let Err(error) = self.inner.check() {
@@ -333,7 +343,8 @@ impl Inner {
             owner.close();
         }
         self.shared.links.close();
-        if control.pins.has_views() {
+        // What the master is told next is final: no call that is under way takes a view after it.
+        if !control.pins.seal() {
             // The anchor goes on for the views' sake and says goodbye after the last one.
             self.shared.ending.store(true, Ordering::Release);
             control.bell.ring();
@@ -344,8 +355,14 @@ impl Inner {
             request::Body::CloseSession(CloseSession {}),
             control.lookup_timeout,
         );
-        if let Err(error) = over {
-            tracing::debug!(%error, "the master finds out by itself that this client is gone");
+        if let Err(error) = over
+            && !matches!(error.kind(), ErrorKind::Refused | ErrorKind::Closed)
+        {
+            // It may hold pins of calls that were given up: the anchor tells it once it answers.
+            tracing::debug!(%error, "the master does not know yet that this client is gone");
+            self.shared.ending.store(true, Ordering::Release);
+            control.bell.ring();
+            return;
         }
         control.stop();
         if let Some(anchor) = self.anchor.lock().take() {

@@ -21,12 +21,14 @@ mod log;
 mod notice;
 mod open_stores;
 mod options;
+mod ranges;
 mod reading;
 mod replicate_config;
 mod sequence;
 mod setup;
 mod store;
 mod value;
+mod writing;
 
 use pyo3::prelude::*;
 
