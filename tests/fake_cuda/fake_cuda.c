@@ -49,6 +49,7 @@ static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
 static struct memory memories[MOST];
 static struct stream default_stream;
 static int initialized;
+static int active[DEVICES]; /* primary contexts that somebody has retained */
 static pid_t owner;
 static unsigned delay_us;
 static long streams, copies, waits, strays, calls, spoilt;
@@ -126,6 +127,7 @@ static int drop(uintptr_t addr, int kind) {
 uintptr_t fake_cuda_alloc(int device, size_t len, int managed) {
     pthread_mutex_lock(&lock);
     uintptr_t addr = len && device < DEVICES ? add(DEVICE, managed, device, len) : 0;
+    if (addr) active[device] = 1; /* who allocates has a context */
     pthread_mutex_unlock(&lock);
     return addr;
 }
@@ -252,6 +254,7 @@ int cuGetErrorName(int code, const char **name) {
 
 int cuPointerGetAttributes(unsigned count, const int *attributes, void **values, uintptr_t addr) {
     ENTER("cuPointerGetAttributes");
+    if (!depth) LEAVE(INVALID_CONTEXT); /* as the real one, although any context will do */
     struct memory *memory = find(addr, 1);
     for (unsigned i = 0; i < count; i++) switch (attributes[i]) {
             case 2: *(unsigned *)values[i] = memory ? memory->kind : 0; break;
@@ -271,7 +274,15 @@ int cuDeviceGet(int *device, int ordinal) {
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     ENTER("cuDevicePrimaryCtxRetain");
+    active[device] = 1;
     *context = (void *)(uintptr_t)(0xc0de0000 + device + 1);
+    LEAVE(OK);
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
+    ENTER("cuDevicePrimaryCtxGetState");
+    *flags = 0;
+    *is_active = active[device];
     LEAVE(OK);
 }
 

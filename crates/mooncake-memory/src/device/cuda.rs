@@ -18,6 +18,9 @@ pub(super) const INVALID_VALUE: c_int = 1;
 /// `CUDA_ERROR_NOT_INITIALIZED` and `CUDA_ERROR_DEINITIALIZED`: before `cuInit`, and while the process ends.
 const NOT_THERE: [c_int; 2] = [3, 4];
 
+/// `CUDA_ERROR_INVALID_CONTEXT`: the thread has none.
+const INVALID_CONTEXT: c_int = 201;
+
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`, `_IS_MANAGED` and `_DEVICE_ORDINAL`. The ordinal and not the context:
 /// memory that was mapped by pieces (`cuMemMap`, as PyTorch's expandable segments do) has none.
 const ATTRIBUTES: [c_int; 3] = [2, 8, 9];
@@ -66,7 +69,9 @@ macro_rules! calls {
 calls! {
     get_error_name = "cuGetErrorName": fn(c_int, *mut *const c_char);
     pointer_get_attributes = "cuPointerGetAttributes": fn(c_uint, *const c_int, *const *mut c_void, u64);
+    device_count = "cuDeviceGetCount": fn(*mut c_int);
     device_get = "cuDeviceGet": fn(*mut c_int, c_int);
+    primary_ctx_state = "cuDevicePrimaryCtxGetState": fn(c_int, *mut c_uint, *mut c_int);
     primary_ctx_retain = "cuDevicePrimaryCtxRetain": fn(*mut Context, c_int);
     ctx_push = "cuCtxPushCurrent_v2": fn(Context);
     ctx_pop = "cuCtxPopCurrent_v2": fn(*mut Context);
@@ -98,6 +103,16 @@ pub(super) fn loaded() -> Option<&'static Cuda> {
     let calls = LOOKOUT.look(|| Calls::load(&Library::find(c"libcuda.so.1")?))?;
     watch_forks();
     Some(CUDA.get_or_init(|| Cuda { calls, contexts: Mutex::default() }))
+}
+
+/// What CUDA says about an address.
+#[derive(Debug)]
+struct Answer {
+    /// 0, or why it says nothing.
+    code: c_int,
+    kind: c_uint,
+    managed: bool,
+    ordinal: c_int,
 }
 
 /// What a call was about.
@@ -132,6 +147,34 @@ impl Cuda {
         }
         // SAFETY: a constant string of a library that is never unloaded.
         unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("an unknown error")
+    }
+
+    fn ask(&self, addr: usize) -> Answer {
+        let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);
+        let values: [*mut c_void; 3] = [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
+        // SAFETY: three attributes of four bytes and room for each. Any address may be asked about; of one that
+        // CUDA does not know it says zeros.
+        let code = unsafe { (self.calls.pointer_get_attributes)(3, ATTRIBUTES.as_ptr(), values.as_ptr(), addr as u64) };
+        Answer { code, kind, managed: managed != 0, ordinal }
+    }
+
+    /// A device whose primary context somebody uses: a thread without one needs any to ask about an address.
+    fn device_in_use(&self) -> Option<i32> {
+        if let Some((device, _)) = self.contexts.lock().first() {
+            return Some(*device);
+        }
+        let mut count = 0;
+        // SAFETY: stores a number.
+        unsafe { (self.calls.device_count)(&raw mut count) };
+        (0..count).find(|device| {
+            let (mut handle, mut flags, mut active) = (0, 0, 0);
+            // SAFETY: store numbers.
+            unsafe {
+                (self.calls.device_get)(&raw mut handle, *device) == 0
+                    && (self.calls.primary_ctx_state)(handle, &raw mut flags, &raw mut active) == 0
+                    && active != 0
+            }
+        })
     }
 
     fn context(&self, device: i32) -> Result<Context, DeviceError> {
@@ -171,18 +214,18 @@ impl Cuda {
 
 impl Driver for Cuda {
     fn place_of(&self, addr: usize) -> Result<Place, DeviceError> {
-        let (mut kind, mut managed, mut ordinal): (c_uint, c_uint, c_int) = (0, 0, -1);
-        let values: [*mut c_void; 3] = [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
-        // SAFETY: three attributes of four bytes and room for each. Any address may be asked about; of one that
-        // CUDA does not know it says zeros.
-        let rc = unsafe { (self.calls.pointer_get_attributes)(3, ATTRIBUTES.as_ptr(), values.as_ptr(), addr as u64) };
-        if rc == INVALID_VALUE || NOT_THERE.contains(&rc) {
+        let mut answer = self.ask(addr);
+        if answer.code == INVALID_CONTEXT {
+            let Some(device) = self.device_in_use() else { return Ok(Place::Unknown) };
+            answer = self.within(device, || Ok(self.ask(addr)))?;
+        }
+        if [INVALID_VALUE, INVALID_CONTEXT].contains(&answer.code) || NOT_THERE.contains(&answer.code) {
             return Ok(Place::Unknown);
         }
-        self.check(rc, "cuPointerGetAttributes", About { device: -1, addr, len: 1 })?;
-        Ok(match kind {
-            DEVICE if managed != 0 => Place::Host,
-            DEVICE => Place::Device(ordinal),
+        self.check(answer.code, "cuPointerGetAttributes", About { device: -1, addr, len: 1 })?;
+        Ok(match answer.kind {
+            DEVICE if answer.managed => Place::Host,
+            DEVICE => Place::Device(answer.ordinal),
             HOST => Place::Host,
             _ => Place::Unknown,
         })

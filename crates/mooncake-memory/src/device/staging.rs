@@ -1,7 +1,7 @@
 //! Runs of device memory through a ring.
 
 use super::ring::{POOL, Ring, SLOT, SLOTS};
-use super::{DeviceError, Way, driver};
+use super::{Way, driver};
 use crate::error::CopyError;
 
 /// Least bytes of a step of a run that is shorter than the ring: below, what a
@@ -77,14 +77,8 @@ impl Staging {
             self.ring = None;
         }
         if self.ring.is_none() {
-            let driver = driver().ok_or(DeviceError {
-                call: "use of the driver",
-                name: "not in a forked child",
-                code: 0,
-                addr: 0,
-                len: 0,
-                device,
-            })?;
+            // It was there when it was asked what the memory is.
+            let driver = driver().ok_or(CopyError::Forked)?;
             self.ring = Some(POOL.lend(driver, device)?);
         }
         Ok(self.ring.as_mut().expect("set above"))
