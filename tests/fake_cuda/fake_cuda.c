@@ -39,15 +39,17 @@ struct op {
 
 struct stream {
     pthread_t thread;
+    pthread_cond_t wake; /* there is an operation, or the end */
     struct op *first, **last;
     uint64_t queued, done;
     int device, ends, waits_for_default;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t change = PTHREAD_COND_INITIALIZER; /* an operation is done */
 static struct memory memories[MOST];
-static struct stream default_stream;
+static int used; /* of them, at most */
+static struct stream default_stream = {.wake = PTHREAD_COND_INITIALIZER};
 static int initialized;
 static int active[DEVICES]; /* primary contexts that somebody has retained */
 static pid_t owner;
@@ -74,7 +76,7 @@ void fake_cuda_delay(unsigned microseconds) { delay_us = microseconds; }
 long fake_cuda_count(const char *what) {
     pthread_mutex_lock(&lock);
     long pinned = 0, device = 0;
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < used; i++) {
         pinned += memories[i].len && memories[i].kind == HOST;
         device += memories[i].len && memories[i].kind == DEVICE;
     }
@@ -93,7 +95,7 @@ long fake_cuda_count(const char *what) {
 }
 
 static struct memory *find(uintptr_t addr, size_t len) {
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < used; i++)
         if (memories[i].len && addr >= memories[i].addr && addr < memories[i].addr + memories[i].len
             && len <= memories[i].addr + memories[i].len - addr)
             return &memories[i];
@@ -109,6 +111,7 @@ static uintptr_t add(int kind, int managed, int device, size_t len) {
     for (int i = 0; i < MOST; i++)
         if (!memories[i].len) {
             memories[i] = (struct memory){(uintptr_t)addr, len, bytes, kind, managed, device};
+            used = i < used ? used : i + 1;
             return (uintptr_t)addr;
         }
     return 0;
@@ -158,7 +161,7 @@ static void *run(void *arg) {
         struct op *op = stream->first;
         if (!op) {
             if (stream->ends) break;
-            pthread_cond_wait(&change, &lock);
+            pthread_cond_wait(&stream->wake, &lock);
             continue;
         }
         if (stream->waits_for_default && default_stream.done < op->after) {
@@ -198,7 +201,7 @@ static void queue(struct stream *stream, struct op op) {
     *stream->last = copy;
     stream->last = &copy->next;
     stream->queued++;
-    pthread_cond_broadcast(&change);
+    pthread_cond_signal(&stream->wake);
 }
 
 /* A kernel of the framework's on the default stream, that takes its time. */
@@ -328,6 +331,7 @@ int cuStreamCreate(void **stream, unsigned flags) {
     if (!depth) LEAVE(INVALID_CONTEXT);
     struct stream *made = calloc(1, sizeof *made);
     made->last = &made->first;
+    pthread_cond_init(&made->wake, NULL);
     made->device = stack[depth - 1] - 1;
     made->waits_for_default = !(flags & 1);
     pthread_create(&made->thread, NULL, run, made);
@@ -341,7 +345,7 @@ int cuStreamDestroy_v2(void *stream) {
     ((struct stream *)stream)->ends = 1;
     pthread_detach(((struct stream *)stream)->thread);
     streams--;
-    pthread_cond_broadcast(&change);
+    pthread_cond_signal(&((struct stream *)stream)->wake);
     LEAVE(OK); /* what it was is kept: a late user must not crash */
 }
 
@@ -392,9 +396,65 @@ int cuMemAlloc_v2(uintptr_t *addr, size_t len) {
     LEAVE(*addr ? OK : depth ? OUT_OF_MEMORY : INVALID_CONTEXT);
 }
 
+int cuMemAllocManaged(uintptr_t *addr, size_t len, unsigned flags) {
+    ENTER("cuMemAllocManaged");
+    (void)flags;
+    *addr = depth && len ? add(DEVICE, 1, stack[depth - 1] - 1, len) : 0;
+    LEAVE(*addr ? OK : depth ? OUT_OF_MEMORY : INVALID_CONTEXT);
+}
+
 int cuMemFree_v2(uintptr_t addr) {
     ENTER("cuMemFree");
     LEAVE(drop(addr, DEVICE));
+}
+
+/* Memory that is reserved, made and mapped by itself: it is there once access to it was given. */
+
+int cuMemGetAllocationGranularity(size_t *unit, const void *wanted, int option) {
+    (void)wanted, (void)option;
+    *unit = 2 << 20;
+    return OK;
+}
+
+int cuMemAddressReserve(uintptr_t *addr, size_t len, size_t alignment, uintptr_t wanted, uint64_t flags) {
+    ENTER("cuMemAddressReserve");
+    (void)alignment, (void)wanted, (void)flags;
+    *addr = add(DEVICE, 0, 0, len);
+    find(*addr, 1)->kind = 0;
+    LEAVE(OK);
+}
+
+int cuMemCreate(uint64_t *handle, size_t len, const void *wanted, uint64_t flags) {
+    (void)wanted, (void)flags;
+    *handle = len;
+    return OK;
+}
+
+int cuMemMap(uintptr_t addr, size_t len, size_t offset, uint64_t handle, uint64_t flags) {
+    ENTER("cuMemMap");
+    (void)offset, (void)flags;
+    LEAVE(find(addr, len) && handle == len ? OK : INVALID_VALUE);
+}
+
+int cuMemSetAccess(uintptr_t addr, size_t len, const void *access, size_t count) {
+    ENTER("cuMemSetAccess");
+    (void)access, (void)count;
+    if (find(addr, len)) find(addr, len)->kind = DEVICE;
+    LEAVE(find(addr, len) ? OK : INVALID_VALUE);
+}
+
+int cuMemUnmap(uintptr_t addr, size_t len) {
+    ENTER("cuMemUnmap");
+    if (find(addr, len)) find(addr, len)->kind = 0;
+    LEAVE(OK);
+}
+
+int cuMemRelease(uint64_t handle) { return handle ? OK : INVALID_VALUE; }
+
+int cuMemAddressFree(uintptr_t addr, size_t len) {
+    ENTER("cuMemAddressFree");
+    (void)len;
+    LEAVE(drop(addr, 0));
 }
 
 int cuMemcpyHtoD_v2(uintptr_t device, const void *host, size_t len) { return fake_cuda_poke(device, host, len); }

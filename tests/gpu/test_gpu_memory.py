@@ -10,7 +10,7 @@ import pytest
 
 from pool.device import Cuda
 
-SIZES = [1, 4096, 100_003, 1 << 20, (5 << 20) + 17, 64 << 20]
+SIZES = [1, 4096, 100_003, 1 << 20, (5 << 20) + 17, 24 << 20]
 
 
 class Mapped:
@@ -112,7 +112,7 @@ def test_memory_that_was_mapped_by_pieces_is_device_memory(cuda, store, register
 def test_memory_of_the_driver_that_processors_can_use_is_host_memory(cuda, store, sort, registered):
     size, at = 3_000_001, ctypes.c_uint64()
     if sort == "pinned":
-        cuda.call("cuMemHostAlloc", ctypes.byref(at), ctypes.c_size_t(size), ctypes.c_uint(0))
+        cuda.call("cuMemHostAlloc", ctypes.byref(at), ctypes.c_size_t(size), ctypes.c_uint(1))
     else:
         cuda.call("cuMemAllocManaged", ctypes.byref(at), ctypes.c_size_t(size), ctypes.c_uint(1))
     data = os.urandom(size)

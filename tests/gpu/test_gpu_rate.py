@@ -28,7 +28,7 @@ def rate_of(size: int, work) -> float:
 def link_rates(cuda: Cuda, size: int) -> tuple[float, float]:
     """A plain copy between the GPU and pinned memory, either way."""
     pinned = ctypes.c_void_p()
-    cuda.call("cuMemHostAlloc", ctypes.byref(pinned), ctypes.c_size_t(size), ctypes.c_uint(0))
+    cuda.call("cuMemHostAlloc", ctypes.byref(pinned), ctypes.c_size_t(size), ctypes.c_uint(1))
     at, length = ctypes.c_uint64(cuda.alloc(size)), ctypes.c_size_t(size)
     out = rate_of(size, lambda: cuda.call("cuMemcpyDtoH_v2", pinned, at, length))
     back = rate_of(size, lambda: cuda.call("cuMemcpyHtoD_v2", at, pinned, length))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from pool.device import build_fake, has_compiler
@@ -173,6 +178,17 @@ result = wrong, cuda.count('strays')
     assert wrong == []
     assert strays == 0
     engine.call("remove_all", True)
+
+
+@pytest.mark.slow
+def test_the_suite_for_a_real_gpu_passes_against_the_fake_driver(fake):
+    """So that it works where there is a GPU at last; its rates mean nothing here."""
+    suite = Path(__file__).resolve().parents[1] / "gpu"
+    env = {**os.environ, "LD_LIBRARY_PATH": str(fake.parent)}
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", str(suite)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "skipped" not in done.stdout
 
 
 def test_a_process_that_does_not_use_cuda_does_not_load_it(shared_cluster, fake):
