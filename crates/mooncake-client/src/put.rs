@@ -460,11 +460,16 @@ impl Inner {
     }
 }
 
-/// Another replica or another try cannot help: it is the caller's own memory, or wish.
+/// Another replica or another try cannot help: it is the caller's own memory, device, or wish.
 pub(crate) fn is_callers(error: &StoreError) -> bool {
     matches!(
         error.cause(),
-        Cause::Fault(_) | Cause::InvalidParams(_) | Cause::Interrupted | Cause::Closed | Cause::Forked
+        Cause::Fault(_)
+            | Cause::Device(_)
+            | Cause::InvalidParams(_)
+            | Cause::Interrupted
+            | Cause::Closed
+            | Cause::Forked
     )
 }
 
@@ -480,6 +485,8 @@ pub(crate) fn link_error(error: &mooncake_transfer::LinkError) -> StoreError {
 pub(crate) fn transfer_error(error: TransferError) -> StoreError {
     match error {
         TransferError::Copy(error @ (CopyError::Fault { .. } | CopyError::Unchecked { .. })) => Cause::Fault(error),
+        TransferError::Copy(CopyError::Device(error)) if error.is_wrong_range() => Cause::Fault(error.into()),
+        TransferError::Copy(error @ (CopyError::Device(_) | CopyError::NoStaging { .. })) => Cause::Device(error),
         TransferError::CallerMemory { .. } => Cause::InvalidParams(error.to_string()),
         TransferError::Timeout { .. } => Cause::TransferTimeout(error.to_string()),
         TransferError::Checksum { .. } => Cause::Checksum(error.to_string()),
