@@ -65,7 +65,9 @@ pub(crate) fn open_first(
     check: &dyn Fn() -> Result<(), ConnectionError>,
 ) -> Result<(Connection, Session, LogPosition), StoreError> {
     let mut reasons = Vec::new();
-    for index in 0..masters.len() {
+    let patience_ends = Instant::now() + TRY;
+    let mut index = 0;
+    while index < masters.len() {
         let role = open_role(name, process);
         let patience = Patience { deadline: Instant::now() + TRY, check };
         match open_at(masters, index, role, LogPosition::default(), &patience) {
@@ -80,14 +82,22 @@ pub(crate) fn open_first(
                 }
             },
             Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
-            Err(Unreached::Failed(reason)) => reasons.push(reason),
+            // A master with too many connections that have not said yet who they are ends the newest.
+            Err(Unreached::Cut(_)) if Instant::now() < patience_ends => {
+                std::thread::sleep(RECONNECT);
+                continue;
+            }
+            Err(Unreached::Cut(reason) | Unreached::Failed(reason)) => reasons.push(reason),
         }
+        index += 1;
     }
     Err(Cause::MasterUnreachable { master: masters.to_string(), reason: reasons.join("; ") }.into())
 }
 
 enum Unreached {
     Interrupted,
+    /// Somebody listens there, and hung up before an answer.
+    Cut(String),
     Failed(String),
 }
 
@@ -107,15 +117,24 @@ fn open_at(
         error => Unreached::Failed(error.to_string()),
     })?;
     let mut reason = "it has no address".to_owned();
+    let mut cut = false;
     for address in addresses {
         let at = Address::Tcp(address);
         match Connection::open(&at, role.clone(), highest, patience) {
             Ok((connection, reply)) => return Ok((connection, reply, at)),
             Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
-            Err(error) => reason = format!("{address}: {error}"),
+            Err(error) => {
+                cut = matches!(&error, ConnectionError::Io(error) if is_cut(error));
+                reason = format!("{address}: {error}");
+            }
         }
     }
-    Err(Unreached::Failed(reason))
+    Err(if cut { Unreached::Cut(reason) } else { Unreached::Failed(reason) })
+}
+
+fn is_cut(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 /// Starts the thread.
@@ -391,7 +410,7 @@ impl Anchor {
         let open = |role| {
             open_at(&control.masters, index, role, control.position(), &patience).map_err(|error| match error {
                 Unreached::Interrupted => "interrupted".to_owned(),
-                Unreached::Failed(reason) => reason,
+                Unreached::Cut(reason) | Unreached::Failed(reason) => reason,
             })
         };
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use mooncake_core::{Core, Effects, SessionId, Time};
+use mooncake_core::{Core, Effects, Push, SessionId, Time};
 use mooncake_wire::message::LogPosition;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 
 use crate::convert::SoftPinTtl;
 use crate::epoch_claim::EpochClaims;
-use crate::log::{Log, LogClosed};
+use crate::log::{Delivery, Log, LogClosed};
 use crate::metrics::Metrics;
 use crate::peer_log::PeerLog;
 use crate::process_watch::ProcessWatch;
@@ -99,6 +99,13 @@ impl Shared {
         }
     }
 
+    fn deliver(&self, delivery: Delivery) {
+        if let Delivery::Push(session, Push::SessionOver(_)) = &delivery {
+            self.processes.end(*session);
+        }
+        self.routes.deliver(delivery);
+    }
+
     /// Asks the core something that changes nothing durable.
     pub fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
         let mut state = self.state.lock();
@@ -151,7 +158,7 @@ impl Shared {
     }
 
     fn commit(&self, number: u64) -> Result<(), LogClosed> {
-        self.log.commit(number, |delivery| self.routes.deliver(delivery)).inspect_err(|_| self.failed.notify_one())
+        self.log.commit(number, |delivery| self.deliver(delivery)).inspect_err(|_| self.failed.notify_one())
     }
 
     /// Read under the core's lock, so that time never runs backwards for it.

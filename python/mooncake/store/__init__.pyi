@@ -100,6 +100,41 @@ class MooncakeDistributedStore:
         self, keys: Sequence[str | bytes], values: Sequence[Buffer], config: ReplicateConfig | None = None
     ) -> int:
         """0, or the first failure's code; of a key given twice the first value is stored."""
+    def upsert(self, key: str | bytes, value: Buffer, config: ReplicateConfig | None = None) -> int:
+        """As `put`, but replaces a value that is there; the old one is read until the new one is whole."""
+    def upsert_parts(self, key: str | bytes, *parts: Buffer, config: ReplicateConfig | None = None) -> int: ...
+    def upsert_batch(
+        self, keys: Sequence[str | bytes], values: Sequence[Buffer], config: ReplicateConfig | None = None
+    ) -> int: ...
+    def upsert_from(
+        self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None
+    ) -> int: ...
+    def batch_upsert_from(
+        self,
+        keys: Sequence[str | bytes],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: ReplicateConfig | None = None,
+    ) -> list[int]: ...
+    def put_from_with_metadata(
+        self,
+        key: str | bytes,
+        buffer_ptr: int,
+        metadata_buffer_ptr: int,
+        size: int,
+        metadata_size: int,
+        config: ReplicateConfig | None = None,
+    ) -> int:
+        """The object is the metadata, then the data."""
+    def get_into_ranges(
+        self,
+        buffer_ptrs: Sequence[int],
+        all_keys: Sequence[Sequence[str | bytes]],
+        all_dst_offsets: Sequence[Sequence[Sequence[int]]],
+        all_src_offsets: Sequence[Sequence[Sequence[int]]],
+        all_sizes: Sequence[Sequence[Sequence[int]]],
+    ) -> list[list[list[int]]]:
+        """Fragments of objects into buffers: bytes read for each, or its code."""
     def get(self, key: str | bytes, /) -> bytes:
         """The value; b"" when it is missing or cannot be read."""
     def get_batch(self, keys: Sequence[str | bytes], /) -> list[bytes]: ...
