@@ -147,6 +147,14 @@ pub enum Cause {
         /// The address.
         addr: usize,
     },
+    /// A pattern that is none, or that takes more than linear time.
+    #[error("the pattern {pattern:?} cannot be searched for: {reason}")]
+    BadPattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// No such object.
     #[error("no such object")]
     NotFound,
@@ -274,6 +282,7 @@ impl Cause {
             Cause::InvalidKey { .. } => ErrorKind::InvalidKey,
             Cause::InvalidParams(_)
             | Cause::BadRequest { .. }
+            | Cause::BadPattern { .. }
             | Cause::PutRefused { .. }
             | Cause::BufferTooSmall { .. }
             | Cause::Fault(_)

@@ -46,6 +46,7 @@ mod anchor;
 mod bell;
 mod connection;
 mod control;
+mod describe;
 mod directory;
 mod error;
 mod get;
@@ -68,6 +69,7 @@ mod size;
 mod store;
 mod view;
 
+pub use describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
 pub use error::{Cause, ErrorKind, StoreError};
 pub use get::{GetInto, Receive};
 pub use mooncake_memory::{ForeignRange, Registry, Source, Target};

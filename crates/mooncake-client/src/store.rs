@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::anchor::{self, Shared};
 use crate::connection::ConnectionError;
 use crate::control::Control;
+use crate::describe::ReplicaDescriptor;
 use crate::directory::Directory;
 use crate::error::{Cause, ErrorKind, StoreError};
 use crate::get::{GetInto, Receive};
@@ -267,6 +268,25 @@ impl Store {
     pub fn remove_all(&self, force: bool) -> Result<u64, StoreError> {
         self.inner.check()?;
         self.inner.remove_all(force)
+    }
+
+    /// Removes the objects that are there now and in whose keys the pattern is
+    /// found, anywhere; how many those were. Without `force` those stay that
+    /// were looked up a moment ago.
+    ///
+    /// Patterns are searched for in linear time, by the syntax of the `regex`
+    /// crate, `\d`, `\w` and `\s` being ASCII: look-around and
+    /// back-references are refused ([`Cause::BadPattern`]).
+    pub fn remove_by_regex(&self, pattern: &str, force: bool) -> Result<u64, StoreError> {
+        self.inner.check()?;
+        self.inner.remove_by_regex(pattern, force)
+    }
+
+    /// Where the copies of objects lie; `None` = not there. Protects what it
+    /// finds like [`Store::exists`].
+    pub fn describe<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<ReplicaDescriptor>>>, StoreError> {
+        self.inner.check()?;
+        self.inner.describe(keys)
     }
 
     /// How the segments met so far are reached.

@@ -25,6 +25,7 @@ enum Step {
     Unpin(usize),
     Remove { session: usize, key: u8, force: bool },
     RemoveAll(bool),
+    RemoveSome { last: u8, force: bool },
     Fence(usize),
     Pass(u64),
     AnchorLost(usize),
@@ -57,6 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (session.clone(), key.clone(), any::<bool>())
             .prop_map(|(session, key, force)| Step::Remove { session, key, force }),
         1 => any::<bool>().prop_map(Step::RemoveAll),
+        1 => (0..10u8, any::<bool>()).prop_map(|(last, force)| Step::RemoveSome { last, force }),
         4 => any::<usize>().prop_map(Step::Fence),
         3 => (20..1500u64).prop_map(Step::Pass),
         1 => session.clone().prop_map(Step::AnchorLost),
@@ -237,7 +239,7 @@ impl World {
 
     fn run(&mut self, step: &Step) {
         let now = self.pool.now;
-        self.removing = matches!(step, Step::Remove { .. } | Step::RemoveAll(_));
+        self.removing = matches!(step, Step::Remove { .. } | Step::RemoveAll(_) | Step::RemoveSome { .. });
         match step {
             Step::Start { session, keys, size, replicas, pin, wait, replace } => {
                 let session = self.sessions[*session];
@@ -319,6 +321,12 @@ impl World {
             Step::RemoveAll(force) => {
                 let there = self.model.keys().filter(|key| self.visible(key).is_some()).count() as u64;
                 let removed = self.pool.remove_all(*force);
+                assert!(if *force { removed == there } else { removed <= there });
+            }
+            Step::RemoveSome { last, force } => {
+                let ends = |key: &str| key.ends_with(char::from(b'0' + *last));
+                let there = self.model.keys().filter(|key| ends(key) && self.visible(key).is_some()).count() as u64;
+                let removed = self.pool.remove_where(*force, ends, |_| {});
                 assert!(if *force { removed == there } else { removed <= there });
             }
             Step::Fence(nth) if !self.fences.is_empty() => {
