@@ -203,6 +203,21 @@ pub enum Record {
         /// `None`.
         replaces: bool,
     },
+    /// Snapshots only: as `Object`, of one in a group.
+    GroupedObject {
+        /// Its key.
+        key: Box<[u8]>,
+        /// Its size, bytes.
+        size: u64,
+        /// CRC-32C of it.
+        crc32c: u32,
+        /// Its pin.
+        pin: PinKind,
+        /// Its replicas.
+        replicas: SmallVec<[Replica; 1]>,
+        /// Its group.
+        group: Box<[u8]>,
+    },
 }
 
 /// A message to a session's anchor.

@@ -15,6 +15,7 @@ mod effect;
 mod evicted;
 mod eviction;
 mod extents;
+mod group;
 mod ids;
 mod lookup;
 mod lru;

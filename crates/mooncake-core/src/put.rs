@@ -298,6 +298,12 @@ impl Core {
             // A writer that is away yields its key to the first that wants it.
             self.drop_reservation(now, rid, false, fx);
         }
+        if let Some(old) = old
+            && !entry.group.is_empty()
+            && entry.group != self.objects.group_of(old)
+        {
+            return PutSlot::Refused("the value that is to be replaced is in another group, or in none".to_owned());
+        }
         // Held from here on: the room for its replacement is not to come from it.
         if let Some(old) = old {
             self.objects.hold(old);
@@ -507,6 +513,7 @@ impl Core {
             let hash = self.objects.hash(object.key.as_slice());
             self.evicted_lately.add(hash);
         }
+        self.objects.is_evicted(slot);
         self.remove_object(now, slot, fx);
         changed
     }

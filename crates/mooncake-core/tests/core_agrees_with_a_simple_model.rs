@@ -252,7 +252,10 @@ impl World {
                     2 => PinKind::Cleared,
                     _ => PinKind::None,
                 };
-                let config = PutConfig { replica_num: *replicas, pin, replace: *replace, ..plain() };
+                // By key, so that a replacement asks for the group that the value is in.
+                let group = |key: &u8| if key % 4 == 0 { Box::default() } else { Box::from([b'g', key % 3]) };
+                let groups = if size.is_multiple_of(3) { Vec::new() } else { keys.iter().map(group).collect() };
+                let config = PutConfig { replica_num: *replicas, pin, replace: *replace, groups, ..plain() };
                 let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
                 let there = self.visible(&names[0]).is_some();
                 let entries: Vec<(&str, u64)> = names.iter().map(|key| (key.as_str(), *size)).collect();
@@ -411,7 +414,9 @@ impl World {
         assert_eq!(stats.keys as usize, visible.len());
         assert_eq!(stats.pins as usize, self.views.len());
         for record in core.snapshot() {
-            if let Record::Object { key, size, crc32c, replicas, .. } = record {
+            if let Record::Object { key, size, crc32c, replicas, .. }
+            | Record::GroupedObject { key, size, crc32c, replicas, .. } = record
+            {
                 let value = &self.model[std::str::from_utf8(&key).unwrap()];
                 assert_eq!((value.size, value.crc32c, value.replicas.as_slice()), (size, crc32c, replicas.as_slice()));
             }
@@ -428,9 +433,10 @@ impl World {
 fn granules_on(record: &Record, segment: SegmentNo) -> u64 {
     let of = |extent: &Extent| if extent.segment == segment { extent.length.div_ceil(GRANULE) } else { 0 };
     match record {
-        Record::Object { replicas, .. } | Record::Reserved { replicas, .. } | Record::ReservedWith { replicas, .. } => {
-            replicas.iter().map(|replica| of(&replica.extent)).sum()
-        }
+        Record::Object { replicas, .. }
+        | Record::GroupedObject { replicas, .. }
+        | Record::Reserved { replicas, .. }
+        | Record::ReservedWith { replicas, .. } => replicas.iter().map(|replica| of(&replica.extent)).sum(),
         Record::Quarantined { replica, .. } => of(&replica.extent),
         _ => 0,
     }
