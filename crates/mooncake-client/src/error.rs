@@ -155,6 +155,12 @@ pub enum Cause {
         /// What is wrong with it.
         reason: String,
     },
+    /// A segment that this store does not give (any more).
+    #[error("this store has no segment {id}")]
+    NoSuchSegment {
+        /// The id, in hexadecimal.
+        id: String,
+    },
     /// No such object.
     #[error("no such object")]
     NotFound,
@@ -283,6 +289,7 @@ impl Cause {
             Cause::InvalidParams(_)
             | Cause::BadRequest { .. }
             | Cause::BadPattern { .. }
+            | Cause::NoSuchSegment { .. }
             | Cause::PutRefused { .. }
             | Cause::BufferTooSmall { .. }
             | Cause::Fault(_)

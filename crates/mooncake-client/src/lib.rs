@@ -77,6 +77,7 @@ pub use mooncake_transfer::{LinkReport, Path};
 pub use options::{InterruptHook, PinKind, PutOptions, StoreOptions};
 pub use put::{PutItem, PutOutcome};
 pub use query::RemoveOutcome;
+pub use segment_owner::SegmentId;
 pub use size::{SizeError, parse_size};
 pub use store::{Health, Store};
 pub use view::View;

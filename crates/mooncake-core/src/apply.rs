@@ -11,6 +11,7 @@ use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
+use crate::segment::Leaves;
 use crate::slab::Link;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
@@ -132,6 +133,12 @@ impl Core {
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
                 self.segments.end_at_limit(*number);
                 self.room_changed = true;
+                Ok(())
+            }
+            Record::SegmentLeaves { number, grace_ms } => {
+                let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
+                segment.leaves = Some(Leaves { grace_ms: *grace_ms, at: now.plus_ms(*grace_ms) });
+                self.segments.rebuild_open(self.epoch);
                 Ok(())
             }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),

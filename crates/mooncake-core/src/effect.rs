@@ -218,6 +218,13 @@ pub enum Record {
         /// Its group.
         group: Box<[u8]>,
     },
+    /// A segment is to be Gone when a grace is over; until then nothing new is placed there.
+    SegmentLeaves {
+        /// Its number.
+        number: SegmentNo,
+        /// Milliseconds from now on, or from the start of a master that replays this.
+        grace_ms: u64,
+    },
 }
 
 /// A message to a session's anchor.

@@ -455,7 +455,7 @@ impl Core {
     /// way, and the put that waits for it comes next.
     fn can_never_fit(&self, now: Time, need: u32) -> bool {
         let fresh = Time(now.0.saturating_sub(QUARANTINE_FRESH_MS * 1000));
-        !self.segments.iter().any(|segment| {
+        !self.segments.iter().filter(|segment| segment.leaves.is_none()).any(|segment| {
             let attainable = segment.attainable();
             attainable >= need
                 || attainable + segment.quarantined >= need

@@ -37,7 +37,10 @@ impl Core {
                 true => Record::SegmentEnds { number, bytes },
                 false => Record::SegmentPopulated { number, bytes },
             };
+            let leaves = segment.leaves.map(|leaves| Record::SegmentLeaves { number, grace_ms: leaves.grace_ms });
             [Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch }, populated]
+                .into_iter()
+                .chain(leaves)
         });
         sessions.chain(gone).chain(segments)
     }

@@ -33,7 +33,7 @@ enum Step {
     Over(usize),
     Open,
     Mount { session: usize, granules: u64, populated: u64 },
-    Unmount(usize),
+    Unmount { nth: usize, grace_ms: u64 },
     Bad { key: u8, good: bool },
     RaiseEpoch,
     TakeEpoch(usize),
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Open),
         3 => (session.clone(), 4..40u64, 0..40u64)
             .prop_map(|(session, granules, populated)| Step::Mount { session, granules, populated }),
-        1 => any::<usize>().prop_map(Step::Unmount),
+        1 => (any::<usize>(), 0..3u64).prop_map(|(nth, s)| Step::Unmount { nth, grace_ms: s * 700 }),
         1 => (key, any::<bool>()).prop_map(|(key, good)| Step::Bad { key, good }),
         1 => Just(Step::RaiseEpoch),
         2 => session.prop_map(Step::TakeEpoch),
@@ -253,7 +253,7 @@ impl World {
                     _ => PinKind::None,
                 };
                 // By key, so that a replacement asks for the group that the value is in.
-                let group = |key: &u8| if key % 4 == 0 { Box::default() } else { Box::from([b'g', key % 3]) };
+                let group = |key: &u8| if key.is_multiple_of(4) { Box::default() } else { Box::from([b'g', key % 3]) };
                 let groups = if size.is_multiple_of(3) { Vec::new() } else { keys.iter().map(group).collect() };
                 let config = PutConfig { replica_num: *replicas, pin, replace: *replace, groups, ..plain() };
                 let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
@@ -349,12 +349,12 @@ impl World {
             Step::Mount { session, granules, populated } if self.known(self.sessions[*session]) => {
                 self.mount(*session, *granules, *populated);
             }
-            Step::Unmount(nth) => {
+            Step::Unmount { nth, grace_ms } => {
                 let all: Vec<_> = self.pool.core.segments().map(|segment| (segment.session, segment.uuid)).collect();
                 if !all.is_empty() {
                     let (owner, uuid) = all[nth % all.len()];
                     let origin = self.pool.origin(owner);
-                    self.pool.core.unmount(now, origin, uuid, &mut self.pool.fx).unwrap();
+                    self.pool.core.unmount(now, origin, uuid, *grace_ms, &mut self.pool.fx).unwrap();
                 }
             }
             Step::Bad { key, good } => {

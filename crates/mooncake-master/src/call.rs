@@ -374,7 +374,10 @@ impl Call<'_> {
             Ok(uuid) => uuid,
             Err(reason) => return Ok(convert::bad_request(reason)),
         };
-        let done = self.shared.apply_async(|core, now, effects| core.unmount(now, self.origin, uuid, effects)).await?;
+        let done = self
+            .shared
+            .apply_async(|core, now, effects| core.unmount(now, self.origin, uuid, ask.grace_ms, effects))
+            .await?;
         Ok(self.done(Op::UnmountSegment, 1, done))
     }
 

@@ -143,6 +143,7 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
                     "te_endpoint": endpoint.tcp.first().cloned().unwrap_or_default(),
                     "protocol": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
                     "status": match (view.state, view.open) {
+                        (SegmentState::Live, false) if view.leaving => "GRACEFULLY_UNMOUNTING",
                         (SegmentState::Live, true) => "OK",
                         (SegmentState::Live, false) => "CLOSED",
                         _ => "HIDDEN",

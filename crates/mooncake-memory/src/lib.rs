@@ -11,6 +11,7 @@
 mod checksum;
 mod error;
 mod fd_passing;
+mod file_range;
 mod foreign;
 mod fork;
 mod heap;
