@@ -293,11 +293,11 @@ impl Anchor {
         if beat {
             self.number += 1;
             let (unpin_sequence, unpin) = control.pins.to_send(|| control.sequences.begin()).unwrap_or_default();
-            let populated = shared.owner.get().and_then(|owner| owner.newly_populated());
+            let populated = shared.owner.get().map(|owner| owner.newly_populated());
             let beat = Beat {
                 number: self.number,
                 moved: control.progress.moved(),
-                populated: populated.into_iter().collect(),
+                populated: populated.unwrap_or_default(),
                 unpin,
                 unpin_sequence,
             };
@@ -452,9 +452,8 @@ impl Anchor {
             tracing::info!(master = %control.masters, session = session.id, "session resumed");
             if let Some(owner) = shared.owner.get() {
                 owner.report_again();
-                if reply.gone_segments.iter().filter_map(|gone| uuid(gone)).any(|gone| held.contains(&gone)) {
-                    owner.replace();
-                }
+                let gone: Vec<Uuid> = reply.gone_segments.iter().filter_map(|gone| uuid(gone)).collect();
+                owner.replace(|uuid| gone.contains(uuid));
             }
             return Ok(());
         }
@@ -485,7 +484,7 @@ impl Anchor {
             tracing::error!(%error, "no new links for the new session");
         }
         if let Some(owner) = shared.owner.get() {
-            owner.replace();
+            owner.replace(|_| true);
         }
         Ok(())
     }

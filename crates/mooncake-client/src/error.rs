@@ -150,6 +150,20 @@ pub enum Cause {
         /// The address.
         addr: usize,
     },
+    /// A pattern that is none, or that takes more than linear time.
+    #[error("the pattern {pattern:?} cannot be searched for: {reason}")]
+    BadPattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A segment that this store does not give (any more).
+    #[error("this store has no segment {id}")]
+    NoSuchSegment {
+        /// The id, in hexadecimal.
+        id: String,
+    },
     /// No such object.
     #[error("no such object")]
     NotFound,
@@ -277,6 +291,8 @@ impl Cause {
             Cause::InvalidKey { .. } => ErrorKind::InvalidKey,
             Cause::InvalidParams(_)
             | Cause::BadRequest { .. }
+            | Cause::BadPattern { .. }
+            | Cause::NoSuchSegment { .. }
             | Cause::PutRefused { .. }
             | Cause::BufferTooSmall { .. }
             | Cause::Fault(_)

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use mooncake_wire::message::{Exists, ExistsReply, Ping, Remove, RemoveAll, remove_reply, reply, request};
+use mooncake_wire::message::{
+    Exists, ExistsReply, Ping, Remove, RemoveAll, RemoveByRegex, remove_reply, reply, request,
+};
 use mooncake_wire::pack_keys;
 
 use crate::control::Abandoned;
-use crate::error::StoreError;
+use crate::error::{Cause, StoreError};
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
 
@@ -112,6 +114,22 @@ impl Inner {
         let control = &self.shared.control;
         let body = request::Body::RemoveAll(RemoveAll { force });
         match control.mutate(WHAT, body, REMOVE_ALL, Abandoned::Stays)?.body {
+            reply::Body::RemoveAll(reply) => Ok(reply.removed),
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+
+    pub(crate) fn remove_by_regex(&self, pattern: &str, force: bool) -> Result<u64, StoreError> {
+        const WHAT: &str = "remove_by_regex";
+        let control = &self.shared.control;
+        let body = request::Body::RemoveByRegex(RemoveByRegex { pattern: pattern.to_owned(), force });
+        let answer = control.mutate(WHAT, body, REMOVE_ALL, Abandoned::Stays).map_err(|error| match error.cause() {
+            Cause::BadRequest { reason, .. } => {
+                Cause::BadPattern { pattern: pattern.to_owned(), reason: reason.clone() }.into()
+            }
+            _ => error,
+        })?;
+        match answer.body {
             reply::Body::RemoveAll(reply) => Ok(reply.removed),
             _ => Err(control.confused(WHAT)),
         }

@@ -1,12 +1,14 @@
 //! The memory that this store gives to the pool: made, served, populated in
 //! the background, given back.
 
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes};
+use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, hex, random_bytes};
 use mooncake_transfer::{Fence, SegmentServer, ServerEvents, Uuid, thread};
 use mooncake_wire::message::{
     Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
@@ -29,41 +31,68 @@ const PINS_WAIT: Duration = Duration::from_millis(60);
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Owner of a store's segment.
+/// Name of a segment that a store gives to the pool, its own for good: it stays when the memory has to be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SegmentId(pub [u8; 16]);
+
+/// What a segment is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// Fresh memory of so many bytes.
+    Memory(u64),
+    /// Part of an existing file, which no peer maps.
+    File { path: PathBuf, offset: u64, bytes: u64 },
+}
+
+/// Owner of a store's segments.
 pub(crate) struct SegmentOwner {
     control: Arc<Control>,
     server: Arc<SegmentServer>,
-    bytes: u64,
     options: SegmentOptions,
     name: String,
     advertised: Advertised,
     process: ProcessIdentity,
     state: Mutex<State>,
     gone: Condvar,
-    populated: AtomicU64,
-    reported: AtomicU64,
-    /// Population has failed: there will not be more.
-    stopped_short: AtomicBool,
     epoch: AtomicU16,
     work: Sender<Work>,
 }
 
 #[derive(Default)]
 struct State {
-    current: Option<Arc<SegmentMemory>>,
-    /// What views held of the segment when it left the pool.
-    pinned: Option<(Uuid, Vec<(u64, u64)>)>,
+    held: Vec<Arc<Held>>,
+    /// Whose memory is being taken back, with what views hold of it once the master has said so.
+    unmounting: HashMap<Uuid, Option<Vec<(u64, u64)>>>,
     closing: bool,
 }
 
+/// One segment as it is now.
+struct Held {
+    id: SegmentId,
+    backing: Backing,
+    memory: Arc<SegmentMemory>,
+    populated: AtomicU64,
+    reported: AtomicU64,
+    /// Population has failed: there will not be more.
+    stopped_short: AtomicBool,
+    /// It is being unmounted: nothing takes its place.
+    leaving: AtomicBool,
+}
+
+impl Held {
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+}
+
 enum Work {
-    Populate(Arc<SegmentMemory>),
+    Populate(Arc<Held>),
     /// Sum a replica up that somebody found bad: long work for a large one.
     Recheck(Suspect),
     /// Make and mount another segment in the place of one that is Gone.
-    Replace,
+    Replace(SegmentId, Backing),
     /// `None`: nobody knows what is pinned, so nothing is punched.
-    GiveBack(Arc<SegmentMemory>, Option<Vec<(u64, u64)>>),
+    GiveBack(Arc<Held>, Option<Vec<(u64, u64)>>),
     End,
 }
 
@@ -79,7 +108,6 @@ pub(crate) struct Suspect {
 /// What of a store's host the master is told.
 pub(crate) struct Ownership {
     pub server: Arc<SegmentServer>,
-    pub bytes: u64,
     pub huge_pages: bool,
     pub name: String,
     pub advertised: Advertised,
@@ -93,16 +121,12 @@ impl SegmentOwner {
         let owner = Arc::new(SegmentOwner {
             control,
             server: ownership.server,
-            bytes: ownership.bytes,
             options: SegmentOptions { huge_pages: ownership.huge_pages },
             name: ownership.name,
             advertised: ownership.advertised,
             process: ownership.process,
             state: Mutex::default(),
             gone: Condvar::new(),
-            populated: AtomicU64::new(0),
-            reported: AtomicU64::new(0),
-            stopped_short: AtomicBool::new(false),
             epoch: AtomicU16::new(0),
             work,
         });
@@ -113,16 +137,33 @@ impl SegmentOwner {
         Ok(owner)
     }
 
-    /// Makes the segment, mounts it, and starts to populate it.
-    pub fn mount(&self) -> Result<(), StoreError> {
-        self.mount_new()
+    /// Makes a segment, mounts it, and starts to populate it.
+    pub fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        let held = self.mount_new(None, backing)?;
+        Ok((held.id, held.memory.bytes()))
+    }
+
+    /// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is only
+    /// read.
+    pub fn unmount(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
+        let found = self.state.lock().held.iter().find(|held| held.id == id).cloned();
+        let held = found.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: hex(&id.0) }))?;
+        let was_leaving = held.leaving.swap(true, Ordering::AcqRel);
+        if grace.is_zero() {
+            return self.take_back(&held).inspect_err(|_| held.leaving.store(was_leaving, Ordering::Release));
+        }
+        // Never 0, which is at once. What follows when the master says that it is Gone is the same as then.
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).max(1);
+        let body = request::Body::Unmount(Unmount { uuid: held.memory.uuid().to_vec().into(), grace_ms });
+        let told = self.control.finish("unmount", body, self.control.lookup_timeout);
+        told.map(drop).inspect_err(|_| held.leaving.store(was_leaving, Ordering::Release))
     }
 
     // ------------------------------------------------------- for the anchor
 
     /// UUIDs of the segments that are held.
     pub fn held(&self) -> Vec<Uuid> {
-        self.state.lock().current.iter().map(|memory| memory.uuid()).collect()
+        self.state.lock().held.iter().map(|held| held.memory.uuid()).collect()
     }
 
     /// Highest epoch that the segments obey.
@@ -131,24 +172,27 @@ impl SegmentOwner {
     }
 
     /// What has been populated since the last question.
-    pub fn newly_populated(&self) -> Option<Populated> {
+    pub fn newly_populated(&self) -> Vec<Populated> {
         let state = self.state.lock();
-        let memory = state.current.as_ref()?;
-        let populated = self.populated.load(Ordering::Acquire);
-        (self.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
-            uuid: memory.uuid().to_vec().into(),
-            bytes: populated,
-            failed: self.stopped_short.load(Ordering::Acquire),
-        })
+        let news = state.held.iter().filter_map(|held| {
+            let populated = held.populated.load(Ordering::Acquire);
+            (held.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
+                uuid: held.memory.uuid().to_vec().into(),
+                bytes: populated,
+                failed: held.stopped_short.load(Ordering::Acquire),
+            })
+        });
+        news.collect()
     }
 
-    /// Has the next beat tell the figure once more.
+    /// Has the next beat tell the figures once more.
     pub fn report_again(&self) {
-        self.reported.store(0, Ordering::Release);
+        self.state.lock().held.iter().for_each(|held| held.reported.store(0, Ordering::Release));
     }
 
     pub fn wants_to_report(&self) -> bool {
-        self.reported.load(Ordering::Acquire) != self.populated.load(Ordering::Acquire)
+        let news = |held: &Arc<Held>| held.reported.load(Ordering::Acquire) != held.populated.load(Ordering::Acquire);
+        self.state.lock().held.iter().any(news)
     }
 
     pub fn fence(&self, fence: Fence) {
@@ -179,69 +223,92 @@ impl SegmentOwner {
     /// The master says that a segment is Gone, and what of it is pinned. True if it is this store's.
     pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) -> bool {
         let mut state = self.state.lock();
-        if state.closing {
-            state.pinned = Some((uuid, pinned.to_vec()));
+        if let Some(known) = state.unmounting.get_mut(&uuid) {
+            *known = Some(pinned.to_vec());
             self.gone.notify_all();
-            return state.current.as_ref().is_some_and(|memory| memory.uuid() == uuid);
+            return true;
         }
-        let Some(memory) = state.current.take_if(|memory| memory.uuid() == uuid) else { return false };
+        let Some(at) = state.held.iter().position(|held| held.memory.uuid() == uuid) else { return false };
+        if state.closing {
+            return true;
+        }
+        let held = state.held.remove(at);
         drop(state);
-        tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
-        let _ = self.work.send(Work::GiveBack(memory, Some(pinned.to_vec())));
-        let _ = self.work.send(Work::Replace);
+        self.part_with(held, Some(pinned.to_vec()));
         true
     }
 
-    /// The master does not know the segments that were held (any more), nor who
-    /// reads them: they are replaced.
-    pub fn replace(&self) {
+    /// The master does not know these segments (any more), nor who reads them: they are replaced.
+    pub fn replace(&self, gone: impl Fn(&Uuid) -> bool) {
         let mut state = self.state.lock();
         if state.closing {
             return;
         }
-        if let Some(memory) = state.current.take() {
-            let _ = self.work.send(Work::GiveBack(memory, None));
-        }
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.held).into_iter().partition(|held| gone(&held.memory.uuid()));
+        state.held = kept;
         drop(state);
-        let _ = self.work.send(Work::Replace);
+        lost.into_iter().for_each(|held| self.part_with(held, None));
+    }
+
+    /// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway.
+    fn part_with(&self, held: Arc<Held>, pinned: Option<Vec<(u64, u64)>>) {
+        let next = (!held.is_leaving()).then(|| Work::Replace(held.id, held.backing.clone()));
+        if next.is_some() {
+            tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
+        }
+        let _ = self.work.send(Work::GiveBack(held, pinned));
+        if let Some(next) = next {
+            let _ = self.work.send(next);
+        }
     }
 
     // ------------------------------------------------------------ at the end
 
-    /// Takes the segment out of the pool and gives its memory back; the larger
+    /// Takes the segments out of the pool and gives their memory back; the larger
     /// part of that goes on in the background.
     pub fn close(&self) {
-        let memory = {
+        let held = {
             let mut state = self.state.lock();
             if std::mem::replace(&mut state.closing, true) {
                 return;
             }
-            state.current.clone()
+            state.held.clone()
         };
-        if let Some(memory) = memory {
-            let uuid = memory.uuid();
-            let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into() });
-            let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
-            let pinned = match unmounted {
-                Ok(_) => self.wait_for_pins(uuid),
-                Err(error) => {
-                    tracing::warn!(%error, "segment not unmounted; the master finds out by itself");
-                    None
-                }
-            };
-            self.state.lock().current = None;
-            let _ = self.work.send(Work::GiveBack(memory, pinned));
+        for held in held {
+            if let Err(error) = self.take_back(&held) {
+                tracing::warn!(%error, "segment not unmounted; the master finds out by itself");
+                let _ = self.work.send(Work::GiveBack(held, None));
+            }
         }
+        self.state.lock().held.clear();
         let _ = self.work.send(Work::End);
+    }
+
+    /// Unmounts a segment and gives its memory back.
+    fn take_back(&self, held: &Arc<Held>) -> Result<(), StoreError> {
+        let uuid = held.memory.uuid();
+        self.state.lock().unmounting.insert(uuid, None);
+        let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
+        let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
+        let pinned = match &unmounted {
+            Ok(_) => self.wait_for_pins(uuid),
+            Err(_) => None,
+        };
+        let mut state = self.state.lock();
+        state.unmounting.remove(&uuid);
+        unmounted?;
+        state.held.retain(|other| !Arc::ptr_eq(other, held));
+        drop(state);
+        let _ = self.work.send(Work::GiveBack(held.clone(), pinned));
+        Ok(())
     }
 
     fn wait_for_pins(&self, uuid: Uuid) -> Option<Vec<(u64, u64)>> {
         let deadline = Instant::now() + PINS_WAIT;
         let mut state = self.state.lock();
         loop {
-            if let Some((gone, pinned)) = state.pinned.take()
-                && gone == uuid
-            {
+            if let Some(pinned) = state.unmounting.get_mut(&uuid).and_then(Option::take) {
                 return Some(pinned);
             }
             if self.gone.wait_until(&mut state, deadline).timed_out() {
@@ -253,26 +320,26 @@ impl SegmentOwner {
     // ------------------------------------------------------ its own thread
 
     fn run(&self, queue: &Receiver<Work>) {
-        let mut populating: Option<Arc<SegmentMemory>> = None;
+        let mut populating: VecDeque<Arc<Held>> = VecDeque::new();
         loop {
-            let next = match &populating {
-                None => queue.recv().map_err(|_| TryRecvError::Disconnected),
-                Some(_) => queue.try_recv(),
+            let next = match populating.is_empty() {
+                true => queue.recv().map_err(|_| TryRecvError::Disconnected),
+                false => queue.try_recv(),
             };
             match next {
-                Ok(Work::Populate(memory)) => populating = Some(memory),
-                Ok(Work::Replace) => self.replace_now(),
+                Ok(Work::Populate(held)) => populating.push_back(held),
+                Ok(Work::Replace(id, backing)) => self.replace_now(id, &backing),
                 Ok(Work::Recheck(suspect)) => self.recheck_now(suspect),
-                Ok(Work::GiveBack(memory, pinned)) => {
-                    populating = None;
-                    self.give_back(&memory, pinned.as_deref());
+                Ok(Work::GiveBack(held, pinned)) => {
+                    populating.retain(|other| !Arc::ptr_eq(other, &held));
+                    self.give_back(&held.memory, pinned.as_deref());
                 }
                 Ok(Work::End) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
-                    if let Some(memory) = &populating
-                        && !self.populate(memory, STEP)
+                    if let Some(held) = populating.front()
+                        && !self.populate(held, STEP)
                     {
-                        populating = None;
+                        populating.pop_front();
                     }
                 }
             }
@@ -281,27 +348,27 @@ impl SegmentOwner {
     }
 
     /// False when there is nothing left to populate.
-    fn populate(&self, memory: &SegmentMemory, step: u64) -> bool {
-        match memory.populate_step(step) {
+    fn populate(&self, held: &Held, step: u64) -> bool {
+        match held.memory.populate_step(step) {
             Ok(populated) => {
-                self.populated.store(populated, Ordering::Release);
+                held.populated.store(populated, Ordering::Release);
                 self.control.bell.ring();
-                populated < memory.bytes()
+                populated < held.memory.bytes()
             }
             Err(error) => {
                 tracing::error!(name = self.name, %error, "the segment stays smaller than asked for");
-                self.stopped_short.store(true, Ordering::Release);
-                self.report_again();
+                held.stopped_short.store(true, Ordering::Release);
+                held.reported.store(0, Ordering::Release);
                 self.control.bell.ring();
                 false
             }
         }
     }
 
-    fn replace_now(&self) {
+    fn replace_now(&self, id: SegmentId, backing: &Backing) {
         while !self.control.is_stopped() && !self.state.lock().closing {
-            match self.mount_new() {
-                Ok(()) => return,
+            match self.mount_new(Some(id), backing.clone()) {
+                Ok(_) => return,
                 Err(error) => {
                     tracing::warn!(name = self.name, %error, "no new segment mounted yet");
                     std::thread::sleep(RETRY_PAUSE);
@@ -310,16 +377,23 @@ impl SegmentOwner {
         }
     }
 
-    fn mount_new(&self) -> Result<(), StoreError> {
+    fn make(&self, backing: &Backing) -> Result<SegmentMemory, StoreError> {
+        match backing {
+            Backing::Memory(bytes) => SegmentMemory::create(*bytes, self.options),
+            Backing::File { path, offset, bytes } => SegmentMemory::over_file(path, *offset, *bytes),
+        }
+        .map_err(|error| match error {
+            MemoryError::File { .. } => Cause::InvalidParams(error.to_string()).into(),
+            error => Cause::Setup { what: "making the segment", reason: error.to_string() }.into(),
+        })
+    }
+
+    fn mount_new(&self, id: Option<SegmentId>, backing: Backing) -> Result<Arc<Held>, StoreError> {
         let setup = |what: &'static str| move |reason: String| StoreError::from(Cause::Setup { what, reason });
-        let memory = SegmentMemory::create(self.bytes, self.options)
-            .map_err(|error| setup("making the segment")(error.to_string()))?;
-        let memory = Arc::new(memory);
+        let memory = Arc::new(self.make(&backing)?);
         let first = memory
             .populate_step(FIRST_STEP)
             .map_err(|error| setup("filling the segment with memory")(error.to_string()))?;
-        self.stopped_short.store(false, Ordering::Release);
-        self.populated.store(first, Ordering::Release);
         let access_key = random_key().map_err(|error| setup("making an access key")(error.to_string()))?;
         self.server.add(memory.clone(), access_key);
         let session = self.control.session();
@@ -332,37 +406,45 @@ impl SegmentOwner {
             session: session.id,
             endpoint: Some(Endpoint {
                 boot_id: self.process.boot_id.to_vec().into(),
-                unix_socket: self.server.unix_name().to_owned(),
+                // Nobody is to ask for memory that nobody is given.
+                unix_socket: if memory.is_sealed() { self.server.unix_name().to_owned() } else { String::new() },
                 tcp: self.advertised.texts(towards_master),
                 access_key,
                 process: Some(wire_process(&self.process)),
             }),
         };
+        let held = Arc::new(Held {
+            id: id.unwrap_or(SegmentId(memory.uuid())),
+            backing,
+            memory,
+            populated: AtomicU64::new(first),
+            reported: AtomicU64::new(first),
+            stopped_short: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+        });
         // Held before the master knows it: a push about it may come first.
-        self.state.lock().current = Some(memory.clone());
-        let populated = self.populated.load(Ordering::Acquire);
-        self.reported.store(populated, Ordering::Release);
-        let body = request::Body::Mount(Mount { segment: Some(segment), populated });
+        self.state.lock().held.push(held.clone());
+        let body = request::Body::Mount(Mount { segment: Some(segment), populated: first });
         const WHAT: &str = "mount";
         let mounted = self.control.finish(WHAT, body, self.control.lookup_timeout);
         let error = match mounted.map(|answer| answer.body) {
             Ok(reply::Body::Mount(_)) => {
-                let _ = self.work.send(Work::Populate(memory));
-                return Ok(());
+                let _ = self.work.send(Work::Populate(held.clone()));
+                return Ok(held);
             }
             Ok(_) => self.control.confused(WHAT),
             Err(error) => error,
         };
-        self.state.lock().current.take_if(|current| Arc::ptr_eq(current, &memory));
+        self.state.lock().held.retain(|other| !Arc::ptr_eq(other, &held));
         // Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
-        self.give_back(&memory, None);
+        self.give_back(&held.memory, None);
         Err(error)
     }
 
     fn give_back(&self, memory: &SegmentMemory, pinned: Option<&[(u64, u64)]>) {
         if pinned.is_none() && !self.control.is_stopped() && !self.state.lock().closing {
             // It may have been mounted just before it was given up; mostly the master does not know it.
-            let body = request::Body::Unmount(Unmount { uuid: memory.uuid().to_vec().into() });
+            let body = request::Body::Unmount(Unmount { uuid: memory.uuid().to_vec().into(), grace_ms: 0 });
             let _ = self.control.finish("unmount", body, self.control.lookup_timeout);
         }
         if !self.server.remove(memory.uuid()) {
@@ -379,7 +461,7 @@ impl SegmentOwner {
 
 impl std::fmt::Debug for SegmentOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SegmentOwner").field("name", &self.name).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("SegmentOwner").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

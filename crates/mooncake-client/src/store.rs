@@ -1,5 +1,6 @@
 //! The store: what callers hold.
 
+use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,17 +16,18 @@ use parking_lot::Mutex;
 use crate::anchor::{self, Shared};
 use crate::connection::ConnectionError;
 use crate::control::Control;
+use crate::describe::ReplicaDescriptor;
 use crate::directory::Directory;
 use crate::error::{Cause, ErrorKind, StoreError};
 use crate::get::{GetInto, Receive};
-use crate::host::{self, Advertised};
+use crate::host::{self, Advertised, Host};
 use crate::link_set::LinkSet;
-use crate::master_address::MasterAddress;
+use crate::master_address::{MasterAddress, split_host_port};
 use crate::options::{PutOptions, StoreOptions};
 use crate::put::{PutItem, PutOutcome};
 use crate::query::RemoveOutcome;
 use crate::ranges::{GetRanges, RangeOutcome};
-use crate::segment_owner::{OwnerEvents, Ownership, Reporter, SegmentOwner};
+use crate::segment_owner::{Backing, OwnerEvents, Ownership, Reporter, SegmentId, SegmentOwner};
 use crate::view::View;
 
 /// A transfer slower than this has failed, however steadily it drips: bytes a second.
@@ -66,6 +68,8 @@ pub(crate) struct Inner {
     /// Cause, and the thread whose call it was.
     last_miss: Mutex<Option<(ThreadId, String)>>,
     anchor: Mutex<Option<JoinHandle<()>>>,
+    /// Held while the owner of segments is made.
+    starting: Mutex<()>,
     /// Keeps the port of a client that gives no memory its own.
     _port: Option<Guarded<socket2::Socket>>,
 }
@@ -113,22 +117,16 @@ impl Store {
             turn: AtomicU64::new(0),
             last_miss: Mutex::default(),
             anchor: Mutex::new(Some(anchor)),
+            starting: Mutex::new(()),
             _port: port,
             settings: options,
         };
         // From here on a failure closes what has been begun, by dropping it.
         if let Some(server) = server {
-            let ownership = Ownership {
-                server,
-                bytes: inner.settings.global_segment_size,
-                huge_pages: inner.settings.huge_pages,
-                name,
-                advertised,
-                process,
-            };
+            let ownership = Ownership { server, huge_pages: inner.settings.huge_pages, name, advertised, process };
             let owner = SegmentOwner::prepare(control, ownership)?;
             let owner = shared.owner.get_or_init(|| owner);
-            owner.mount()?;
+            owner.mount(Backing::Memory(inner.settings.global_segment_size))?;
         }
         Ok(Store { inner: Arc::new(inner) })
     }
@@ -279,6 +277,58 @@ impl Store {
         self.inner.remove_all(force)
     }
 
+    /// Removes the objects that are there now and in whose keys the pattern is
+    /// found, anywhere; how many those were. Without `force` those stay that
+    /// were looked up a moment ago.
+    ///
+    /// Patterns are searched for in linear time, by the syntax of the `regex`
+    /// crate, `\d`, `\w` and `\s` being ASCII: look-around and
+    /// back-references are refused ([`Cause::BadPattern`]).
+    pub fn remove_by_regex(&self, pattern: &str, force: bool) -> Result<u64, StoreError> {
+        self.inner.check()?;
+        self.inner.remove_by_regex(pattern, force)
+    }
+
+    /// Where the copies of objects lie; `None` = not there. Protects what it
+    /// finds like [`Store::exists`].
+    pub fn describe<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<ReplicaDescriptor>>>, StoreError> {
+        self.inner.check()?;
+        self.inner.describe(keys)
+    }
+
+    /// Gives the pool another `bytes` of memory, rounded up to whole pages: the
+    /// segment's id, and its bytes. It has this store's name, as its first one
+    /// has; a store without one begins to listen for data here.
+    pub fn mount_memory(&self, bytes: u64) -> Result<(SegmentId, u64), StoreError> {
+        self.inner.check()?;
+        check_segment(bytes)?;
+        self.inner.owner()?.mount(Backing::Memory(bytes))
+    }
+
+    /// Gives the pool `bytes` of a file or of an object in `/dev/shm`, from
+    /// `offset` on, which begins a page; whole granules of 1,024 bytes count.
+    /// Their contents are overwritten.
+    ///
+    /// Whoever may write to a file may truncate it, and who touches its memory
+    /// then is killed. So no other process maps it: peers reach it over TCP, on
+    /// this host too. A range that another segment has is refused.
+    pub fn mount_file(&self, path: &FilePath, offset: u64, bytes: u64) -> Result<(SegmentId, u64), StoreError> {
+        self.inner.check()?;
+        check_segment(bytes)?;
+        self.inner.owner()?.mount(Backing::File { path: path.to_owned(), offset, bytes })
+    }
+
+    /// Takes a segment out of the pool and gives its memory back. With a grace it
+    /// takes no new objects from now on, and can be read until that is over;
+    /// the call does not wait for it.
+    pub fn unmount_segment(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
+        self.inner.check()?;
+        match self.inner.shared.owner.get() {
+            Some(owner) => owner.unmount(id, grace),
+            None => Err(Cause::NoSuchSegment { id: mooncake_memory::hex(&id.0) }.into()),
+        }
+    }
+
     /// How the segments met so far are reached.
     pub fn links(&self) -> Vec<LinkReport> {
         if forked() { Vec::new() } else { self.inner.shared.links.report() }
@@ -303,6 +353,30 @@ impl Store {
 }
 
 impl Inner {
+    /// Who looks after this store's segments; from the first one on there is somebody.
+    fn owner(&self) -> Result<Arc<SegmentOwner>, StoreError> {
+        let _one = self.starting.lock();
+        if let Some(owner) = self.shared.owner.get() {
+            return Ok(owner.clone());
+        }
+        let events = OwnerEvents::new();
+        events.report_to(self.shared.control.clone());
+        // The name's own port is taken, so that nobody else has the name; data goes to another one.
+        let (host, _) = split_host_port(&self.settings.local_hostname).unwrap_or_default();
+        let local_hostname = if host.contains(':') { format!("[{host}]") } else { host };
+        let options = StoreOptions { local_hostname, ..self.settings.clone() };
+        let (server, advertised) = serve(&options, &events)?;
+        let ownership = Ownership {
+            server,
+            huge_pages: self.settings.huge_pages,
+            name: self.shared.name.clone(),
+            advertised: advertised.advertised,
+            process: self.shared.process,
+        };
+        let owner = SegmentOwner::prepare(self.shared.control.clone(), ownership)?;
+        Ok(self.shared.owner.get_or_init(|| owner).clone())
+    }
+
     /// Before every call.
     fn check(&self) -> Result<(), StoreError> {
         if forked() {
@@ -386,6 +460,14 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
     }
 }
 
+fn check_segment(bytes: u64) -> Result<(), StoreError> {
+    if bytes < SEGMENT_MIN {
+        let reason = format!("a segment of {bytes} bytes; the smallest has {SEGMENT_MIN}");
+        return Err(Cause::InvalidParams(reason).into());
+    }
+    Ok(())
+}
+
 fn check_sizes(options: &StoreOptions) -> Result<(), StoreError> {
     let size = options.global_segment_size;
     if size != 0 && size < SEGMENT_MIN {
@@ -403,6 +485,12 @@ fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, S
         let (host, port) = host::claim(options, host::reserve)?;
         return Ok((host.name, host.advertised, None, Some(Guarded::new(port))));
     }
+    let (server, host) = serve(options, events)?;
+    Ok((host.name, host.advertised, Some(server), None))
+}
+
+/// Listens for data.
+fn serve(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<(Arc<SegmentServer>, Host), StoreError> {
     let (host, server) = host::claim(options, |address| {
         // Fences name the writer's session; the owner's own is of no consequence.
         let mut server = ServerOptions::new(address.ip(), address.port(), 0);
@@ -413,7 +501,7 @@ fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, S
             other => std::io::Error::other(other.to_string()),
         })
     })?;
-    Ok((host.name, host.advertised, Some(server), None))
+    Ok((server, host))
 }
 
 fn setup<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StoreError {

@@ -11,6 +11,7 @@ use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
+use crate::segment::Leaves;
 use crate::slab::Link;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
@@ -134,6 +135,12 @@ impl Core {
                 self.room_changed = true;
                 Ok(())
             }
+            Record::SegmentLeaves { number, grace_ms } => {
+                let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
+                segment.leaves = Some(Leaves { grace_ms: *grace_ms, at: now.plus_ms(*grace_ms) });
+                self.segments.rebuild_open(self.epoch);
+                Ok(())
+            }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
             Record::SegmentForgotten { uuid, number } => {
                 self.segments.forget(*uuid, *number);
@@ -187,18 +194,11 @@ impl Core {
                 }
             }
             Record::Object { key, size, crc32c, pin, replicas } => {
-                let hash = self.objects.hash(key);
-                if replicas.is_empty() {
-                    return Err(ReplayError::Empty("object"));
-                }
-                if self.objects.find(hash, key).is_some() {
-                    return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
-                }
-                for replica in replicas {
-                    self.take(replica)?;
-                }
-                self.link_object(now, key, *size, *crc32c, replicas, Kept::of(now, *pin));
-                Ok(())
+                self.apply_object(now, key, *size, *crc32c, replicas, Kept::of(now, *pin))
+            }
+            Record::GroupedObject { key, size, crc32c, pin, replicas, group } => {
+                let kept = Kept { group: group.clone(), ..Kept::of(now, *pin) };
+                self.apply_object(now, key, *size, *crc32c, replicas, kept)
             }
             Record::Quarantined { replica, writer, writer_done } => {
                 self.take(replica)?;
@@ -303,11 +303,12 @@ impl Core {
             return Err(unknown(*stranger));
         }
         let key = reservation.key.as_slice();
-        let mut kept = Kept::of(now, reservation.pin);
+        let mut kept = Kept { group: reservation.terms.group.clone(), ..Kept::of(now, reservation.pin) };
         // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
         if let Some(old) = self.objects.find(self.objects.hash(key), key) {
             if reservation.terms.replaces {
                 kept.inherit(now, reservation.pin, self.objects.object(old), self.objects.soft_pin(old));
+                kept.group = self.objects.group_of(old).into();
             }
             self.unlink(old)?;
         }
@@ -322,6 +323,28 @@ impl Core {
                 writer.remember_committed(replica.rid);
             }
         }
+        Ok(())
+    }
+
+    fn apply_object(
+        &mut self,
+        now: Time,
+        key: &[u8],
+        size: u64,
+        crc32c: u32,
+        replicas: &[Replica],
+        kept: Kept,
+    ) -> Result<(), ReplayError> {
+        if replicas.is_empty() {
+            return Err(ReplayError::Empty("object"));
+        }
+        if self.objects.find(self.objects.hash(key), key).is_some() {
+            return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
+        }
+        for replica in replicas {
+            self.take(replica)?;
+        }
+        self.link_object(now, key, size, crc32c, replicas, kept);
         Ok(())
     }
 
@@ -410,7 +433,7 @@ impl Core {
 
     fn link_object(&mut self, now: Time, key: &[u8], size: u64, crc32c: u32, replicas: &[Replica], kept: Kept) {
         let places: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
-        let Kept { hold, soft, protected } = kept;
+        let Kept { hold, soft, protected, group } = kept;
         if hold == Hold::Hard {
             for replica in replicas {
                 self.count_pinned(replica.extent, true);
@@ -427,8 +450,10 @@ impl Core {
             hold,
             listed_in: ListedIn::None,
             replacing: false,
+            group: None,
         };
         let slot = self.objects.insert(now, object, soft);
+        self.objects.join(slot, &group);
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);
         }
@@ -522,12 +547,14 @@ impl Core {
     }
 }
 
-/// What keeps a new object from being evicted.
+/// What keeps a new object from being evicted, and with whom it leaves.
 struct Kept {
     hold: Hold,
     soft: Option<SoftPin>,
     /// An existence query found the value that it replaces a moment ago: the load that follows must not miss.
     protected: bool,
+    /// Empty for none.
+    group: Box<[u8]>,
 }
 
 impl Kept {
@@ -537,7 +564,7 @@ impl Kept {
             PinKind::Soft { ttl_ms } => (Hold::Soft, Some(SoftPin { ttl_ms, until: now.plus_ms(ttl_ms) })),
             PinKind::Hard => (Hold::Hard, None),
         };
-        Kept { hold, soft, protected: false }
+        Kept { hold, soft, protected: false, group: Box::default() }
     }
 
     /// What an object passes on to its replacement. A hard pin is decided once, when the object is made.

@@ -90,6 +90,7 @@ impl Core {
             session.replayed = true;
         }
         self.objects.restart_soft_pins(now);
+        self.segments.restart_graces(now);
         self.reservations.renew_all(now);
         match epoch {
             Some(epoch) => self.raise_epoch(now, epoch, fx),

@@ -203,6 +203,28 @@ pub enum Record {
         /// `None`.
         replaces: bool,
     },
+    /// Snapshots only: as `Object`, of one in a group.
+    GroupedObject {
+        /// Its key.
+        key: Box<[u8]>,
+        /// Its size, bytes.
+        size: u64,
+        /// CRC-32C of it.
+        crc32c: u32,
+        /// Its pin.
+        pin: PinKind,
+        /// Its replicas.
+        replicas: SmallVec<[Replica; 1]>,
+        /// Its group.
+        group: Box<[u8]>,
+    },
+    /// A segment is to be Gone when a grace is over; until then nothing new is placed there.
+    SegmentLeaves {
+        /// Its number.
+        number: SegmentNo,
+        /// Milliseconds from now on, or from the start of a master that replays this.
+        grace_ms: u64,
+    },
 }
 
 /// A message to a session's anchor.

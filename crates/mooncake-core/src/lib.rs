@@ -15,6 +15,7 @@ mod effect;
 mod evicted;
 mod eviction;
 mod extents;
+mod group;
 mod ids;
 mod lookup;
 mod lru;
@@ -48,7 +49,7 @@ pub use extents::{ExtentError, Extents};
 pub use ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
 pub use lookup::FoundRef;
 pub use lru::Lru;
-pub use remove::{KeysCursor, RemoveAll};
+pub use remove::{Candidate, KeysCursor, RemoveAll};
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
     RemoveOutcome, SegmentSpec, SessionSpec,

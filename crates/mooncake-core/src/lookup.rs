@@ -73,6 +73,31 @@ impl Core {
         }
     }
 
+    /// Existence query that tells where the replicas are, too: protects what it found.
+    pub fn describe<'k>(
+        &mut self,
+        now: Time,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Option<FoundRef<'_>>),
+    ) {
+        for key in keys {
+            self.counts.exists_keys += 1;
+            let Some(slot) = self.visible(self.objects.hash(key), key) else {
+                found(None);
+                continue;
+            };
+            self.counts.exists_hits += 1;
+            self.objects.protect(now, slot, self.config.lookup_protect_ms);
+            found(Some(FoundRef::new(self.objects.object(slot), &self.segments, None)));
+        }
+    }
+
+    /// What an operator looks at: changes nothing, and is not counted.
+    pub fn peek(&self, key: &[u8]) -> Option<FoundRef<'_>> {
+        let slot = self.visible(self.objects.hash(key), key)?;
+        Some(FoundRef::new(self.objects.object(slot), &self.segments, None))
+    }
+
     /// The lookup inside a get: refreshes recency, protects nothing.
     pub fn lookup<'k>(
         &mut self,

@@ -9,6 +9,9 @@ use crate::segment::SegmentView;
 /// Gone segments told to a session that comes back after a restart of the master, which forgot whom it told.
 const RECENTLY_GONE: usize = 256;
 
+/// Longest grace of a segment that is being unmounted.
+const GRACE_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
+
 impl Core {
     // --------------------------------------------------------------- sessions
 
@@ -343,8 +346,15 @@ impl Core {
         Ok(number)
     }
 
-    /// An owner takes its memory back: Gone, for ever.
-    pub fn unmount(&mut self, now: Time, origin: Origin, uuid: SegmentUuid, fx: &mut Effects) -> Result<(), Refused> {
+    /// An owner takes its memory back: Gone, for ever, at once or after a grace in which it is only read.
+    pub fn unmount(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        uuid: SegmentUuid,
+        grace_ms: u64,
+        fx: &mut Effects,
+    ) -> Result<(), Refused> {
         match self.admit(origin)? {
             None => {}
             Some(Remembered::Done) => return Ok(()),
@@ -353,7 +363,11 @@ impl Core {
         let result = match self.segments.by_uuid(uuid) {
             Some(segment) if segment.session != origin.session => Err(Refused::SegmentTaken(uuid.0, segment.session.0)),
             Some(segment) => {
-                self.segment_gone(now, segment.number, None, fx);
+                let number = segment.number;
+                match grace_ms.min(GRACE_MAX_MS) {
+                    0 => self.segment_gone(now, number, None, fx),
+                    grace_ms => self.log(now, Record::SegmentLeaves { number, grace_ms }, fx),
+                }
                 Ok(())
             }
             None if self.segments.is_gone_uuid(uuid) => Ok(()),
@@ -366,7 +380,7 @@ impl Core {
     }
 
     /// A segment is Gone. `over` is the session whose end causes it, whose views end too.
-    fn segment_gone(&mut self, now: Time, number: SegmentNo, over: Option<SessionId>, fx: &mut Effects) {
+    pub(crate) fn segment_gone(&mut self, now: Time, number: SegmentNo, over: Option<SessionId>, fx: &mut Effects) {
         let Some(segment) = self.segments.get(number) else { return };
         let uuid = segment.spec.uuid;
         let ending = over.and_then(|session| self.sessions.get(session)).map(|session| session.pins.clone());

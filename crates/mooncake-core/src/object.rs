@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::group::GroupNo;
 use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, Time};
 use crate::slab::{Link, Linked};
 
@@ -122,6 +123,8 @@ pub(crate) struct Object {
     pub listed_in: ListedIn,
     /// A replacement is being written: it stays until that ends.
     pub replacing: bool,
+    /// Its group, whose name and members lie in a side table of the few that have one.
+    pub group: Option<GroupNo>,
 }
 
 impl Object {

@@ -7,6 +7,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
 
 use crate::eviction::EvictionPolicy;
+use crate::group::Groups;
 use crate::ids::{SegmentNo, Time};
 use crate::lru::Lru;
 use crate::object::{Hold, ListedIn, Object, Place, Places};
@@ -15,6 +16,9 @@ use crate::slab::{List, Slab};
 
 /// Tables of the index. Each grows by itself, so that no insert has to move all objects at once.
 const SHARDS: usize = 512;
+
+/// Members of a group that one eviction looks at for the next one to leave.
+const LOOKED_AT: usize = 64;
 
 /// How far eviction goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +58,7 @@ pub(crate) struct Objects {
     /// Objects of several, by their segments.
     multiples: HashMap<SmallVec<[SegmentNo; 4]>, u64>,
     pub hard_pinned: u64,
+    groups: Groups,
 }
 
 impl Objects {
@@ -73,6 +78,7 @@ impl Objects {
             singles: Vec::new(),
             multiples: HashMap::new(),
             hard_pinned: 0,
+            groups: Groups::default(),
         }
     }
 
@@ -148,6 +154,9 @@ impl Objects {
             shard.shrink_to(room, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
         }
         let object = self.slab.remove(slot);
+        if let Some(group) = object.group {
+            self.groups.leave(group, slot);
+        }
         if let Some(pin) = self.soft_pins.remove(&slot) {
             self.soft_lapse.remove(&(pin.until, slot));
         }
@@ -238,9 +247,46 @@ impl Objects {
         self.list(now, slot);
     }
 
-    /// A get found it.
+    // ----------------------------------------------------------------- groups
+
+    /// Makes an object a member of a group; an empty name is none.
+    pub fn join(&mut self, slot: u32, group: &[u8]) {
+        if !group.is_empty() {
+            self.slab[slot].group = Some(self.groups.join(group, slot));
+        }
+    }
+
+    /// Name of an object's group, empty for none.
+    pub fn group_of(&self, slot: u32) -> &[u8] {
+        self.slab[slot].group.map_or(&[], |group| self.groups.name(group))
+    }
+
+    /// An object of a group is about to be evicted: another one of it comes next.
+    pub fn is_evicted(&mut self, slot: u32) {
+        let Some(group) = self.slab[slot].group else { return };
+        let others = self.groups.members_behind(group, slot);
+        let next = others.take(LOOKED_AT).find(|other| self.slab[*other].listed_in == ListedIn::Policy);
+        if let Some(next) = next {
+            self.policy.remove(&mut self.slab, next);
+            self.policy.insert_coldest(&mut self.slab, next);
+        }
+    }
+
+    /// A get found it, and with it its group.
     #[inline]
     pub fn touch(&mut self, now: Time, slot: u32) {
+        self.touch_one(now, slot);
+        if let Some(group) = self.slab[slot].group
+            && self.groups.is_to_be_touched(group, now)
+        {
+            for other in self.groups.renewed_with(group, slot) {
+                self.touch_one(now, other);
+            }
+        }
+    }
+
+    #[inline]
+    fn touch_one(&mut self, now: Time, slot: u32) {
         match self.slab[slot].listed_in {
             ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
             ListedIn::Soft => self.soft.move_to_back(&mut self.slab, slot),
@@ -250,9 +296,21 @@ impl Objects {
         }
     }
 
-    /// An existence query found it. Renewed only when an eighth of the protection has gone by: the promise is half of it.
+    /// An existence query found it, and with it its group. Renewed only when an eighth of the protection has gone by: the
+    /// promise is half of it.
     #[inline]
     pub fn protect(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let Some(group) = self.slab[slot].group else { return self.protect_one(now, slot, protect_ms) };
+        self.protect_one(now, slot, protect_ms);
+        if self.groups.is_to_be_protected(group, now, protect_ms / 8) {
+            for other in self.groups.renewed_with(group, slot) {
+                self.protect_one(now, other, protect_ms);
+            }
+        }
+    }
+
+    #[inline]
+    fn protect_one(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let object = &mut self.slab[slot];
         if object.protected_until > now.plus_ms(protect_ms - protect_ms / 8) {
             return;

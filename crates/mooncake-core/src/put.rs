@@ -298,6 +298,12 @@ impl Core {
             // A writer that is away yields its key to the first that wants it.
             self.drop_reservation(now, rid, false, fx);
         }
+        if let Some(old) = old
+            && !entry.group.is_empty()
+            && entry.group != self.objects.group_of(old)
+        {
+            return PutSlot::Refused("the value that is to be replaced is in another group, or in none".to_owned());
+        }
         // Held from here on: the room for its replacement is not to come from it.
         if let Some(old) = old {
             self.objects.hold(old);
@@ -449,7 +455,7 @@ impl Core {
     /// way, and the put that waits for it comes next.
     fn can_never_fit(&self, now: Time, need: u32) -> bool {
         let fresh = Time(now.0.saturating_sub(QUARANTINE_FRESH_MS * 1000));
-        !self.segments.iter().any(|segment| {
+        !self.segments.iter().filter(|segment| segment.leaves.is_none()).any(|segment| {
             let attainable = segment.attainable();
             attainable >= need
                 || attainable + segment.quarantined >= need
@@ -507,6 +513,7 @@ impl Core {
             let hash = self.objects.hash(object.key.as_slice());
             self.evicted_lately.add(hash);
         }
+        self.objects.is_evicted(slot);
         self.remove_object(now, slot, fx);
         changed
     }

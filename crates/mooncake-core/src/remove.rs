@@ -33,6 +33,13 @@ impl RemoveAll {
     }
 }
 
+/// An object that a removal may take, if it is still the same one then.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate {
+    slot: u32,
+    rid: Rid,
+}
+
 /// How far a listing of keys is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KeysCursor {
@@ -94,21 +101,65 @@ impl Core {
     pub fn remove_all_slice(&mut self, now: Time, cursor: &mut RemoveAll, budget: usize, fx: &mut Effects) -> bool {
         let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
         for slot in cursor.next..end {
-            let Some(object) = self.objects.get(slot) else { continue };
-            let rid = object.rid();
-            let spared = !cursor.force && object.protected_until > now;
-            if rid >= cursor.before || cursor.unfinished.contains(&rid) || spared {
-                continue;
+            if self.may_take(now, cursor, slot) {
+                self.take_object(now, cursor, slot, fx);
             }
-            let visible = self.is_visible(slot);
-            self.remove_object(now, slot, fx);
-            cursor.removed += u64::from(visible);
-            self.counts.removed_objects += u64::from(visible);
         }
         cursor.next = end;
         let done = end >= self.objects.bound();
         self.settle(now, fx);
         done
+    }
+
+    /// The same for objects that the caller chooses by their keys, which may take it longer than the core is to be held:
+    /// shows what the removal may take, over at most `budget` slots and about `bytes` bytes of keys. True when it is
+    /// through.
+    pub fn remove_candidates(
+        &self,
+        now: Time,
+        cursor: &mut RemoveAll,
+        budget: usize,
+        bytes: usize,
+        mut out: impl FnMut(Candidate, &[u8]),
+    ) -> bool {
+        let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
+        let mut shown = 0;
+        while cursor.next < end && shown < bytes {
+            let slot = cursor.next;
+            cursor.next += 1;
+            if self.may_take(now, cursor, slot) {
+                let object = self.objects.object(slot);
+                shown += object.key.as_slice().len();
+                out(Candidate { slot, rid: object.rid() }, object.key.as_slice());
+            }
+        }
+        cursor.next >= self.objects.bound()
+    }
+
+    /// Removes those of the candidates that were chosen and are still there.
+    pub fn remove_chosen(&mut self, now: Time, cursor: &mut RemoveAll, chosen: &[Candidate], fx: &mut Effects) {
+        for Candidate { slot, rid } in chosen {
+            let same = self.objects.get(*slot).is_some_and(|object| object.rid() == *rid);
+            if same && self.may_take(now, cursor, *slot) {
+                self.take_object(now, cursor, *slot, fx);
+            }
+        }
+        self.settle(now, fx);
+    }
+
+    fn may_take(&self, now: Time, cursor: &RemoveAll, slot: u32) -> bool {
+        self.objects.get(slot).is_some_and(|object| {
+            let rid = object.rid();
+            let spared = !cursor.force && object.protected_until > now;
+            rid < cursor.before && !cursor.unfinished.contains(&rid) && !spared
+        })
+    }
+
+    fn take_object(&mut self, now: Time, cursor: &mut RemoveAll, slot: u32, fx: &mut Effects) {
+        let visible = self.is_visible(slot);
+        self.remove_object(now, slot, fx);
+        cursor.removed += u64::from(visible);
+        self.counts.removed_objects += u64::from(visible);
     }
 
     /// Goes on with a listing of the visible keys over at most `budget` slots. True when it is through.

@@ -42,6 +42,8 @@ pub struct SegmentView<'a> {
     pub state: SegmentState,
     /// New objects are placed there: Live, and the owner obeys the current epoch.
     pub open: bool,
+    /// It is being unmounted: still read, and Gone when its grace is over.
+    pub leaving: bool,
     /// Bytes that are populated.
     pub populated: u64,
     /// Bytes in use for whatever reason.
@@ -50,6 +52,13 @@ pub struct SegmentView<'a> {
     pub pinned: u64,
     /// Bytes in quarantine.
     pub quarantined: u64,
+}
+
+/// The grace of a segment that is being unmounted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leaves {
+    pub grace_ms: u64,
+    pub at: Time,
 }
 
 pub(crate) struct Segment {
@@ -68,6 +77,8 @@ pub(crate) struct Segment {
     pub pinned: u32,
     /// When population last got on.
     pub progress: Time,
+    /// It is to be Gone then: nothing new is placed there.
+    pub leaves: Option<Leaves>,
     open: Option<u32>,
 }
 
@@ -84,6 +95,7 @@ impl Segment {
             session: self.session,
             state: if self.live { SegmentState::Live } else { SegmentState::Hidden },
             open: self.open.is_some(),
+            leaving: self.leaves.is_some(),
             populated: bytes(self.extents.limit()),
             used: bytes(self.used()),
             pinned: bytes(self.pinned),
@@ -212,6 +224,7 @@ impl Segments {
             quarantined: 0,
             pinned: 0,
             progress: Time(0),
+            leaves: None,
             open: None,
         }));
     }
@@ -252,7 +265,7 @@ impl Segments {
         open.clear();
         for segment in table.iter_mut().filter_map(|segment| segment.as_deref_mut()) {
             segment.open = None;
-            if segment.live && segment.epoch >= current_epoch {
+            if segment.live && segment.epoch >= current_epoch && segment.leaves.is_none() {
                 segment.open = Some(open.len() as u32);
                 open.push(Open {
                     number: segment.number,
@@ -267,6 +280,18 @@ impl Segments {
         let sessions: BTreeSet<SessionId> = open.iter().map(|open| open.session).collect();
         self.open_sessions = sessions.len();
         self.open_bytes = open.iter().map(|open| u64::from(open.total) * GRANULE).sum();
+    }
+
+    /// The graces of segments that leave begin anew.
+    pub fn restart_graces(&mut self, now: Time) {
+        for leaves in self.table.iter_mut().flatten().filter_map(|segment| segment.leaves.as_mut()) {
+            leaves.at = now.plus_ms(leaves.grace_ms);
+        }
+    }
+
+    /// A segment whose grace is over.
+    pub fn overdue(&self, now: Time) -> Option<SegmentNo> {
+        self.iter().find(|segment| segment.leaves.is_some_and(|leaves| leaves.at <= now)).map(|segment| segment.number)
     }
 
     pub fn take(&mut self, number: SegmentNo, granule: u32, len: u32) -> Result<(), ExtentError> {

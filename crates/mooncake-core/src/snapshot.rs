@@ -37,7 +37,10 @@ impl Core {
                 true => Record::SegmentEnds { number, bytes },
                 false => Record::SegmentPopulated { number, bytes },
             };
+            let leaves = segment.leaves.map(|leaves| Record::SegmentLeaves { number, grace_ms: leaves.grace_ms });
             [Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch }, populated]
+                .into_iter()
+                .chain(leaves)
         });
         sessions.chain(gone).chain(segments)
     }
@@ -54,7 +57,14 @@ impl Core {
         };
         let key = object.key.as_slice().into();
         let (size, crc32c) = (object.size, object.crc32c);
-        (!replicas.is_empty()).then_some(Record::Object { key, size, crc32c, pin, replicas })
+        if replicas.is_empty() {
+            return None;
+        }
+        let group: Box<[u8]> = self.objects.group_of(slot).into();
+        Some(match group.is_empty() {
+            true => Record::Object { key, size, crc32c, pin, replicas },
+            false => Record::GroupedObject { key, size, crc32c, pin, replicas, group },
+        })
     }
 
     fn snapshot_unfinished(&self) -> impl Iterator<Item = Record> + '_ {

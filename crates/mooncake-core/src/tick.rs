@@ -17,6 +17,9 @@ impl Core {
     pub fn tick(&mut self, now: Time, fx: &mut Effects) {
         self.watch_sessions(now, fx);
         self.expire_reservations(now, fx);
+        while let Some(number) = self.segments.overdue(now) {
+            self.segment_gone(now, number, None, fx);
+        }
         let lapsed = self.objects.lapse_protection(now, LAPSE_MOST);
         let lapsed_soft = self.objects.lapse_soft_pins(now, LAPSE_MOST);
         // A populator may have given up, too.

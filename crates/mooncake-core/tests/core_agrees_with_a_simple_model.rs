@@ -25,6 +25,7 @@ enum Step {
     Unpin(usize),
     Remove { session: usize, key: u8, force: bool },
     RemoveAll(bool),
+    RemoveSome { last: u8, force: bool },
     Fence(usize),
     Pass(u64),
     AnchorLost(usize),
@@ -32,7 +33,7 @@ enum Step {
     Over(usize),
     Open,
     Mount { session: usize, granules: u64, populated: u64 },
-    Unmount(usize),
+    Unmount { nth: usize, grace_ms: u64 },
     Bad { key: u8, good: bool },
     RaiseEpoch,
     TakeEpoch(usize),
@@ -57,6 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (session.clone(), key.clone(), any::<bool>())
             .prop_map(|(session, key, force)| Step::Remove { session, key, force }),
         1 => any::<bool>().prop_map(Step::RemoveAll),
+        1 => (0..10u8, any::<bool>()).prop_map(|(last, force)| Step::RemoveSome { last, force }),
         4 => any::<usize>().prop_map(Step::Fence),
         3 => (20..1500u64).prop_map(Step::Pass),
         1 => session.clone().prop_map(Step::AnchorLost),
@@ -65,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Open),
         3 => (session.clone(), 4..40u64, 0..40u64)
             .prop_map(|(session, granules, populated)| Step::Mount { session, granules, populated }),
-        1 => any::<usize>().prop_map(Step::Unmount),
+        1 => (any::<usize>(), 0..3u64).prop_map(|(nth, s)| Step::Unmount { nth, grace_ms: s * 700 }),
         1 => (key, any::<bool>()).prop_map(|(key, good)| Step::Bad { key, good }),
         1 => Just(Step::RaiseEpoch),
         2 => session.prop_map(Step::TakeEpoch),
@@ -237,7 +239,7 @@ impl World {
 
     fn run(&mut self, step: &Step) {
         let now = self.pool.now;
-        self.removing = matches!(step, Step::Remove { .. } | Step::RemoveAll(_));
+        self.removing = matches!(step, Step::Remove { .. } | Step::RemoveAll(_) | Step::RemoveSome { .. });
         match step {
             Step::Start { session, keys, size, replicas, pin, wait, replace } => {
                 let session = self.sessions[*session];
@@ -250,7 +252,10 @@ impl World {
                     2 => PinKind::Cleared,
                     _ => PinKind::None,
                 };
-                let config = PutConfig { replica_num: *replicas, pin, replace: *replace, ..plain() };
+                // By key, so that a replacement asks for the group that the value is in.
+                let group = |key: &u8| if key.is_multiple_of(4) { Box::default() } else { Box::from([b'g', key % 3]) };
+                let groups = if size.is_multiple_of(3) { Vec::new() } else { keys.iter().map(group).collect() };
+                let config = PutConfig { replica_num: *replicas, pin, replace: *replace, groups, ..plain() };
                 let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
                 let there = self.visible(&names[0]).is_some();
                 let entries: Vec<(&str, u64)> = names.iter().map(|key| (key.as_str(), *size)).collect();
@@ -321,6 +326,12 @@ impl World {
                 let removed = self.pool.remove_all(*force);
                 assert!(if *force { removed == there } else { removed <= there });
             }
+            Step::RemoveSome { last, force } => {
+                let ends = |key: &str| key.ends_with(char::from(b'0' + *last));
+                let there = self.model.keys().filter(|key| ends(key) && self.visible(key).is_some()).count() as u64;
+                let removed = self.pool.remove_where(*force, ends, |_| {});
+                assert!(if *force { removed == there } else { removed <= there });
+            }
             Step::Fence(nth) if !self.fences.is_empty() => {
                 let (owner, rid) = *self.fences.iter().nth(nth % self.fences.len()).unwrap();
                 self.fences.remove(&(owner, rid));
@@ -338,12 +349,12 @@ impl World {
             Step::Mount { session, granules, populated } if self.known(self.sessions[*session]) => {
                 self.mount(*session, *granules, *populated);
             }
-            Step::Unmount(nth) => {
+            Step::Unmount { nth, grace_ms } => {
                 let all: Vec<_> = self.pool.core.segments().map(|segment| (segment.session, segment.uuid)).collect();
                 if !all.is_empty() {
                     let (owner, uuid) = all[nth % all.len()];
                     let origin = self.pool.origin(owner);
-                    self.pool.core.unmount(now, origin, uuid, &mut self.pool.fx).unwrap();
+                    self.pool.core.unmount(now, origin, uuid, *grace_ms, &mut self.pool.fx).unwrap();
                 }
             }
             Step::Bad { key, good } => {
@@ -403,7 +414,9 @@ impl World {
         assert_eq!(stats.keys as usize, visible.len());
         assert_eq!(stats.pins as usize, self.views.len());
         for record in core.snapshot() {
-            if let Record::Object { key, size, crc32c, replicas, .. } = record {
+            if let Record::Object { key, size, crc32c, replicas, .. }
+            | Record::GroupedObject { key, size, crc32c, replicas, .. } = record
+            {
                 let value = &self.model[std::str::from_utf8(&key).unwrap()];
                 assert_eq!((value.size, value.crc32c, value.replicas.as_slice()), (size, crc32c, replicas.as_slice()));
             }
@@ -420,9 +433,10 @@ impl World {
 fn granules_on(record: &Record, segment: SegmentNo) -> u64 {
     let of = |extent: &Extent| if extent.segment == segment { extent.length.div_ceil(GRANULE) } else { 0 };
     match record {
-        Record::Object { replicas, .. } | Record::Reserved { replicas, .. } | Record::ReservedWith { replicas, .. } => {
-            replicas.iter().map(|replica| of(&replica.extent)).sum()
-        }
+        Record::Object { replicas, .. }
+        | Record::GroupedObject { replicas, .. }
+        | Record::Reserved { replicas, .. }
+        | Record::ReservedWith { replicas, .. } => replicas.iter().map(|replica| of(&replica.extent)).sum(),
         Record::Quarantined { replica, .. } => of(&replica.extent),
         _ => 0,
     }

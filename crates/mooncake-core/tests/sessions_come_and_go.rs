@@ -112,15 +112,15 @@ fn unmounting_is_gone_too_and_repeats_are_answered() {
     let unfinished = pool.reserve(b, "u", KIB);
     let origin = pool.origin(b);
     assert_eq!(
-        pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx),
+        pool.core.unmount(pool.now, origin, uuid(1), 0, &mut pool.fx),
         Err(Refused::SegmentTaken([1; 16], a.0)),
         "the owner only"
     );
     let origin = pool.origin(a);
-    pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx).unwrap();
-    pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx).unwrap();
+    pool.core.unmount(pool.now, origin, uuid(1), 0, &mut pool.fx).unwrap();
+    pool.core.unmount(pool.now, origin, uuid(1), 0, &mut pool.fx).unwrap();
     let origin = pool.origin(a);
-    pool.core.unmount(pool.now, origin, uuid(1), &mut pool.fx).unwrap();
+    pool.core.unmount(pool.now, origin, uuid(1), 0, &mut pool.fx).unwrap();
     pool.collect();
     assert!(pool.get("k").is_none());
     assert_eq!(pool.commit(b, &unfinished), EndOutcome::Superseded);
@@ -289,4 +289,61 @@ fn sessions_that_are_away_count_among_all_that_there_may_be() {
     assert_eq!(pool.core.open_session(pool.now, spec, &mut pool.fx), Err(Refused::TooManySessions(3)));
     pool.pass(600_100);
     pool.session(1);
+}
+
+#[test]
+fn a_segment_that_leaves_is_read_until_its_grace_is_over_and_takes_nothing_new() {
+    let mut pool = Pool::new();
+    let a = pool.session(1);
+    let old = pool.mount(a, 1, 8 * KIB);
+    pool.put(a, "k", KIB);
+    let under_way = pool.reserve(a, "late", KIB);
+    let new = pool.mount(a, 2, 8 * KIB);
+    let leave = |pool: &mut Pool, grace_ms| {
+        let origin = pool.origin(a);
+        pool.core.unmount(pool.now, origin, uuid(1), grace_ms, &mut pool.fx).unwrap();
+        pool.collect();
+    };
+    leave(&mut pool, 1000);
+    let view = pool.core.segment(old).unwrap();
+    assert!(view.leaving && !view.open);
+    for n in 0..20 {
+        assert_eq!(pool.put(a, &format!("n{n}"), KIB)[0].extent.segment, new, "placed where there is a future");
+    }
+    // What was placed there before may still end.
+    assert_eq!(pool.commit(a, &under_way), EndOutcome::Committed);
+    assert!(pool.exists("k") && pool.get("late").is_some());
+    // What fits there only fits nowhere.
+    assert!(matches!(pool.slot(a, "large", 9 * KIB), PutSlot::TooLarge(_)));
+    pool.check();
+    pool.pass(900);
+    assert!(pool.get("k").is_some());
+    pool.pass(200);
+    assert!(pool.get("k").is_none() && pool.core.segment(old).is_none());
+    let told = pool.pushes.iter().any(|(to, push)| *to == a && matches!(push, Push::SegmentGone { .. }));
+    assert!(told);
+    pool.check();
+    assert!(pool.try_mount(a, 1, 8 * KIB, 8 * KIB).is_err(), "Gone is for ever");
+}
+
+#[test]
+fn a_grace_begins_anew_with_a_restarted_master_and_can_be_cut_short() {
+    let (mut pool, a) = Pool::single(8 * KIB);
+    pool.put(a, "k", KIB);
+    let leave = |pool: &mut Pool, grace_ms| {
+        let origin = pool.origin(a);
+        pool.core.unmount(pool.now, origin, uuid(1), grace_ms, &mut pool.fx).unwrap();
+        pool.collect();
+    };
+    leave(&mut pool, 1000);
+    pool.pass(800);
+    pool.check();
+    pool.restart(None);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    pool.pass(800);
+    assert!(pool.get("k").is_some());
+    assert!(!matches!(pool.slot(a, "new", KIB), PutSlot::Placed(_)));
+    leave(&mut pool, 0);
+    assert!(pool.get("k").is_none());
+    pool.check();
 }

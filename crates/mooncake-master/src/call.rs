@@ -1,10 +1,13 @@
 //! A call connection: one request, one reply, in the connection's own task.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mooncake_core::{Origin, PutSlot, PutStarted, Refused, Remembered, RemoveAll, SegmentNo, SessionId, Ticket};
+use mooncake_core::{
+    Candidate, Origin, PutSlot, PutStarted, Refused, Remembered, RemoveAll, SegmentNo, SessionId, Ticket,
+};
 use mooncake_wire::message::{self, Reply, Request, reply, request};
 use mooncake_wire::{encode_frame, unpack_groups, unpack_keys};
 use prost::Message;
@@ -14,10 +17,14 @@ use crate::connection::{Connection, Ended};
 use crate::convert;
 use crate::log::LogClosed;
 use crate::metrics::Op;
+use crate::pattern::Pattern;
 use crate::shared::Shared;
 
 /// Objects looked at under one lock of the core.
 pub const SLICE: usize = 1000;
+
+/// Bytes of keys copied out under one lock of the core.
+const SLICE_KEY_BYTES: usize = 64 << 10;
 
 /// Longer than any ticket waits in the core: only a bug gets here.
 const PARKED_MAX: Duration = Duration::from_secs(10);
@@ -70,6 +77,7 @@ impl Call<'_> {
             body,
             Body::Exists(_)
                 | Body::Lookup(_)
+                | Body::Describe(_)
                 | Body::Segments(_)
                 | Body::Ping(_)
                 | Body::BadReplica(_)
@@ -81,6 +89,7 @@ impl Call<'_> {
         let answered = match body {
             Body::Exists(ask) => Ok(self.exists(&ask)),
             Body::Lookup(ask) => Ok(self.lookup(&ask)),
+            Body::Describe(ask) => Ok(self.describe(&ask)),
             Body::Segments(ask) => Ok(self.segments(&ask)),
             Body::Ping(_) => {
                 self.shared.metrics.count(Op::Ping, 1, 0);
@@ -93,6 +102,7 @@ impl Call<'_> {
             Body::Unpin(ask) => self.unpin(&ask).await,
             Body::Remove(ask) => self.remove(&ask).await,
             Body::RemoveAll(ask) => self.remove_all(ask.force).await,
+            Body::RemoveByRegex(ask) => self.remove_by_regex(&ask).await,
             Body::Mount(ask) => self.mount(ask).await,
             Body::Unmount(ask) => self.unmount(&ask).await,
             Body::BadReplica(ask) => self.bad_replica(&ask).await,
@@ -141,6 +151,25 @@ impl Call<'_> {
         self.shared.metrics.count(Op::GetReplicaList, objects.len(), objects.len() - hits);
         self.shared.metrics.hit_bytes(bytes);
         reply::Body::Lookup(message::LookupReply { objects })
+    }
+
+    fn describe(&self, ask: &message::Describe) -> reply::Body {
+        let keys = match unpack_keys(&ask.keys) {
+            Ok(keys) => keys,
+            Err(error) => return convert::bad_request(error.to_string()),
+        };
+        let mut objects = Vec::with_capacity(keys.len());
+        let mut numbers = BTreeSet::new();
+        let segments = self.shared.read(|core, now| {
+            core.describe(now, keys, |found| {
+                numbers.extend(found.iter().flat_map(|found| found.replicas()).map(|replica| replica.extent.segment));
+                objects.push(convert::object(found));
+            });
+            let named = numbers.iter().filter_map(|number| core.segment(*number));
+            named.map(|view| message::SegmentName { number: view.number.0, name: view.name.to_owned() }).collect()
+        });
+        self.shared.metrics.count(Op::ExistKey, objects.len(), 0);
+        reply::Body::Describe(message::DescribeReply { objects, segments })
     }
 
     fn segments(&self, ask: &message::Segments) -> reply::Body {
@@ -281,19 +310,39 @@ impl Call<'_> {
         })
     }
 
-    /// In slices, so that nobody waits longer than one of them.
     async fn remove_all(&self, force: bool) -> Result<reply::Body, LogClosed> {
-        match self.shared.read(|core, _| core.admit(self.origin)) {
-            Ok(Some(Remembered::RemoveAll(removed))) => {
-                return Ok(reply::Body::RemoveAll(message::RemoveAllReply { removed }));
-            }
-            Ok(Some(other)) => {
-                return Ok(convert::bad_request(format!("this sequence was answered with {other:?}")));
-            }
-            Ok(None) => {}
-            Err(refused) => return Ok(self.refuse(Op::RemoveAll, 1, &refused)),
+        if let Some(answer) = self.removed_before(Op::RemoveAll) {
+            return Ok(answer);
         }
         let removed = remove_all(self.shared, force).await?;
+        self.removed(removed).await
+    }
+
+    async fn remove_by_regex(&self, ask: &message::RemoveByRegex) -> Result<reply::Body, LogClosed> {
+        let pattern = match Pattern::new(&ask.pattern) {
+            Ok(pattern) => pattern,
+            Err(reason) => return Ok(convert::bad_request(reason)),
+        };
+        if let Some(answer) = self.removed_before(Op::RemoveByRegex) {
+            return Ok(answer);
+        }
+        let removed = remove_matching(self.shared, &pattern, ask.force).await?;
+        self.removed(removed).await
+    }
+
+    /// The answer to a repeat, or to what is not to be done at all.
+    fn removed_before(&self, op: Op) -> Option<reply::Body> {
+        match self.shared.read(|core, _| core.admit(self.origin)) {
+            Ok(Some(Remembered::RemoveAll(removed))) => {
+                Some(reply::Body::RemoveAll(message::RemoveAllReply { removed }))
+            }
+            Ok(Some(other)) => Some(convert::bad_request(format!("this sequence was answered with {other:?}"))),
+            Ok(None) => None,
+            Err(refused) => Some(self.refuse(op, 1, &refused)),
+        }
+    }
+
+    async fn removed(&self, removed: u64) -> Result<reply::Body, LogClosed> {
         self.shared
             .apply_async(|core, _, effects| core.remember(self.origin, Remembered::RemoveAll(removed), effects))
             .await?;
@@ -325,7 +374,10 @@ impl Call<'_> {
             Ok(uuid) => uuid,
             Err(reason) => return Ok(convert::bad_request(reason)),
         };
-        let done = self.shared.apply_async(|core, now, effects| core.unmount(now, self.origin, uuid, effects)).await?;
+        let done = self
+            .shared
+            .apply_async(|core, now, effects| core.unmount(now, self.origin, uuid, ask.grace_ms, effects))
+            .await?;
         Ok(self.done(Op::UnmountSegment, 1, done))
     }
 
@@ -362,7 +414,7 @@ impl Call<'_> {
     }
 }
 
-/// Removes every object that is there now, in slices; returns how many.
+/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many.
 pub async fn remove_all(shared: &Arc<Shared>, force: bool) -> Result<u64, LogClosed> {
     let mut cursor = shared.read(|core, _| RemoveAll::new(core, force));
     loop {
@@ -374,6 +426,38 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool) -> Result<u64, LogClo
         tokio::task::yield_now().await;
     }
     shared.metrics.count(Op::RemoveAll, 1, 0);
+    if let Some(freed) = shared.identity.after_bulk_free {
+        freed();
+    }
+    Ok(cursor.removed)
+}
+
+/// Removes the objects whose keys match, in slices; returns how many. The keys are matched without the core's lock.
+async fn remove_matching(shared: &Arc<Shared>, pattern: &Pattern, force: bool) -> Result<u64, LogClosed> {
+    let mut cursor = shared.read(|core, _| RemoveAll::new(core, force));
+    let mut keys: Vec<u8> = Vec::new();
+    let mut shown: Vec<(Candidate, usize)> = Vec::new();
+    loop {
+        keys.clear();
+        shown.clear();
+        let finished = shared.read(|core, now| {
+            core.remove_candidates(now, &mut cursor, SLICE, SLICE_KEY_BYTES, |candidate, key| {
+                keys.extend_from_slice(key);
+                shown.push((candidate, keys.len()));
+            })
+        });
+        let starts = std::iter::once(0).chain(shown.iter().map(|(_, end)| *end));
+        let matching = shown.iter().zip(starts).filter(|((_, end), start)| pattern.is_in(&keys[*start..*end]));
+        let chosen: Vec<Candidate> = matching.map(|((candidate, _), _)| *candidate).collect();
+        if !chosen.is_empty() {
+            shared.apply_async(|core, now, effects| core.remove_chosen(now, &mut cursor, &chosen, effects)).await?;
+        }
+        if finished {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    shared.metrics.count(Op::RemoveByRegex, 1, 0);
     if let Some(freed) = shared.identity.after_bulk_free {
         freed();
     }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::call::{SLICE, remove_all};
 use crate::shared::Shared;
-use crate::{convert, metrics, summary};
+use crate::{convert, metrics, query_pages, summary};
 
 const BODY_MAX: usize = 64 << 10;
 
@@ -35,6 +35,9 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/role", get(async || plain("leader".to_owned())))
         .route("/ha_status", get(async || plain("serving".to_owned())))
         .route("/leader", get(async || as_json(StatusCode::OK, &json!({"present": false}))))
+        .route("/query_key", get(query_pages::key))
+        .route("/batch_query_keys", get(query_pages::keys))
+        .route("/query_segment", get(query_pages::segment))
         .route("/get_all_keys", get(all_keys))
         .route("/get_all_segments", get(all_segments))
         .route("/get_segments_detail", get(segments_detail))
@@ -92,6 +95,7 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
                     "te_endpoint": endpoint.tcp.first().cloned().unwrap_or_default(),
                     "protocol": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
                     "status": match (view.state, view.open) {
+                        (SegmentState::Live, false) if view.leaving => "GRACEFULLY_UNMOUNTING",
                         (SegmentState::Live, true) => "OK",
                         (SegmentState::Live, false) => "CLOSED",
                         _ => "HIDDEN",
@@ -141,23 +145,23 @@ async fn wrong_method() -> Response {
     failed(StatusCode::METHOD_NOT_ALLOWED, -600, "this page wants another method; /api/v1/remove_all wants POST")
 }
 
-fn text(body: impl Into<Body>) -> Response {
+pub(crate) fn text(body: impl Into<Body>) -> Response {
     with_type(StatusCode::OK, "text/plain; version=0.0.4", body.into())
 }
 
-fn plain(body: String) -> Response {
+pub(crate) fn plain(body: String) -> Response {
     with_type(StatusCode::OK, "text/plain; charset=utf-8", body.into())
 }
 
-fn as_json(status: StatusCode, value: &Value) -> Response {
+pub(crate) fn as_json(status: StatusCode, value: &Value) -> Response {
     with_type(status, "application/json; charset=utf-8", value.to_string().into())
 }
 
-fn failed(status: StatusCode, code: i32, message: &str) -> Response {
+pub(crate) fn failed(status: StatusCode, code: i32, message: &str) -> Response {
     as_json(status, &json!({"success": false, "error_code": code, "error_message": message}))
 }
 
-fn with_type(status: StatusCode, kind: &'static str, body: Body) -> Response {
+pub(crate) fn with_type(status: StatusCode, kind: &'static str, body: Body) -> Response {
     (status, [(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response()
 }
 

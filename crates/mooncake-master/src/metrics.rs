@@ -34,6 +34,8 @@ pub enum Op {
     Remove,
     /// Remove everything.
     RemoveAll,
+    /// Remove by pattern.
+    RemoveByRegex,
     /// Mount.
     MountSegment,
     /// Unmount.
@@ -46,7 +48,7 @@ pub enum Op {
 
 impl Op {
     /// All of them, in the order of the summary.
-    pub const ALL: [Op; 11] = [
+    pub const ALL: [Op; 12] = [
         Op::PutStart,
         Op::PutEnd,
         Op::PutRevoke,
@@ -54,6 +56,7 @@ impl Op {
         Op::ExistKey,
         Op::Remove,
         Op::RemoveAll,
+        Op::RemoveByRegex,
         Op::MountSegment,
         Op::UnmountSegment,
         Op::Ping,
@@ -70,6 +73,7 @@ impl Op {
             Op::ExistKey => "exist_key",
             Op::Remove => "remove",
             Op::RemoveAll => "remove_all",
+            Op::RemoveByRegex => "remove_by_regex",
             Op::MountSegment => "mount_segment",
             Op::UnmountSegment => "unmount_segment",
             Op::Ping => "ping",

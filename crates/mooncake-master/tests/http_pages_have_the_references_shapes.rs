@@ -3,6 +3,9 @@
 mod support;
 
 use mooncake_master::Settings;
+use mooncake_wire::message::remove_reply::Outcome;
+use mooncake_wire::message::{self, request};
+use mooncake_wire::pack_keys;
 use serde_json::Value;
 use support::{Client, Running};
 
@@ -60,6 +63,66 @@ fn health_and_details_are_json() {
         assert!(!segment[field].is_null(), "{field} is missing: {segment}");
     }
     assert_eq!((segment["size_bytes"].as_u64(), segment["allocator_used_bytes"].as_u64()), (Some(1 << 20), Some(3072)));
+    master.stop();
+}
+
+#[test]
+fn objects_and_segments_can_be_asked_for() {
+    let (master, mut client) = filled();
+    client.put("x+y,z%41", 10);
+    let json = |request: &str| -> (u16, Value) {
+        let (head, body) = master.http(request);
+        (head[9..12].parse().unwrap(), serde_json::from_str(&body).unwrap())
+    };
+    // The key stands in the address as it is.
+    for key in ["a/1", "b@2", "x+y,z%41"] {
+        let (status, found) = json(&format!("GET /query_key?other=1&key={key}"));
+        assert_eq!((status, &found["success"]), (200, &Value::Bool(true)), "{key}");
+        let [replica] = &found["data"].as_array().unwrap()[..] else { panic!("{found}") };
+        assert_eq!(replica["size_"], if key == "x+y,z%41" { 10 } else { 1024 });
+        assert!(replica["buffer_address_"].is_u64() && replica["protocol_"] == "tcp", "{replica}");
+        assert_eq!(replica["transport_endpoint_"], "test:1");
+    }
+    for request in ["GET /query_key?key=a%2F1", "GET /query_key", "GET /query_key?key="] {
+        let (status, refused) = json(request);
+        assert_eq!((status, refused["error_code"].as_i64()), (404, Some(-704)), "{request}");
+    }
+
+    let (status, found) = json("GET /batch_query_keys?keys=a%2F1,none,c");
+    assert_eq!((status, &found["success"]), (200, &Value::Bool(true)));
+    let data = &found["data"];
+    assert_eq!((&data["a/1"]["ok"], &data["none"]["ok"]), (&Value::Bool(true), &Value::Bool(false)));
+    assert_eq!(data["c"]["values"][0]["size_"], 1024);
+    assert!(data["none"]["error"].is_string() && data.as_object().unwrap().len() == 3);
+    for request in ["GET /batch_query_keys", "GET /batch_query_keys?keys=", "GET /batch_query_keys?keys=,"] {
+        let (status, refused) = json(request);
+        assert_eq!(status, 400);
+        assert_eq!(refused["error"], "No keys provided. Use ?keys=key1,key2,...");
+    }
+
+    let (head, body) = master.http("GET /query_segment?segment=test:1");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain"), "{head}");
+    assert_eq!(body, "test:1\nUsed(bytes): 4096\nCapacity(bytes) : 1048576\n");
+    let (head, body) = master.http("GET /query_segment?segment=nobody");
+    assert!(head.starts_with("HTTP/1.1 500"), "{head}");
+    assert_eq!(body, "Failed to query segment");
+    master.stop();
+}
+
+#[test]
+fn a_page_of_one_key_protects_it_and_a_page_of_several_does_not() {
+    let (master, mut client) = filled();
+    master.http("GET /batch_query_keys?keys=a/1,b@2,c");
+    master.http("GET /query_key?key=c");
+    let remove = |key: &str| {
+        let remove = message::Remove { keys: Some(pack_keys(&[key])), force: false };
+        request::Body::Remove(remove)
+    };
+    for (key, outcome) in [("a/1", Outcome::Removed), ("c", Outcome::Protected)] {
+        let removed = client.mutate(remove(key));
+        let outcomes = vec![outcome.into()];
+        assert_eq!(removed, message::reply::Body::Remove(message::RemoveReply { outcomes }), "{key}");
+    }
     master.stop();
 }
 

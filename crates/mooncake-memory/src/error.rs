@@ -24,6 +24,18 @@ pub enum MemoryError {
         /// Why not.
         reason: &'static str,
     },
+    /// A file that cannot be memory of a segment.
+    #[error("{path} from byte {offset} on, {bytes} bytes, cannot be a segment: {reason}")]
+    File {
+        /// The file.
+        path: std::path::PathBuf,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        bytes: u64,
+        /// Why not.
+        reason: String,
+    },
     /// A limit of this process, its memory cgroup or its host is too low.
     #[error(
         "{wanted} bytes are wanted, but {limit} leaves {available} bytes; lower the segment size or raise the limit"

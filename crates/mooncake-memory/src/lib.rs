@@ -12,6 +12,7 @@ mod checksum;
 mod device;
 mod error;
 mod fd_passing;
+mod file_range;
 mod foreign;
 mod fork;
 mod heap;

@@ -25,11 +25,16 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     /// Maps all of a file. It stays out of core dumps, and a writable one out of forked children.
     pub fn new(fd: BorrowedFd<'_>, len: u64, writable: bool) -> Result<Self, MemoryError> {
+        Self::new_at(fd, 0, len, writable)
+    }
+
+    /// The same with a part of a file, from a whole page on.
+    pub fn new_at(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> Result<Self, MemoryError> {
         let len = usize::try_from(len)
             .map_err(|_| MemoryError::InvalidSize { bytes: len, reason: "larger than the address space" })?;
         let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) };
+        let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };
         let base = base.map_err(|errno| MemoryError::os("mmap of a segment")(errno.into()))?;
         let base = NonNull::new(base.cast()).expect("mmap never gives page 0");
         let mapped = Self { base, len };

@@ -54,6 +54,8 @@ pub struct Mapping {
     data: Mapped,
     control: Mapped,
     data_fd: Guarded<OwnedFd>,
+    /// Where the data memory begins in a file that is not sealed, which only its owner maps.
+    file_offset: Option<u64>,
     control_fd: Guarded<OwnedFd>,
     /// One bit per block whose page tables are full.
     filled: Box<[AtomicU64]>,
@@ -67,10 +69,35 @@ impl Mapping {
             return Err(MemoryError::Forked);
         }
         memfd::check(data.as_fd(), "data", expect.bytes)?;
+        Self::map_checked(data, None, control, expect, writable)
+    }
+
+    /// Maps memory of this very process's owner, part of a file that others may truncate: then a touch of it is a
+    /// SIGBUS, which is why nobody else is ever given it.
+    pub(crate) fn map_file(
+        data: OwnedFd,
+        offset: u64,
+        control: OwnedFd,
+        expect: Expect,
+        writable: bool,
+    ) -> Result<Self, MemoryError> {
+        if forked() {
+            return Err(MemoryError::Forked);
+        }
+        Self::map_checked(data, Some(offset), control, expect, writable)
+    }
+
+    fn map_checked(
+        data: OwnedFd,
+        file_offset: Option<u64>,
+        control: OwnedFd,
+        expect: Expect,
+        writable: bool,
+    ) -> Result<Self, MemoryError> {
         memfd::check(control.as_fd(), "control", layout::control_bytes(expect.bytes))?;
         let control_map = Mapped::new(control.as_fd(), layout::control_bytes(expect.bytes), writable)?;
         check_header(&control_map, expect)?;
-        let data_map = Mapped::new(data.as_fd(), expect.bytes, writable)?;
+        let data_map = Mapped::new_at(data.as_fd(), file_offset.unwrap_or(0), expect.bytes, writable)?;
         let blocks = expect.bytes.div_ceil(BLOCK);
         Ok(Self {
             uuid: expect.uuid,
@@ -78,6 +105,7 @@ impl Mapping {
             data: data_map,
             control: control_map,
             data_fd: Guarded::new(data),
+            file_offset,
             control_fd: Guarded::new(control),
             filled: (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         })
@@ -89,7 +117,11 @@ impl Mapping {
             return Err(MemoryError::Forked);
         }
         let expect = Expect { uuid: self.uuid, bytes: self.bytes() };
-        Self::map(memfd::duplicate(&*self.data_fd)?, memfd::duplicate(&*self.control_fd)?, expect, writable)
+        let (data, control) = (memfd::duplicate(&*self.data_fd)?, memfd::duplicate(&*self.control_fd)?);
+        match self.file_offset {
+            None => Self::map(data, control, expect, writable),
+            Some(offset) => Self::map_file(data, offset, control, expect, writable),
+        }
     }
 
     /// Name of the memory.
@@ -216,6 +248,10 @@ impl Mapping {
         self.mark_given_back().map_err(MemoryError::os("marking a control memfd"))?;
         self.bury_stamps().map_err(MemoryError::os("tombstones over a control memfd"))?;
         fence_stores();
+        if self.file_offset.is_some() {
+            // Whose file it is decides what becomes of it.
+            return self.punch_stamps();
+        }
         let page = memfd::page_bytes(self.data_fd()).map_err(MemoryError::os("fstat of a memfd"))?;
         let mut kept: Vec<(u64, u64)> =
             keep().into_iter().map(|(offset, len)| (offset, offset.saturating_add(len).min(self.bytes()))).collect();
@@ -227,8 +263,17 @@ impl Mapping {
             memfd::punch(self.data_fd(), from, to).map_err(MemoryError::os("punching a hole into a data memfd"))?;
             start = start.max(end.next_multiple_of(page));
         }
-        // The tombstones have done their work. Readers find 0, which is no rid either; writers, who would take that
-        // for an extent that nobody has had yet, find the mark.
+        self.punch_stamps()
+    }
+
+    /// Whether nobody can take the memory away from those who map it; else only its owner may map it.
+    pub fn is_sealed(&self) -> bool {
+        self.file_offset.is_none()
+    }
+
+    /// The tombstones have done their work. Readers find 0, which is no rid either; writers, who would take that for an
+    /// extent that nobody has had yet, find the mark.
+    fn punch_stamps(&self) -> Result<(), MemoryError> {
         memfd::punch(self.control_fd(), STAMPS_AT, self.control.len())
             .map_err(MemoryError::os("punching a hole into a control memfd"))
     }

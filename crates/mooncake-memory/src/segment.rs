@@ -1,15 +1,16 @@
 //! A segment as its owner has it.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
 use crate::error::MemoryError;
-use crate::layout::{Header, PAGE, control_bytes};
+use crate::layout::{self, Header, PAGE, control_bytes};
 use crate::mapping::{Expect, Mapping};
 use crate::random::random_bytes;
-use crate::{limits, memfd};
+use crate::{file_range, limits, memfd};
 
 /// How a segment's memory is made.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,6 +60,30 @@ impl SegmentMemory {
             page,
             population: Mutex::new(Population { done: 0, given_back: false }),
         })
+    }
+
+    /// Makes a segment of a part of an existing file, or of an object of `/dev/shm`: `bytes` from `offset` on, which
+    /// begins a page. What was there is overwritten. As such a file can be truncated by anybody who may write to it, no
+    /// peer maps it: its owner serves it over TCP, and whoever truncates it kills that process. A range that
+    /// another segment has, of this process or of others, is refused.
+    pub fn over_file(path: &Path, offset: u64, bytes: u64) -> Result<Self, MemoryError> {
+        let bytes = bytes / layout::GRANULE * layout::GRANULE;
+        let data = file_range::open(path, offset, bytes)?;
+        let control = memfd::create("kv-segment-control", control_bytes(bytes), false)?;
+        let uuid = random_bytes().map_err(MemoryError::os("getrandom"))?;
+        write_header(control.as_fd(), Header { uuid, bytes })?;
+        let mapping = Mapping::map_file(data, offset, control, Expect { uuid, bytes }, true)?;
+        Ok(Self {
+            mapping: Arc::new(mapping),
+            views: OnceLock::new(),
+            page: PAGE,
+            population: Mutex::new(Population { done: 0, given_back: false }),
+        })
+    }
+
+    /// Whether peers may be given the memory: see [`Mapping::is_sealed`].
+    pub fn is_sealed(&self) -> bool {
+        self.mapping.is_sealed()
     }
 
     /// Random name of this memory.

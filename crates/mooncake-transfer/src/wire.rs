@@ -281,7 +281,7 @@ impl std::fmt::Display for Status {
             Status::OutOfRange => "the extent lies outside of the segment",
             Status::Overloaded => "the peer has too many connections",
             Status::Version => "the peer speaks another version",
-            Status::NotTrusted => "the peer gives its memory only to processes of its user whose end it can prove",
+            Status::NotTrusted => "the peer gives its memory only to processes of its user whose end it can prove, and only what it could seal",
             Status::Unsupported => "the peer does not know that request",
             Status::Failed => "the peer could not reach its own memory",
         })

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use mooncake_memory::{Source, crc32c, send_fds};
-use mooncake_transfer::{LinkError, Path, Paths, SegmentAddress};
+use mooncake_memory::{SegmentMemory, Source, Target, crc32c, send_fds};
+use mooncake_transfer::{LinkError, Path, Paths, SegmentAddress, ServerOptions};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use support::*;
 
@@ -56,6 +56,26 @@ fn unsealed_or_resized_memory_falls_back_to_tcp_and_says_why() {
         assert!(link.reason().contains(why), "{}", link.reason());
         link.write(rid(1, 1), 0, &[Source::new(b"by tcp")], &wait()).unwrap();
     }
+}
+
+#[test]
+fn memory_over_a_file_is_given_to_nobody() {
+    let path = std::path::PathBuf::from(format!("/dev/shm/mooncake-test-file-{}", std::process::id()));
+    std::fs::File::create(&path).unwrap().set_len(MIB).unwrap();
+    let memory = SegmentMemory::over_file(&path, 0, MIB).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let owner = Owner::of(memory, ServerOptions::new("127.0.0.1".parse().unwrap(), 0, OWNER));
+    // Even to somebody who was told where to ask.
+    let (links, _noticed) = links(Paths { local: false, ..Paths::ALL });
+    let link = links.link(&owner.address(), &wait()).unwrap();
+    assert_eq!(link.path(), Path::Tcp);
+    assert!(link.reason().contains("no shared memory: the peer gives its memory only"), "{}", link.reason());
+    let written = link.write(rid(1, 1), 0, &[Source::new(b"by tcp")], &wait()).unwrap();
+    assert_eq!(written, crc32c(b"by tcp"));
+    let mut read = [0; 6];
+    link.read(rid(1, 1), 0, &mut [Target::new(&mut read)], Some(written), &wait()).unwrap();
+    assert_eq!(&read, b"by tcp");
+    assert_eq!(owner.server.attached(), 0);
 }
 
 #[test]

@@ -245,6 +245,30 @@ impl Pool {
         cursor.removed
     }
 
+    /// Removes in slices what a caller chooses by its key; `between` runs while it is choosing.
+    pub fn remove_where(
+        &mut self,
+        force: bool,
+        chosen: impl Fn(&str) -> bool,
+        mut between: impl FnMut(&mut Pool),
+    ) -> u64 {
+        let mut cursor = RemoveAll::new(&self.core, force);
+        loop {
+            let mut picked = Vec::new();
+            let done = self.core.remove_candidates(self.now, &mut cursor, 7, 40, |candidate, key| {
+                if chosen(std::str::from_utf8(key).unwrap()) {
+                    picked.push(candidate);
+                }
+            });
+            between(self);
+            self.core.remove_chosen(self.now, &mut cursor, &picked, &mut self.fx);
+            self.collect();
+            if done {
+                return cursor.removed;
+            }
+        }
+    }
+
     pub fn is_here(&self, session: SessionId) -> bool {
         self.here.contains(&session)
     }

@@ -13,7 +13,7 @@ use super::{CallId, Event, Process, World};
 #[derive(Debug, Clone)]
 pub enum Request {
     Mount { spec: SegmentSpec },
-    PutStart { entries: Vec<(Vec<u8>, u64)>, replicas: u32 },
+    PutStart { entries: Vec<(Vec<u8>, u64)>, replicas: u32, replace: bool },
     PutEnd(Vec<Ended>),
     Abort { rids: Vec<Rid>, done: bool },
     Pin(Vec<u8>),
@@ -527,7 +527,8 @@ impl World {
                 if self.dice.percent(30) {
                     entries.push((key(self.dice.below(KEYS)), size));
                 }
-                Request::PutStart { entries, replicas: 1 + u32::from(self.dice.percent(25)) }
+                let (replicas, replace) = (1 + u32::from(self.dice.percent(25)), self.dice.percent(30));
+                Request::PutStart { entries, replicas, replace }
             }
             task if READERS.contains(&task) => match self.dice.below(20) {
                 0 => Request::Remove(name),

@@ -52,7 +52,7 @@ impl Master {
 
     fn note(&mut self, record: &Record) {
         match record {
-            Record::Reserved { key, replicas, .. } => {
+            Record::Reserved { key, replicas, .. } | Record::ReservedWith { key, replicas, .. } => {
                 self.reserved.insert(replicas[0].rid, (key.to_vec(), replicas.to_vec()));
             }
             Record::Committed { reservation, good, .. } => {
@@ -184,8 +184,8 @@ impl World {
         let Some(result) = self.with_core(|core, now, fx| -> Result<Result<Reply, Ticket>, Refused> {
             Ok(Ok(match &request {
                 Request::Mount { spec } => Reply::Mounted(core.mount(now, origin, spec.clone(), spec.bytes, fx)?),
-                Request::PutStart { entries, replicas } => {
-                    let config = mooncake_core::PutConfig { replica_num: *replicas, ..plain() };
+                Request::PutStart { entries, replicas, replace } => {
+                    let config = mooncake_core::PutConfig { replica_num: *replicas, replace: *replace, ..plain() };
                     let entries: Vec<(&[u8], u64)> = entries.iter().map(|(key, size)| (&key[..], *size)).collect();
                     match core.put_start(now, origin, &entries, &config, true, fx)? {
                         PutStarted::Now(slots) => Reply::PutStart(slots),

@@ -104,6 +104,10 @@ impl Shared {
         if credentials.uid != rustix::process::geteuid().as_raw() {
             return Err(Status::NotTrusted);
         }
+        if !served.memory.is_sealed() {
+            // A peer that maps it could be killed by whoever truncates it.
+            return Err(Status::NotTrusted);
+        }
         let pidfd = pidfd_of(stream, credentials.pid, hello.start_time).ok_or(Status::NotTrusted)?;
         let mut state = self.state.lock();
         if served.is_removed() {

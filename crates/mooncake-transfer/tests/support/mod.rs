@@ -58,9 +58,13 @@ impl Owner {
     }
 
     pub fn with(bytes: u64, options: ServerOptions) -> Owner {
+        Owner::of(SegmentMemory::create(bytes, SegmentOptions::default()).unwrap(), options)
+    }
+
+    pub fn of(memory: SegmentMemory, options: ServerOptions) -> Owner {
         let (sender, heard) = channel();
         let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
-        let memory = Arc::new(SegmentMemory::create(bytes, SegmentOptions::default()).unwrap());
+        let memory = Arc::new(memory);
         server.add(memory.clone(), KEY);
         Owner { server, memory, heard }
     }

@@ -1,0 +1,99 @@
+//! Where objects lie, for callers that want to know.
+
+use std::collections::HashMap;
+
+use mooncake_wire::message::{Describe, DescribeReply, reply, request};
+use mooncake_wire::pack_keys;
+
+use crate::error::StoreError;
+use crate::rounds::rounds;
+use crate::store::{Inner, check_key};
+
+/// Keys asked about with one request.
+const ROUND_KEYS: usize = 16_384;
+
+/// Whether a copy can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReplicaStatus {
+    /// It can. Others are not told.
+    Complete,
+}
+
+/// What a copy lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReplicaKind {
+    /// Memory of a client.
+    Memory,
+}
+
+/// One copy of an object, as it was when it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaDescriptor {
+    /// Number of this copy; never another one's.
+    pub id: u64,
+    /// Whether it can be read.
+    pub status: ReplicaStatus,
+    /// What it lies in.
+    pub kind: ReplicaKind,
+    /// Size of the object, bytes.
+    pub size: u64,
+    /// First byte in its segment: the same for as long as the copy lies there.
+    pub address: u64,
+    /// Name of its segment: the client's that lends the memory.
+    pub endpoint: String,
+}
+
+impl Inner {
+    /// Per key: its readable copies, `None` if it is not there.
+    pub(crate) fn describe(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+    ) -> Result<Vec<Option<Vec<ReplicaDescriptor>>>, StoreError> {
+        let mut results = Vec::with_capacity(keys.len());
+        for round in rounds(keys, ROUND_KEYS) {
+            let valid: Vec<&[u8]> = round.iter().map(AsRef::as_ref).filter(|key| check_key(key).is_ok()).collect();
+            let mut described = match valid.is_empty() {
+                true => Vec::new(),
+                false => self.ask_where(&valid)?,
+            }
+            .into_iter();
+            // A key that no object can have is not there.
+            results
+                .extend(round.iter().map(|key| check_key(key.as_ref()).ok().and_then(|()| described.next().flatten())));
+        }
+        Ok(results)
+    }
+
+    fn ask_where(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<ReplicaDescriptor>>>, StoreError> {
+        const WHAT: &str = "a query for replicas";
+        let control = &self.shared.control;
+        let body = request::Body::Describe(Describe { keys: Some(pack_keys(keys)) });
+        match control.query(WHAT, body, control.lookup_timeout)?.body {
+            reply::Body::Describe(reply) if reply.objects.len() == keys.len() => Ok(descriptors(reply)),
+            _ => Err(control.confused(WHAT)),
+        }
+    }
+}
+
+fn descriptors(reply: DescribeReply) -> Vec<Option<Vec<ReplicaDescriptor>>> {
+    let names: HashMap<u32, String> =
+        reply.segments.into_iter().map(|segment| (segment.number, segment.name)).collect();
+    let of = |object: mooncake_wire::message::Object| {
+        let replicas = object.replicas.iter().filter_map(|replica| {
+            let extent = replica.extents.first()?;
+            Some(ReplicaDescriptor {
+                id: replica.rid,
+                status: ReplicaStatus::Complete,
+                kind: ReplicaKind::Memory,
+                size: object.size,
+                address: extent.offset,
+                endpoint: names.get(&extent.segment)?.clone(),
+            })
+        });
+        let replicas: Vec<_> = replicas.collect();
+        (!replicas.is_empty()).then_some(replicas)
+    };
+    reply.objects.into_iter().map(of).collect()
+}

@@ -1,0 +1,139 @@
+//! HTTP pages that tell where objects are and how full segments are.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use mooncake_core::{Core, FoundRef, SegmentState};
+use serde_json::{Map, Value, json};
+
+use crate::convert;
+use crate::http::{as_json, failed, text, with_type};
+use crate::shared::Shared;
+
+/// Most keys of one page.
+const KEYS_MAX: usize = 65_536;
+
+const NOT_FOUND: i32 = -704;
+
+/// Replicas of one object. As in the reference, the key is taken verbatim, and asking counts as an existence query, which
+/// protects the object.
+pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    let key = parameter(query.as_deref(), "key").unwrap_or_default();
+    let replicas = shared.read(|core, now| {
+        core.describe(now, std::iter::once(key.as_bytes()), |_| {});
+        core.peek(key.as_bytes()).map(|found| replicas(core, &found))
+    });
+    match replicas {
+        Some(replicas) => as_json(StatusCode::OK, &json!({"success": true, "data": replicas})),
+        None => failed(StatusCode::NOT_FOUND, NOT_FOUND, "no such object"),
+    }
+}
+
+/// Replicas of several objects; protects nothing.
+pub async fn keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    let decoded = decode(parameter(query.as_deref(), "keys").unwrap_or_default());
+    let keys: Vec<&[u8]> = decoded.split(|byte| *byte == b',').filter(|key| !key.is_empty()).collect();
+    if keys.is_empty() {
+        let error = "No keys provided. Use ?keys=key1,key2,...";
+        return as_json(StatusCode::BAD_REQUEST, &json!({"success": false, "error": error}));
+    }
+    if keys.len() > KEYS_MAX {
+        let error = format!("{} keys, the limit is {KEYS_MAX}", keys.len());
+        return as_json(StatusCode::BAD_REQUEST, &json!({"success": false, "error": error}));
+    }
+    let mut data = Map::new();
+    for some in keys.chunks(crate::call::SLICE) {
+        shared.read(|core, _| {
+            for key in some {
+                let entry = match core.peek(key) {
+                    Some(found) => json!({"ok": true, "values": replicas(core, &found)}),
+                    None => json!({"ok": false, "error": "no such object"}),
+                };
+                data.insert(String::from_utf8_lossy(key).into_owned(), entry);
+            }
+        });
+    }
+    as_json(StatusCode::OK, &json!({"success": true, "data": data}))
+}
+
+/// How full the segments of one name are.
+pub async fn segment(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    let name = parameter(query.as_deref(), "segment").unwrap_or_default();
+    let sums = shared.read(|core, _| {
+        let live = core.segments().filter(|view| view.state == SegmentState::Live && view.name == name);
+        live.fold(None, |sums: Option<(u64, u64)>, view| {
+            let (used, capacity) = sums.unwrap_or_default();
+            Some((used + view.used, capacity + view.capacity))
+        })
+    });
+    match sums {
+        Some((used, capacity)) => text(format!("{name}\nUsed(bytes): {used}\nCapacity(bytes) : {capacity}\n")),
+        None => {
+            with_type(StatusCode::INTERNAL_SERVER_ERROR, "text/plain; version=0.0.4", "Failed to query segment".into())
+        }
+    }
+}
+
+fn replicas(core: &Core, found: &FoundRef<'_>) -> Vec<Value> {
+    let described = found.replicas().filter_map(|replica| {
+        let view = core.segment(replica.extent.segment)?;
+        let endpoint = convert::endpoint(&view).unwrap_or_default();
+        Some(json!({
+            "size_": replica.extent.length,
+            // Its place in the segment: there are no addresses here that mean anything to another process.
+            "buffer_address_": replica.extent.offset,
+            "protocol_": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
+            "transport_endpoint_": view.name,
+        }))
+    });
+    described.collect()
+}
+
+/// A parameter as it stands in the address.
+fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<&'q str> {
+    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.into_iter().find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+/// Undoes percent-encoding; what is none of it stays.
+fn decode(text: &str) -> Vec<u8> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        let mut ahead = bytes.clone();
+        let pair = (ahead.next().and_then(hex), ahead.next().and_then(hex));
+        match (byte, pair) {
+            (b'%', (Some(high), Some(low))) => {
+                decoded.push(high * 16 + low);
+                bytes = ahead;
+            }
+            _ => decoded.push(byte),
+        }
+    }
+    decoded
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|digit| digit as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_encoding_is_undone_and_all_else_stays() {
+        for (text, bytes) in [
+            ("a%2Fb%2c%2B+", &b"a/b,++"[..]),
+            ("%", b"%"),
+            ("%4", b"%4"),
+            ("%zz%41", b"%zzA"),
+            ("%%41", b"%A"),
+            ("%ff", b"\xff"),
+        ] {
+            assert_eq!(decode(text), bytes, "{text}");
+        }
+    }
+}
