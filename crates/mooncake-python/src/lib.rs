@@ -24,6 +24,7 @@ mod options;
 mod ranges;
 mod reading;
 mod replicate_config;
+mod segments;
 mod sequence;
 mod setup;
 mod store;

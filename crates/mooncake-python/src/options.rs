@@ -23,6 +23,8 @@ pub fn put_options(config: Option<&Bound<'_, ReplicateConfig>>, keys: usize, for
         PinKind::Hard
     } else if fields.soft_pin_action == SoftPinAction::Enable {
         PinKind::Soft { ttl_ms: fields.soft_pin_ttl_ms }
+    } else if fields.soft_pin_action == SoftPinAction::Disable {
+        PinKind::Cleared
     } else {
         PinKind::None
     };

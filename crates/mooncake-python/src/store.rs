@@ -18,7 +18,7 @@ use crate::options::Form;
 use crate::ranges::Ranges;
 use crate::replicate_config::ReplicateConfig;
 use crate::writing::Write;
-use crate::{open_stores, setup};
+use crate::{open_stores, segments, setup};
 
 /// A client that is set up.
 #[derive(Clone)]
@@ -377,6 +377,74 @@ impl MooncakeDistributedStore {
                     Ok(removed) => removed as i64,
                     Err(error) => failed(&self.errors, &error),
                 })
+            },
+        )
+    }
+
+    #[pyo3(signature = (regex_pattern, force=Flag(false)), text_signature = "($self, regex_pattern, force=False)")]
+    fn remove_by_regex(&self, py: Python<'_>, regex_pattern: String, force: Flag) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            "remove_by_regex",
+            |code| code,
+            || {
+                let Some(client) = self.client("remove_by_regex") else { return Ok(INVALID_PARAMS) };
+                Ok(match py.detach(|| client.remove_by_regex(&regex_pattern, force.0)) {
+                    Ok(removed) => removed as i64,
+                    Err(error) => failed(&self.errors, &error),
+                })
+            },
+        )
+    }
+
+    fn _describe(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<Vec<segments::Copy>>>> {
+        let held = Keys::hold(keys)?;
+        let none = |_| vec![None; held.len()];
+        entry(&self.errors, "batch_get_replica_desc", none, || {
+            Ok(self.describe_keys(py, "batch_get_replica_desc", &held.slices()?))
+        })
+    }
+
+    // ------------------------------------------------------------- segments
+
+    fn _mount_memory(&self, py: Python<'_>, size: &Bound<'_, PyAny>) -> PyResult<segments::Mounted> {
+        const NAME: &str = "allocate_and_mount_segment";
+        entry(
+            &self.errors,
+            NAME,
+            |code| (code, Vec::new(), 0),
+            || Ok(self.give_memory(py, NAME, unsigned(size, "size")?)),
+        )
+    }
+
+    fn _mount_file(
+        &self,
+        py: Python<'_>,
+        path: std::path::PathBuf,
+        size: &Bound<'_, PyAny>,
+        offset: &Bound<'_, PyAny>,
+    ) -> PyResult<segments::Mounted> {
+        const NAME: &str = "mount_segment";
+        entry(
+            &self.errors,
+            NAME,
+            |code| (code, Vec::new(), 0),
+            || {
+                let (size, offset) = (unsigned(size, "size")?, unsigned(offset, "offset")?);
+                Ok(self.give_file(py, NAME, &path, offset, size))
+            },
+        )
+    }
+
+    fn _unmount(&self, py: Python<'_>, ids: Vec<String>, grace_period_seconds: &Bound<'_, PyAny>) -> PyResult<i64> {
+        const NAME: &str = "unmount_segment";
+        entry(
+            &self.errors,
+            NAME,
+            |code| code,
+            || {
+                let grace = unsigned(grace_period_seconds, "grace_period_seconds")?;
+                Ok(self.take_back(py, NAME, &ids, grace))
             },
         )
     }

@@ -1,0 +1,90 @@
+//! Where objects lie, and what this store gives to the pool besides its first segment.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mooncake_client::{SegmentId, StoreError};
+use pyo3::prelude::*;
+
+use crate::call::{failed, refused};
+use crate::code::{INVALID_PARAMS, OK};
+use crate::store::MooncakeDistributedStore;
+
+/// Memory is given in steps of so many bytes, as the reference does.
+const STEP: u64 = 16 << 20;
+
+/// A copy of an object: id, size, address in its segment, name of the segment.
+pub type Copy = (u64, u64, u64, String);
+
+/// A code, the ids of the segments, and their bytes.
+pub type Mounted = (i64, Vec<String>, u64);
+
+impl MooncakeDistributedStore {
+    /// The copies of each object; None for those that are not there.
+    pub(crate) fn describe_keys(&self, py: Python<'_>, name: &str, keys: &[&[u8]]) -> Vec<Option<Vec<Copy>>> {
+        let Some(client) = self.client(name) else { return vec![None; keys.len()] };
+        match py.detach(|| client.describe(keys)) {
+            Ok(found) => found
+                .into_iter()
+                .map(|copies| {
+                    let copies = copies?.into_iter().map(|copy| (copy.id, copy.size, copy.address, copy.endpoint));
+                    Some(copies.collect())
+                })
+                .collect(),
+            Err(error) => {
+                failed(self.errors(), &error);
+                vec![None; keys.len()]
+            }
+        }
+    }
+
+    /// Fresh memory for the pool.
+    pub(crate) fn give_memory(&self, py: Python<'_>, name: &str, bytes: u64) -> Mounted {
+        let Some(bytes) = bytes.checked_next_multiple_of(STEP) else {
+            return (refused(self.errors(), || format!("{name}: {bytes} bytes are too many")), Vec::new(), 0);
+        };
+        let Some(client) = self.client(name) else { return (INVALID_PARAMS, Vec::new(), 0) };
+        self.mounted(py.detach(|| client.mount_memory(bytes)))
+    }
+
+    /// Part of a file for the pool.
+    pub(crate) fn give_file(&self, py: Python<'_>, name: &str, path: &Path, offset: u64, bytes: u64) -> Mounted {
+        let Some(client) = self.client(name) else { return (INVALID_PARAMS, Vec::new(), 0) };
+        self.mounted(py.detach(|| client.mount_file(path, offset, bytes)))
+    }
+
+    fn mounted(&self, outcome: Result<(SegmentId, u64), StoreError>) -> Mounted {
+        match outcome {
+            Ok((id, bytes)) => (OK, vec![mooncake_memory::hex(&id.0)], bytes),
+            Err(error) => (failed(self.errors(), &error), Vec::new(), 0),
+        }
+    }
+
+    /// Takes segments out of the pool; the first failure of all.
+    pub(crate) fn take_back(&self, py: Python<'_>, name: &str, ids: &[String], grace: u64) -> i64 {
+        let Some(client) = self.client(name) else { return INVALID_PARAMS };
+        let grace = Duration::from_secs(grace);
+        ids.iter().fold(OK, |first, text| {
+            let code = match parse(text) {
+                Some(id) => match py.detach(|| client.unmount_segment(id, grace)) {
+                    Ok(()) => OK,
+                    Err(error) => failed(self.errors(), &error),
+                },
+                None => refused(self.errors(), || format!("{name}: {text:?} is no id of a segment")),
+            };
+            if first == OK { code } else { first }
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<SegmentId> {
+    let digits = text.as_bytes();
+    if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let mut id = [0; 16];
+    for (byte, at) in id.iter_mut().zip((0..32).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(SegmentId(id))
+}
