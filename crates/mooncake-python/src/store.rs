@@ -26,8 +26,8 @@ use crate::{open_stores, setup};
 #[derive(Clone)]
 struct Live {
     client: Store,
-    /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
-    storage_only: bool,
+    /// Bytes; 0: it lends memory, and the calls that go through the local buffer are refused.
+    local_buffer_size: u64,
 }
 
 /// A store client: one session with the master, whatever process it is in.
@@ -48,10 +48,15 @@ impl MooncakeDistributedStore {
         self.live(name).map(|live| live.client)
     }
 
+    /// What `setup` was given, in bytes; 0 when it was not set up.
+    pub(crate) fn local_buffer_size(&self) -> u64 {
+        self.live.read().as_ref().map_or(0, |live| live.local_buffer_size)
+    }
+
     /// As `client`, for calls that need the local buffer.
     fn buffered(&self, name: &str) -> Option<Store> {
         let live = self.live(name)?;
-        if live.storage_only {
+        if live.local_buffer_size == 0 {
             self.errors.set(|| format!("{name}: this store was set up with local_buffer_size=0, it only lends memory"));
             return None;
         }
@@ -148,7 +153,7 @@ impl MooncakeDistributedStore {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
-                let storage_only = setup.local_buffer_size == 0;
+                let local_buffer_size = setup.local_buffer_size;
                 // As the reference: a second setup replaces the first.
                 let before = self.live.write().take();
                 let connected = py.detach(|| {
@@ -159,7 +164,7 @@ impl MooncakeDistributedStore {
                     Ok(client) => {
                         open_stores::remember(py, &client)?;
                         // Another thread may have set it up meanwhile: the last one counts, as said.
-                        let overtaken = self.live.write().replace(Live { client, storage_only });
+                        let overtaken = self.live.write().replace(Live { client, local_buffer_size });
                         py.detach(|| drop_client(overtaken));
                         Ok(OK)
                     }
