@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,8 +140,20 @@ def tensor(store: Any, name: str, found: tuple[Header, bytearray] | None) -> Any
         return None
 
 
+def unsigned(value: Any, what: str) -> int:
+    """An address or a size; TypeError for what cannot be one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise TypeError(f"{what}: {value!r} is not an integer between 0 and 2**64 - 1")
+    return number
+
+
 def header_at(address: int, size: int) -> Header:
     """The header of an object of that size in the caller's memory; BadHeader when it is none."""
+    address, size = unsigned(address, "buffer_ptr"), unsigned(size, "size")
     data = _native._peek(address, min(size, HEADER_SIZE))
     if data is None:
         raise BadHeader(f"no memory of this process at {address:#x}")
