@@ -37,7 +37,7 @@ def test_a_buffer_that_came_back_is_leased_again(pool):
     address = first.ptr
     first.release()
     first.release()
-    second = pool.acquire(90_000)
+    second = pool.acquire(99_000)
     assert second.ptr == address
     second.release()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
 import threading
 import time
 from typing import Any
@@ -175,7 +177,8 @@ class BufferLease:
         """The bytes, writable. Views of it must be gone before the release."""
         self._check()
         if self._exports is None:
-            self._memory = (ctypes.c_ubyte * self._size).from_address(self._address)
+            if self._memory is None:
+                self._memory = (ctypes.c_ubyte * self._size).from_address(self._address)
             self._exports = memoryview(self._memory).cast("B")
         return self._exports
 
@@ -188,7 +191,11 @@ class BufferLease:
                 self._exports.release()
             except BufferError as error:
                 raise RuntimeError(f"buffer lease has exported views: {error}") from None
-            self._exports = self._memory = None
+            self._exports = None
+        # Views that are parts of it hold on to the memory's object; two references are ours.
+        if self._memory is not None and sys.getrefcount(self._memory) > 2:
+            raise RuntimeError("buffer lease has exported views of parts of it")
+        self._memory = None
         pool, self._pool = self._pool, None
         pool._give_back(self._address, self._region)
 
@@ -204,8 +211,9 @@ class BufferLease:
 
     def __del__(self) -> None:
         # A view that outlives its lease keeps the memory for good, rather than having it change under it.
-        if getattr(self, "_pool", None) is not None and self._exports is None:
-            self.release()
+        if getattr(self, "_pool", None) is not None:
+            with contextlib.suppress(RuntimeError):
+                self.release()
 
     def _check(self) -> None:
         if self._pool is None:

@@ -17,6 +17,8 @@ class MooncakeDistributedStore(_native.MooncakeDistributedStore, TensorCalls, Te
     Integers below 0 are the reference's error codes; `last_error()` says why in words.
     """
 
+    __slots__ = ()
+
     def __new__(cls, *args: Any, **kwargs: Any):
         # What a subclass's own __init__ takes passes through here.
         if cls is MooncakeDistributedStore and (args or kwargs):

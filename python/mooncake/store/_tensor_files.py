@@ -12,6 +12,8 @@ FILE_NOT_FOUND, FILE_READ_FAIL, FILE_WRITE_FAIL = -1100, -1102, -1103
 class TensorFileCalls:
     """The calls of a store that read and write files."""
 
+    __slots__ = ()
+
     def save_tensor_to_safetensor(self, key, file_name=None):
         from safetensors.torch import save_file
 

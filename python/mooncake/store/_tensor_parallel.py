@@ -32,6 +32,8 @@ from mooncake.store._tensors import as_list, check_key, get_into, put_from, writ
 class TensorParallelCalls:
     """The calls of a store for shards of tensors."""
 
+    __slots__ = ()
+
     # --------------------------------------------------- by tensor-parallel rank
 
     def put_tensor_with_tp(self, key, tensor, tp_rank=0, tp_size=1, split_dim=0):

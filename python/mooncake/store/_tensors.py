@@ -17,6 +17,8 @@ from mooncake.store._tensor_objects import INVALID_PARAMS, Writes, refuse
 class TensorCalls:
     """The tensor calls of a store that need no sharding."""
 
+    __slots__ = ()
+
     # ------------------------------------------------------------------ put
 
     def put_tensor(self, key, tensor):
