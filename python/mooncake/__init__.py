@@ -9,4 +9,19 @@ from mooncake import _clash
 
 _clash.refuse()
 
-__all__: list[str] = []
+__all__ = [
+    "BufferLease",
+    "BufferLeaseView",
+    "BufferPool",
+    "RegisteredBufferLease",
+    "RegisteredBufferLeaseView",
+    "RegisteredBufferPool",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from mooncake import buffer_pool
+
+        return getattr(buffer_pool, name)
+    raise AttributeError(f"module 'mooncake' has no attribute {name!r}")

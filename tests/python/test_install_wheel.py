@@ -91,13 +91,19 @@ def test_stubs_name_what_the_module_has():
 
     tree = ast.parse((Path(store.__file__).parent / "__init__.pyi").read_text())
     for node in tree.body:
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             real = getattr(store, node.name)
             stub = {
                 item.name if isinstance(item, ast.FunctionDef) else item.target.id
                 for item in node.body
                 if isinstance(item, ast.FunctionDef | ast.AnnAssign)
             }
-            have = {name for name in dir(real) if not name.startswith("_")}
+            have = {
+                name for name in (*dir(real), *getattr(real, "__dataclass_fields__", ())) if not name.startswith("_")
+            }
             assert {name for name in stub if not name.startswith("_")} == have, node.name
-    assert sorted(store.__all__) == sorted({n.name for n in tree.body if isinstance(n, ast.ClassDef)})
+    named = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    named |= {n.targets[0].id for n in tree.body if isinstance(n, ast.Assign)} - {"__all__"}
+    assert all(hasattr(store, name) for name in named - {"_WriterPartition"})
+    assert sorted(store.__all__) == sorted(name for name in named if not name.startswith("_"))
+    assert all(hasattr(store, n.target.id) for n in tree.body if isinstance(n, ast.AnnAssign))

@@ -16,12 +16,14 @@ mod file_range;
 mod foreign;
 mod fork;
 mod heap;
+mod host_memory;
 mod kernel;
 mod layout;
 mod limits;
 mod mapped;
 mod mapping;
 mod memfd;
+mod numa;
 #[doc(hidden)]
 pub mod order;
 mod piece;
@@ -40,8 +42,10 @@ pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
 pub use heap::trim_heap;
+pub use host_memory::{allocate_huge, allocate_shared, free_host_memory, prefer_huge_pages};
 pub use layout::{GRANULE, hex};
 pub use mapping::{Expect, Mapping, Verify};
+pub use numa::prefer_numa_node;
 pub use piece::{
     ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
     total_of_targets,

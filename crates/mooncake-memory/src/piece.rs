@@ -45,6 +45,18 @@ impl ForeignRange {
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// Copies the first bytes of the range out of it, fault-safely. Panics if there are fewer.
+    pub fn read_into(&self, bytes: &mut [u8]) -> Result<(), CopyError> {
+        assert!(bytes.len() <= self.len, "{} bytes of a range of {}", bytes.len(), self.len);
+        foreign::read(std::ptr::with_exposed_provenance(self.addr), bytes)
+    }
+
+    /// Copies bytes to the start of the range, fault-safely. Panics if there is no room for them.
+    pub fn write_from(&self, bytes: &[u8]) -> Result<(), CopyError> {
+        assert!(bytes.len() <= self.len, "{} bytes for a range of {}", bytes.len(), self.len);
+        foreign::write(bytes, std::ptr::with_exposed_provenance_mut(self.addr))
+    }
 }
 
 /// How the memory of a piece may be touched.

@@ -73,3 +73,96 @@ impl SoftPinAction {
         }
     }
 }
+
+/// How far a replica is.
+#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ReplicaStatus {
+    Undefined = 0,
+    Initialized = 1,
+    Processing = 2,
+    Complete = 3,
+    Removed = 4,
+    Failed = 5,
+}
+
+#[pymethods]
+impl ReplicaStatus {
+    /// The number.
+    #[getter]
+    fn value(&self) -> i32 {
+        *self as i32
+    }
+
+    /// The name without the class.
+    #[getter]
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Undefined => "UNDEFINED",
+            Self::Initialized => "INITIALIZED",
+            Self::Processing => "PROCESSING",
+            Self::Complete => "COMPLETE",
+            Self::Removed => "REMOVED",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// What a task does with a replica.
+#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum TaskType {
+    ReplicaCopy = 0,
+    ReplicaMove = 1,
+}
+
+#[pymethods]
+impl TaskType {
+    /// The number.
+    #[getter]
+    fn value(&self) -> i32 {
+        *self as i32
+    }
+
+    /// The name without the class.
+    #[getter]
+    fn name(&self) -> &'static str {
+        match self {
+            Self::ReplicaCopy => "REPLICA_COPY",
+            Self::ReplicaMove => "REPLICA_MOVE",
+        }
+    }
+}
+
+/// How far a task is.
+#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum TaskStatus {
+    Pending = 0,
+    Processing = 1,
+    Failed = 2,
+    Success = 3,
+}
+
+#[pymethods]
+impl TaskStatus {
+    /// The number.
+    #[getter]
+    fn value(&self) -> i32 {
+        *self as i32
+    }
+
+    /// The name without the class.
+    #[getter]
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Processing => "PROCESSING",
+            Self::Failed => "FAILED",
+            Self::Success => "SUCCESS",
+        }
+    }
+}

@@ -13,6 +13,7 @@ mod call;
 mod code;
 mod enums;
 mod flag;
+mod host_memory;
 mod integer;
 mod interrupt;
 mod key;
@@ -28,6 +29,7 @@ mod segments;
 mod sequence;
 mod setup;
 mod store;
+mod tensor_memory;
 mod value;
 mod writing;
 
@@ -41,5 +43,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<replicate_config::ReplicateConfig>()?;
     module.add_class::<buffer_handle::BufferHandle>()?;
     module.add_class::<enums::ObjectDataType>()?;
-    module.add_class::<enums::SoftPinAction>()
+    module.add_class::<enums::SoftPinAction>()?;
+    module.add_class::<enums::ReplicaStatus>()?;
+    module.add_class::<enums::TaskType>()?;
+    module.add_class::<enums::TaskStatus>()?;
+    host_memory::add_to(module)?;
+    tensor_memory::add_to(module)
 }

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use mooncake_client::{ErrorKind, GetInto, Receive, Store, StoreError, Target};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::buffer_handle::BufferHandle;
 use crate::buffers::Pieces;
@@ -47,7 +47,68 @@ impl Receive for NewBytes {
     }
 }
 
+/// As [`NewBytes`], an array that its owner may change later: what tensors are made of.
+struct NewByteArray {
+    object: Py<PyByteArray>,
+    ptr: *mut MaybeUninit<u8>,
+    len: usize,
+}
+
+// SAFETY: as above.
+unsafe impl Send for NewByteArray {}
+
+impl NewByteArray {
+    fn new(len: u64) -> PyResult<Self> {
+        Python::attach(|py| {
+            let len = isize::try_from(len).map_err(|_| pyo3::exceptions::PyMemoryError::new_err("object too large"))?;
+            // SAFETY: a null source asks for uninitialised memory of that length; failure is checked.
+            let object = unsafe {
+                let made = ffi::PyByteArray_FromStringAndSize(std::ptr::null(), len);
+                Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyByteArray>()
+            };
+            // SAFETY: a bytearray of `len` bytes, whose memory nobody else has seen.
+            let ptr = unsafe { ffi::PyByteArray_AsString(object.as_ptr()) };
+            // SAFETY: as above.
+            unsafe { mooncake_memory::prefer_huge_pages(ptr.cast(), len as usize) };
+            Ok(Self { object: object.unbind(), ptr: ptr.cast(), len: len as usize })
+        })
+    }
+}
+
+impl Receive for NewByteArray {
+    fn targets(&mut self) -> Vec<Target<'_>> {
+        // SAFETY: the object's own memory, borrowed as long as this is.
+        vec![Target::uninit(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })]
+    }
+}
+
 impl MooncakeDistributedStore {
+    /// Values as arrays, None for what is missing or cannot be read.
+    pub(crate) fn get_byte_arrays<'py>(
+        &self,
+        py: Python<'py>,
+        client: &Store,
+        keys: &[&[u8]],
+    ) -> Vec<Option<Bound<'py, PyByteArray>>> {
+        let found = py.detach(|| {
+            client.get_batch_with(keys, |_, size| NewByteArray::new(size).map_err(|error| out_of_memory(size, &error)))
+        });
+        found
+            .into_iter()
+            .map(|found| match found {
+                Ok(Some(array)) => Some(array.object.into_bound(py)),
+                Ok(None) => {
+                    self.say_miss(client);
+                    None
+                }
+                Err(error) => {
+                    failed(self.errors(), &error);
+                    None
+                }
+            })
+            .collect()
+    }
+
     /// Values as bytes, `b""` for what is missing or cannot be read.
     pub(crate) fn get_bytes<'py>(&self, py: Python<'py>, client: &Store, keys: &[&[u8]]) -> Vec<Bound<'py, PyBytes>> {
         let found = py.detach(|| {

@@ -24,8 +24,8 @@ use crate::{open_stores, segments, setup};
 #[derive(Clone)]
 struct Live {
     client: Store,
-    /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
-    storage_only: bool,
+    /// Bytes; 0: it lends memory, and the calls that go through the local buffer are refused.
+    local_buffer_size: u64,
     /// Set up through the storage node of this host: it has no name of its own.
     dummy: bool,
 }
@@ -48,10 +48,15 @@ impl MooncakeDistributedStore {
         self.live(name).map(|live| live.client)
     }
 
+    /// What `setup` was given, in bytes; 0 when it was not set up.
+    pub(crate) fn local_buffer_size(&self) -> u64 {
+        self.live.read().as_ref().map_or(0, |live| live.local_buffer_size)
+    }
+
     /// As `client`, for calls that need the local buffer.
     pub(crate) fn buffered(&self, name: &str) -> Option<Store> {
         let live = self.live(name)?;
-        if live.storage_only {
+        if live.local_buffer_size == 0 {
             self.errors.set(|| format!("{name}: this store was set up with local_buffer_size=0, it only lends memory"));
             return None;
         }
@@ -70,7 +75,7 @@ impl MooncakeDistributedStore {
     fn begin(
         &self,
         py: Python<'_>,
-        storage_only: bool,
+        local_buffer_size: u64,
         dummy: bool,
         connect: impl FnOnce() -> Result<Store, StoreError> + Send,
     ) -> PyResult<i64> {
@@ -83,7 +88,7 @@ impl MooncakeDistributedStore {
             Ok(client) => {
                 open_stores::remember(py, &client)?;
                 // Another thread may have set it up meanwhile: the last one counts, as said.
-                let overtaken = self.live.write().replace(Live { client, storage_only, dummy });
+                let overtaken = self.live.write().replace(Live { client, local_buffer_size, dummy });
                 py.detach(|| drop_client(overtaken));
                 Ok(OK)
             }
@@ -119,8 +124,8 @@ impl MooncakeDistributedStore {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
-                let storage_only = setup.local_buffer_size == 0;
-                self.begin(py, storage_only, false, || Store::connect(setup.options()?))
+                let buffer = setup.local_buffer_size;
+                self.begin(py, buffer, false, || Store::connect(setup.options()?))
             },
         )
     }
@@ -143,7 +148,7 @@ impl MooncakeDistributedStore {
                 unsigned(mem_pool_size, "mem_pool_size")?;
                 let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
                 let node = server_address.extract::<String>()?;
-                let code = self.begin(py, false, true, || setup::connect_dummy(&node, buffer))?;
+                let code = self.begin(py, buffer.max(1), true, || setup::connect_dummy(&node, buffer))?;
                 Ok(if code == OK { OK } else { INTERNAL })
             },
         )

@@ -14,7 +14,20 @@ from mooncake.store import MooncakeDistributedStore
 # Calls whose memory belongs to the caller while they run.
 _ON_CALLERS_MEMORY = frozenset(
     name
-    for stem in ("put_from", "upsert_from", "get_into", "get_tensor_into", "get_tensor_into_cuda", "put_tensor_from")
+    for stem in (
+        "put_from",
+        "upsert_from",
+        "get_into",
+        "get_tensor_into",
+        "get_tensor_into_cuda",
+        "get_tensor_with_tp_into",
+        "get_tensor_with_parallelism_into",
+        "put_tensor_from",
+        "put_tensor_with_tp_from",
+        "put_tensor_with_parallelism_from",
+        "upsert_tensor_from",
+        "upsert_tensor_with_parallelism_from",
+    )
     for name in (stem, f"batch_{stem}")
 ) | {
     "batch_put_from_multi_buffers",
@@ -45,6 +58,8 @@ _BATCHES: dict[str, tuple[int, Callable[[Any, list[tuple]], list[Any]]]] = {
     "put": (2, _one_by_one("_put_each")),
     "put_from": (3, _one_by_one("batch_put_from")),
     "get_into": (3, _one_by_one("batch_get_into")),
+    "put_tensor": (2, _one_by_one("batch_put_tensor")),
+    "get_tensor": (1, _one_by_one("batch_get_tensor")),
 }
 
 

@@ -1,9 +1,36 @@
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, overload
+from dataclasses import dataclass, field
+from os import PathLike
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, overload
 
+from torch import Tensor
 from typing_extensions import Buffer
 
-__all__ = ["BufferHandle", "MooncakeDistributedStore", "ObjectDataType", "ReplicateConfig", "SoftPinAction"]
+__all__ = [
+    "BufferHandle",
+    "BufferLease",
+    "BufferLeaseView",
+    "BufferPool",
+    "MooncakeDistributedStore",
+    "MooncakeHostMemAllocator",
+    "ObjectDataType",
+    "ParallelAxis",
+    "ReadTarget",
+    "RegisteredBufferLease",
+    "RegisteredBufferLeaseView",
+    "RegisteredBufferPool",
+    "ReplicaStatus",
+    "ReplicateConfig",
+    "SoftPinAction",
+    "TaskStatus",
+    "TaskType",
+    "TensorParallelism",
+    "bind_to_numa_node",
+    "get_alloc_func_addr",
+    "get_free_func_addr",
+]
 
 class ObjectDataType:
     UNKNOWN: ClassVar[ObjectDataType]
@@ -32,6 +59,161 @@ class SoftPinAction:
     def value(self) -> int: ...
     def __int__(self) -> int: ...
 
+class ReplicaStatus:
+    UNDEFINED: ClassVar[ReplicaStatus]
+    INITIALIZED: ClassVar[ReplicaStatus]
+    PROCESSING: ClassVar[ReplicaStatus]
+    COMPLETE: ClassVar[ReplicaStatus]
+    REMOVED: ClassVar[ReplicaStatus]
+    FAILED: ClassVar[ReplicaStatus]
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+    def __int__(self) -> int: ...
+
+class TaskType:
+    REPLICA_COPY: ClassVar[TaskType]
+    REPLICA_MOVE: ClassVar[TaskType]
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+    def __int__(self) -> int: ...
+
+class TaskStatus:
+    PENDING: ClassVar[TaskStatus]
+    PROCESSING: ClassVar[TaskStatus]
+    FAILED: ClassVar[TaskStatus]
+    SUCCESS: ClassVar[TaskStatus]
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+    def __int__(self) -> int: ...
+
+UNKNOWN: ObjectDataType
+KVCACHE: ObjectDataType
+TENSOR: ObjectDataType
+WEIGHT: ObjectDataType
+SAMPLE: ObjectDataType
+ACTIVATION: ObjectDataType
+GRADIENT: ObjectDataType
+OPTIMIZER_STATE: ObjectDataType
+METADATA: ObjectDataType
+GENERAL: ObjectDataType
+UNDEFINED: ReplicaStatus
+INITIALIZED: ReplicaStatus
+COMPLETE: ReplicaStatus
+REMOVED: ReplicaStatus
+REPLICA_COPY: TaskType
+REPLICA_MOVE: TaskType
+PENDING: TaskStatus
+PROCESSING: TaskStatus
+FAILED: TaskStatus
+SUCCESS: TaskStatus
+
+class MooncakeHostMemAllocator:
+    """Shared memory by the piece, populated and zero."""
+
+    def __init__(self) -> None: ...
+    def alloc(self, size: int) -> int:
+        """The address; RuntimeError says why there is none."""
+    def free(self, ptr: int) -> int:
+        """0, or -600 for what `alloc` did not give."""
+
+def bind_to_numa_node(node: int) -> None:
+    """Runs the calling thread on a NUMA node and prefers its memory; warnings in the log, never an error."""
+
+def get_alloc_func_addr() -> int:
+    """Address of `void *(size_t)`: memory in huge pages where there are any."""
+
+def get_free_func_addr() -> int:
+    """Address of `void (void *)`, for what the other gave."""
+
+def _serialize_tensor(tensor: Tensor) -> tuple[bytes, int, int, Tensor]:
+    """Header, address and bytes of the data, and the tensor that keeps it there."""
+
+def _deserialize_tensor(data: Buffer) -> Tensor: ...
+def _tensor_metadata_size() -> int: ...
+def _get_pyclient_from_wrapper(wrapper: MooncakeDistributedStore) -> MooncakeDistributedStore | None: ...
+
+class BufferPool:
+    """Buffers of registered memory: leased, given back, used again."""
+
+    def __init__(
+        self,
+        store: MooncakeDistributedStore,
+        max_bytes: int = 0,
+        min_size_class: int = 65536,
+        max_size_class: int | None = None,
+        alignment: int = 8388608,
+        block_on_exhaustion: bool = True,
+        default_timeout: float | None = None,
+        max_regions: int | None = None,
+        prewarm_size: int | None = None,
+        prewarm_count: int = 0,
+    ) -> None: ...
+    def acquire(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease:
+        """A registered buffer; RuntimeError when there is none, or none within `timeout` seconds."""
+    def buffer(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease: ...
+    def prewarm(self, size: int, count: int) -> None: ...
+    def close(self) -> None:
+        """RuntimeError while buffers are leased."""
+    def __enter__(self) -> BufferPool: ...
+    def __exit__(self, *_: object) -> None: ...
+
+class BufferLease:
+    """A buffer until its release."""
+
+    @property
+    def ptr(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def buffer(self) -> memoryview: ...
+    def release(self) -> None:
+        """RuntimeError while there are views of `buffer`."""
+    def __len__(self) -> int: ...
+    def __enter__(self) -> BufferLease: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+BufferLeaseView = memoryview
+RegisteredBufferPool = BufferPool
+RegisteredBufferLease = BufferLease
+RegisteredBufferLeaseView = BufferLeaseView
+
+@dataclass
+class ParallelAxis:
+    """One coordinate of a shard: `kind` is "dp", "tp", "ep" or "pp"."""
+
+    kind: str
+    rank: int = 0
+    size: int = 1
+    split_dim: int | None = None
+    expert_id: int | None = None
+    stage_id: int | None = None
+
+@dataclass
+class TensorParallelism:
+    """Up to four axes of different kinds."""
+
+    axes: list[ParallelAxis] = field(default_factory=list)
+
+@dataclass
+class ReadTarget:
+    """`mode` is "as_stored", "shard" or "full"."""
+
+    mode: str = "as_stored"
+    parallelism: TensorParallelism | None = None
+
+class _WriterPartition(Protocol):
+    rank: int
+    size: int
+    split_dim: int
+
 class ReplicateConfig:
     """How an object is placed and kept. Read when a call is made."""
 
@@ -56,6 +238,35 @@ class BufferHandle(Buffer):
     def size(self) -> int: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Descriptor:
+    @property
+    def size(self) -> int: ...
+    @property
+    def buffer_address(self) -> int: ...
+    @property
+    def transport_endpoint(self) -> str: ...
+
+class MemoryDescriptor:
+    @property
+    def buffer_descriptor(self) -> Descriptor: ...
+
+class DiskDescriptor:
+    @property
+    def file_path(self) -> str: ...
+    @property
+    def object_size(self) -> int: ...
+
+class ReplicaDescriptor:
+    @property
+    def id(self) -> int: ...
+    @property
+    def status(self) -> ReplicaStatus: ...
+    def is_memory_replica(self) -> bool: ...
+    def is_disk_replica(self) -> bool: ...
+    def is_local_disk_replica(self) -> bool: ...
+    def get_memory_descriptor(self) -> MemoryDescriptor: ...
+    def get_disk_descriptor(self) -> DiskDescriptor: ...
 
 class MooncakeDistributedStore:
     """A client of the pool. Calls may be made from several threads at once.
@@ -126,6 +337,16 @@ class MooncakeDistributedStore:
         config: ReplicateConfig | None = None,
     ) -> int:
         """The object is the metadata, then the data."""
+    def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
+        """How many objects were removed whose key contains a match, or a negative code."""
+    def get_replica_desc(self, key: str | bytes) -> list[ReplicaDescriptor]: ...
+    def batch_get_replica_desc(self, keys: Sequence[str | bytes]) -> dict[str | bytes, list[ReplicaDescriptor]]: ...
+    def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]: ...
+    def mount_segment(
+        self, path: str | PathLike[str], size: int, offset: int = 0, protocol: str = "tcp", location: str = ""
+    ) -> dict[str, Any]: ...
+    def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int: ...
+    def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int: ...
     def get_into_ranges(
         self,
         buffer_ptrs: Sequence[int],
@@ -178,3 +399,186 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         prefer_alloc_in_same_node: bool = False,
     ) -> list[int]: ...
+    def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int: ...
+    def alloc_from_mem_pool(self, size: int, /) -> int: ...
+    def put_tensor(self, key: str | bytes, tensor: Tensor) -> int:
+        """0, or a negative code; -600 for what is no tensor that can be stored."""
+    def batch_put_tensor(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]: ...
+    def pub_tensor(self, key: str | bytes, tensor: Tensor, config: ReplicateConfig | None = None) -> int: ...
+    def batch_pub_tensor(
+        self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor], config: ReplicateConfig | None = None
+    ) -> list[int]: ...
+    def put_tensor_from(self, key: str | bytes, buffer_ptr: int, size: int) -> int:
+        """Stores an object, header and data, that lies ready in memory."""
+    def batch_put_tensor_from(
+        self, keys: Sequence[str | bytes], buffer_ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> list[int]: ...
+    def upsert_tensor(self, key: str | bytes, tensor: Tensor) -> int: ...
+    def batch_upsert_tensor(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]: ...
+    def upsert_pub_tensor(self, key: str | bytes, tensor: Tensor, config: ReplicateConfig | None = None) -> int: ...
+    def batch_upsert_pub_tensor(
+        self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor], config: ReplicateConfig | None = None
+    ) -> list[int]: ...
+    def upsert_tensor_from(self, key: str | bytes, buffer_ptr: int, size: int) -> int: ...
+    def batch_upsert_tensor_from(
+        self, keys: Sequence[str | bytes], buffer_ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> list[int]: ...
+    def get_tensor(self, key: str | bytes) -> Tensor | None:
+        """The tensor, in host memory of its own; None when it is missing or is no tensor."""
+    def batch_get_tensor(self, keys: Sequence[str | bytes]) -> list[Tensor | None]: ...
+    def get_tensor_into(self, key: str | bytes, buffer_ptr: int, size: int) -> Tensor | None:
+        """A tensor on the caller's memory, where header and data are written."""
+    def batch_get_tensor_into(
+        self, keys: Sequence[str | bytes], buffer_ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> list[Tensor | int | None]: ...
+    def get_tensor_into_cuda(self, key: str | bytes, tensor: Tensor) -> int:
+        """Bytes read into a contiguous tensor of the same type and size, on any device."""
+    def batch_get_tensor_into_cuda(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]: ...
+    def put_tensor_with_tp(
+        self, key: str | bytes, tensor: Tensor, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
+    ) -> int:
+        """Cuts a whole tensor and stores the shards of all ranks."""
+    def batch_put_tensor_with_tp(
+        self,
+        base_keys: Sequence[str | bytes],
+        tensors_list: Sequence[Tensor],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> list[int]: ...
+    def pub_tensor_with_tp(
+        self,
+        key: str | bytes,
+        tensor: Tensor,
+        config: ReplicateConfig | None = None,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> int: ...
+    def batch_pub_tensor_with_tp(
+        self,
+        base_keys: Sequence[str | bytes],
+        tensors_list: Sequence[Tensor],
+        config: ReplicateConfig | None = None,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> list[int]: ...
+    def put_tensor_with_tp_from(
+        self, key: str | bytes, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
+    ) -> int: ...
+    def batch_put_tensor_with_tp_from(
+        self,
+        base_keys: Sequence[str | bytes],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> list[int]: ...
+    def get_tensor_with_tp(
+        self, key: str | bytes, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
+    ) -> Tensor | None: ...
+    def batch_get_tensor_with_tp(
+        self, base_keys: Sequence[str | bytes], tp_rank: int = 0, tp_size: int = 1
+    ) -> list[Tensor | None]: ...
+    def get_tensor_with_tp_into(
+        self, key: str | bytes, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
+    ) -> Tensor | None: ...
+    def batch_get_tensor_with_tp_into(
+        self,
+        base_keys: Sequence[str | bytes],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+    ) -> list[Tensor | int | None]: ...
+    def put_tensor_with_parallelism(
+        self,
+        key: str | bytes,
+        tensor: Tensor,
+        parallelism: TensorParallelism | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partition: _WriterPartition | None = None,
+    ) -> int:
+        """With a tp axis alone the tensor is the shard; with further axes, or a writer, it is the whole."""
+    def put_tensor_with_parallelism_from(
+        self,
+        key: str | bytes,
+        buffer_ptr: int,
+        size: int,
+        parallelism: TensorParallelism | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partition: _WriterPartition | None = None,
+    ) -> int: ...
+    def batch_put_tensor_with_parallelism(
+        self,
+        keys: Sequence[str | bytes],
+        tensors_list: Sequence[Tensor],
+        parallelisms: Sequence[TensorParallelism | None] | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partitions: Sequence[_WriterPartition | None] | None = None,
+    ) -> list[int]: ...
+    def batch_put_tensor_with_parallelism_from(
+        self,
+        keys: Sequence[str | bytes],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        parallelisms: Sequence[TensorParallelism | None] | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partitions: Sequence[_WriterPartition | None] | None = None,
+    ) -> list[int]: ...
+    def upsert_tensor_with_parallelism(
+        self,
+        key: str | bytes,
+        tensor: Tensor,
+        parallelism: TensorParallelism | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partition: _WriterPartition | None = None,
+    ) -> int: ...
+    def upsert_tensor_with_parallelism_from(
+        self,
+        key: str | bytes,
+        buffer_ptr: int,
+        size: int,
+        parallelism: TensorParallelism | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partition: _WriterPartition | None = None,
+    ) -> int: ...
+    def batch_upsert_tensor_with_parallelism(
+        self,
+        keys: Sequence[str | bytes],
+        tensors_list: Sequence[Tensor],
+        parallelisms: Sequence[TensorParallelism | None] | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partitions: Sequence[_WriterPartition | None] | None = None,
+    ) -> list[int]: ...
+    def batch_upsert_tensor_with_parallelism_from(
+        self,
+        keys: Sequence[str | bytes],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        parallelisms: Sequence[TensorParallelism | None] | None = None,
+        config: ReplicateConfig | None = None,
+        writer_partitions: Sequence[_WriterPartition | None] | None = None,
+    ) -> list[int]: ...
+    def get_tensor_with_parallelism(self, key: str | bytes, target: ReadTarget | None = None) -> Tensor | None:
+        """As stored, as any shard, or whole: put together from what is there."""
+    def batch_get_tensor_with_parallelism(
+        self, keys: Sequence[str | bytes], targets: Sequence[ReadTarget | None] | None = None
+    ) -> list[Tensor | None]: ...
+    def get_tensor_with_parallelism_into(
+        self, key: str | bytes, buffer_ptr: int, size: int, target: ReadTarget | None = None
+    ) -> Tensor | None: ...
+    def batch_get_tensor_with_parallelism_into(
+        self,
+        keys: Sequence[str | bytes],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        targets: Sequence[ReadTarget | None] | None = None,
+    ) -> list[Tensor | int | None]: ...
+    def save_tensor_to_safetensor(self, key: str | bytes, file_name: str | os.PathLike[str] | None = None) -> int: ...
+    def load_tensor_from_safetensor(
+        self, key: str | None = None, file_name: str | os.PathLike[str] | None = None
+    ) -> Tensor | None:
+        """The tensor of that name in the file, or the first; it is stored too."""

@@ -1,0 +1,115 @@
+"""Where objects lie, and segments that come and go while the store is set up."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake._native import ReplicaStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """Memory that holds a copy."""
+
+    size: int
+    #: First byte in its segment: peers address memory by segment and offset, never by an address.
+    buffer_address: int
+    #: Name of the segment.
+    transport_endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDescriptor:
+    """A copy in memory."""
+
+    buffer_descriptor: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class DiskDescriptor:
+    """A copy in a file. There are none in this version."""
+
+    file_path: str
+    object_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescriptor:
+    """One copy of an object."""
+
+    id: int
+    status: ReplicaStatus
+    _memory: MemoryDescriptor
+
+    def is_memory_replica(self) -> bool:
+        return True
+
+    def is_disk_replica(self) -> bool:
+        return False
+
+    def is_local_disk_replica(self) -> bool:
+        return False
+
+    def get_memory_descriptor(self) -> MemoryDescriptor:
+        return self._memory
+
+    def get_disk_descriptor(self) -> DiskDescriptor:
+        raise RuntimeError("this copy is in memory: ask get_memory_descriptor()")
+
+
+def _descriptors(copies: list[tuple[int, int, int, str]]) -> list[ReplicaDescriptor]:
+    return [
+        ReplicaDescriptor(number, ReplicaStatus.COMPLETE, MemoryDescriptor(Descriptor(size, address, endpoint)))
+        for number, size, address, endpoint in copies
+    ]
+
+
+class PlacementCalls:
+    """Calls of a store about copies and segments."""
+
+    __slots__ = ()
+
+    def get_replica_desc(self, key: str | bytes) -> list[ReplicaDescriptor]:
+        """The copies of an object; none when it is not there."""
+        return _descriptors(self._describe([key])[0] or [])
+
+    def batch_get_replica_desc(self, keys: list[str | bytes]) -> dict[Any, list[ReplicaDescriptor]]:
+        """The copies of the objects that are there."""
+        found = self._describe(keys)
+        return {key: _descriptors(copies) for key, copies in zip(keys, found, strict=True) if copies}
+
+    def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
+        """Gives the pool more memory, in steps of 16 MiB."""
+        _texts(protocol=protocol, location=location)
+        code, ids, size = self._mount_memory(size)
+        return {"ret": code, "segment_ids": ids, "allocated_size": size}
+
+    def mount_segment(
+        self, path: str | os.PathLike[str], size: int, offset: int = 0, protocol: str = "tcp", location: str = ""
+    ) -> dict[str, Any]:
+        """Gives the pool part of a file or of an object in /dev/shm; what it holds is overwritten."""
+        _texts(protocol=protocol, location=location)
+        code, ids, _ = self._mount_file(os.fspath(path), size, offset)
+        return {"ret": code, "segment_ids": ids}
+
+    def unmount_segment(self, segment_ids: list[str], grace_period_seconds: int = 0) -> int:
+        """Takes segments back; for the time of the grace what they hold can still be read."""
+        return self._unmount(_ids(segment_ids), grace_period_seconds)
+
+    def unmount_and_free_segment(self, segment_ids: list[str], grace_period_seconds: int = 0) -> int:
+        """As `unmount_segment`: memory that was allocated is given back to the host either way."""
+        return self._unmount(_ids(segment_ids), grace_period_seconds)
+
+
+def _texts(**given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name}: a str is needed, not {type(value).__name__}")
+
+
+def _ids(segment_ids: Any) -> list[str]:
+    if isinstance(segment_ids, (str, bytes)):
+        raise TypeError("segment_ids: a list is needed, not one id")
+    return list(segment_ids)

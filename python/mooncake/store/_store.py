@@ -1,0 +1,73 @@
+"""The store as Python sees it: the native calls and those that are written in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mooncake import _native
+from mooncake.store._placement import PlacementCalls
+from mooncake.store._tensor_files import TensorFileCalls
+from mooncake.store._tensor_header import HEADER_SIZE, decode
+from mooncake.store._tensor_parallel import TensorParallelCalls
+from mooncake.store._tensors import TensorCalls
+
+
+class MooncakeDistributedStore(
+    _native.MooncakeDistributedStore, PlacementCalls, TensorCalls, TensorParallelCalls, TensorFileCalls
+):
+    """A client of the pool. Calls may be made from several threads at once.
+
+    Integers below 0 are the reference's error codes; `last_error()` says why in words.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any):
+        # What a subclass's own __init__ takes passes through here.
+        if cls is MooncakeDistributedStore and (args or kwargs):
+            given = len(args) + len(kwargs)
+            raise TypeError(f"MooncakeDistributedStore() takes no arguments, {given} given")
+        return super().__new__(cls)
+
+    def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16 << 20, /) -> int:
+        """`setup` as it was before it had arguments for addresses: everything on this host."""
+        nowhere = "127.0.0.1:2379"
+        master = "127.0.0.1:50051"
+        return self.setup("localhost:12345", nowhere, mount_segment_size, 1 << 30, protocol, device_name, master)
+
+    def alloc_from_mem_pool(self, size: int, /) -> int:
+        """0: only clients of another process's memory have a pool of it."""
+        if not isinstance(size, int):
+            raise TypeError(f"size: an int is needed, not {type(size).__name__}")
+        return 0
+
+
+MooncakeDistributedStore.__module__ = "mooncake.store"
+
+
+def _tensor_metadata_size() -> int:
+    """Bytes before a tensor's data."""
+    return HEADER_SIZE
+
+
+def _serialize_tensor(tensor: Any) -> tuple[bytes, int, int, Any]:
+    """Header, address and size of the data, and what keeps it there."""
+    from mooncake.store import _tensor_memory
+
+    made = _tensor_memory.of_tensor(tensor)
+    return made.header.encode(), made.owner.data_ptr(), made.header.data_bytes, made.owner
+
+
+def _deserialize_tensor(data: Any) -> Any:
+    """The tensor of an object's bytes, on a copy of them."""
+    from mooncake.store import _tensor_memory
+
+    whole = bytearray(data)
+    return _tensor_memory.to_tensor(decode(whole, len(whole)), whole)
+
+
+def _get_pyclient_from_wrapper(wrapper: Any) -> Any:
+    """What other native parts of the reference reach a client by: here the store itself; None before setup."""
+    if not isinstance(wrapper, _native.MooncakeDistributedStore):
+        raise TypeError(f"a MooncakeDistributedStore is needed, not {type(wrapper).__name__}")
+    return wrapper if wrapper.get_hostname() else None

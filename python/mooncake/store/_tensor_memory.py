@@ -1,0 +1,121 @@
+"""Between torch's tensors and memory. The only module here that imports torch, when it is called."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake.store._parallelism import Refused
+from mooncake.store._tensor_header import CODES, DTYPES, HEADER_SIZE, MOST_DIMS, Header, full
+
+
+@functools.cache
+def _torch_types() -> tuple[Any, ...]:
+    import torch
+
+    # What an older torch does not have stays out of reach.
+    return tuple(getattr(torch, name, None) for name, _ in DTYPES)
+
+
+@functools.cache
+def _codes() -> dict[Any, int]:
+    return {dtype: code for code, dtype in enumerate(_torch_types()) if dtype is not None}
+
+
+@dataclass
+class Pieces:
+    """What becomes one object: a header and memory that `owner` keeps."""
+
+    header: Header
+    pieces: list[tuple[int, int]]
+    owner: Any
+    #: Host memory that the owner keeps in place for certain.
+    held: bool
+
+
+def check(tensor: Any) -> int:
+    """The dtype code of a tensor that can be stored."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor):
+        raise Refused(f"a torch tensor is needed, not {type(tensor).__name__}")
+    code = _codes().get(tensor.dtype)
+    if code is None:
+        raise Refused(f"{tensor.dtype} cannot be stored; there are {', '.join(CODES)}")
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        raise Refused(f"a tensor of layout {tensor.layout} on {tensor.device} has no data to store")
+    if tensor.dim() > MOST_DIMS:
+        raise Refused(f"{tensor.dim()} dimensions, at most {MOST_DIMS} can be stored")
+    return code
+
+
+def of_tensor(tensor: Any, header: Header | None = None) -> Pieces:
+    """A tensor as an object, with the header of a whole tensor if none is given."""
+    code = check(tensor)
+    tensor = tensor.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if tensor.device.type not in ("cpu", "cuda"):
+        tensor = tensor.cpu()
+    tensor = tensor.contiguous()
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:
+        raise Refused(f"a tensor without memory: {error}") from None
+    on_host = tensor.device.type == "cpu"
+    if not on_host:
+        # The kernels that compute it may still run.
+        sys.modules["torch"].cuda.current_stream(tensor.device).synchronize()
+    header = header or full(code, tuple(tensor.shape))
+    size = tensor.numel() * tensor.element_size()
+    assert size == header.data_bytes, (size, header)
+    return Pieces(header, [(address, size)] if size else [], tensor, on_host)
+
+
+def to_tensor(header: Header, memory: Any) -> Any:
+    """A tensor on the memory of a whole object, which it keeps."""
+    import torch
+
+    dtype = _torch_types()[header.dtype]
+    if dtype is None:
+        raise Refused(f"this torch has no {DTYPES[header.dtype][0]}")
+    count = header.data_bytes // DTYPES[header.dtype][1]
+    if count == 0:
+        return torch.empty(header.shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=HEADER_SIZE).reshape(header.shape)
+
+
+def at_address(header: Header, address: int) -> Any:
+    """A tensor on the caller's memory, where an object was written just now."""
+    return to_tensor(header, (ctypes.c_char * header.total_bytes).from_address(address))
+
+
+def empty(dtype: int, shape: tuple[int, ...]) -> Any:
+    """A new tensor, uninitialised."""
+    import torch
+
+    return torch.empty(shape, dtype=_torch_types()[dtype])
+
+
+def as_object(header: Header, tensor: Any) -> bytearray:
+    """The object's bytes."""
+    whole = bytearray(header.total_bytes)
+    whole[:HEADER_SIZE] = header.encode()
+    if header.data_bytes:
+        to_tensor(header, whole).copy_(tensor)
+    return whole
+
+
+class Headers:
+    """Encoded headers in memory, one after another."""
+
+    def __init__(self, encoded: list[bytes]):
+        self._memory = ctypes.create_string_buffer(b"".join(encoded))
+        ends = 0
+        #: Address and size of each.
+        self.at: list[tuple[int, int]] = []
+        for one in encoded:
+            self.at.append((ctypes.addressof(self._memory) + ends, len(one)))
+            ends += len(one)

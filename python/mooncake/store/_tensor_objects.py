@@ -1,0 +1,171 @@
+"""Writing and reading the objects that tensors are, many at a time."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mooncake import _native
+from mooncake.store import _tensor_memory as memory
+from mooncake.store._parallelism import Refused
+from mooncake.store._tensor_header import HEADER_SIZE, BadHeader, Header, decode
+
+INVALID_PARAMS, NOT_SUPPORTED = -600, -1012
+
+
+def refuse(store: Any, name: str, reason: object) -> int:
+    """-600, with the reason in `last_error()`."""
+    return _native._fail(store, INVALID_PARAMS, f"{name}: {reason}")
+
+
+class Writes:
+    """Objects of one call, to be written together.
+
+    What cannot be written has its code from the start; the rest gets it from `run`.
+    """
+
+    def __init__(self, store: Any, name: str, keys: int, config: Any, replace: bool):
+        self._store, self._name, self._replace = store, name, replace
+        self._config = config
+        self._groups = None if config is None else config.group_ids
+        self.codes: list[int] = [0] * keys
+        self._names: list[Any] = []
+        self._items: list[memory.Pieces | bytes] = []
+        self._index: list[int] = []
+        self._reason: tuple[int, str] | None = None
+        if self._groups is not None and len(self._groups) != keys:
+            for at in range(keys):
+                self.refuse(at, f"group_ids has {len(self._groups)} entries for {keys} keys")
+
+    def add(self, index: int, name: Any, item: memory.Pieces | bytes) -> None:
+        """One more object for the key at that place of the call: pieces, or bytes as they are."""
+        self._names.append(name)
+        self._items.append(item)
+        self._index.append(index)
+
+    def refuse(self, index: int, reason: object) -> None:
+        self._fail(index, INVALID_PARAMS, f"{self._name}: {reason}")
+
+    def attempt(self, index: int, prepare: Callable[[], None]) -> None:
+        """Prepares the objects of one key; what makes no sense is that key's -600."""
+        before = len(self._names)
+        try:
+            prepare()
+        except (Refused, BadHeader) as reason:
+            del self._names[before:], self._items[before:], self._index[before:]
+            self.refuse(index, reason)
+
+    def run(self) -> list[int]:
+        """Writes what was added so far; the codes of the keys."""
+        names, items, index = self._names, self._items, self._index
+        self._names, self._items, self._index = [], [], []
+        # Manifests last, so that what they tell of is there. What belongs to a key that failed is not written.
+        for kind in ("held", "foreign", "plain"):
+            part = [at for at, item in enumerate(items) if _kind(item) == kind and self.codes[index[at]] == 0]
+            if part:
+                self._write([names[at] for at in part], [items[at] for at in part], [index[at] for at in part], kind)
+        if self._reason is not None:
+            _native._fail(self._store, *self._reason)
+        return self.codes
+
+    def _write(self, names: list, items: list, index: list[int], kind: str) -> None:
+        heads = memory.Headers([item if isinstance(item, bytes) else item.header.encode() for item in items])
+        ranges = [
+            [head, *(() if isinstance(item, bytes) else item.pieces)]
+            for head, item in zip(heads.at, items, strict=True)
+        ]
+        ptrs = [[ptr for ptr, _ in pieces] for pieces in ranges]
+        sizes = [[size for _, size in pieces] for pieces in ranges]
+        codes = self._call(kind != "foreign")(names, ptrs, sizes, self._config_for(index))
+        reason = self._store.last_error()
+        for key, code in zip(index, codes, strict=True):
+            if code != 0:
+                self._fail(key, code, reason)
+
+    def _call(self, held: bool) -> Callable[..., list[int]]:
+        store = self._store
+        if not self._replace:
+            if held:
+                return lambda *args: _native._put_from_held(store, *args)
+            return store.batch_put_from_multi_buffers
+        replacing = getattr(store, "_upsert_from_multi_buffers", None)
+        if replacing is None:
+            return self._not_supported
+        return replacing
+
+    def _not_supported(self, names: list, *_: Any) -> list[int]:
+        return [_native._fail(self._store, NOT_SUPPORTED, f"{self._name}: this store cannot replace objects")] * len(
+            names
+        )
+
+    def _config_for(self, index: list[int]) -> Any:
+        if self._groups is None:
+            return self._config
+        config = copy.copy(self._config)
+        config.group_ids = [self._groups[key] for key in index]
+        return config
+
+    def _fail(self, index: int, code: int, reason: str) -> None:
+        if self.codes[index] == 0:
+            self.codes[index] = code
+            self._reason = self._reason or (code, reason)
+
+
+def _kind(item: memory.Pieces | bytes) -> str:
+    if isinstance(item, bytes):
+        return "plain"
+    return "held" if item.held else "foreign"
+
+
+def read(store: Any, name: str, keys: Sequence[Any]) -> list[tuple[Header, bytearray] | None]:
+    """Headers and whole objects; None for what is missing or no tensor."""
+    found: list[tuple[Header, bytearray] | None] = []
+    for key, array in zip(keys, _native._get_bytearrays(store, keys), strict=True):
+        try:
+            found.append(None if array is None else (decode(array, len(array)), array))
+        except BadHeader as reason:
+            refuse(store, name, f"{key!r}: {reason}")
+            found.append(None)
+    return found
+
+
+def tensor(store: Any, name: str, found: tuple[Header, bytearray] | None) -> Any:
+    """The tensor of what `read` found."""
+    try:
+        return None if found is None else memory.to_tensor(*found)
+    except Refused as reason:
+        refuse(store, name, reason)
+        return None
+
+
+def unsigned(value: Any, what: str) -> int:
+    """An address or a size; TypeError for what cannot be one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise TypeError(f"{what}: {value!r} is not an integer between 0 and 2**64 - 1")
+    return number
+
+
+def header_at(address: int, size: int) -> Header:
+    """The header of an object of that size in the caller's memory; BadHeader when it is none."""
+    address, size = unsigned(address, "buffer_ptr"), unsigned(size, "size")
+    data = _native._peek(address, min(size, HEADER_SIZE))
+    if data is None:
+        raise BadHeader(f"no memory of this process at {address:#x}")
+    return decode(data, size)
+
+
+def tensor_at(store: Any, name: str, key: Any, address: int, code: int) -> Any:
+    """The tensor that a get has just written to the caller's memory, or None when it has not."""
+    if code < 0:
+        return None
+    try:
+        return memory.at_address(header_at(address, code), address)
+    except (BadHeader, Refused) as reason:
+        refuse(store, name, f"{key!r}: {reason}")
+        return None

@@ -1,0 +1,154 @@
+"""Leased buffers are registered, bounded and used again; nothing is given back while it is in use."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import mooncake
+from mooncake import buffer_pool
+from mooncake.store import BufferLease, BufferPool, MooncakeDistributedStore
+
+
+@pytest.fixture
+def pool(store):
+    made = BufferPool(store, max_bytes=64 << 20)
+    yield made
+    made.close()
+
+
+def test_objects_go_through_leased_buffers(store, pool):
+    with pool.acquire(100_000) as lease:
+        assert lease.size == len(lease) == len(lease.buffer) == 100_000
+        assert lease.buffer.format == "B"
+        assert not lease.buffer.readonly
+        lease.buffer[:] = b"x" * 100_000
+        assert store.put_from("k", lease.ptr, lease.size) == 0
+        assert store.register_buffer(lease.ptr, 10) != 0  # It is registered already.
+    with pool.buffer(100_000) as lease:
+        assert store.get_into("k", lease.ptr, lease.size) == 100_000
+        assert bytes(lease.buffer) == store.get("k")
+
+
+def test_a_buffer_that_came_back_is_leased_again(pool):
+    first = pool.acquire(100_000)
+    address = first.ptr
+    first.release()
+    first.release()
+    second = pool.acquire(99_000)
+    assert second.ptr == address
+    second.release()
+
+
+def test_no_more_is_leased_than_the_pool_has(store):
+    pool = BufferPool(store, max_bytes=64 << 20, block_on_exhaustion=False)
+    leases = [pool.acquire(16 << 20) for _ in range(4)]
+    assert len({lease.ptr for lease in leases}) == 4
+    with pytest.raises(RuntimeError, match="buffer pool is exhausted"):
+        pool.acquire(1)
+    with pytest.raises(RuntimeError, match="timed out waiting for buffer"):
+        pool.acquire(1, block=True, timeout=0.05)
+    with pytest.raises(RuntimeError, match="active leases"):
+        pool.close()
+    with pytest.raises(RuntimeError, match="exceeds the pool's capacity"):
+        pool.acquire((64 << 20) + 1)
+    for lease in leases:
+        lease.release()
+    # The whole of it, although other sizes were leased before.
+    pool.acquire(64 << 20).release()
+    pool.close()
+    pool.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.acquire(1)
+
+
+def test_a_waiter_gets_what_another_thread_gives_back(pool):
+    held = pool.acquire(64 << 20)
+    got: list[BufferLease] = []
+    waiter = threading.Thread(target=lambda: got.append(pool.acquire(1000, timeout=20)))
+    waiter.start()
+    time.sleep(0.05)
+    assert not got
+    held.release()
+    waiter.join(20)
+    got[0].release()
+
+
+def test_views_hold_a_lease(pool):
+    lease = pool.acquire(5000)
+    part = lease.buffer[10:20]
+    with pytest.raises(RuntimeError, match="exported views"):
+        lease.release()
+    part[:] = b"0123456789"
+    assert bytes(lease.buffer[10:20]) == b"0123456789"
+    part.release()
+    lease.release()
+    for call in (lambda: lease.ptr, lambda: lease.buffer, lease.__enter__):
+        with pytest.raises(RuntimeError, match="released"):
+            call()
+
+
+def test_a_forgotten_lease_comes_back(pool):
+    pool.acquire(64 << 20)
+    pool.acquire(64 << 20, timeout=1).release()
+
+
+def test_many_threads_lease_at_once(pool):
+    faults = []
+
+    def work(number: int) -> None:
+        for size in range(1, 200):
+            with pool.acquire(size * 5000, timeout=20) as lease:
+                lease.buffer[:8] = number.to_bytes(8, "little")
+                time.sleep(0)
+                if int.from_bytes(lease.buffer[:8], "little") != number:
+                    faults.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not faults
+
+
+def test_without_a_number_it_has_twice_the_local_buffer(shared_cluster):
+    store = shared_cluster.store(buffer=1 << 20)
+    pool = BufferPool(store)
+    pool.acquire(2 << 20).release()
+    with pytest.raises(RuntimeError):
+        pool.acquire((2 << 20) + 1)
+    pool.prewarm(4096, 3)
+    pool.close()
+    small = BufferPool(store, max_bytes=1)
+    small.acquire(1 << 20).release()
+    small.close()
+
+
+@pytest.mark.parametrize("size", [0, -1], ids=str)
+def test_sizes_that_no_buffer_has_are_refused(pool, size):
+    with pytest.raises(RuntimeError):
+        pool.acquire(size)
+
+
+@pytest.mark.parametrize("size", [None, "1", 1.5], ids=repr)
+def test_sizes_are_integers(pool, size):
+    with pytest.raises(TypeError):
+        pool.acquire(size)
+
+
+def test_a_pool_needs_a_store_that_is_set_up():
+    with pytest.raises(RuntimeError, match="not set up"):
+        BufferPool(MooncakeDistributedStore())
+    with pytest.raises(TypeError):
+        BufferPool(None)
+
+
+def test_the_names_are_where_the_references_are():
+    for name in buffer_pool.__all__:
+        assert getattr(mooncake, name) is getattr(buffer_pool, name)
+    assert buffer_pool.RegisteredBufferPool is BufferPool
+    with pytest.raises(AttributeError):
+        mooncake.nothing  # noqa: B018
