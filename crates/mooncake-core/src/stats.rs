@@ -103,7 +103,7 @@ impl Core {
             stats.quarantined_bytes += view.quarantined;
             if segment.live {
                 stats.segments_live += 1;
-                stats.segments_closed += u64::from(!view.open);
+                stats.segments_closed += u64::from(!view.open && !view.leaving);
                 stats.capacity_bytes += view.capacity;
                 stats.used_bytes += view.used;
                 stats.pinned_bytes += view.pinned;
