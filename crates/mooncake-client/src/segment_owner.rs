@@ -2,7 +2,9 @@
 //! the background, given back.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -34,6 +36,26 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Name of a segment that a store gives to the pool, its own for good: it stays when the memory has to be replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentId(pub [u8; 16]);
+
+/// 32 hexadecimal digits.
+impl fmt::Display for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl FromStr for SegmentId {
+    type Err = StoreError;
+
+    /// What [`fmt::Display`] writes; anything else names no segment.
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        let number = (text.len() == 32 && !text.starts_with('+')).then(|| u128::from_str_radix(text, 16).ok());
+        match number.flatten() {
+            Some(number) => Ok(SegmentId(number.to_be_bytes())),
+            None => Err(Cause::NoSuchSegment { id: text.to_owned() }.into()),
+        }
+    }
+}
 
 /// What a segment is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +169,7 @@ impl SegmentOwner {
     /// read.
     pub fn unmount(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
         let found = self.state.lock().held.iter().find(|held| held.id == id).cloned();
-        let held = found.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: hex(&id.0) }))?;
+        let held = found.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: id.to_string() }))?;
         let was_leaving = held.leaving.swap(true, Ordering::AcqRel);
         if grace.is_zero() {
             return self.take_back(&held).inspect_err(|_| held.leaving.store(was_leaving, Ordering::Release));

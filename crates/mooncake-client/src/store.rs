@@ -325,7 +325,7 @@ impl Store {
         self.inner.check()?;
         match self.inner.shared.owner.get() {
             Some(owner) => owner.unmount(id, grace),
-            None => Err(Cause::NoSuchSegment { id: mooncake_memory::hex(&id.0) }.into()),
+            None => Err(Cause::NoSuchSegment { id: id.to_string() }.into()),
         }
     }
 

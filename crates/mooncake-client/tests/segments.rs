@@ -38,6 +38,11 @@ fn segments_come_and_go_by_their_ids() {
     eventually("what fits in the new one only", Duration::from_secs(5), || put(&writer, "large", 12 << 20).is_ok());
     assert_eq!(writer.get(b"large").unwrap(), Some(value("large", 12 << 20)));
 
+    let text = id.to_string();
+    assert!(text.len() == 32 && text.parse::<SegmentId>().unwrap() == id);
+    for wrong in ["", "x", &text[1..], &format!("+{}", &text[1..])] {
+        assert_eq!(wrong.parse::<SegmentId>().unwrap_err().kind(), ErrorKind::InvalidParams);
+    }
     store.unmount_segment(id, NOW).unwrap();
     assert_eq!(writer.get(b"large").unwrap(), None);
     assert_eq!(writer.get(b"first").unwrap(), Some(value("first", 100_000)), "the other one is there");

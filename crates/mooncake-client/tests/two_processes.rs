@@ -69,13 +69,27 @@ fn host() {
     let mut options = StoreOptions::new("127.0.0.1", master);
     options.global_segment_size = 32 * MIB;
     options.local_buffer_size = 32 * MIB;
-    let store = Store::connect(options).unwrap();
+    let store = Store::connect(options.clone()).unwrap();
+    let mut others = Vec::new();
     println!("host: {}", store.hostname());
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let (verb, key) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
             "put" => println!("host: {:?}", put(&store, key, 2 << 20)),
+            "replace" => {
+                let (key, there) = key.split_once(' ').unwrap();
+                let new = value("new", 2 << 20);
+                println!("host: {:?}", store.upsert(key.as_bytes(), &[Source::new(&new)], &prefer(there)));
+            }
+            "file" => {
+                let mut options = options.clone();
+                options.global_segment_size = 0;
+                let other = Store::connect(options).unwrap();
+                other.mount_file(std::path::Path::new(key), 0, 8 * MIB).unwrap();
+                println!("host: {}", other.hostname());
+                others.push(other);
+            }
             "get" => println!("host: {}", store.get(key.as_bytes()).unwrap() == Some(value(key, 2 << 20))),
             "close" => {
                 store.close();
@@ -159,4 +173,45 @@ fn a_killed_writer_does_not_keep_its_key() {
         });
         println!("free after {:?}", killed.elapsed());
     }
+}
+
+#[test]
+fn a_killed_writer_of_a_replacement_leaves_a_whole_value() {
+    let cluster = Cluster::start();
+    let store = cluster.store(64 * MIB);
+    let (old, new) = (value("old", 2 << 20), value("new", 2 << 20));
+    for round in 0..6 {
+        let mut host = Host::start(&cluster);
+        // Both values only here, so that nothing of them goes with the writer.
+        store.upsert(b"k", &[Source::new(&old)], &prefer(store.hostname())).unwrap();
+        writeln!(host.input, "replace k {}", store.hostname()).unwrap();
+        std::thread::sleep(Duration::from_micros(round * 900));
+        host.kill();
+        let found = store.get(b"k").unwrap().expect("one value or the other");
+        assert!(found == old || found == new, "round {round}");
+        eventually("the key can be replaced again", Duration::from_secs(2), || {
+            store.upsert(b"k", &[Source::new(&new)], &prefer(store.hostname())).is_ok()
+        });
+        assert!(store.get(b"k").unwrap().as_ref() == Some(&new));
+    }
+}
+
+#[test]
+fn memory_over_a_file_is_reached_by_tcp_on_the_same_host_too() {
+    let cluster = Cluster::start();
+    let mut host = Host::start(&cluster);
+    let path = format!("/dev/shm/mooncake-two-processes-{}", std::process::id());
+    std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    let name = host.ask(&format!("file {path}"));
+    let store = cluster.store(0);
+    let bytes = value("a", 2 << 20);
+    store.put(b"a", &[Source::new(&bytes)], &prefer(&name)).unwrap();
+    assert_eq!(store.describe(&["a"]).unwrap()[0].as_ref().unwrap()[0].endpoint, name);
+    assert!(store.get(b"a").unwrap().as_ref() == Some(&bytes));
+    assert_eq!(host.ask("get a"), "true");
+    assert_eq!(store.links().iter().map(|link| link.path).collect::<Vec<_>>(), [Path::Tcp]);
+    assert!(store.view(&["a"]).remove(0).unwrap().unwrap().is_private_copy());
+    host.kill();
+    eventually("it is gone with its owner", Duration::from_secs(2), || store.get(b"a").unwrap().is_none());
+    std::fs::remove_file(&path).unwrap();
 }

@@ -132,6 +132,11 @@ impl Object {
         self.places.as_slice().iter().map(|place| place.replica(self.size)).collect()
     }
 
+    /// Of all replicas.
+    pub fn bytes(&self) -> u64 {
+        self.size * self.places.as_slice().len() as u64
+    }
+
     pub fn rid(&self) -> Rid {
         self.places.as_slice()[0].rid
     }

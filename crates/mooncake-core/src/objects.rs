@@ -58,6 +58,8 @@ pub(crate) struct Objects {
     /// Objects of several, by their segments.
     multiples: HashMap<SmallVec<[SegmentNo; 4]>, u64>,
     pub hard_pinned: u64,
+    /// Bytes of objects whose replacements are being written.
+    pub replaced_bytes: u64,
     groups: Groups,
 }
 
@@ -78,6 +80,7 @@ impl Objects {
             singles: Vec::new(),
             multiples: HashMap::new(),
             hard_pinned: 0,
+            replaced_bytes: 0,
             groups: Groups::default(),
         }
     }
@@ -157,6 +160,9 @@ impl Objects {
         if let Some(group) = object.group {
             self.groups.leave(group, slot);
         }
+        if object.replacing {
+            self.replaced_bytes -= object.bytes();
+        }
         if let Some(pin) = self.soft_pins.remove(&slot) {
             self.soft_lapse.remove(&(pin.until, slot));
         }
@@ -170,7 +176,12 @@ impl Objects {
     /// Gives an object fewer places; it must keep one.
     pub fn set_places(&mut self, slot: u32, places: &[Place]) {
         debug_assert!(!places.is_empty());
-        let old = std::mem::replace(&mut self.slab[slot].places, Places::new(places));
+        let object = &mut self.slab[slot];
+        if object.replacing {
+            self.replaced_bytes -= object.bytes();
+            self.replaced_bytes += object.size * places.len() as u64;
+        }
+        let old = std::mem::replace(&mut object.places, Places::new(places));
         self.count(&old, false);
         self.count(&Places::new(places), true);
     }
@@ -325,14 +336,18 @@ impl Objects {
 
     /// A replacement of it is being written, which may fail.
     pub fn hold(&mut self, slot: u32) {
-        self.slab[slot].replacing = true;
-        self.unlist(slot);
+        let object = &mut self.slab[slot];
+        if !std::mem::replace(&mut object.replacing, true) {
+            self.replaced_bytes += object.bytes();
+            self.unlist(slot);
+        }
     }
 
     /// The replacement has ended and this is still there. Protection as when the last reader leaves.
     pub fn release(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let object = &mut self.slab[slot];
         if std::mem::replace(&mut object.replacing, false) {
+            self.replaced_bytes -= object.bytes();
             if object.protected_until > now {
                 object.protected_until = now.plus_ms(protect_ms);
             }

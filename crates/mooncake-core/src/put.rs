@@ -492,10 +492,12 @@ impl Core {
         let pinned: u64 = self.segments.iter().map(|segment| u64::from(segment.pinned)).sum();
         let quarantined: u64 = self.segments.iter().map(|segment| u64::from(segment.quarantined)).sum();
         format!(
-            "{} bytes are pinned, {} in unfinished puts, {} in quarantine, {} objects protected by a lookup; {open} \
+            "{} bytes are pinned, {} in unfinished puts and {} in the values that they replace, {} in quarantine, {} \
+             objects protected by a lookup; {open} \
              segments take objects, {closed} are away or closed",
             bytes(pinned),
             self.reservations.bytes(),
+            self.objects.replaced_bytes,
             bytes(quarantined),
             self.objects.protected_len(),
         )

@@ -20,6 +20,8 @@ pub struct Stats {
     pub quarantined_extents: u64,
     /// Bytes in unfinished puts.
     pub unfinished_bytes: u64,
+    /// Bytes of values that unfinished puts are to replace, which stay until those end.
+    pub replaced_bytes: u64,
     /// Unfinished puts.
     pub unfinished_puts: u64,
     /// Sessions that are not over.
@@ -101,7 +103,7 @@ impl Core {
             stats.quarantined_bytes += view.quarantined;
             if segment.live {
                 stats.segments_live += 1;
-                stats.segments_closed += u64::from(!view.open);
+                stats.segments_closed += u64::from(!view.open && !view.leaving);
                 stats.capacity_bytes += view.capacity;
                 stats.used_bytes += view.used;
                 stats.pinned_bytes += view.pinned;
@@ -111,6 +113,7 @@ impl Core {
         }
         stats.quarantined_extents = self.quarantine.len() as u64;
         stats.unfinished_bytes = self.reservations.bytes();
+        stats.replaced_bytes = self.objects.replaced_bytes;
         stats.unfinished_puts = self.reservations.len() as u64;
         stats.sessions = self.sessions.len() as u64;
         stats.sessions_away = self.sessions.iter().filter(|(_, session)| session.away.is_some()).count() as u64;

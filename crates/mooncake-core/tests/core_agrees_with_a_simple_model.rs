@@ -413,6 +413,10 @@ impl World {
         let stats = core.stats();
         assert_eq!(stats.keys as usize, visible.len());
         assert_eq!(stats.pins as usize, self.views.len());
+        let held = self.replacing.values().filter_map(|key| self.model.get(std::str::from_utf8(key).unwrap()));
+        let bytes: u64 = held.map(|value| value.size * value.replicas.len() as u64).sum();
+        // What lay on a segment that went is dropped a little later.
+        assert!(stats.replaced_bytes >= bytes && (stats.replaced_bytes == 0 || !self.replacing.is_empty()));
         for record in core.snapshot() {
             if let Record::Object { key, size, crc32c, replicas, .. }
             | Record::GroupedObject { key, size, crc32c, replicas, .. } = record

@@ -307,6 +307,7 @@ fn a_segment_that_leaves_is_read_until_its_grace_is_over_and_takes_nothing_new()
     leave(&mut pool, 1000);
     let view = pool.core.segment(old).unwrap();
     assert!(view.leaving && !view.open);
+    assert_eq!(pool.core.stats().segments_closed, 0, "it waits for nobody");
     for n in 0..20 {
         assert_eq!(pool.put(a, &format!("n{n}"), KIB)[0].extent.segment, new, "placed where there is a future");
     }

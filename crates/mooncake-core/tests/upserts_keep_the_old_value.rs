@@ -89,7 +89,9 @@ fn no_put_takes_the_room_of_a_value_that_is_being_replaced() {
 fn a_replacement_without_room_beside_the_old_value_is_refused_and_that_stays() {
     let (mut pool, a) = Pool::single(4 * KIB);
     let old = pool.put(a, "k", 3 * KIB);
-    assert!(is_full(&pool.slots(a, &[("k", 3 * KIB)], &replacing())[0]));
+    let refused = pool.slots(a, &[("k", 3 * KIB)], &replacing()).remove(0);
+    assert!(matches!(&refused, PutSlot::Full(reason) if reason.contains("3072 in the values")), "{refused:?}");
+    assert_eq!(pool.core.stats().replaced_bytes, 0);
     assert_eq!(pool.get("k").unwrap().replicas[0].rid, old[0].rid);
     pool.put(a, "large", 4 * KIB);
     assert_eq!(pool.keys(), ["large"], "it is not held any more");

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use axum::Router;
@@ -26,15 +26,34 @@ const BODY_MAX: usize = 64 << 10;
 /// Code of "not now", for the error body.
 const UNAVAILABLE: i32 = -1011;
 
-/// The server's paths.
-pub fn router(shared: Arc<Shared>) -> Router {
+/// The pages: until the master serves they say so, and those connections end with their first answer.
+pub fn pages(shared: Arc<OnceLock<Arc<Shared>>>) -> impl Fn() -> (Router, bool) + Send + 'static {
+    let (starting, serving) = (starting(), OnceLock::new());
+    move || match shared.get() {
+        Some(shared) => (serving.get_or_init(|| router(shared.clone())).clone(), true),
+        None => (starting.clone(), false),
+    }
+}
+
+/// Pages of a master that reads its log.
+fn starting() -> Router {
+    let waiting = async || failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, "the master is reading its log");
+    Router::new()
+        .route("/health", get(async || health_page("recovering", false)))
+        .route("/role", get(async || plain("standby".to_owned())))
+        .route("/ha_status", get(async || plain("recovering".to_owned())))
+        .route("/leader", get(leader))
+        .fallback(waiting)
+}
+
+fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/metrics", get(metrics_page))
         .route("/metrics/summary", get(metrics_summary))
         .route("/health", get(health))
         .route("/role", get(async || plain("leader".to_owned())))
         .route("/ha_status", get(async || plain("serving".to_owned())))
-        .route("/leader", get(async || as_json(StatusCode::OK, &json!({"present": false}))))
+        .route("/leader", get(leader))
         .route("/query_key", get(query_pages::key))
         .route("/batch_query_keys", get(query_pages::keys))
         .route("/query_segment", get(query_pages::segment))
@@ -60,8 +79,19 @@ async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
     text(format!("role=leader, state=serving, service_ready=true, master={{{line}}}, ha={{off}}\n"))
 }
 
-async fn health() -> Response {
-    as_json(StatusCode::OK, &json!({"status": "ok", "role": "leader", "ha_state": "serving", "service_ready": true}))
+/// Ready only while operations can be logged: a master whose log is closed answers nobody any more.
+async fn health(State(shared): State<Arc<Shared>>) -> Response {
+    health_page("serving", !shared.log.is_closed())
+}
+
+fn health_page(state: &str, ready: bool) -> Response {
+    let role = if ready { "leader" } else { "standby" };
+    as_json(StatusCode::OK, &json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready}))
+}
+
+/// Without leader election there is no view of one.
+async fn leader() -> Response {
+    as_json(StatusCode::OK, &json!({"present": false}))
 }
 
 async fn all_keys(State(shared): State<Arc<Shared>>) -> Response {
@@ -199,5 +229,68 @@ impl http_body::Body for Keys {
             }
         }
         Poll::Ready(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_core::{Config, Core};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use tokio::net::TcpListener;
+
+    use crate::http_connections::accept;
+
+    use super::*;
+    use crate::convert::SoftPinTtl;
+    use crate::log::Log;
+    use crate::process_watch::ProcessWatch;
+    use crate::shared::Identity;
+
+    async fn page(address: std::net::SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn it_is_ready_only_while_it_serves_and_alive_all_the_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(OnceLock::new());
+        let accepting = tokio::spawn(accept(pages(shared.clone()), listener));
+        let health = page(address, "/health").await;
+        assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"service_ready\":false"), "{health}");
+        assert!(page(address, "/role").await.ends_with("standby"));
+        assert!(page(address, "/ha_status").await.ends_with("recovering"));
+        let refused = page(address, "/get_all_keys").await;
+        assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("-1011"), "{refused}");
+
+        let identity = Identity {
+            instance: [0; 16],
+            boot_id: [0; 16],
+            unix_socket: String::new(),
+            lookup_protect_ms: 0,
+            soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
+            after_bulk_free: None,
+        };
+        let log = Arc::new(Log::new(1, 0, None, false));
+        let core = Core::new(Config::default());
+        let serving = Arc::new(Shared::new(core, log.clone(), identity, ProcessWatch::new().unwrap()));
+        assert!(shared.set(serving).is_ok());
+        assert!(page(address, "/health").await.contains("\"service_ready\":true"));
+        assert!(page(address, "/role").await.ends_with("leader"));
+        assert!(page(address, "/ha_status").await.ends_with("serving"));
+        assert!(page(address, "/leader").await.ends_with("{\"present\":false}"));
+        assert!(page(address, "/get_all_keys").await.starts_with("HTTP/1.1 200"));
+
+        log.close();
+        let health = page(address, "/health").await;
+        assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"service_ready\":false"), "{health}");
+        accepting.abort();
     }
 }

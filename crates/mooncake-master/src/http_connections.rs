@@ -20,9 +20,9 @@ const MOVED_MIN: u64 = 64 << 10;
 
 const CONNECTIONS_MAX: usize = 128;
 
-/// Accepts connections for ever.
-pub async fn accept(router: Router, listener: TcpListener) {
-    let service = TowerToHyperService::new(router);
+/// Accepts connections for ever. `pages` is asked for each: what it shows, and
+/// whether it may ask for more than one.
+pub async fn accept(pages: impl Fn() -> (Router, bool) + Send + 'static, listener: TcpListener) {
     let slots = std::sync::Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let stream = match listener.accept().await {
@@ -35,13 +35,15 @@ pub async fn accept(router: Router, listener: TcpListener) {
         };
         // Over the limit: closed at once, which a scraper notices and a flood does not profit from.
         let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
-        let service = service.clone();
+        let (router, again) = pages();
+        let service = TowerToHyperService::new(router);
         tokio::spawn(async move {
             let (stream, taken) = TakenCount::over(stream);
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_buf_size(64 << 10)
+                .keep_alive(again)
                 .serve_connection(TokioIo::new(stream), service);
             match taken.while_moving(connection, STUCK, MOVED_MIN).await {
                 Some(Ok(())) => {}

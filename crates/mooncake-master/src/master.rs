@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::linux::net::SocketAddrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_core::{Core, Record, SessionId};
@@ -104,16 +104,20 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
         after_bulk_free: settings.after_bulk_free,
     };
     let reporting = settings.metric_reporting;
+    // From here on it says that it is alive and not ready.
+    let serving = Arc::new(OnceLock::new());
+    let pages = tokio::spawn(http_connections::accept(http::pages(serving.clone()), web));
     let started = tokio::task::spawn_blocking(move || start_core(&settings, identity)).await;
-    let (shared, compactor) = started.map_err(|e| StartError::System { what: "replay", source: e.into() })??;
-    judge_processes(&shared);
-
-    let ticker = Ticker::start(shared.clone()).map_err(system("starting the ticker"))?;
+    let started = started.map_err(|e| StartError::System { what: "replay", source: e.into() }).flatten();
+    let started = started.and_then(|(shared, compactor)| {
+        judge_processes(&shared);
+        let ticker = Ticker::start(shared.clone()).map_err(system("starting the ticker"))?;
+        Ok((shared, compactor, ticker))
+    });
+    let (shared, compactor, ticker) = started.inspect_err(|_| pages.abort())?;
+    let _ = serving.set(shared.clone());
     let strangers = Arc::new(AtomicUsize::new(0));
-    let mut tasks = vec![
-        tokio::spawn(control::accept_tcp(shared.clone(), rpc, strangers.clone())),
-        tokio::spawn(http_connections::accept(http::router(shared.clone()), web)),
-    ];
+    let mut tasks = vec![tokio::spawn(control::accept_tcp(shared.clone(), rpc, strangers.clone())), pages];
     if let Some((listener, _)) = unix {
         tasks.push(tokio::spawn(control::accept_unix(shared.clone(), listener, strangers)));
     }

@@ -57,7 +57,9 @@ impl MetadataServer {
     /// Serves on a listener, inside a tokio runtime.
     pub(crate) fn start(listener: TcpListener) -> std::io::Result<MetadataServer> {
         let address = listener.local_addr()?;
-        let task = tokio::spawn(http_connections::accept(router(), listener));
+        let router = router();
+        let pages = move || (router.clone(), true);
+        let task = tokio::spawn(http_connections::accept(pages, listener));
         Ok(MetadataServer { address, task })
     }
 

@@ -316,6 +316,7 @@ impl Page {
         out.gauge("mooncake_pinned_bytes", "Bytes under views of readers", s.pinned_bytes)?;
         out.gauge("mooncake_pins", "Views of readers", s.pins)?;
         out.gauge("mooncake_unfinished_bytes", "Bytes of puts under way", s.unfinished_bytes)?;
+        out.gauge("mooncake_replaced_bytes", "Bytes of values that puts under way replace", s.replaced_bytes)?;
         out.gauge("mooncake_unfinished_puts", "Puts under way", s.unfinished_puts)?;
         out.gauge("mooncake_quarantined_bytes", "Bytes whose owner has not fenced them yet", s.quarantined_bytes)?;
         out.gauge(

@@ -362,6 +362,11 @@ impl Log {
         }
     }
 
+    /// Whether no commit succeeds any more. Whoever is writing just now has not found out yet.
+    pub fn is_closed(&self) -> bool {
+        self.writer.try_lock().is_some_and(|writer| writer.closed)
+    }
+
     /// Figures for the metrics.
     pub fn stats(&self) -> LogStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
