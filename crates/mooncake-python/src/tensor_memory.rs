@@ -3,7 +3,7 @@
 
 use mooncake_client::{PutItem, Source};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes};
+use pyo3::types::PyBytes;
 
 use crate::buffers::{Pieces, range};
 use crate::call::{entry, failed, refused};
@@ -15,19 +15,19 @@ use crate::replicate_config::ReplicateConfig;
 use crate::store::MooncakeDistributedStore;
 use crate::value::Value;
 
-/// Objects as new arrays; None for what is missing or cannot be read.
+/// Objects as new writable buffers; None for what is missing or cannot be read.
 #[pyfunction]
 fn _get_bytearrays<'py>(
     store: &Bound<'py, MooncakeDistributedStore>,
     keys: &Bound<'py, PyAny>,
-) -> PyResult<Vec<Option<Bound<'py, PyByteArray>>>> {
+) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
     let (py, store) = (store.py(), store.get());
     let held = Keys::hold(keys)?;
     let none = |_| (0..held.len()).map(|_| None).collect();
     entry(store.errors(), "get_tensor", none, || {
         let keys = held.slices()?;
         let Some(client) = store.client("get_tensor") else { return Ok(none(INVALID_PARAMS)) };
-        Ok(store.get_byte_arrays(py, &client, &keys))
+        store.get_byte_arrays(py, &client, &keys)
     })
 }
 
