@@ -98,6 +98,33 @@ def test_what_is_read_is_the_readers_own(store):
     assert got.sum() == 1000
 
 
+def test_large_tensors_are_received_into_memory_that_nobody_holds(store):
+    """Memory of dropped tensors is used again: never while a view of it lives."""
+    size = 3 << 20
+    for number in range(3):
+        assert store.put_tensor(f"t{number}", torch.full((size,), number, dtype=torch.int32)) == 0
+    addresses = set()
+    for _ in range(10):
+        first, second = store.batch_get_tensor(["t0", "t1"])
+        part = first[5:7]
+        addresses |= {first.data_ptr(), second.data_ptr()}
+        del first
+        third = store.get_tensor("t2")
+        assert part.tolist() == [0, 0]
+        assert bool((second == 1).all())
+        assert bool((third == 2).all())
+        del part, second, third
+    assert len(addresses) < 10
+
+
+def test_tensors_may_be_placed_in_ones_own_node(shared_cluster):
+    store = shared_cluster.store(segment=16 << 20)
+    config = ReplicateConfig()
+    config.prefer_alloc_in_same_node = True
+    assert store.pub_tensor("t", torch.ones(10), config) == 0, store.last_error()
+    assert store.remove("t", True) == 0
+
+
 def test_batches_answer_for_each_key(store):
     tensors = [torch.full((size,), size, dtype=torch.int32) for size in (1, 1000, 100_000)]
     keys = ["a", "b", "c"]
