@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mooncake.store import MooncakeDistributedStore
 from pool import Cluster, Daemon, Master, binary, free_port, wait_for
 
 
@@ -146,3 +147,35 @@ def test_shims_keep_the_process_id_and_pass_everything(command, tmp_path):
         daemon.start()
         assert "mooncake" in Path(f"/proc/{daemon.pid}/cmdline").read_text().split("\0")[0]
         assert daemon.terminate() == 0
+
+
+def test_arguments_that_are_no_text_are_named_and_nothing_panics():
+    for command in ("master", "client"):
+        done = subprocess.run([binary(), command, b"--no\xff=1"], capture_output=True, timeout=20)
+        assert done.returncode == 1
+        assert b"unknown flag" in done.stderr
+        assert b"panicked" not in done.stderr
+
+
+def test_the_lines_that_scripts_wait_for_do_not_depend_on_the_clients_log_level(tmp_path):
+    master = Master(tmp_path, [], {"MC_LOG_LEVEL": "ERROR"})
+    try:
+        master.start()
+    finally:
+        master.kill()
+    assert "Master service started on port" in master.output()
+
+
+def test_the_master_forgets_the_process_of_a_client_with_its_session(cluster):
+    c = cluster(nodes=0)
+
+    def open_files() -> int:
+        return len(os.listdir(f"/proc/{c.master.pid}/fd"))
+
+    before = open_files()
+    for _ in range(100):
+        store = MooncakeDistributedStore()
+        assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", c.master.addr) == 0
+        assert store.put("k", b"v") == -200
+        assert store.close() == 0
+    wait_for("the descriptors to be closed", lambda: open_files() < before + 20, timeout=2)

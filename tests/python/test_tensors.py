@@ -16,9 +16,6 @@ from mooncake.store._tensor_header import DTYPES
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-needs_upsert = pytest.mark.skipif(
-    not hasattr(MooncakeDistributedStore, "_upsert_from_multi_buffers"), reason="this store cannot replace objects yet"
-)
 
 
 def bits(tensor):
@@ -299,7 +296,6 @@ def test_a_store_that_is_closed_refuses_every_call():
     assert s.save_tensor_to_safetensor("t", "/nowhere") == -1100
 
 
-@needs_upsert
 def test_upserts_replace(store):
     assert store.put_tensor("t", torch.zeros(3)) == 0
     assert store.upsert_tensor("t", torch.ones(5)) == 0

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_client::{ErrorKind, SizeError, Store, StoreError, StoreOptions, parse_size};
+use mooncake_client::{ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, parse_size};
 use mooncake_settings::{CLIENT, CommandLine, Given, SettingError, parse};
 
 use crate::{logging, say, signals};
@@ -48,6 +48,14 @@ pub enum ClientError {
     /// The journal.
     #[error("--log_dir: {0}")]
     Log(std::io::Error),
+    /// The port of the service.
+    #[error("flag --port={port}: {source}")]
+    Port {
+        /// As given.
+        port: u16,
+        /// What failed.
+        source: std::io::Error,
+    },
     /// Signals.
     #[error("signal handling: {0}")]
     Signals(std::io::Error),
@@ -77,6 +85,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     }
     let ended = signals::watch().map_err(ClientError::Signals)?;
     let Some(store) = connect(&given, &ended)? else { return Ok(()) };
+    let _introducer = introduce(&given, &store)?;
     // Scripts wait for this line.
     say(&format!(
         "Mooncake client ready: segment {} of {} bytes, master {}\n",
@@ -90,6 +99,31 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     tracing::info!("closing: peers stop using the memory of {}", store.hostname());
     store.close();
     Ok(())
+}
+
+/// Tells processes of this host where the pool is (`setup_dummy`). None if the
+/// port is taken and nobody asked for it: several nodes may live on one host.
+fn introduce(given: &Given, store: &Store) -> Result<Option<Introducer>, ClientError> {
+    let port = given.number("port").unwrap_or(50_052);
+    let host = given.text_or_default("host");
+    let ip = match host.parse::<SocketAddr>() {
+        Ok(both) => both.ip(),
+        // A name has been resolved by the store already; here its own sockets do.
+        Err(_) => mooncake_master::address("host", host.split(':').next().unwrap_or(host))
+            .unwrap_or(IpAddr::from([127, 0, 0, 1])),
+    };
+    let introduction = Introduction::new(given.text_or_default("master_server_address"), store.hostname());
+    match Introducer::start(SocketAddr::new(ip, port), &introduction) {
+        Ok(introducer) => {
+            tracing::info!("setup_dummy of this host finds the pool at port {}", introducer.address().port());
+            Ok(Some(introducer))
+        }
+        Err(error) if given.text("port").is_none() => {
+            tracing::warn!("port {port}: {error}; setup_dummy does not find the pool through this node (see --port)");
+            Ok(None)
+        }
+        Err(source) => Err(ClientError::Port { port, source }),
+    }
 }
 
 /// Sets the store up; a master that is not there yet is waited for. None when a signal came first.
@@ -202,6 +236,6 @@ mod tests {
         let Ok(CommandLine::Run(given)) = parse(&CLIENT, args.split_whitespace().map(str::to_owned)) else { panic!() };
         let ended = Arc::new(AtomicBool::new(false));
         assert_eq!(options(&given, &ended).unwrap().global_segment_size, 1 << 30);
-        assert_eq!(given.notes.len(), 3, "{:?}", given.notes);
+        assert_eq!(given.notes.len(), 2, "{:?}", given.notes);
     }
 }

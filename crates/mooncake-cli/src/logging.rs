@@ -5,14 +5,14 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use mooncake_settings::{Given, environment};
+use mooncake_settings::{CLIENT, Given, environment};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::journal::Journal;
 
 /// Begins to log as the settings say. `RUST_LOG` decides what; else `--v` and
-/// `--minloglevel`; else `MC_LOG_LEVEL`; else everything from information on.
+/// `--minloglevel`; else, for a storage node, `MC_LOG_LEVEL`; else everything from information on.
 /// A journal that cannot be made is an error.
 pub fn start(program: &str, given: &Given) -> io::Result<()> {
     let folder = given.text("log_dir").filter(|folder| !folder.is_empty());
@@ -23,7 +23,7 @@ pub fn start(program: &str, given: &Given) -> io::Result<()> {
         }
         None => None,
     };
-    begin(&level(given), Lines { journal });
+    begin(&level(program, given), Lines { journal });
     Ok(())
 }
 
@@ -40,12 +40,13 @@ fn begin(level: &str, lines: Lines) {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines).with_target(false).with_ansi(false).init();
 }
 
-fn level(given: &Given) -> String {
+fn level(program: &str, given: &Given) -> String {
     let level = match (given.number::<i32>("v"), given.number::<i32>("minloglevel")) {
         (Some(1..), _) => "debug",
         (_, Some(2..)) => "error",
         (_, Some(1)) => "warn",
-        (None, None) => {
+        // A variable for clients: the lines of the master's start are waited for by scripts.
+        (None, None) if program == CLIENT.name => {
             let wanted = std::env::var("MC_LOG_LEVEL").unwrap_or_default();
             environment::log_level(&wanted).unwrap_or("info")
         }

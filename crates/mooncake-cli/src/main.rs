@@ -25,7 +25,8 @@ mooncake: a distributed KV-cache pool for LLM inference
 ";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
+    // What is no UTF-8 is no flag either, and is then named as well as it can be.
+    let mut args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
     let command = args.next().unwrap_or_default();
     match command.as_str() {
         "master" => {

@@ -30,6 +30,9 @@ const BEAT: Duration = Duration::from_millis(500);
 /// Time between two pings of a master that does not answer.
 const PING: Duration = Duration::from_millis(100);
 
+/// How long a master keeps a session that is away; after that it has nothing left to end.
+const RETENTION: Duration = Duration::from_secs(600);
+
 /// Time between two tries to reach a master again.
 const RECONNECT: Duration = Duration::from_millis(100);
 
@@ -62,7 +65,9 @@ pub(crate) fn open_first(
     check: &dyn Fn() -> Result<(), ConnectionError>,
 ) -> Result<(Connection, Session, LogPosition), StoreError> {
     let mut reasons = Vec::new();
-    for index in 0..masters.len() {
+    let patience_ends = Instant::now() + TRY;
+    let mut index = 0;
+    while index < masters.len() {
         let role = open_role(name, process);
         let patience = Patience { deadline: Instant::now() + TRY, check };
         match open_at(masters, index, role, LogPosition::default(), &patience) {
@@ -77,14 +82,22 @@ pub(crate) fn open_first(
                 }
             },
             Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
-            Err(Unreached::Failed(reason)) => reasons.push(reason),
+            // A master with too many connections that have not said yet who they are ends the newest.
+            Err(Unreached::Cut(_)) if Instant::now() < patience_ends => {
+                std::thread::sleep(RECONNECT);
+                continue;
+            }
+            Err(Unreached::Cut(reason) | Unreached::Failed(reason)) => reasons.push(reason),
         }
+        index += 1;
     }
     Err(Cause::MasterUnreachable { master: masters.to_string(), reason: reasons.join("; ") }.into())
 }
 
 enum Unreached {
     Interrupted,
+    /// Somebody listens there, and hung up before an answer.
+    Cut(String),
     Failed(String),
 }
 
@@ -104,15 +117,24 @@ fn open_at(
         error => Unreached::Failed(error.to_string()),
     })?;
     let mut reason = "it has no address".to_owned();
+    let mut cut = false;
     for address in addresses {
         let at = Address::Tcp(address);
         match Connection::open(&at, role.clone(), highest, patience) {
             Ok((connection, reply)) => return Ok((connection, reply, at)),
             Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
-            Err(error) => reason = format!("{address}: {error}"),
+            Err(error) => {
+                cut = matches!(&error, ConnectionError::Io(error) if is_cut(error));
+                reason = format!("{address}: {error}");
+            }
         }
     }
-    Err(Unreached::Failed(reason))
+    Err(if cut { Unreached::Cut(reason) } else { Unreached::Failed(reason) })
+}
+
+fn is_cut(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 /// Starts the thread.
@@ -125,6 +147,7 @@ pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::
             next_beat: Instant::now(),
             number: 0,
             last_try: Instant::now(),
+            ending_since: None,
             next_master: 0,
             epoch: 0,
         };
@@ -140,6 +163,8 @@ struct Anchor {
     /// Of the last beat.
     number: u64,
     last_try: Instant,
+    /// Since when the last view of a closed store has ended.
+    ending_since: Option<Instant>,
     next_master: usize,
     /// Highest epoch that this master has shown.
     epoch: u32,
@@ -149,8 +174,7 @@ impl Anchor {
     fn run(&mut self) {
         let control = self.shared.control.clone();
         while !control.is_stopped() && !forked() {
-            if self.is_ending() && (control.pins.is_empty() || self.connection.is_none() && !control.pins.has_views()) {
-                self.say_goodbye();
+            if self.is_ending() && self.has_ended() {
                 control.stop();
                 return;
             }
@@ -170,6 +194,21 @@ impl Anchor {
                 false => self.reconnect(),
             }
         }
+    }
+
+    /// Nothing is left that the master has to be told. What it holds for this
+    /// session is held until it hears so: without a connection that waits.
+    fn has_ended(&mut self) -> bool {
+        if !self.shared.control.pins.seal() {
+            self.ending_since = None;
+            return false;
+        }
+        let since = *self.ending_since.get_or_insert_with(Instant::now);
+        if self.connection.is_some() && self.shared.control.pins.is_empty() {
+            self.say_goodbye();
+            return true;
+        }
+        since.elapsed() > RETENTION
     }
 
     fn is_ending(&self) -> bool {
@@ -356,7 +395,7 @@ impl Anchor {
                 self.next_master = index;
             }
             Err(reason) => {
-                if control.reach.explain(Some(&reason)) {
+                if control.reach.explain(Some(&reason)) && !shared.closing.load(Ordering::Acquire) {
                     tracing::warn!(master = %control.masters, reason, "not reconnected yet");
                 }
             }
@@ -371,7 +410,7 @@ impl Anchor {
         let open = |role| {
             open_at(&control.masters, index, role, control.position(), &patience).map_err(|error| match error {
                 Unreached::Interrupted => "interrupted".to_owned(),
-                Unreached::Failed(reason) => reason,
+                Unreached::Cut(reason) | Unreached::Failed(reason) => reason,
             })
         };
 
@@ -422,6 +461,9 @@ impl Anchor {
 
         if shared.closing.load(Ordering::Acquire) {
             // The master has ended it, as asked. Nothing is to begin any more.
+            if self.is_ending() {
+                control.stop();
+            }
             return Err("the store is being closed".into());
         }
         // Everything that hung on the old session is void: placements, pins, segments.

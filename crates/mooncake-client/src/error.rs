@@ -138,6 +138,9 @@ pub enum Cause {
     /// The caller's memory is not there.
     #[error("{0}; pass memory of this process that stays mapped during the call")]
     Fault(CopyError),
+    /// The device that the caller's memory belongs to could not copy it.
+    #[error("{0}")]
+    Device(CopyError),
     /// A buffer could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -283,7 +286,7 @@ impl Cause {
             Cause::Protected => ErrorKind::Protected,
             Cause::MasterUnreachable { .. } => ErrorKind::MasterUnreachable,
             Cause::CallTimeout { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
-            Cause::Transfer(_) => ErrorKind::Transfer,
+            Cause::Transfer(_) | Cause::Device(_) => ErrorKind::Transfer,
             Cause::Checksum(_) => ErrorKind::Checksum,
             Cause::Closed => ErrorKind::Closed,
             Cause::Forked => ErrorKind::Forked,

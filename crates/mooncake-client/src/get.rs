@@ -86,7 +86,7 @@ impl Inner {
 
     /// Looks keys up and reads what is there, each by `attempt`; what it could
     /// not read is looked up once more.
-    fn read_batch(
+    pub(crate) fn read_batch(
         &self,
         keys: &[&[u8]],
         mut attempt: impl FnMut(usize, &Object, u64, &mut Vec<LostReplica>) -> Fetched,
@@ -176,13 +176,26 @@ impl Inner {
         if buffers < object.size {
             return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
         }
+        self.read_any_replica(object, log_id, lost, |replica| {
+            self.read_replica(key, object, replica, log_id, 0, &mut trimmed(targets, object.size))
+        })
+    }
+
+    /// Reads by `read` from the first replica that can be read.
+    pub(crate) fn read_any_replica(
+        &self,
+        object: &Object,
+        log_id: u64,
+        lost: &mut Vec<LostReplica>,
+        mut read: impl FnMut(&Replica) -> Result<(), StoreError>,
+    ) -> Fetched {
         let mut cause = "no replica is left".to_owned();
         for replica in self.in_order_of_choice(object, log_id) {
             if let Some(earlier) = lost.iter().find(|lost| lost.rid == replica.rid) {
                 cause.clone_from(&earlier.cause);
                 continue;
             }
-            match self.read_replica(key, object, replica, log_id, &mut trimmed(targets, object.size)) {
+            match read(replica) {
                 Ok(()) => return Fetched::Done(object.size),
                 Err(error) if is_callers(&error) => return Fetched::Failed(error),
                 Err(error) => {
@@ -216,12 +229,14 @@ impl Inner {
         replicas
     }
 
-    fn read_replica(
+    /// Reads into all targets from a byte of the object on. The whole of it is verified by its checksum.
+    pub(crate) fn read_replica(
         &self,
         key: &[u8],
         object: &Object,
         replica: &Replica,
         log_id: u64,
+        offset: u64,
         targets: &mut [Target<'_>],
     ) -> Result<(), StoreError> {
         let [extent] = &replica.extents[..] else { return Err(self.shared.control.confused("a lookup")) };
@@ -231,8 +246,9 @@ impl Inner {
         let interrupted = || self.is_interrupted();
         let wait = self.transfer_wait(object.size, &interrupted);
         let link = self.shared.links.link(&address, &wait).map_err(|error| link_error(&error))?;
-        let crc = self.settings.verify.then_some(object.crc32c);
-        link.read(replica.rid, extent.offset, targets, crc, &wait).map_err(|error| {
+        let whole = offset == 0 && total_of_targets(targets) == object.size;
+        let crc = (self.settings.verify && whole).then_some(object.crc32c);
+        link.read(replica.rid, extent.offset + offset, targets, crc, &wait).map_err(|error| {
             self.report_if_bad(key, &error);
             transfer_error(error)
         })

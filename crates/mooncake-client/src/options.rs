@@ -131,17 +131,23 @@ impl fmt::Debug for StoreOptions {
 /// How long an object must stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PinKind {
-    /// Evicted in the policy's order.
+    /// Evicted in the policy's order. What replaces a value keeps its soft pin,
+    /// with the end that it had (PRESERVE).
     #[default]
     None,
-    /// Evicted only when nothing else is left, until it lapses.
+    /// Evicted only when nothing else is left, until it lapses (ENABLE).
     Soft {
         /// Lifetime from the put on, milliseconds; `None` = the master's
-        /// `--default_kv_soft_pin_ttl`.
+        /// `--default_kv_soft_pin_ttl`, 0 = [`PinKind::Cleared`], more than its
+        /// `--max_kv_soft_pin_ttl` is refused.
         ttl_ms: Option<u64>,
     },
-    /// Never evicted.
+    /// Never evicted. Decided when the object is made: what replaces a value is
+    /// pinned if that was, and not otherwise.
     Hard,
+    /// Evicted in the policy's order, without the soft pin of the value that is
+    /// replaced (DISABLE).
+    Cleared,
 }
 
 /// How a put is placed.
@@ -156,11 +162,25 @@ pub struct PutOptions {
     pub pin: PinKind,
     /// Prefer a segment on the writer's own host.
     pub prefer_local: bool,
+    /// Replace values that are there (upsert). The old value can be read until
+    /// the new one is whole, and stays if that fails.
+    pub replace: bool,
+    /// Groups of the objects: none for all, or one per object of the batch, of
+    /// which "" is none. Another number is refused. Objects of a group leave the
+    /// pool one after another, and are kept together by whoever looks one up.
+    pub groups: Vec<String>,
 }
 
 impl Default for PutOptions {
     fn default() -> Self {
-        Self { replica_num: 1, preferred_segments: Vec::new(), pin: PinKind::None, prefer_local: false }
+        Self {
+            replica_num: 1,
+            preferred_segments: Vec::new(),
+            pin: PinKind::None,
+            prefer_local: false,
+            replace: false,
+            groups: Vec::new(),
+        }
     }
 }
 

@@ -22,6 +22,8 @@ struct State {
     ended: Vec<u64>,
     /// Sent and not confirmed yet.
     outstanding: Option<(u64, Vec<u64>)>,
+    /// The store is closed and its last view has ended: none begins any more.
+    sealed: bool,
     /// Views of earlier sessions: no master knows of them.
     unlisted: u64,
 }
@@ -62,7 +64,7 @@ impl Pins {
     /// meanwhile, so they hold nothing.
     pub fn adopt(&self, generation: u64, rids: impl Iterator<Item = u64>) -> Option<u64> {
         let mut state = self.state.lock();
-        if state.generation != generation {
+        if state.generation != generation || state.sealed {
             return None;
         }
         for rid in rids {
@@ -98,8 +100,11 @@ impl Pins {
         self.state.lock().unlisted == 0
     }
 
-    pub fn has_views(&self) -> bool {
-        !self.state.lock().live.is_empty()
+    /// Ends the taking of views for good. False while there is one.
+    pub fn seal(&self) -> bool {
+        let mut state = self.state.lock();
+        state.sealed |= state.live.is_empty();
+        state.sealed
     }
 
     /// Ended pins to tell the master of, with their sequence; the same ones
@@ -185,7 +190,7 @@ mod tests {
         assert_eq!(pins.to_send(|| 11), Some((11, vec![4])));
         assert!(pins.confirmed(11));
         assert!(!pins.is_empty());
-        assert!(pins.has_views());
+        assert!(!pins.seal());
     }
 
     #[test]
@@ -213,7 +218,7 @@ mod tests {
         assert!(!pins.all_listed());
         pins.release(old, 2);
         assert!(pins.all_listed());
-        assert!(pins.has_views());
+        assert!(!pins.seal());
         assert!(pins.release(new, 2));
     }
 
@@ -226,5 +231,15 @@ mod tests {
         pins.forget_bytes(60);
         assert!(pins.admit(60, 100));
         assert!(!pins.admit(1, 0));
+    }
+
+    #[test]
+    fn nothing_is_taken_charge_of_after_the_seal() {
+        let pins = Pins::default();
+        let era = pins.adopt(pins.generation(), [1].into_iter()).unwrap();
+        assert!(!pins.seal(), "a view is there");
+        pins.release(era, 1);
+        assert!(pins.seal());
+        assert_eq!(pins.adopt(pins.generation(), [2].into_iter()), None);
     }
 }

@@ -7,7 +7,7 @@ use mooncake_transfer::TransferError;
 use mooncake_wire::message::{
     Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, ReplicaOutcome, put_end_reply, put_slot, reply, request,
 };
-use mooncake_wire::pack_keys;
+use mooncake_wire::{MAX_KEY, pack_keys};
 
 use crate::control::Abandoned;
 use crate::error::{Cause, StoreError};
@@ -59,6 +59,12 @@ pub enum PutOutcome {
 
 impl Inner {
     pub(crate) fn put_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
+        let groups = options.groups.len();
+        if groups != 0 && groups != items.len() {
+            let reason = format!("{groups} groups for {} objects; give one per object, or none", items.len());
+            let error = StoreError::from(Cause::InvalidParams(reason));
+            return items.iter().map(|_| Err(error.clone())).collect();
+        }
         let mut put = Put {
             store: self,
             items,
@@ -155,6 +161,12 @@ impl Put<'_> {
 
     fn check(&self, index: usize) -> Result<(), StoreError> {
         check_key(self.items[index].key)?;
+        if let Some(group) = self.options.groups.get(index)
+            && group.len() > MAX_KEY
+        {
+            let reason = format!("a group's name has at most {MAX_KEY} bytes, not {}", group.len());
+            return Err(Cause::InvalidParams(reason).into());
+        }
         if self.sizes[index] == 0 {
             return Err(Cause::InvalidParams("an object has at least one byte; this value is empty".into()).into());
         }
@@ -167,7 +179,7 @@ impl Put<'_> {
         let (mut bytes, mut key_bytes) = (0_u64, 0);
         while let Some(&index) = pending.front() {
             bytes = bytes.saturating_add(self.sizes[index]);
-            key_bytes += self.items[index].key.len();
+            key_bytes += self.items[index].key.len() + self.options.groups.get(index).map_or(0, String::len);
             let full = keys.len() == most.min(ROUND_KEYS) || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
             if full && !keys.is_empty() {
                 break;
@@ -234,6 +246,10 @@ impl Put<'_> {
             sizes: keys.iter().map(|&index| self.sizes[index]).collect(),
             config: Some(config(self.options)),
             wait,
+            groups: (!self.options.groups.is_empty()).then(|| {
+                let groups: Vec<&str> = keys.iter().map(|&index| self.options.groups[index].as_str()).collect();
+                pack_keys(&groups)
+            }),
         };
         let patience = control.lookup_timeout + if wait { PARKED } else { Duration::ZERO };
         let body = request::Body::PutStart(start);
@@ -444,11 +460,16 @@ impl Inner {
     }
 }
 
-/// Another replica or another try cannot help: it is the caller's own memory, or wish.
+/// Another replica or another try cannot help: it is the caller's own memory, device, or wish.
 pub(crate) fn is_callers(error: &StoreError) -> bool {
     matches!(
         error.cause(),
-        Cause::Fault(_) | Cause::InvalidParams(_) | Cause::Interrupted | Cause::Closed | Cause::Forked
+        Cause::Fault(_)
+            | Cause::Device(_)
+            | Cause::InvalidParams(_)
+            | Cause::Interrupted
+            | Cause::Closed
+            | Cause::Forked
     )
 }
 
@@ -464,6 +485,8 @@ pub(crate) fn link_error(error: &mooncake_transfer::LinkError) -> StoreError {
 pub(crate) fn transfer_error(error: TransferError) -> StoreError {
     match error {
         TransferError::Copy(error @ (CopyError::Fault { .. } | CopyError::Unchecked { .. })) => Cause::Fault(error),
+        TransferError::Copy(CopyError::Device(error)) if error.is_wrong_range() => Cause::Fault(error.into()),
+        TransferError::Copy(error @ (CopyError::Device(_) | CopyError::NoStaging { .. })) => Cause::Device(error),
         TransferError::CallerMemory { .. } => Cause::InvalidParams(error.to_string()),
         TransferError::Timeout { .. } => Cause::TransferTimeout(error.to_string()),
         TransferError::Checksum { .. } => Cause::Checksum(error.to_string()),
@@ -480,9 +503,11 @@ fn config(options: &PutOptions) -> PutConfig {
         preferred_segments: options.preferred_segments.clone(),
         hard_pin: options.pin == PinKind::Hard,
         soft_pin_ttl_ms: match options.pin {
-            PinKind::Soft { ttl_ms } => ttl_ms.map_or(MASTERS_TTL, |ttl_ms| ttl_ms.clamp(1, MASTERS_TTL - 1)),
-            PinKind::None | PinKind::Hard => 0,
+            PinKind::Soft { ttl_ms } => ttl_ms.map_or(MASTERS_TTL, |ttl_ms| ttl_ms.min(MASTERS_TTL - 1)),
+            PinKind::None | PinKind::Hard | PinKind::Cleared => 0,
         },
         prefer_local: options.prefer_local,
+        replace: options.replace,
+        soft_pin_clear: matches!(options.pin, PinKind::Cleared | PinKind::Soft { ttl_ms: Some(0) }),
     }
 }

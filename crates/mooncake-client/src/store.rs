@@ -24,6 +24,7 @@ use crate::master_address::MasterAddress;
 use crate::options::{PutOptions, StoreOptions};
 use crate::put::{PutItem, PutOutcome};
 use crate::query::RemoveOutcome;
+use crate::ranges::{GetRanges, RangeOutcome};
 use crate::segment_owner::{OwnerEvents, Ownership, Reporter, SegmentOwner};
 use crate::view::View;
 
@@ -195,6 +196,17 @@ impl Store {
         }
     }
 
+    /// Stores one object in the place of what is there: [`PutOptions::replace`].
+    pub fn upsert(&self, key: &[u8], value: &[Source<'_>], options: &PutOptions) -> Result<PutOutcome, StoreError> {
+        self.put(key, value, &PutOptions { replace: true, ..options.clone() })
+    }
+
+    /// Stores objects in the place of what is there; a result per object. Of a
+    /// key that is in the batch twice the last value counts.
+    pub fn upsert_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
+        self.put_batch(items, &PutOptions { replace: true, ..options.clone() })
+    }
+
     /// One object's bytes; `None` is a miss.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.get_batch_with(&[key], |_, size| Ok(vec![0; size as usize])).pop().unwrap_or(Ok(None))
@@ -219,6 +231,15 @@ impl Store {
         match self.inner.check() {
             Ok(()) => self.inner.get_into(items),
             Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Parts of objects into the caller's memory, with one look-up for all. An
+    /// outcome per part; those of an object that is not there are misses.
+    pub fn get_ranges(&self, items: &mut [GetRanges<'_>]) -> Vec<Vec<RangeOutcome>> {
+        match self.inner.check() {
+            Ok(()) => self.inner.get_ranges(items),
+            Err(error) => items.iter().map(|item| item.ranges.iter().map(|_| Err(error.clone())).collect()).collect(),
         }
     }
 
@@ -322,7 +343,8 @@ impl Inner {
             owner.close();
         }
         self.shared.links.close();
-        if control.pins.has_views() {
+        // What the master is told next is final: no call that is under way takes a view after it.
+        if !control.pins.seal() {
             // The anchor goes on for the views' sake and says goodbye after the last one.
             self.shared.ending.store(true, Ordering::Release);
             control.bell.ring();
@@ -333,8 +355,14 @@ impl Inner {
             request::Body::CloseSession(CloseSession {}),
             control.lookup_timeout,
         );
-        if let Err(error) = over {
-            tracing::debug!(%error, "the master finds out by itself that this client is gone");
+        if let Err(error) = over
+            && !matches!(error.kind(), ErrorKind::Refused | ErrorKind::Closed)
+        {
+            // It may hold pins of calls that were given up: the anchor tells it once it answers.
+            tracing::debug!(%error, "the master does not know yet that this client is gone");
+            self.shared.ending.store(true, Ordering::Release);
+            control.bell.ring();
+            return;
         }
         control.stop();
         if let Some(anchor) = self.anchor.lock().take() {

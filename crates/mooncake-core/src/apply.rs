@@ -7,9 +7,10 @@ use crate::effect::Record;
 use crate::extents::ExtentError;
 use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Time};
 use crate::object::{Hold, Key, ListedIn, Object, Place, Places, granules};
+use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
-use crate::reservation::Reservation;
+use crate::reservation::{Reservation, Terms};
 use crate::slab::Link;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
@@ -139,7 +140,11 @@ impl Core {
                 Ok(())
             }
             Record::Reserved { session, key, size, pin, replicas } => {
-                self.apply_reserved(now, *session, key, *size, *pin, replicas)
+                self.apply_reserved(now, *session, key, *size, *pin, replicas, Terms::default())
+            }
+            Record::ReservedWith { session, key, size, pin, replicas, group, replaces } => {
+                let terms = Terms { group: group.clone(), replaces: *replaces };
+                self.apply_reserved(now, *session, key, *size, *pin, replicas, terms)
             }
             Record::Committed { reservation, good, crc32c } => self.apply_committed(now, *reservation, good, *crc32c),
             Record::Dropped(rid) => self.apply_dropped(now, *rid),
@@ -192,7 +197,7 @@ impl Core {
                 for replica in replicas {
                     self.take(replica)?;
                 }
-                self.link_object(now, key, *size, *crc32c, *pin, replicas);
+                self.link_object(now, key, *size, *crc32c, replicas, Kept::of(now, *pin));
                 Ok(())
             }
             Record::Quarantined { replica, writer, writer_done } => {
@@ -232,6 +237,9 @@ impl Core {
         // Unfinished puts go on with the replicas that they have elsewhere, or not at all.
         for lost in self.reservations.drop_segment(number) {
             self.keys_changed |= lost.awaited && lost.ended;
+            if let Some(key) = lost.replaced {
+                self.release_replaced(now, key.as_slice());
+            }
             if let Some(writer) = self.sessions.get_mut(lost.session) {
                 writer.unfinished -= lost.bytes;
             }
@@ -246,6 +254,7 @@ impl Core {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn apply_reserved(
         &mut self,
         now: Time,
@@ -254,6 +263,7 @@ impl Core {
         size: u64,
         pin: PinKind,
         replicas: &SmallVec<[Replica; 1]>,
+        terms: Terms,
     ) -> Result<(), ReplayError> {
         let Some(last) = replicas.last() else { return Err(ReplayError::Empty("reservation")) };
         if self.reservations.by_key(key).is_some() {
@@ -273,14 +283,19 @@ impl Core {
                 self.counter = self.counter.max(replica.rid.counter());
             }
         }
-        self.reservations.insert(now, Reservation::new(session, key, size, pin, replicas.clone()));
+        if terms.replaces
+            && let Some(old) = self.objects.find(self.objects.hash(key), key)
+        {
+            self.objects.hold(old);
+        }
+        self.reservations.insert(now, Reservation::new(session, key, size, pin, replicas.clone(), terms));
         Ok(())
     }
 
     fn apply_committed(&mut self, now: Time, rid: Rid, good: &[Rid], crc32c: u32) -> Result<(), ReplayError> {
         let unknown = |rid: Rid| ReplayError::UnknownRid { record: "Committed", rid: rid.0 };
         let slot = self.reservations.by_rid(rid).ok_or_else(|| unknown(rid))?;
-        let reservation = self.end_reservation(slot);
+        let reservation = self.end_reservation(now, slot);
         if good.is_empty() {
             return Err(ReplayError::Empty("commit"));
         }
@@ -288,8 +303,12 @@ impl Core {
             return Err(unknown(*stranger));
         }
         let key = reservation.key.as_slice();
-        // An object that nobody could see, or one whose owner came back meanwhile.
+        let mut kept = Kept::of(now, reservation.pin);
+        // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
         if let Some(old) = self.objects.find(self.objects.hash(key), key) {
+            if reservation.terms.replaces {
+                kept.inherit(now, reservation.pin, self.objects.object(old), self.objects.soft_pin(old));
+            }
             self.unlink(old)?;
         }
         let (good, bad): (SmallVec<[Replica; 1]>, SmallVec<[Replica; 1]>) =
@@ -297,7 +316,7 @@ impl Core {
         for replica in bad {
             self.quarantine_replica(now, replica, reservation.session);
         }
-        self.link_object(now, key, reservation.size, crc32c, reservation.pin, &good);
+        self.link_object(now, key, reservation.size, crc32c, &good, kept);
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             for replica in &good {
                 writer.remember_committed(replica.rid);
@@ -308,7 +327,7 @@ impl Core {
 
     fn apply_dropped(&mut self, now: Time, rid: Rid) -> Result<(), ReplayError> {
         let slot = self.reservations.by_rid(rid).ok_or(ReplayError::UnknownRid { record: "Dropped", rid: rid.0 })?;
-        let reservation = self.end_reservation(slot);
+        let reservation = self.end_reservation(now, slot);
         for replica in &reservation.replicas {
             self.quarantine_replica(now, *replica, reservation.session);
         }
@@ -362,14 +381,24 @@ impl Core {
         }
     }
 
-    fn end_reservation(&mut self, slot: u32) -> Reservation {
+    fn end_reservation(&mut self, now: Time, slot: u32) -> Reservation {
         let reservation = self.reservations.remove(slot);
+        if reservation.terms.replaces {
+            self.release_replaced(now, reservation.key.as_slice());
+        }
         self.keys_changed |= reservation.awaited;
         self.room_changed = true;
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             writer.unfinished -= reservation.size * reservation.replicas.len() as u64;
         }
         reservation
+    }
+
+    /// What was to be replaced can be evicted again, if it is still there.
+    fn release_replaced(&mut self, now: Time, key: &[u8]) {
+        if let Some(old) = self.objects.find(self.objects.hash(key), key) {
+            self.objects.release(now, old, self.config.lookup_protect_ms);
+        }
     }
 
     fn quarantine_replica(&mut self, now: Time, replica: Replica, writer: SessionId) {
@@ -379,13 +408,9 @@ impl Core {
         }
     }
 
-    fn link_object(&mut self, now: Time, key: &[u8], size: u64, crc32c: u32, pin: PinKind, replicas: &[Replica]) {
+    fn link_object(&mut self, now: Time, key: &[u8], size: u64, crc32c: u32, replicas: &[Replica], kept: Kept) {
         let places: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
-        let (hold, ttl_ms) = match pin {
-            PinKind::None => (Hold::None, 0),
-            PinKind::Soft { ttl_ms } => (Hold::Soft, ttl_ms),
-            PinKind::Hard => (Hold::Hard, 0),
-        };
+        let Kept { hold, soft, protected } = kept;
         if hold == Hold::Hard {
             for replica in replicas {
                 self.count_pinned(replica.extent, true);
@@ -401,8 +426,12 @@ impl Core {
             readers: 0,
             hold,
             listed_in: ListedIn::None,
+            replacing: false,
         };
-        self.objects.insert(now, object, ttl_ms);
+        let slot = self.objects.insert(now, object, soft);
+        if protected {
+            self.objects.protect(now, slot, self.config.lookup_protect_ms);
+        }
         self.room_changed = true;
     }
 
@@ -490,6 +519,35 @@ impl Core {
             rid: rid.0,
             source,
         })
+    }
+}
+
+/// What keeps a new object from being evicted.
+struct Kept {
+    hold: Hold,
+    soft: Option<SoftPin>,
+    /// An existence query found the value that it replaces a moment ago: the load that follows must not miss.
+    protected: bool,
+}
+
+impl Kept {
+    fn of(now: Time, pin: PinKind) -> Kept {
+        let (hold, soft) = match pin {
+            PinKind::None | PinKind::Cleared => (Hold::None, None),
+            PinKind::Soft { ttl_ms } => (Hold::Soft, Some(SoftPin { ttl_ms, until: now.plus_ms(ttl_ms) })),
+            PinKind::Hard => (Hold::Hard, None),
+        };
+        Kept { hold, soft, protected: false }
+    }
+
+    /// What an object passes on to its replacement. A hard pin is decided once, when the object is made.
+    fn inherit(&mut self, now: Time, pin: PinKind, old: &Object, soft: Option<SoftPin>) {
+        self.protected = old.protected_until > now;
+        if old.hold == Hold::Hard {
+            (self.hold, self.soft) = (Hold::Hard, None);
+        } else if matches!(pin, PinKind::None | PinKind::Hard) {
+            (self.hold, self.soft) = (old.hold, soft);
+        }
     }
 }
 

@@ -185,6 +185,24 @@ pub enum Record {
         /// Bytes from its start.
         bytes: u64,
     },
+    /// As `Reserved`, of a put that replaces, or whose object is to be in a group.
+    ReservedWith {
+        /// The writer.
+        session: SessionId,
+        /// Key of the object to be.
+        key: Box<[u8]>,
+        /// Its size, bytes.
+        size: u64,
+        /// Its pin once committed.
+        pin: PinKind,
+        /// Its placements.
+        replicas: SmallVec<[Replica; 1]>,
+        /// Its group, empty for none.
+        group: Box<[u8]>,
+        /// It replaces the object that is there, which passes on its hard pin and group, and its soft pin if `pin` is
+        /// `None`.
+        replaces: bool,
+    },
 }
 
 /// A message to a session's anchor.

@@ -172,9 +172,9 @@ impl Core {
         self.reservations.renew_all(now);
     }
 
-    /// The session ended by itself. Views survive that: while there are any, it lingers, away and without anything else.
+    /// The session ended by itself, after its last view: a client says so only when none is left and none can begin.
     pub fn close_session(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, "it closed", false, fx);
+        self.session_over(now, session, "it closed", true, fx);
     }
 
     /// Its process is proven gone, and its views with it.

@@ -120,6 +120,8 @@ pub(crate) struct Object {
     pub readers: u32,
     pub hold: Hold,
     pub listed_in: ListedIn,
+    /// A replacement is being written: it stays until that ends.
+    pub replacing: bool,
 }
 
 impl Object {

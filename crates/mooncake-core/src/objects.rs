@@ -27,9 +27,11 @@ pub(crate) enum Reach {
     Protected,
 }
 
-struct SoftPin {
-    ttl_ms: u64,
-    until: Time,
+/// A soft pin, lapsed or not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SoftPin {
+    pub ttl_ms: u64,
+    pub until: Time,
 }
 
 pub(crate) struct Objects {
@@ -112,19 +114,20 @@ impl Objects {
         self.soft_lapse.len()
     }
 
-    /// Adds an object under a key that is not there; `soft` is the lifetime of a soft pin.
-    pub fn insert(&mut self, now: Time, object: Object, soft_ttl_ms: u64) -> u32 {
+    /// Adds an object under a key that is not there; `soft` is its soft pin, which a lapsed one keeps for the log.
+    pub fn insert(&mut self, now: Time, object: Object, soft: Option<SoftPin>) -> u32 {
         let hash = self.hash(object.key.as_slice());
         self.count(&object.places, true);
         if object.hold == Hold::Hard {
             self.hard_pinned += 1;
         }
-        let soft = object.hold == Hold::Soft;
+        let holds = object.hold == Hold::Soft;
         let slot = self.slab.insert(object);
-        if soft {
-            let until = now.plus_ms(soft_ttl_ms);
-            self.soft_pins.insert(slot, SoftPin { ttl_ms: soft_ttl_ms, until });
-            self.soft_lapse.insert((until, slot));
+        if let Some(pin) = soft {
+            self.soft_pins.insert(slot, pin);
+            if holds {
+                self.soft_lapse.insert((pin.until, slot));
+            }
         }
         let Objects { shards, slab, hasher, .. } = self;
         shards[Self::shard(hash)].insert_unique(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
@@ -199,7 +202,8 @@ impl Objects {
         let object = &mut self.slab[slot];
         debug_assert!(object.listed_in == ListedIn::None);
         let soft = object.hold == Hold::Soft;
-        object.listed_in = if object.readers > 0 || object.hold == Hold::Hard || (soft && !self.evict_soft) {
+        let held = object.readers > 0 || object.replacing || object.hold == Hold::Hard;
+        object.listed_in = if held || (soft && !self.evict_soft) {
             ListedIn::None
         } else if object.protected_until > now {
             ListedIn::Protected
@@ -258,6 +262,23 @@ impl Objects {
             ListedIn::None => {}
             ListedIn::Protected => self.protected.move_to_back(&mut self.slab, slot),
             _ => self.relist(now, slot),
+        }
+    }
+
+    /// A replacement of it is being written, which may fail.
+    pub fn hold(&mut self, slot: u32) {
+        self.slab[slot].replacing = true;
+        self.unlist(slot);
+    }
+
+    /// The replacement has ended and this is still there. Protection as when the last reader leaves.
+    pub fn release(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let object = &mut self.slab[slot];
+        if std::mem::replace(&mut object.replacing, false) {
+            if object.protected_until > now {
+                object.protected_until = now.plus_ms(protect_ms);
+            }
+            self.relist(now, slot);
         }
     }
 
@@ -320,8 +341,12 @@ impl Objects {
         }
     }
 
+    pub fn soft_pin(&self, slot: u32) -> Option<SoftPin> {
+        self.soft_pins.get(&slot).copied()
+    }
+
     pub fn soft_ttl_ms(&self, slot: u32) -> u64 {
-        self.soft_pins.get(&slot).map_or(0, |pin| pin.ttl_ms)
+        self.soft_pin(slot).map_or(0, |pin| pin.ttl_ms)
     }
 
     /// A segment takes part in eviction again: try the parked objects first, they were the coldest.

@@ -10,6 +10,7 @@ use crate::object::granules;
 use crate::objects::Reach;
 use crate::placement::{self, Wishes};
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
+use crate::reservation::{self, Reservation};
 use crate::segment::Open;
 use crate::ticket::Parked;
 
@@ -60,6 +61,15 @@ impl Evaluation {
     fn waits(&self) -> bool {
         self.for_key || self.for_room || self.capped
     }
+}
+
+/// One key of a request.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    key: &'a [u8],
+    size: u64,
+    /// Empty for none.
+    group: &'a [u8],
 }
 
 struct Terms<'a> {
@@ -231,8 +241,10 @@ impl Core {
             capped: false,
             cut: false,
         };
-        for (key, size) in entries {
-            let slot = self.evaluate_one(now, &terms, key, size, mode, &mut steps, &mut result, fx);
+        for (nth, (key, size)) in entries.enumerate() {
+            let group = config.groups.get(nth).map_or(&[][..], |group| group);
+            let entry = Entry { key, size, group };
+            let slot = self.evaluate_one(now, &terms, entry, mode, &mut steps, &mut result, fx);
             result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
             result.slots.push(slot);
         }
@@ -245,20 +257,23 @@ impl Core {
         &mut self,
         now: Time,
         terms: &Terms<'_>,
-        key: &[u8],
-        size: u64,
+        entry: Entry<'_>,
         mode: Mode,
         steps: &mut usize,
         result: &mut Evaluation,
         fx: &mut Effects,
     ) -> PutSlot {
+        let Entry { key, size, .. } = entry;
         if key.is_empty() || size == 0 {
             return PutSlot::Refused(format!(
                 "a key of {} bytes and a value of {size} bytes: both need one",
                 key.len()
             ));
         }
-        if let Some(slot) = self.visible(self.objects.hash(key), key) {
+        let old = self.visible(self.objects.hash(key), key);
+        if let Some(slot) = old
+            && !terms.config.replace
+        {
             self.objects.touch(now, slot);
             return PutSlot::Exists;
         }
@@ -268,8 +283,11 @@ impl Core {
                 (reservation.session, reservation.rid())
             };
             if session == terms.origin.session && rid >= terms.first {
-                // Twice in one batch: the first value counts.
-                return PutSlot::Exists;
+                // Twice in one batch: the first value counts, and of replacements the last, which comes after it.
+                return match terms.config.replace {
+                    false => PutSlot::Exists,
+                    true => PutSlot::Busy("this batch replaces the key already".to_owned()),
+                };
             }
             let away = self.sessions.get(session).is_none_or(|session| session.away.is_some());
             if !away || session == terms.origin.session {
@@ -280,7 +298,15 @@ impl Core {
             // A writer that is away yields its key to the first that wants it.
             self.drop_reservation(now, rid, false, fx);
         }
-        match self.place(now, terms, key, size, mode, steps, fx) {
+        // Held from here on: the room for its replacement is not to come from it.
+        if let Some(old) = old {
+            self.objects.hold(old);
+        }
+        let placed = self.place(now, terms, entry, old.is_some(), mode, steps, fx);
+        if let (Some(old), Err(_)) = (old, &placed) {
+            self.objects.release(now, old, self.config.lookup_protect_ms);
+        }
+        match placed {
             Ok(replicas) => PutSlot::Placed(replicas),
             Err(Denied::TooLarge(reason)) => PutSlot::TooLarge(reason),
             Err(Denied::Capped(reason)) => {
@@ -319,12 +345,13 @@ impl Core {
         &mut self,
         now: Time,
         terms: &Terms<'_>,
-        key: &[u8],
-        size: u64,
+        entry: Entry<'_>,
+        replaces: bool,
         mode: Mode,
         steps: &mut usize,
         fx: &mut Effects,
     ) -> Result<SmallVec<[Replica; 1]>, Denied> {
+        let Entry { key, size, group } = entry;
         let Ok(need) = u32::try_from(granules(size)) else {
             return Err(Denied::TooLarge(format!("{size} bytes is more than any segment can have")));
         };
@@ -356,7 +383,8 @@ impl Core {
             replicas.push(Replica { rid: self.next_rid(), extent });
         }
         let session = terms.origin.session;
-        let record = Record::Reserved { session, key: key.into(), size, pin: terms.pin, replicas: replicas.clone() };
+        let with = reservation::Terms { group: group.into(), replaces };
+        let record = Reservation::new(session, key, size, terms.pin, replicas.clone(), with).record();
         self.log(now, record, fx);
         Ok(replicas)
     }

@@ -29,6 +29,8 @@ pub enum PinKind {
     },
     /// Never evicted.
     Hard,
+    /// Of a replacement: without the soft pin that the value had, where [`PinKind::None`] keeps it.
+    Cleared,
 }
 
 /// How a put wants to be placed.
@@ -42,6 +44,25 @@ pub struct PutConfig {
     pub pin: PinKind,
     /// Prefer a segment of the writer's own host.
     pub prefer_local: bool,
+    /// Replace what is there: in a new extent, swapped when the put ends. The value that is there stays until then, and
+    /// stays if the put ends badly.
+    pub replace: bool,
+    /// Groups of the keys, in their order: none for all, or one each, of which an empty one is none.
+    pub groups: Vec<Box<[u8]>>,
+}
+
+impl Default for PutConfig {
+    /// One replica, anywhere, without a pin.
+    fn default() -> Self {
+        PutConfig {
+            replica_num: 1,
+            preferred_segments: Vec::new(),
+            pin: PinKind::None,
+            prefer_local: false,
+            replace: false,
+            groups: Vec::new(),
+        }
+    }
 }
 
 /// Why a put of one key did not get room.

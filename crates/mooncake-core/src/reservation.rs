@@ -5,10 +5,26 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
 
+use crate::effect::Record;
 use crate::ids::{Replica, Rid, SegmentNo, SessionId, Time};
 use crate::object::Key;
 use crate::request::PinKind;
 use crate::slab::{Link, Linked, List, Slab};
+
+/// What only some puts have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Group of the object to be, empty for none.
+    pub group: Box<[u8]>,
+    /// It replaces the object that was there when it began, which stays until it ends.
+    pub replaces: bool,
+}
+
+impl Terms {
+    pub fn is_plain(&self) -> bool {
+        self.group.is_empty() && !self.replaces
+    }
+}
 
 pub(crate) struct Reservation {
     pub session: SessionId,
@@ -16,6 +32,7 @@ pub(crate) struct Reservation {
     pub size: u64,
     pub pin: PinKind,
     pub replicas: SmallVec<[Replica; 1]>,
+    pub terms: Terms,
     pub deadline: Time,
     /// A parked request waits for what becomes of its key.
     pub awaited: bool,
@@ -23,16 +40,37 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    pub fn new(session: SessionId, key: &[u8], size: u64, pin: PinKind, replicas: SmallVec<[Replica; 1]>) -> Self {
+    pub fn new(
+        session: SessionId,
+        key: &[u8],
+        size: u64,
+        pin: PinKind,
+        replicas: SmallVec<[Replica; 1]>,
+        terms: Terms,
+    ) -> Self {
         Reservation {
             session,
             key: Key::new(key),
             size,
             pin,
             replicas,
+            terms,
             deadline: Time(0),
             awaited: false,
             link: Link::default(),
+        }
+    }
+
+    /// The record that makes it.
+    pub fn record(&self) -> Record {
+        let (session, size, pin) = (self.session, self.size, self.pin);
+        let (key, replicas) = (self.key.as_slice().into(), self.replicas.clone());
+        match self.terms.is_plain() {
+            true => Record::Reserved { session, key, size, pin, replicas },
+            false => {
+                let Terms { group, replaces } = self.terms.clone();
+                Record::ReservedWith { session, key, size, pin, replicas, group, replaces }
+            }
         }
     }
 
@@ -52,6 +90,8 @@ pub(crate) struct Lost {
     /// It had no other replica: the put is over.
     pub ended: bool,
     pub awaited: bool,
+    /// Key of the object that it was to replace.
+    pub replaced: Option<Key>,
 }
 
 impl Linked for Reservation {
@@ -154,8 +194,10 @@ impl Reservations {
             let ended = dropped == reservation.replicas.len();
             let (session, awaited) = (reservation.session, reservation.awaited);
             let bytes = reservation.size * dropped as u64;
+            let mut replaced = None;
             if ended {
-                self.remove(slot);
+                let gone = self.remove(slot);
+                replaced = gone.terms.replaces.then_some(gone.key);
             } else {
                 for replica in reservation.replicas.iter().filter(|replica| on_it(replica)) {
                     self.by_rid.remove(&replica.rid);
@@ -163,7 +205,7 @@ impl Reservations {
                 reservation.replicas.retain(|replica| !on_it(replica));
                 self.bytes -= bytes;
             }
-            lost.push(Lost { session, bytes, ended, awaited });
+            lost.push(Lost { session, bytes, ended, awaited, replaced });
         }
         lost
     }

@@ -58,13 +58,7 @@ impl Core {
     }
 
     fn snapshot_unfinished(&self) -> impl Iterator<Item = Record> + '_ {
-        let reserved = self.reservations.iter().map(|(_, reservation)| Record::Reserved {
-            session: reservation.session,
-            key: reservation.key.as_slice().into(),
-            size: reservation.size,
-            pin: reservation.pin,
-            replicas: reservation.replicas.clone(),
-        });
+        let reserved = self.reservations.iter().map(|(_, reservation)| reservation.record());
         let quarantined = self.quarantine.iter().map(|entry| Record::Quarantined {
             replica: entry.replica,
             writer: entry.writer,

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Start { session: usize, keys: Vec<u8>, size: u64, replicas: u32, pin: u8, wait: bool },
+    Start { session: usize, keys: Vec<u8>, size: u64, replicas: u32, pin: u8, wait: bool, replace: bool },
     End { nth: usize, good: u8 },
     Abort { nth: usize, done: bool },
     Exists(u8),
@@ -44,8 +44,10 @@ fn step() -> impl Strategy<Value = Step> {
     let session = 0..4usize;
     let key = 0..24u8;
     prop_oneof![
-        12 => (session.clone(), proptest::collection::vec(key.clone(), 1..4), 1..9 * KIB, 1..3u32, 0..6u8, any::<bool>())
-            .prop_map(|(session, keys, size, replicas, pin, wait)| Step::Start { session, keys, size, replicas, pin, wait }),
+        12 => (session.clone(), proptest::collection::vec(key.clone(), 1..4), 1..9 * KIB, 1..3u32, 0..7u8, any::<bool>(), any::<bool>())
+            .prop_map(|(session, keys, size, replicas, pin, wait, replace)| {
+                Step::Start { session, keys, size, replicas, pin, wait, replace }
+            }),
         14 => (any::<usize>(), 0..8u8).prop_map(|(nth, good)| Step::End { nth, good }),
         2 => (any::<usize>(), any::<bool>()).prop_map(|(nth, done)| Step::Abort { nth, done }),
         3 => key.clone().prop_map(Step::Exists),
@@ -97,6 +99,10 @@ struct World {
     reserved: BTreeMap<Rid, (String, u64, Vec<Replica>)>,
     /// By first rid, as the writers were told.
     ended: BTreeMap<Rid, (String, u64, u32)>,
+    /// Keys whose value is being replaced, by the first rid of the replacement.
+    replacing: BTreeMap<Rid, Vec<u8>>,
+    /// The step is one that takes values whatever holds them.
+    removing: bool,
     seen: usize,
     crc: u32,
     next_segment: u8,
@@ -116,6 +122,8 @@ impl World {
             model: BTreeMap::new(),
             reserved: BTreeMap::new(),
             ended: BTreeMap::new(),
+            replacing: BTreeMap::new(),
+            removing: false,
             seen: 0,
             crc: 0,
             next_segment: 0,
@@ -142,7 +150,10 @@ impl World {
         self.pool.collect();
         for record in &self.pool.log[self.seen..] {
             match record {
-                Record::Reserved { key, size, replicas, .. } => {
+                Record::Reserved { key, size, replicas, .. } | Record::ReservedWith { key, size, replicas, .. } => {
+                    if let Record::ReservedWith { replaces: true, .. } = record {
+                        self.replacing.insert(replicas[0].rid, key.to_vec());
+                    }
                     let key = String::from_utf8(key.to_vec()).unwrap();
                     self.reserved.insert(replicas[0].rid, (key, *size, replicas.to_vec()));
                 }
@@ -153,13 +164,21 @@ impl World {
                         .find(|(_, (_, _, replicas))| replicas.iter().any(|replica| replica.rid == *reservation))
                         .map(|(rid, _)| *rid);
                     let (key, size, mut replicas) = self.reserved.remove(&first.unwrap()).unwrap();
+                    self.replacing.remove(&first.unwrap());
                     if let Some(ended) = self.ended.remove(&replicas[0].rid) {
                         assert_eq!(ended, (key.clone(), size, *crc32c));
                     }
                     replicas.retain(|replica| good.contains(&replica.rid));
                     self.model.insert(key, Value { size, crc32c: *crc32c, replicas });
                 }
+                Record::Dropped(rid) => {
+                    let replacing = self.reserved.iter().find(|(_, (_, _, all))| all.iter().any(|r| r.rid == *rid));
+                    let first = replacing.map(|(first, _)| *first);
+                    first.and_then(|first| self.replacing.remove(&first));
+                }
                 Record::Removed { key, .. } => {
+                    let held = self.replacing.values().any(|held| held[..] == key[..]);
+                    assert!(self.removing || !held, "evicted while a replacement of it was being written");
                     self.model.remove(std::str::from_utf8(key).unwrap());
                 }
                 Record::ReplicaDropped { key, rid } => {
@@ -171,6 +190,9 @@ impl World {
                     }
                 }
                 Record::SegmentGone(number) => {
+                    let reserved = &self.reserved;
+                    self.replacing
+                        .retain(|first, _| reserved[first].2.iter().any(|replica| replica.extent.segment != *number));
                     for value in self.model.values_mut() {
                         value.replicas.retain(|replica| replica.extent.segment != *number);
                     }
@@ -215,8 +237,9 @@ impl World {
 
     fn run(&mut self, step: &Step) {
         let now = self.pool.now;
+        self.removing = matches!(step, Step::Remove { .. } | Step::RemoveAll(_));
         match step {
-            Step::Start { session, keys, size, replicas, pin, wait } => {
+            Step::Start { session, keys, size, replicas, pin, wait, replace } => {
                 let session = self.sessions[*session];
                 if !self.known(session) {
                     return;
@@ -224,16 +247,17 @@ impl World {
                 let pin = match pin {
                     0 => PinKind::Soft { ttl_ms: 3000 },
                     1 => PinKind::Hard,
+                    2 => PinKind::Cleared,
                     _ => PinKind::None,
                 };
-                let config = PutConfig { replica_num: *replicas, pin, ..plain() };
+                let config = PutConfig { replica_num: *replicas, pin, replace: *replace, ..plain() };
                 let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
                 let there = self.visible(&names[0]).is_some();
                 let entries: Vec<(&str, u64)> = names.iter().map(|key| (key.as_str(), *size)).collect();
                 match self.pool.start(session, &entries, &config, *wait) {
                     PutStarted::Now(slots) => {
                         // The first key may push out a later one of the same batch.
-                        assert_eq!(slots[0] == PutSlot::Exists, there);
+                        assert_eq!(slots[0] == PutSlot::Exists, there && !replace);
                         self.note_slots(session, &names, *size, &slots);
                     }
                     PutStarted::Parked(ticket) => {
@@ -396,7 +420,7 @@ impl World {
 fn granules_on(record: &Record, segment: SegmentNo) -> u64 {
     let of = |extent: &Extent| if extent.segment == segment { extent.length.div_ceil(GRANULE) } else { 0 };
     match record {
-        Record::Object { replicas, .. } | Record::Reserved { replicas, .. } => {
+        Record::Object { replicas, .. } | Record::Reserved { replicas, .. } | Record::ReservedWith { replicas, .. } => {
             replicas.iter().map(|replica| of(&replica.extent)).sum()
         }
         Record::Quarantined { replica, .. } => of(&replica.extent),

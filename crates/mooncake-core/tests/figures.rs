@@ -1,7 +1,7 @@
 //! Speed and memory of the core, printed: `cargo test --release -p mooncake-core --test figures -- --ignored --nocapture`.
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PinKind, PutConfig, PutSlot, PutStarted, RemoveAll, SegmentSpec, SegmentUuid,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, RemoveAll, SegmentSpec, SegmentUuid,
     SessionSpec, Time,
 };
 
@@ -37,8 +37,7 @@ struct Run {
 impl Run {
     fn put(&mut self, first: u64, keys: u64) {
         let origin = |sequence| Origin { session: self.session, sequence, answered_below: sequence };
-        let config =
-            PutConfig { replica_num: 1, preferred_segments: Vec::new(), pin: PinKind::None, prefer_local: false };
+        let config = PutConfig::default();
         let names: Vec<String> = (first..first + keys).map(|n| format!("key-{n:08}")).collect();
         let entries: Vec<(&[u8], u64)> = names.iter().map(|name| (name.as_bytes(), 1024)).collect();
         let started =

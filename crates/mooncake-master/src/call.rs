@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mooncake_core::{Origin, PutSlot, PutStarted, Refused, Remembered, RemoveAll, SegmentNo, SessionId, Ticket};
 use mooncake_wire::message::{self, Reply, Request, reply, request};
-use mooncake_wire::{encode_frame, unpack_keys};
+use mooncake_wire::{encode_frame, unpack_groups, unpack_keys};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -163,7 +163,11 @@ impl Call<'_> {
             }
             Err(error) => return Ok(convert::bad_request(error.to_string())),
         };
-        let config = match convert::put_config(ask.config, self.shared.identity.soft_pin_ttl_ms) {
+        let groups = match unpack_groups(&ask.groups, ask.sizes.len()) {
+            Ok(groups) => groups,
+            Err(error) => return Ok(convert::bad_request(error.to_string())),
+        };
+        let config = match convert::put_config(ask.config, groups, self.shared.identity.soft_pin) {
             Ok(config) => config,
             Err(reason) => return Ok(convert::bad_request(reason)),
         };

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -128,8 +128,21 @@ fn keep_alive(stream: &tokio::net::TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).set_tcp_keepalive(&options)
 }
 
+/// Between two lines about the same trouble.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+/// It is tried again at once, and may go on failing for long.
+fn say_now_and_then(error: &io::Error) {
+    static SAID: parking_lot::Mutex<Option<Instant>> = parking_lot::Mutex::new(None);
+    let mut said = SAID.lock();
+    if said.is_none_or(|said| said.elapsed() > SAY_AGAIN) {
+        *said = Some(Instant::now());
+        tracing::warn!(%error, "accept failed; new clients wait until it works again");
+    }
+}
+
 async fn pause(error: &io::Error) {
-    tracing::warn!(%error, "accept failed");
+    say_now_and_then(error);
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 

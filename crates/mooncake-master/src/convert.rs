@@ -18,6 +18,15 @@ const ENDPOINT_MAX: usize = 8 << 10;
 /// Most replicas that a put may ask for.
 const REPLICAS_MAX: u32 = 64;
 
+/// Lifetimes of soft pins, milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct SoftPinTtl {
+    /// Of a pin that names none.
+    pub default_ms: u64,
+    /// The longest that may be asked for.
+    pub max_ms: u64,
+}
+
 /// The request makes no sense; the text says why.
 pub type Bad = String;
 
@@ -32,16 +41,25 @@ pub fn rids(numbers: &[u64]) -> Vec<Rid> {
     numbers.iter().copied().map(Rid).collect()
 }
 
-/// How a put wants to be placed.
-pub fn put_config(config: Option<message::PutConfig>, default_soft_pin_ms: u64) -> Result<PutConfig, Bad> {
+/// How a put wants to be placed. `soft_pin` is the lifetime of a pin that names none, and the longest.
+pub fn put_config(
+    config: Option<message::PutConfig>,
+    groups: Vec<Box<[u8]>>,
+    soft_pin: SoftPinTtl,
+) -> Result<PutConfig, Bad> {
     let config = config.unwrap_or_default();
     if config.replica_num > REPLICAS_MAX {
         return Err(format!("{} replicas asked for, the limit is {REPLICAS_MAX}", config.replica_num));
     }
     let pin = match (config.hard_pin, config.soft_pin_ttl_ms) {
         (true, _) => PinKind::Hard,
+        (false, 0) if config.soft_pin_clear => PinKind::Cleared,
         (false, 0) => PinKind::None,
-        (false, Settings::DEFAULT_SOFT_PIN) => PinKind::Soft { ttl_ms: default_soft_pin_ms },
+        (false, Settings::DEFAULT_SOFT_PIN) => PinKind::Soft { ttl_ms: soft_pin.default_ms },
+        (false, ttl_ms) if ttl_ms > soft_pin.max_ms => {
+            let max = soft_pin.max_ms;
+            return Err(format!("a soft pin of {ttl_ms} ms; --max_kv_soft_pin_ttl allows {max} ms"));
+        }
         (false, ttl_ms) => PinKind::Soft { ttl_ms },
     };
     Ok(PutConfig {
@@ -49,6 +67,8 @@ pub fn put_config(config: Option<message::PutConfig>, default_soft_pin_ms: u64) 
         preferred_segments: config.preferred_segments,
         pin,
         prefer_local: config.prefer_local,
+        replace: config.replace,
+        groups,
     })
 }
 

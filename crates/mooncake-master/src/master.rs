@@ -13,6 +13,7 @@ use mooncake_core::{Core, Record, SessionId};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
+use crate::convert::SoftPinTtl;
 use crate::log::{Compactor, Folder, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
 use crate::metadata_server::MetadataServer;
 use crate::process_watch::{self, Known, ProcessWatch};
@@ -99,7 +100,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
         boot_id,
         unix_socket: unix.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
         lookup_protect_ms: settings.core.lookup_protect_ms,
-        soft_pin_ttl_ms: settings.soft_pin_ttl_ms,
+        soft_pin: SoftPinTtl { default_ms: settings.soft_pin_ttl_ms, max_ms: settings.core.soft_pin_ttl_max_ms },
         after_bulk_free: settings.after_bulk_free,
     };
     let reporting = settings.metric_reporting;

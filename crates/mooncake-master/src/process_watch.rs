@@ -97,6 +97,11 @@ impl ProcessWatch {
         ended
     }
 
+    /// Ends the watch of a session that is over.
+    pub fn end(&self, session: SessionId) {
+        self.pidfds.lock().remove(&session);
+    }
+
     /// Ends the watch of sessions that are over.
     pub fn forget(&self, over: impl Fn(SessionId) -> bool) {
         self.pidfds.lock().retain(|session, _| !over(*session));

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use mooncake_core::{Core, Effects, SessionId, Time};
+use mooncake_core::{Core, Effects, Push, SessionId, Time};
 use mooncake_wire::message::LogPosition;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::convert::SoftPinTtl;
 use crate::epoch_claim::EpochClaims;
-use crate::log::{Log, LogClosed};
+use crate::log::{Delivery, Log, LogClosed};
 use crate::metrics::Metrics;
 use crate::peer_log::PeerLog;
 use crate::process_watch::ProcessWatch;
@@ -60,8 +61,8 @@ pub struct Identity {
     pub unix_socket: String,
     /// Protection of looked-up objects.
     pub lookup_protect_ms: u64,
-    /// Lifetime of a soft pin whose request names none.
-    pub soft_pin_ttl_ms: u64,
+    /// Lifetimes of soft pins.
+    pub soft_pin: SoftPinTtl,
     /// Called after many objects were freed.
     pub after_bulk_free: Option<fn()>,
 }
@@ -96,6 +97,13 @@ impl Shared {
             failed: Notify::new(),
             started: Instant::now(),
         }
+    }
+
+    fn deliver(&self, delivery: Delivery) {
+        if let Delivery::Push(session, Push::SessionOver(_)) = &delivery {
+            self.processes.end(*session);
+        }
+        self.routes.deliver(delivery);
     }
 
     /// Asks the core something that changes nothing durable.
@@ -150,7 +158,7 @@ impl Shared {
     }
 
     fn commit(&self, number: u64) -> Result<(), LogClosed> {
-        self.log.commit(number, |delivery| self.routes.deliver(delivery)).inspect_err(|_| self.failed.notify_one())
+        self.log.commit(number, |delivery| self.deliver(delivery)).inspect_err(|_| self.failed.notify_one())
     }
 
     /// Read under the core's lock, so that time never runs backwards for it.
@@ -275,7 +283,7 @@ mod tests {
             boot_id: BOOT,
             unix_socket: String::new(),
             lookup_protect_ms: 0,
-            soft_pin_ttl_ms: 0,
+            soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
             after_bulk_free: None,
         };
         let processes = ProcessWatch::new().unwrap();

@@ -40,6 +40,34 @@ fn a_repeated_mutation_gets_the_first_reply_also_after_a_restart() {
 }
 
 #[test]
+fn a_replacement_that_began_before_a_restart_ends_after_it_and_once() {
+    let scratch = Scratch::new("upsert");
+    let master = Running::start(scratch.settings());
+    let mut client = Client::open(master.rpc);
+    client.mount(1 << 20);
+    let old = client.put("a", 1000);
+    let request::Body::PutStart(start) = put_start(&[("a", 2000)]) else { unreachable!() };
+    let config = message::PutConfig { replace: true, ..message::PutConfig::default() };
+    let start = request::Body::PutStart(message::PutStart { config: Some(config), ..start });
+    let started = client.mutate(start.clone());
+    let rid = match &started {
+        message::reply::Body::PutStart(s) => s.slots[0].replicas[0].rid,
+        other => panic!("{other:?}"),
+    };
+    let sequence = client.sequence;
+    master.stop();
+
+    let master = Running::start(scratch.settings());
+    assert_eq!(client.resume(master.rpc).refusal, None);
+    assert_eq!(client.call_as(sequence, start), started);
+    assert_eq!(client.lookup("a"), Some((1000, old)));
+    let ended = client.mutate(put_end(&[rid]));
+    assert_eq!(client.call_as(client.sequence, put_end(&[rid])), ended);
+    assert_eq!(client.lookup("a"), Some((2000, rid)));
+    master.stop();
+}
+
+#[test]
 fn a_repeated_remove_all_removes_nothing_that_came_since() {
     let master = Running::start(support::Scratch::new("removeall").settings());
     let mut client = Client::open(master.rpc);

@@ -18,7 +18,12 @@ fn identity_of(pid: u32) -> message::ProcessIdentity {
 }
 
 fn waiting_put(key: &str, size: u64, sequence: u64) -> message::Request {
-    let start = message::PutStart { keys: Some(pack_keys(&[key])), sizes: vec![size], config: None, wait: true };
+    let start = message::PutStart {
+        keys: Some(pack_keys(&[key])),
+        sizes: vec![size],
+        wait: true,
+        ..message::PutStart::default()
+    };
     message::Request { id: 9, sequence, answered_below: 0, body: Some(request::Body::PutStart(start)) }
 }
 

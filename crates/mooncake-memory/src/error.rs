@@ -1,6 +1,9 @@
 //! What can go wrong with memory, by whose fault.
 
 use std::io;
+use std::time::Duration;
+
+use crate::device::DeviceError;
 
 /// A segment could not be made, mapped, populated or given back.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +126,22 @@ pub enum CopyError {
         /// Its length.
         len: usize,
     },
+    /// The driver of the device that the caller's memory belongs to refused a call.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// All pinned memory that device memory is copied through was in use for too long.
+    #[error(
+        "no pinned memory for a copy from or to device {device}: all {rings} parts were in use for {waited:?}; copy \
+         from fewer threads, or look why the device stands still"
+    )]
+    NoStaging {
+        /// Ordinal of the device.
+        device: i32,
+        /// Parts that there are.
+        rings: usize,
+        /// How long one was waited for.
+        waited: Duration,
+    },
     /// Foreign memory cannot be reached safely on this host.
     #[error("memory at {addr:#x} is not registered and cannot be copied fault-safely here ({source}); register it")]
     Unchecked {
@@ -218,6 +237,9 @@ pub enum RegisterError {
         /// Length.
         len: usize,
     },
+    /// The driver of a device failed when it was asked about the range.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The probe itself failed.
     #[error("{len} bytes at {addr:#x} could not be probed: {source}")]
     Probe {

@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::OnceLock;
 
+use crate::device;
 use crate::error::CopyError;
 use crate::layout::PAGE;
 use crate::registry;
@@ -47,12 +48,12 @@ fn transfer(
             libc::iovec { iov_base: std::ptr::without_provenance_mut(addr.wrapping_add(done)), iov_len: len - done };
         match call(&raw const ours, &raw const theirs) {
             copied if copied > 0 => done += copied as usize,
-            0 => return Err(CopyError::Fault { addr, len }),
+            0 => return Err(fault(addr, len)),
             _ => {
                 let source = io::Error::last_os_error();
                 match source.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    Some(libc::EFAULT | libc::EINVAL) => return Err(CopyError::Fault { addr, len }),
+                    Some(libc::EFAULT | libc::EINVAL) => return Err(fault(addr, len)),
                     // A seccomp filter, or a kernel without the call.
                     _ => return Err(CopyError::Unchecked { addr, source }),
                 }
@@ -60,6 +61,15 @@ fn transfer(
         }
     }
     Ok(())
+}
+
+/// Why the kernel cannot reach a range: it is not there, or it may be a device's
+/// whose driver could not tell.
+fn fault(addr: usize, len: usize) -> CopyError {
+    match device::place_of(addr, len) {
+        Ok(_) => CopyError::Fault { addr, len },
+        Err(e) => e.into(),
+    }
 }
 
 fn own_pid() -> libc::pid_t {

@@ -9,6 +9,7 @@
 //! keep it mapped, is touched here and nowhere else.
 
 mod checksum;
+mod device;
 mod error;
 mod fd_passing;
 mod foreign;
@@ -36,6 +37,7 @@ mod stamps;
 mod view;
 
 pub use checksum::{crc32c, crc32c_append};
+pub use device::{Bounce, DeviceError};
 pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
@@ -45,7 +47,8 @@ pub use layout::{GRANULE, hex};
 pub use mapping::{Expect, Mapping, Verify};
 pub use numa::prefer_numa_node;
 pub use piece::{
-    ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, total_of_sources, total_of_targets,
+    ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
+    total_of_targets,
 };
 pub use presence::Presence;
 pub use process::{ProcessIdentity, boot_id, has_exited};

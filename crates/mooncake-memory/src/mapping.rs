@@ -4,13 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
 use crate::fork::{Guarded, forked};
 use crate::kernel::{self, Stores};
 use crate::layout::{self, HEADER_LEN, Header, PAGE, STAMPS_AT};
 use crate::mapped::Mapped;
 use crate::order::{fence_loads, fence_stores, read_in_order, write_in_order};
-use crate::piece::{Source, Target, total_of_sources, total_of_targets};
+use crate::piece::{Source, Target, leading_run, total_of_sources, total_of_targets};
 use crate::view::MappedView;
 use crate::{memfd, stamps};
 
@@ -286,11 +287,27 @@ impl Mapping {
     fn store_parts(&self, offset: u64, parts: &[Source<'_>], len: u64) -> Result<u32, CopyError> {
         let stores = if len >= STREAM_FROM { Stores::Streaming } else { Stores::Plain };
         let (mut done, mut crc) = (0, 0);
-        for part in parts {
+        let mut staging = Staging::default();
+        let mut rest = parts;
+        while let Some((part, others)) = rest.split_first() {
+            if let Some((device, spans)) = leading_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+                let run = total(&spans);
+                let mut at = self.within(offset, len, done, run)?;
+                staging.gather(device, &spans, |from, len| {
+                    // SAFETY: a filled slot; the steps of the run together are the run, which lies in the checked range.
+                    unsafe {
+                        crc = kernel::copy_and_checksum(crc, from, at, len, stores);
+                        at = at.add(len);
+                    }
+                })?;
+                done += run as u64;
+                continue;
+            }
             let at = self.within(offset, len, done, part.len)?;
             // SAFETY: the piece lies in the checked range.
             crc = unsafe { part.store(crc, at, stores) }?;
             done += part.len as u64;
+            rest = others;
         }
         Ok(crc)
     }
@@ -298,12 +315,36 @@ impl Mapping {
     /// Fills the pieces from `len` bytes from `offset` on, which the caller has checked.
     fn load_parts(&self, offset: u64, parts: &mut [Target<'_>], len: u64, sum: bool) -> Result<u32, CopyError> {
         let (mut done, mut crc) = (0, 0);
-        for part in parts {
+        let mut staging = Staging::default();
+        let mut index = 0;
+        while index < parts.len() {
+            let mut rest = &parts[index..];
+            if let Some((device, spans)) = leading_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+                let run = total(&spans);
+                let mut at = self.within(offset, len, done, run)?.cast_const();
+                staging.scatter(device, &spans, |to, len| {
+                    // SAFETY: a free slot; the steps of the run together are the run, which lies in the checked range.
+                    unsafe {
+                        if sum {
+                            crc = kernel::copy_and_checksum(crc, at, to, len, Stores::Plain);
+                        } else {
+                            std::ptr::copy_nonoverlapping(at, to, len);
+                        }
+                        at = at.add(len);
+                    }
+                })?;
+                done += run as u64;
+                index += spans.len();
+                continue;
+            }
+            let part = &mut parts[index];
             let at = self.within(offset, len, done, part.len)?;
             // SAFETY: the piece lies in the checked range.
             crc = unsafe { part.load(crc, at, sum) }?;
             done += part.len as u64;
+            index += 1;
         }
+        staging.finish()?;
         Ok(crc)
     }
 
@@ -395,6 +436,11 @@ impl Mapping {
         }
         Ok(())
     }
+}
+
+/// Bytes of all spans; `usize::MAX`, which no extent has, if they are more than can be counted.
+fn total(spans: &[(usize, usize)]) -> usize {
+    spans.iter().fold(0, |total, (_, len)| total.saturating_add(*len))
 }
 
 /// Blocks `first..end` that a range touches.

@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use crate::device::{self, Place, Staging};
 use crate::error::CopyError;
 use crate::foreign::{self, BOUNCE, Touch};
 use crate::kernel::{self, Stores};
-use crate::registry::Registry;
+use crate::registry::{Memory, Registry};
 
 /// A range of memory known by address only, as FFI callers give it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +64,49 @@ impl ForeignRange {
 pub(crate) enum Access {
     /// Borrowed from Rust: always valid.
     Safe,
-    /// Inside a registered range: checked to be usable, then direct.
-    Registered,
+    /// Inside a registered range, or known to a device's driver as the host's: checked to be usable, then direct.
+    Known,
     /// Through the kernel only.
     Unknown,
+    /// Memory of this device: staged by its driver, see [`device`].
+    Device(i32),
+}
+
+impl Access {
+    pub(crate) fn device(self) -> Option<i32> {
+        if let Access::Device(device) = self { Some(device) } else { None }
+    }
+
+    fn to(range: ForeignRange, registry: &Registry, writable: bool) -> Access {
+        let ForeignRange { addr, len } = range;
+        match registry.memory_of(addr, len, writable) {
+            Some(Memory::Device(device)) => Access::Device(device),
+            Some(Memory::Host { .. }) => Access::Known,
+            None if len == 0 => Access::Unknown,
+            None => match device::place_of(addr, len) {
+                Ok(Place::Device(device)) => Access::Device(device),
+                Ok(Place::Host) => Access::Known,
+                // The kernel knows ordinary memory; where it does not, the driver's error is told.
+                Ok(Place::Unknown) | Err(_) => Access::Unknown,
+            },
+        }
+    }
+}
+
+/// The pieces that a list begins with and that lie on the same device, taken off it.
+pub(crate) fn leading_run<P>(
+    rest: &mut &[P],
+    place: impl Fn(&P) -> (Access, usize, usize),
+) -> Option<(i32, Vec<(usize, usize)>)> {
+    let device = place(rest.first()?).0.device()?;
+    let count = rest.iter().take_while(|part| place(part).0.device() == Some(device)).count();
+    let (run, others) = rest.split_at(count);
+    *rest = others;
+    let span = |part| {
+        let (_, addr, len) = place(part);
+        (addr, len)
+    };
+    Some((device, run.iter().map(span).collect()))
 }
 
 /// A piece of memory to read from. An object is the concatenation of pieces.
@@ -90,9 +130,9 @@ impl<'a> Source<'a> {
     }
 
     /// A piece of foreign memory: copied directly if it lies in a registered
-    /// range, fault-safely through the kernel otherwise.
+    /// range, by its driver if it is a device's, fault-safely through the kernel otherwise.
     pub fn foreign(range: ForeignRange, registry: &Registry) -> Source<'static> {
-        let access = if registry.contains(range.addr, range.len) { Access::Registered } else { Access::Unknown };
+        let access = Access::to(range, registry, false);
         Source { ptr: std::ptr::with_exposed_provenance(range.addr), len: range.len, access, memory: PhantomData }
     }
 
@@ -114,11 +154,12 @@ impl<'a> Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies the piece to `to` and continues `crc` over exactly what was copied.
+    /// Copies a piece of host memory to `to` and continues `crc` over exactly what was copied.
     ///
     /// # Safety
     /// `to` is writable for the piece's length and does not overlap it.
     pub(crate) unsafe fn store(&self, mut crc: u32, to: *mut u8, stores: Stores) -> Result<u32, CopyError> {
+        debug_assert_eq!(self.access.device(), None);
         if self.access == Access::Unknown {
             let mut bounce = [0; BOUNCE];
             let mut done = 0;
@@ -131,10 +172,10 @@ impl Source<'_> {
             }
             return Ok(crc);
         }
-        if self.access == Access::Registered {
+        if self.access == Access::Known {
             foreign::check_usable(self.ptr.addr(), self.len, Touch::Load)?;
         }
-        // SAFETY: the source is borrowed, or registered and readable at this moment; the target is the caller's word.
+        // SAFETY: the source is borrowed, or known and readable at this moment; the target is the caller's word.
         Ok(unsafe { kernel::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
     }
 }
@@ -164,10 +205,9 @@ impl<'a> Target<'a> {
     }
 
     /// A piece of foreign memory: written directly if it lies in a registered
-    /// writable range, fault-safely through the kernel otherwise.
+    /// writable range, by its driver if it is a device's, fault-safely through the kernel otherwise.
     pub fn foreign(range: ForeignRange, registry: &Registry) -> Target<'static> {
-        let access =
-            if registry.contains_writable(range.addr, range.len) { Access::Registered } else { Access::Unknown };
+        let access = Access::to(range, registry, true);
         Target { ptr: std::ptr::with_exposed_provenance_mut(range.addr), len: range.len, access, memory: PhantomData }
     }
 
@@ -199,11 +239,12 @@ impl<'a> Target<'a> {
 }
 
 impl Target<'_> {
-    /// Fills the piece from `from` and continues `crc` over exactly what arrived, if `sum`.
+    /// Fills a piece of host memory from `from` and continues `crc` over exactly what arrived, if `sum`.
     ///
     /// # Safety
     /// `from` is readable for the piece's length and does not overlap it; others may store to it.
     pub(crate) unsafe fn load(&mut self, mut crc: u32, from: *const u8, sum: bool) -> Result<u32, CopyError> {
+        debug_assert_eq!(self.access.device(), None);
         if self.access == Access::Unknown {
             let mut bounce = [0; BOUNCE];
             let mut done = 0;
@@ -218,10 +259,10 @@ impl Target<'_> {
             }
             return Ok(crc);
         }
-        if self.access == Access::Registered {
+        if self.access == Access::Known {
             foreign::check_usable(self.ptr.addr(), self.len, Touch::Store)?;
         }
-        // SAFETY: the target is borrowed, or registered and writable at this moment; the source is the
+        // SAFETY: the target is borrowed, or known and writable at this moment; the source is the
         // caller's word.
         unsafe {
             if sum {
@@ -257,6 +298,22 @@ pub fn split_sources<'a>(parts: &[Source<'a>], at: u64) -> (Vec<Source<'a>>, Vec
     }
     assert_eq!(left, 0, "split at {at} beyond the last piece");
     (before, after)
+}
+
+/// The pieces that hold the bytes `from..to` of the concatenation, for a shorter time.
+pub fn split_targets<'a>(parts: &'a mut [Target<'_>], from: u64, to: u64) -> Vec<Target<'a>> {
+    let mut start: u64 = 0;
+    let mut within = Vec::new();
+    for part in parts {
+        let end = start.saturating_add(part.len as u64);
+        let (first, last) = (from.max(start), to.min(end));
+        if first < last {
+            let (head, _) = part.reborrow().split_at((last - start) as usize);
+            within.push(head.split_at((first - start) as usize).1);
+        }
+        start = end;
+    }
+    within
 }
 
 /// Continues `crc` over the bytes `from..to` of the concatenation, fault-safely.
@@ -299,11 +356,19 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, t
                     }
                     crc
                 }
-                Access::Safe | Access::Registered => {
-                    if piece.access == Access::Registered {
+                Access::Device(device) => {
+                    let sum = |from: *const u8, len: usize| {
+                        // SAFETY: a filled slot.
+                        crc = unsafe { kernel::checksum(crc, from, len) };
+                    };
+                    Staging::default().gather(device, &[(ptr.addr(), len)], sum)?;
+                    crc
+                }
+                Access::Safe | Access::Known => {
+                    if piece.access == Access::Known {
                         foreign::check_usable(ptr.addr(), len, Touch::Load)?;
                     }
-                    // SAFETY: borrowed, or registered and readable at this moment.
+                    // SAFETY: borrowed, or known and readable at this moment.
                     unsafe { kernel::checksum(crc, ptr, len) }
                 }
             };

@@ -4,6 +4,7 @@ use std::fs;
 
 use parking_lot::RwLock;
 
+use crate::device::{self, Place};
 use crate::error::RegisterError;
 use crate::piece::ForeignRange;
 
@@ -19,7 +20,14 @@ pub struct Registry {
 struct Registered {
     addr: usize,
     end: usize,
-    writable: bool,
+    memory: Memory,
+}
+
+/// What a registered range is, as it was found when it was registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Host { writable: bool },
+    Device(i32),
 }
 
 impl Registry {
@@ -29,19 +37,29 @@ impl Registry {
     }
 
     /// Registers a range after a look at whether all of it is readable memory of
-    /// this process; where it is writable too, gets store to it directly.
+    /// this process, where gets store to it directly if it is writable too, or
+    /// memory of a device.
     pub fn register(&self, range: ForeignRange) -> Result<(), RegisterError> {
         let (addr, len) = (range.addr, range.len);
         let end = addr.checked_add(len).filter(|_| addr != 0 && len != 0);
         let end = end.ok_or(RegisterError::Invalid { addr, len })?;
-        let maps =
-            fs::read_to_string("/proc/self/maps").map_err(|source| RegisterError::Probe { addr, len, source })?;
-        let writable = probe(&maps, addr, end).ok_or(RegisterError::NotReadable { addr, len })?;
+        let memory = match device::place_of(addr, len)? {
+            Place::Device(device) => Memory::Device(device),
+            Place::Host | Place::Unknown => {
+                let maps = fs::read_to_string("/proc/self/maps").map_err(|source| RegisterError::Probe {
+                    addr,
+                    len,
+                    source,
+                })?;
+                let writable = probe(&maps, addr, end).ok_or(RegisterError::NotReadable { addr, len })?;
+                Memory::Host { writable }
+            }
+        };
         let mut ranges = self.ranges.write();
         match ranges.binary_search_by_key(&addr, |range| range.addr) {
             Ok(at) => Err(RegisterError::Already { addr, registered: ranges[at].end - addr }),
             Err(at) => {
-                ranges.insert(at, Registered { addr, end, writable });
+                ranges.insert(at, Registered { addr, end, memory });
                 Ok(())
             }
         }
@@ -54,16 +72,6 @@ impl Registry {
         found.map(|at| ranges.remove(at)).is_ok()
     }
 
-    /// Whether all bytes lie in one registered range.
-    pub fn contains(&self, addr: usize, len: usize) -> bool {
-        self.covers(addr, len, false)
-    }
-
-    /// Whether all bytes lie in one registered range that was writable when it was registered.
-    pub fn contains_writable(&self, addr: usize, len: usize) -> bool {
-        self.covers(addr, len, true)
-    }
-
     /// Number of ranges.
     pub fn len(&self) -> usize {
         self.ranges.read().len()
@@ -74,12 +82,15 @@ impl Registry {
         self.len() == 0
     }
 
-    fn covers(&self, addr: usize, len: usize, writable: bool) -> bool {
-        let Some(end) = addr.checked_add(len) else { return false };
+    /// What a registered range that all bytes lie in is; to be `writable`, a range of the host must have been so.
+    pub(crate) fn memory_of(&self, addr: usize, len: usize, writable: bool) -> Option<Memory> {
+        let end = addr.checked_add(len)?;
         let ranges = self.ranges.read();
         let candidates = ranges.partition_point(|range| range.addr <= addr);
         // The nearest one is nearly always it.
-        ranges[..candidates].iter().rev().any(|range| end <= range.end && (range.writable || !writable))
+        let fits =
+            |range: &&Registered| end <= range.end && (!writable || range.memory != Memory::Host { writable: false });
+        ranges[..candidates].iter().rev().find(fits).map(|range| range.memory)
     }
 }
 
@@ -110,6 +121,16 @@ pub(crate) fn probe(maps: &str, addr: usize, end: usize) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Registry {
+        fn contains(&self, addr: usize, len: usize) -> bool {
+            self.memory_of(addr, len, false).is_some()
+        }
+
+        fn contains_writable(&self, addr: usize, len: usize) -> bool {
+            self.memory_of(addr, len, true).is_some()
+        }
+    }
 
     fn range(bytes: &[u8]) -> ForeignRange {
         // SAFETY: only its address is used in these tests.

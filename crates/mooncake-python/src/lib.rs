@@ -23,6 +23,7 @@ mod notice;
 mod object_memory;
 mod open_stores;
 mod options;
+mod ranges;
 mod reading;
 mod replicate_config;
 mod sequence;
@@ -30,6 +31,7 @@ mod setup;
 mod store;
 mod tensor_memory;
 mod value;
+mod writing;
 
 use pyo3::prelude::*;
 

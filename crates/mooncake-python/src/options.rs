@@ -35,6 +35,8 @@ pub fn put_options(config: Option<&Bound<'_, ReplicateConfig>>, keys: usize, for
         preferred_segments,
         pin,
         prefer_local: fields.prefer_alloc_in_same_node,
+        groups: fields.group_ids.unwrap_or_default(),
+        ..PutOptions::default()
     })
 }
 

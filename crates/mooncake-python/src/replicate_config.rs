@@ -58,7 +58,7 @@ impl Default for Fields {
 }
 
 /// Read when a call is made; one object may be used by several threads and changed between calls.
-#[pyclass(frozen, module = "mooncake.store")]
+#[pyclass(frozen, subclass, module = "mooncake.store")]
 #[derive(Default)]
 pub struct ReplicateConfig(Mutex<Fields>);
 

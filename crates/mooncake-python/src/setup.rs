@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_client::{StoreError, StoreOptions, parse_size};
+use mooncake_client::{Cause, InterruptHook, Introduction, Store, StoreError, StoreOptions, parse_size};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -55,6 +55,25 @@ impl Setup {
         options.local_buffer_size = self.local_buffer_size;
         options.interrupted = Some(Arc::new(interrupt::requested));
         Ok(options)
+    }
+}
+
+/// A client of the pool that a storage node of this host belongs to.
+pub fn connect_dummy(node: &str, local_buffer_size: u64) -> Result<Store, StoreError> {
+    let interrupted: InterruptHook = Arc::new(interrupt::requested);
+    let found = Introduction::ask(node, Some(&interrupted))?;
+    let connect = |hostname: &str| {
+        let mut options = StoreOptions::new(hostname, &found.master).from_env()?;
+        options.global_segment_size = 0;
+        options.local_buffer_size = local_buffer_size;
+        options.interrupted = Some(interrupted.clone());
+        Store::connect(options)
+    };
+    let host = found.segment.rsplit_once(':').map_or(found.segment.as_str(), |(host, _)| host);
+    match connect(host) {
+        // Another network namespace on the same host, a container for instance: the name is only a name.
+        Err(error) if matches!(error.cause(), Cause::NotThisMachine { .. }) => connect("127.0.0.1"),
+        connected => connected,
     }
 }
 

@@ -1,8 +1,6 @@
 //! `MooncakeDistributedStore`.
 
-use std::collections::HashSet;
-
-use mooncake_client::{GetInto, Health, PutItem, PutOptions, PutOutcome, Source, Store, StoreError, Target};
+use mooncake_client::{GetInto, Health, Store, StoreError, Target};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -16,18 +14,22 @@ use crate::flag::Flag;
 use crate::integer::unsigned;
 use crate::key::{Keys, key};
 use crate::last_error::LastError;
-use crate::options::{Form, put_options};
+use crate::options::Form;
+use crate::ranges::Ranges;
 use crate::replicate_config::ReplicateConfig;
-use crate::sequence::items;
-use crate::value::Value;
+use crate::writing::Write;
 use crate::{open_stores, setup};
 
 /// A client that is set up.
 #[derive(Clone)]
 struct Live {
     client: Store,
-    /// Bytes; 0: it lends memory, and the calls that go through the local buffer are refused.
+    /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
+    storage_only: bool,
+    /// Bytes.
     local_buffer_size: u64,
+    /// Set up through the storage node of this host: it has no name of its own.
+    dummy: bool,
 }
 
 /// A store client: one session with the master, whatever process it is in.
@@ -48,15 +50,15 @@ impl MooncakeDistributedStore {
         self.live(name).map(|live| live.client)
     }
 
-    /// What `setup` was given, in bytes; 0 when it was not set up.
-    pub(crate) fn local_buffer_size(&self) -> u64 {
-        self.live.read().as_ref().map_or(0, |live| live.local_buffer_size)
+    /// What `setup` was given, in bytes; None when it was not set up.
+    pub(crate) fn local_buffer_size(&self) -> Option<u64> {
+        self.live.read().as_ref().map(|live| live.local_buffer_size)
     }
 
     /// As `client`, for calls that need the local buffer.
-    fn buffered(&self, name: &str) -> Option<Store> {
+    pub(crate) fn buffered(&self, name: &str) -> Option<Store> {
         let live = self.live(name)?;
-        if live.local_buffer_size == 0 {
+        if live.storage_only {
             self.errors.set(|| format!("{name}: this store was set up with local_buffer_size=0, it only lends memory"));
             return None;
         }
@@ -71,58 +73,30 @@ impl MooncakeDistributedStore {
         live
     }
 
-    fn put_outcome(&self, outcome: Result<PutOutcome, StoreError>) -> i64 {
-        match outcome {
-            Ok(_) => OK,
-            Err(error) => failed(&self.errors, &error),
-        }
-    }
-
-    /// Stores one object from its pieces.
-    fn put_sources(
+    /// Replaces what is set up, as the reference: a second setup ends the first.
+    fn begin(
         &self,
         py: Python<'_>,
-        client: &Store,
-        key: &[u8],
-        sources: &[Source<'_>],
-        config: Option<&Bound<'_, ReplicateConfig>>,
-    ) -> i64 {
-        let options = match put_options(config, 1, Form::Plain) {
-            Ok(options) => options,
-            Err(reason) => return refused(&self.errors, || reason),
-        };
-        self.put_outcome(py.detach(|| client.put(key, sources, &options)))
-    }
-
-    fn put_pieces(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        pieces: &Pieces<'_>,
-        config: Option<&Bound<'_, ReplicateConfig>>,
-        form: Form,
-    ) -> PyResult<Vec<i64>> {
-        let keys = pieces.keys.slices()?;
-        let all = |code| Ok(vec![code; keys.len()]);
-        let ranges = match &pieces.ranges {
-            Ok(ranges) => ranges,
-            Err(reason) => return all(refused(&self.errors, || format!("{name}: {reason}"))),
-        };
-        let options = match put_options(config, keys.len(), form) {
-            Ok(options) => options,
-            Err(reason) => return all(refused(&self.errors, || format!("{name}: {reason}"))),
-        };
-        let Some(client) = self.client(name) else { return all(INVALID_PARAMS) };
-        let outcomes = py.detach(|| {
-            let registry = client.registry();
-            let sources: Vec<Vec<Source<'_>>> = ranges
-                .iter()
-                .map(|pieces| pieces.iter().map(|piece| Source::foreign(*piece, registry)).collect())
-                .collect();
-            let objects: Vec<_> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
-            client.put_batch(&objects, &options)
+        local_buffer_size: u64,
+        dummy: bool,
+        connect: impl FnOnce() -> Result<Store, StoreError> + Send,
+    ) -> PyResult<i64> {
+        let before = self.live.write().take();
+        let connected = py.detach(|| {
+            drop_client(before);
+            connect()
         });
-        Ok(outcomes.into_iter().map(|outcome| self.put_outcome(outcome)).collect())
+        match connected {
+            Ok(client) => {
+                open_stores::remember(py, &client)?;
+                let storage_only = local_buffer_size == 0 && !dummy;
+                // Another thread may have set it up meanwhile: the last one counts, as said.
+                let overtaken = self.live.write().replace(Live { client, storage_only, local_buffer_size, dummy });
+                py.detach(|| drop_client(overtaken));
+                Ok(OK)
+            }
+            Err(error) => Ok(failed(&self.errors, &error)),
+        }
     }
 }
 
@@ -153,23 +127,31 @@ impl MooncakeDistributedStore {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
-                let local_buffer_size = setup.local_buffer_size;
-                // As the reference: a second setup replaces the first.
-                let before = self.live.write().take();
-                let connected = py.detach(|| {
-                    drop_client(before);
-                    Store::connect(setup.options()?)
-                });
-                match connected {
-                    Ok(client) => {
-                        open_stores::remember(py, &client)?;
-                        // Another thread may have set it up meanwhile: the last one counts, as said.
-                        let overtaken = self.live.write().replace(Live { client, local_buffer_size });
-                        py.detach(|| drop_client(overtaken));
-                        Ok(OK)
-                    }
-                    Err(error) => Ok(failed(&self.errors, &error)),
-                }
+                self.begin(py, setup.local_buffer_size, false, || Store::connect(setup.options()?))
+            },
+        )
+    }
+
+    /// A client of the pool that the storage node at `server_address` belongs to.
+    #[pyo3(signature = (mem_pool_size, local_buffer_size, server_address))]
+    fn setup_dummy(
+        &self,
+        py: Python<'_>,
+        mem_pool_size: &Bound<'_, PyAny>,
+        local_buffer_size: &Bound<'_, PyAny>,
+        server_address: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            "setup_dummy",
+            |code| code,
+            || {
+                // There is no pool of its own: the memory of the nodes is mapped.
+                unsigned(mem_pool_size, "mem_pool_size")?;
+                let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
+                let node = server_address.extract::<String>()?;
+                let code = self.begin(py, buffer, true, || setup::connect_dummy(&node, buffer))?;
+                Ok(if code == OK { OK } else { INTERNAL })
             },
         )
     }
@@ -204,7 +186,8 @@ impl MooncakeDistributedStore {
     }
 
     fn get_hostname(&self) -> String {
-        self.live.read().as_ref().map(|live| live.client.hostname().to_owned()).unwrap_or_default()
+        let live = self.live.read();
+        live.as_ref().filter(|live| !live.dummy).map(|live| live.client.hostname().to_owned()).unwrap_or_default()
     }
 
     /// Why this thread's last call failed, or "".
@@ -222,16 +205,7 @@ impl MooncakeDistributedStore {
         value: &Bound<'_, PyAny>,
         config: Option<&Bound<'_, ReplicateConfig>>,
     ) -> PyResult<i64> {
-        entry(
-            &self.errors,
-            "put",
-            |code| code,
-            || {
-                let (key, value) = (self::key(key)?, Value::hold(value)?);
-                let Some(client) = self.buffered("put") else { return Ok(INVALID_PARAMS) };
-                Ok(self.put_sources(py, &client, key, &[value.source()], config))
-            },
-        )
+        entry(&self.errors, "put", |code| code, || self.put_value(py, "put", key, value, config, Write::Put))
     }
 
     #[pyo3(signature = (key, *parts, config=None))]
@@ -246,16 +220,7 @@ impl MooncakeDistributedStore {
             &self.errors,
             "put_parts",
             |code| code,
-            || {
-                let key = self::key(key)?;
-                let values = parts.iter().map(|part| Value::hold(&part)).collect::<PyResult<Vec<_>>>()?;
-                let Some(client) = self.buffered("put_parts") else { return Ok(INVALID_PARAMS) };
-                let sources: Vec<_> = values.iter().map(Value::source).filter(|source| !source.is_empty()).collect();
-                if sources.is_empty() {
-                    return Ok(OK);
-                }
-                Ok(self.put_sources(py, &client, key, &sources, config))
-            },
+            || self.put_all_parts(py, "put_parts", key, parts, config, Write::Put),
         )
     }
 
@@ -271,52 +236,14 @@ impl MooncakeDistributedStore {
             &self.errors,
             "put_batch",
             |code| code,
-            || {
-                let held = Keys::hold(keys)?;
-                let keys = held.slices()?;
-                let values = items(values, "values")?.iter().map(Value::hold).collect::<PyResult<Vec<_>>>()?;
-                let Some(client) = self.buffered("put_batch") else { return Ok(INVALID_PARAMS) };
-                if keys.len() != values.len() {
-                    return Ok(refused(&self.errors, || {
-                        format!("put_batch: {} keys and {} values", keys.len(), values.len())
-                    }));
-                }
-                let options = match put_options(config, keys.len(), Form::Plain) {
-                    Ok(options) => options,
-                    Err(reason) => return Ok(refused(&self.errors, || format!("put_batch: {reason}"))),
-                };
-                let sources: Vec<_> = values.iter().map(|value| [value.source()]).collect();
-                let outcomes = py.detach(|| {
-                    let objects: Vec<_> =
-                        first_of_each(&keys).map(|at| PutItem { key: keys[at], value: &sources[at] }).collect();
-                    client.put_batch(&objects, &options)
-                });
-                let codes = outcomes.into_iter().map(|outcome| self.put_outcome(outcome));
-                Ok(codes.fold(OK, |first, code| if first == OK { code } else { first }))
-            },
+            || self.put_values(py, "put_batch", keys, values, config, Write::Put),
         )
     }
 
     /// A code for each object: what single puts that wait together become.
     fn _put_each(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         let held = Keys::hold(keys)?;
-        let all = |code| vec![code; held.len()];
-        entry(&self.errors, "put", all, || {
-            let keys = held.slices()?;
-            let values = items(values, "values")?.iter().map(Value::hold).collect::<PyResult<Vec<_>>>()?;
-            let Some(client) = self.buffered("put") else { return Ok(all(INVALID_PARAMS)) };
-            if keys.len() != values.len() {
-                return Ok(all(refused(&self.errors, || {
-                    format!("put: {} keys and {} values", keys.len(), values.len())
-                })));
-            }
-            let sources: Vec<_> = values.iter().map(|value| [value.source()]).collect();
-            let outcomes = py.detach(|| {
-                let objects: Vec<_> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
-                client.put_batch(&objects, &PutOptions::default())
-            });
-            Ok(outcomes.into_iter().map(|outcome| self.put_outcome(outcome)).collect())
-        })
+        entry(&self.errors, "put", |code| vec![code; held.len()], || self.put_each(py, &held, values))
     }
 
     #[pyo3(signature = (key, /))]
@@ -461,6 +388,113 @@ impl MooncakeDistributedStore {
         )
     }
 
+    // -------------------------------------------------------------- upserts
+
+    #[pyo3(signature = (key, value, config=None))]
+    fn upsert(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<i64> {
+        entry(&self.errors, "upsert", |code| code, || self.put_value(py, "upsert", key, value, config, Write::Upsert))
+    }
+
+    #[pyo3(signature = (key, *parts, config=None))]
+    fn upsert_parts(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        parts: &Bound<'_, PyTuple>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            "upsert_parts",
+            |code| code,
+            || self.put_all_parts(py, "upsert_parts", key, parts, config, Write::Upsert),
+        )
+    }
+
+    #[pyo3(signature = (keys, values, config=None))]
+    fn upsert_batch(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            "upsert_batch",
+            |code| code,
+            || self.put_values(py, "upsert_batch", keys, values, config, Write::Upsert),
+        )
+    }
+
+    #[pyo3(signature = (key, buffer_ptr, size, config=None))]
+    fn upsert_from(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        buffer_ptr: &Bound<'_, PyAny>,
+        size: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            "upsert_from",
+            |code| code,
+            || self.put_memory(py, "upsert_from", key, buffer_ptr, size, config, Write::Upsert),
+        )
+    }
+
+    #[pyo3(signature = (keys, buffer_ptrs, sizes, config=None))]
+    fn batch_upsert_from(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        buffer_ptrs: &Bound<'_, PyAny>,
+        sizes: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<Vec<i64>> {
+        let pieces = Pieces::single(keys, buffer_ptrs, sizes)?;
+        entry(
+            &self.errors,
+            "batch_upsert_from",
+            |code| vec![code; pieces.keys.len()],
+            || self.put_pieces(py, "batch_upsert_from", &pieces, config, Form::Plain, Write::Upsert),
+        )
+    }
+
+    #[pyo3(signature = (keys, all_buffer_ptrs, all_sizes, config=None))]
+    fn _batch_upsert_from_multi_buffers(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        all_buffer_ptrs: &Bound<'_, PyAny>,
+        all_sizes: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<Vec<i64>> {
+        let pieces = Pieces::multi(keys, all_buffer_ptrs, all_sizes)?;
+        entry(
+            &self.errors,
+            "batch_upsert_from_multi_buffers",
+            |code| vec![code; pieces.keys.len()],
+            || {
+                self.put_pieces(
+                    py,
+                    "batch_upsert_from_multi_buffers",
+                    &pieces,
+                    config,
+                    Form::MultiBuffers,
+                    Write::Upsert,
+                )
+            },
+        )
+    }
+
     // ------------------------------------------------------------ zero copy
 
     #[pyo3(signature = (buffer_ptr, size))]
@@ -510,17 +544,47 @@ impl MooncakeDistributedStore {
             &self.errors,
             "put_from",
             |code| code,
+            || self.put_memory(py, "put_from", key, buffer_ptr, size, config, Write::Put),
+        )
+    }
+
+    #[pyo3(signature = (key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None))]
+    #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
+    fn put_from_with_metadata(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        buffer_ptr: &Bound<'_, PyAny>,
+        metadata_buffer_ptr: &Bound<'_, PyAny>,
+        size: &Bound<'_, PyAny>,
+        metadata_size: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            "put_from_with_metadata",
+            |code| code,
             || {
-                let key = self::key(key)?;
-                let (ptr, size) = (unsigned(buffer_ptr, "buffer_ptr")?, unsigned(size, "size")?);
-                let Some(client) = self.client("put_from") else { return Ok(INVALID_PARAMS) };
-                if size == 0 {
-                    return Ok(OK);
-                }
-                let source = Source::foreign(range(ptr, size), client.registry());
-                Ok(self.put_sources(py, &client, key, &[source], config))
+                let data = (unsigned(buffer_ptr, "buffer_ptr")?, unsigned(size, "size")?);
+                let metadata =
+                    (unsigned(metadata_buffer_ptr, "metadata_buffer_ptr")?, unsigned(metadata_size, "metadata_size")?);
+                self.put_two(py, key, metadata, data, config)
             },
         )
+    }
+
+    #[pyo3(signature = (buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes))]
+    fn get_into_ranges(
+        &self,
+        py: Python<'_>,
+        buffer_ptrs: &Bound<'_, PyAny>,
+        all_keys: &Bound<'_, PyAny>,
+        all_dst_offsets: &Bound<'_, PyAny>,
+        all_src_offsets: &Bound<'_, PyAny>,
+        all_sizes: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<Vec<Vec<i64>>>> {
+        let wanted = Ranges::hold(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)?;
+        entry(&self.errors, "get_into_ranges", |code| wanted.all(code), || self.get_ranges(py, &wanted))
     }
 
     #[pyo3(signature = (key, buffer_ptr, size))]
@@ -562,7 +626,7 @@ impl MooncakeDistributedStore {
             &self.errors,
             "batch_put_from",
             |code| vec![code; pieces.keys.len()],
-            || self.put_pieces(py, "batch_put_from", &pieces, config, Form::Plain),
+            || self.put_pieces(py, "batch_put_from", &pieces, config, Form::Plain, Write::Put),
         )
     }
 
@@ -597,7 +661,7 @@ impl MooncakeDistributedStore {
             &self.errors,
             "batch_put_from_multi_buffers",
             |code| vec![code; pieces.keys.len()],
-            || self.put_pieces(py, "batch_put_from_multi_buffers", &pieces, config, Form::MultiBuffers),
+            || self.put_pieces(py, "batch_put_from_multi_buffers", &pieces, config, Form::MultiBuffers, Write::Put),
         )
     }
 
@@ -637,10 +701,4 @@ fn drop_client(live: Option<Live>) {
     if let Some(live) = live {
         live.client.close();
     }
-}
-
-/// Positions of the first occurrence of each key: of a key given twice, the reference stores the first value.
-fn first_of_each<'a>(keys: &'a [&'a [u8]]) -> impl Iterator<Item = usize> + 'a {
-    let mut seen = HashSet::with_capacity(keys.len());
-    (0..keys.len()).filter(move |at| seen.insert(keys[*at]))
 }

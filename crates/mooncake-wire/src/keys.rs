@@ -33,6 +33,14 @@ pub enum KeysError {
         /// Its length, bytes.
         length: usize,
     },
+    /// Groups, but not one per key.
+    #[error("{groups} groups for {keys} keys")]
+    Groups {
+        /// Groups given.
+        groups: usize,
+        /// Keys in the batch.
+        keys: usize,
+    },
     /// Too many keys.
     #[error("batch of {count} keys, the limit is {MAX_BATCH}")]
     TooMany {
@@ -50,6 +58,29 @@ pub fn pack_keys<K: AsRef<[u8]>>(keys: &[K]) -> Keys {
         lengths.push(key.as_ref().len() as u32);
     }
     Keys { blob: blob.freeze(), lengths }
+}
+
+/// Checks the groups of a batch's keys: none at all, or one per key, of which an empty one is none.
+pub fn unpack_groups(groups: &Option<Keys>, keys: usize) -> Result<Vec<Box<[u8]>>, KeysError> {
+    let Some(groups) = groups else { return Ok(Vec::new()) };
+    if groups.lengths.len() != keys {
+        return Err(KeysError::Groups { groups: groups.lengths.len(), keys });
+    }
+    let sum = groups.lengths.iter().map(|length| u64::from(*length)).sum();
+    if sum != groups.blob.len() as u64 {
+        return Err(KeysError::Mismatch { lengths: sum, blob: groups.blob.len() as u64 });
+    }
+    if let Some(index) = groups.lengths.iter().position(|length| *length as usize > MAX_KEY) {
+        return Err(KeysError::Length { index, length: groups.lengths[index] as usize });
+    }
+    let mut rest = &groups.blob[..];
+    let mut names = Vec::with_capacity(keys);
+    for length in &groups.lengths {
+        let (name, others) = rest.split_at(*length as usize);
+        names.push(name.into());
+        rest = others;
+    }
+    Ok(names)
 }
 
 /// Checks a batch and yields its keys as slices of the blob.

@@ -10,7 +10,7 @@ mod keys;
 mod preface;
 
 pub use frame::{FrameError, FrameReader, MAX_FRAME, MAX_HELLO_FRAME, encode_frame};
-pub use keys::{KeysError, MAX_BATCH, MAX_KEY, pack_keys, unpack_keys};
+pub use keys::{KeysError, MAX_BATCH, MAX_KEY, pack_keys, unpack_groups, unpack_keys};
 pub use preface::{CONTROL_PREFACE, LANE_PREFACE, PREFACE_LEN, VERSION};
 
 /// The messages, generated from `proto/control.proto`.

@@ -265,6 +265,7 @@ class MooncakeDistributedStore:
         client_http_port: int = 9300,
     ) -> int:
         """0, or a negative code. An earlier setup of this object is closed first."""
+    def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int: ...
     def close(self) -> int: ...
     def health_check(self) -> int:
         """0 healthy, 1 not set up or closed, 2 the master does not answer."""
@@ -280,6 +281,41 @@ class MooncakeDistributedStore:
         self, keys: Sequence[str | bytes], values: Sequence[Buffer], config: ReplicateConfig | None = None
     ) -> int:
         """0, or the first failure's code; of a key given twice the first value is stored."""
+    def upsert(self, key: str | bytes, value: Buffer, config: ReplicateConfig | None = None) -> int:
+        """As `put`, but replaces a value that is there; the old one is read until the new one is whole."""
+    def upsert_parts(self, key: str | bytes, *parts: Buffer, config: ReplicateConfig | None = None) -> int: ...
+    def upsert_batch(
+        self, keys: Sequence[str | bytes], values: Sequence[Buffer], config: ReplicateConfig | None = None
+    ) -> int: ...
+    def upsert_from(
+        self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None
+    ) -> int: ...
+    def batch_upsert_from(
+        self,
+        keys: Sequence[str | bytes],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: ReplicateConfig | None = None,
+    ) -> list[int]: ...
+    def put_from_with_metadata(
+        self,
+        key: str | bytes,
+        buffer_ptr: int,
+        metadata_buffer_ptr: int,
+        size: int,
+        metadata_size: int,
+        config: ReplicateConfig | None = None,
+    ) -> int:
+        """The object is the metadata, then the data."""
+    def get_into_ranges(
+        self,
+        buffer_ptrs: Sequence[int],
+        all_keys: Sequence[Sequence[str | bytes]],
+        all_dst_offsets: Sequence[Sequence[Sequence[int]]],
+        all_src_offsets: Sequence[Sequence[Sequence[int]]],
+        all_sizes: Sequence[Sequence[Sequence[int]]],
+    ) -> list[list[list[int]]]:
+        """Fragments of objects into buffers: bytes read for each, or its code."""
     def get(self, key: str | bytes, /) -> bytes:
         """The value; b"" when it is missing or cannot be read."""
     def get_batch(self, keys: Sequence[str | bytes], /) -> list[bytes]: ...
@@ -292,7 +328,8 @@ class MooncakeDistributedStore:
     def remove(self, key: str | bytes, force: bool = False) -> int: ...
     def remove_all(self, force: bool = False) -> int: ...
     def batch_remove(self, keys: Sequence[str | bytes], force: bool = False) -> list[int]: ...
-    def register_buffer(self, buffer_ptr: int, size: int) -> int: ...
+    def register_buffer(self, buffer_ptr: int, size: int) -> int:
+        """Host memory, or memory of a CUDA device: addresses in a registered range are used without a question."""
     def unregister_buffer(self, buffer_ptr: int) -> int: ...
     def put_from(self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None) -> int: ...
     def get_into(self, key: str | bytes, buffer_ptr: int, size: int) -> int:

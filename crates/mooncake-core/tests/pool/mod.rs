@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, Core, Effects, EndOutcome, Ended, Found, Origin, PinKind, Push, PutConfig, PutSlot, PutStarted, Record,
-    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId,
-    SessionSpec, Ticket, Time,
+    Config, Core, Effects, EndOutcome, Ended, Found, Origin, Push, PutConfig, PutSlot, PutStarted, Record, Refused,
+    Remembered, RemoveAll, RemoveOutcome, Replica, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId, SessionSpec,
+    Ticket, Time,
 };
 
 pub const KIB: u64 = 1024;
@@ -25,7 +25,7 @@ pub struct Pool {
 }
 
 pub fn plain() -> PutConfig {
-    PutConfig { replica_num: 1, preferred_segments: Vec::new(), pin: PinKind::None, prefer_local: false }
+    PutConfig::default()
 }
 
 pub fn secret(session: SessionId) -> u64 {

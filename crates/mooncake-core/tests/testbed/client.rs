@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    EndOutcome, Ended, Extent, Found, GRANULE, PinKind, Push, PutConfig, PutSlot, Refused, Replica, Rid, SegmentNo,
-    SegmentSpec, SessionId, SessionSpec,
+    EndOutcome, Ended, Extent, Found, GRANULE, Push, PutConfig, PutSlot, Refused, Replica, Rid, SegmentNo, SegmentSpec,
+    SessionId, SessionSpec,
 };
 
 use super::memory::{granules, word};
@@ -34,7 +34,7 @@ pub enum Reply {
 }
 
 pub fn plain() -> PutConfig {
-    PutConfig { replica_num: 1, preferred_segments: Vec::new(), pin: PinKind::None, prefer_local: false }
+    PutConfig::default()
 }
 
 struct Call {

@@ -27,7 +27,7 @@ pub enum LogError {
         holder: String,
     },
     /// Reading or writing failed.
-    #[error("{action} {path}: {source}")]
+    #[error("{action} {path}: {source}{}", if source.kind() == io::ErrorKind::StorageFull { FULL } else { "" })]
     Io {
         /// What was tried.
         action: &'static str,
@@ -92,6 +92,9 @@ pub enum LogError {
         source: io::Error,
     },
 }
+
+/// What helps a full disk.
+const FULL: &str = "; make room: the folders away-* beside it are logs that were given up, and can be deleted";
 
 impl LogError {
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> LogError {

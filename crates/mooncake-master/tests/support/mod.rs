@@ -282,6 +282,17 @@ impl Client {
         }
     }
 
+    /// Size of an object, and its first replica.
+    pub fn lookup(&mut self, key: &str) -> Option<(u64, u64)> {
+        match self.call(request::Body::Lookup(message::Lookup { keys: Some(pack_keys(&[key])) })) {
+            reply::Body::Lookup(found) => {
+                let object = &found.objects[0];
+                object.replicas.first().map(|replica| (object.size, replica.rid))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub fn beat(&mut self) -> AnchorDown {
         self.beats += 1;
         let beat = message::Beat { number: self.beats, ..message::Beat::default() };
@@ -330,7 +341,7 @@ pub fn mount_request(uuid: Vec<u8>, bytes: u64) -> request::Body {
 pub fn put_start(entries: &[(&str, u64)]) -> request::Body {
     let keys: Vec<&str> = entries.iter().map(|(key, _)| *key).collect();
     let sizes = entries.iter().map(|(_, size)| *size).collect();
-    request::Body::PutStart(message::PutStart { keys: Some(pack_keys(&keys)), sizes, config: None, wait: false })
+    request::Body::PutStart(message::PutStart { keys: Some(pack_keys(&keys)), sizes, ..message::PutStart::default() })
 }
 
 pub fn put_end(rids: &[u64]) -> request::Body {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{
-    Guarded, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
-    total_of_sources,
+    Bounce, Guarded, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
+    split_targets, total_of_sources,
 };
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -35,6 +35,8 @@ pub(super) struct Lane {
     sequence: u64,
     data_timeout: Duration,
     habit: Habit,
+    /// Stands for device memory, which a socket cannot reach. Taken out while it is in use.
+    bounce: Bounce,
 }
 
 /// How a request on a lane ended.
@@ -82,7 +84,8 @@ impl Lane {
             stream.set_write_timeout(Some(SLICE))
         })();
         setup.map_err(broken("prepare a data lane"))?;
-        let lane = Lane { stream, peer: peer.clone(), sequence: 0, data_timeout, habit: Habit::new() };
+        let (habit, bounce) = (Habit::new(), Bounce::new());
+        let lane = Lane { stream, peer: peer.clone(), sequence: 0, data_timeout, habit, bounce };
         let until = Wait { deadline: patience, interrupted: wait.interrupted };
         let mut pace = Pace::new(&lane, &until);
         lane.send_bytes(&hello.encode(), &mut pace)?;
@@ -123,7 +126,14 @@ impl Lane {
         if reply.len != extent.len {
             return Outcome::new(Err(self.nonsense("it sends another length than asked for")), false, true);
         }
-        let received = self.receive(extent.len, parts, checksum, &mut pace);
+        let received = if Bounce::is_needed_for_targets(parts) {
+            let mut bounce = std::mem::take(&mut self.bounce);
+            let received = self.receive_by_bounce(extent.len, parts, checksum, &mut bounce, &mut pace);
+            self.bounce = bounce;
+            received
+        } else {
+            self.receive(extent.len, parts, 0, checksum, &mut pace)
+        };
         let crc = match received {
             Ok(crc) => crc,
             Err(e) => return Outcome::new(Err(e), false, true),
@@ -143,14 +153,36 @@ impl Lane {
         }
     }
 
-    fn receive(
+    /// Receives a chunk at a time, and has the device fetch what is its own.
+    fn receive_by_bounce(
         &self,
         len: u64,
         parts: &mut [Target<'_>],
         checksum: bool,
+        bounce: &mut Bounce,
         pace: &mut Pace<'_>,
     ) -> Result<u32, TransferError> {
-        let (mut got, mut checked, mut crc) = (0, 0, 0);
+        let (mut got, mut crc) = (0, 0);
+        while got < len {
+            let now = (len - got).min(RECV_CHUNK);
+            let mut chunk = split_targets(parts, got, got + now);
+            crc = self.receive(now, &mut bounce.targets(&mut chunk), crc, checksum, pace)?;
+            bounce.deliver(&mut chunk)?;
+            got += now;
+        }
+        Ok(crc)
+    }
+
+    /// Fills the pieces, and continues `crc` over what came if `checksum`.
+    fn receive(
+        &self,
+        len: u64,
+        parts: &mut [Target<'_>],
+        mut crc: u32,
+        checksum: bool,
+        pace: &mut Pace<'_>,
+    ) -> Result<u32, TransferError> {
+        let (mut got, mut checked) = (0, 0);
         while got < len {
             match recv_targets(self.fd(), parts, got, (len - got).min(RECV_CHUNK)) {
                 Ok(0) => return Err(self.hung_up()),
@@ -174,7 +206,10 @@ impl Lane {
         let frame = self.request(Op::Write, extent);
         let header = frame.encode();
         let mut begun = false;
-        let crc = match self.send_all_of(&header, extent.len, parts, &mut pace, &mut begun) {
+        let mut bounce = std::mem::take(&mut self.bounce);
+        let sent = self.send_all_of(&header, extent.len, parts, &mut bounce, &mut pace, &mut begun);
+        self.bounce = bounce;
+        let crc = match sent {
             Ok(Sent::All(crc)) => crc,
             // Refused in mid-stream: the answer is there, the lane is out of step.
             Ok(Sent::Answered) => {
@@ -197,6 +232,7 @@ impl Lane {
         header: &[u8; FRAME_LEN],
         len: u64,
         parts: &[Source<'_>],
+        bounce: &mut Bounce,
         pace: &mut Pace<'_>,
         begun: &mut bool,
     ) -> Result<Sent, TransferError> {
@@ -213,6 +249,13 @@ impl Lane {
                 (chunk, rest) = split_sources(parts, now);
                 parts = &rest;
                 &chunk
+            };
+            let stand_ins;
+            let piece = if Bounce::is_needed_for_sources(piece) {
+                stand_ins = bounce.sources(piece)?;
+                &stand_ins
+            } else {
+                piece
             };
             let total = header.len() as u64 + now;
             let mut sent = 0;

@@ -1,0 +1,240 @@
+//! How a process that knows only the storage node of its host finds the pool.
+//!
+//! The node listens on its service port and on an abstract Unix socket of the
+//! port's name. Whoever connects is told in one line of JSON which master the
+//! node belongs to, and then sets up a client of its own: with the node's memory
+//! mapped it needs nobody in between, and its end takes nothing of the pool along.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::connection::{ConnectionError, Patience};
+use crate::error::{Cause, StoreError};
+use crate::master_address::split_host_port;
+use crate::options::InterruptHook;
+use crate::resolver;
+
+/// Longest line that is read.
+const LINE_MAX: u64 = 4 << 10;
+
+/// Longest wait for a node to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A peer that does not take its line has so long.
+const SENDING: Duration = Duration::from_millis(200);
+
+/// Between two looks at whether a listener is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a storage node says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Introduction {
+    /// "host:port" of the master, or several separated by commas.
+    pub master: String,
+    /// Name of the node and of its segment.
+    pub segment: String,
+    /// Version of the node.
+    pub version: String,
+}
+
+impl Introduction {
+    /// What a node of this version says.
+    pub fn new(master: impl Into<String>, segment: impl Into<String>) -> Introduction {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Introduction { master: master.into(), segment: segment.into(), version }
+    }
+
+    /// Asks the storage node at `host:port`: over the Unix socket of this host,
+    /// or else over TCP.
+    pub fn ask(node: &str, interrupted: Option<&InterruptHook>) -> Result<Introduction, StoreError> {
+        let wrong = || Cause::InvalidParams(format!("server address {node:?} is not host:port of a mooncake_client"));
+        let (host, port) =
+            split_host_port(node.trim()).and_then(|(host, port)| Some((host, port?))).ok_or_else(wrong)?;
+        let check = || match interrupted.is_some_and(|interrupted| interrupted()) {
+            true => Err(ConnectionError::Interrupted),
+            false => Ok(()),
+        };
+        let patience = Patience { deadline: Instant::now() + PATIENCE, check: &check };
+        let found = match ask_here(port, &patience) {
+            Err(AskError::Io(_)) => ask_over_tcp(&host, port, &patience),
+            other => other,
+        };
+        found.map_err(|error| match error {
+            AskError::Interrupted => Cause::Interrupted.into(),
+            AskError::Io(error) => Cause::Setup {
+                what: "asking the storage node of this host",
+                reason: format!("{node}: {error}; is mooncake_client running there with --port={port}?"),
+            }
+            .into(),
+        })
+    }
+}
+
+enum AskError {
+    Interrupted,
+    Io(io::Error),
+}
+
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> Self {
+        AskError::Io(error)
+    }
+}
+
+impl From<ConnectionError> for AskError {
+    fn from(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::Interrupted => AskError::Interrupted,
+            ConnectionError::Io(error) => AskError::Io(error),
+            other => AskError::Io(io::Error::other(other.to_string())),
+        }
+    }
+}
+
+fn ask_here(port: u16, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+    let stream = UnixStream::connect_addr(&unix_address(port)?)?;
+    stream.set_read_timeout(Some(LOOK / 2))?;
+    hear(stream, patience)
+}
+
+fn ask_over_tcp(host: &str, port: u16, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in resolver::resolve(host, port, patience)? {
+        match TcpStream::connect_timeout(&address, patience.look()?.max(Duration::from_millis(1))) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(LOOK / 2))?;
+                return hear(stream, patience);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last.into())
+}
+
+fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+    let mut line = Vec::new();
+    let mut chunk = [0; 1024];
+    loop {
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => line.extend_from_slice(&chunk[..count]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        if line.ends_with(b"\n") {
+            break;
+        }
+        if line.len() as u64 > LINE_MAX {
+            return Err(io::Error::other("what listens there is no storage node").into());
+        }
+        patience.look()?;
+    }
+    serde_json::from_slice(&line).map_err(|error| {
+        io::Error::other(format!("what listens there is no storage node of this kind: {error}")).into()
+    })
+}
+
+/// Tells whoever connects, until it is dropped.
+#[derive(Debug)]
+pub struct Introducer {
+    address: SocketAddr,
+    ended: Arc<AtomicBool>,
+}
+
+impl Introducer {
+    /// Listens on a TCP address and on the Unix socket of its port. Port 0 is any free one.
+    pub fn start(address: SocketAddr, introduction: &Introduction) -> io::Result<Introducer> {
+        let mut line = serde_json::to_vec(introduction).map_err(io::Error::other)?;
+        line.push(b'\n');
+        let tcp = TcpListener::bind(address)?;
+        let address = tcp.local_addr()?;
+        let unix = UnixListener::bind_addr(&unix_address(address.port())?)?;
+        tcp.set_nonblocking(true)?;
+        unix.set_nonblocking(true)?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let (line, inside) = (Arc::<[u8]>::from(line), ended.clone());
+        mooncake_transfer::thread::start(std::thread::Builder::new().name("mooncake-introducer".into()), move || {
+            while !inside.load(Ordering::Relaxed) {
+                let told_tcp = tcp.accept().map(|(stream, _)| tell_tcp(stream, &line));
+                let told_unix = unix.accept().map(|(stream, _)| tell_unix(stream, &line));
+                if told_tcp.is_err() && told_unix.is_err() {
+                    wait_for(&tcp, &unix);
+                }
+            }
+        })?;
+        Ok(Introducer { address, ended })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Introducer {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+fn tell_tcp(mut stream: TcpStream, line: &[u8]) {
+    let _ = stream.set_nonblocking(false);
+    let _ = stream.set_write_timeout(Some(SENDING));
+    // Whoever does not listen has asked for nothing.
+    let _ = stream.write_all(line);
+}
+
+fn tell_unix(mut stream: UnixStream, line: &[u8]) {
+    let _ = stream.set_nonblocking(false);
+    let _ = stream.set_write_timeout(Some(SENDING));
+    let _ = stream.write_all(line);
+}
+
+fn wait_for(tcp: &TcpListener, unix: &UnixListener) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(tcp, PollFlags::IN), PollFd::new(unix, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as _ };
+    // An error shows itself at the next accept; this only saves processor time.
+    let _ = poll(&mut fds, Some(&timeout));
+}
+
+fn unix_address(port: u16) -> io::Result<std::os::unix::net::SocketAddr> {
+    std::os::unix::net::SocketAddr::from_abstract_name(format!("mooncake_client_{port}.sock"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_found_over_either_socket() {
+        let said = Introduction::new("127.0.0.1:1", "node:2");
+        let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &said).unwrap();
+        let port = introducer.address().port();
+        assert_eq!(Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
+        let patience = Patience { deadline: Instant::now() + PATIENCE, check: &|| Ok(()) };
+        let Ok(heard) = ask_over_tcp("127.0.0.1", port, &patience) else { panic!("no answer over TCP") };
+        assert_eq!(heard, said);
+    }
+
+    #[test]
+    fn nobody_there_and_nonsense_are_told_apart_from_interrupts() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        drop(silent);
+        let error = Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap_err().to_string();
+        assert!(error.contains("is mooncake_client running") && error.contains(&port.to_string()), "{error}");
+        assert!(Introduction::ask("nowhere", None).unwrap_err().to_string().contains("host:port"));
+        let hook: InterruptHook = Arc::new(|| true);
+        let error = Introduction::ask(&format!("localhost:{port}"), Some(&hook)).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Interrupted);
+    }
+}

@@ -1,0 +1,125 @@
+//! Puts from and gets into a device's memory: the pool does what it does with any other memory.
+
+mod cluster;
+#[path = "../../../tests/fake_cuda/mod.rs"]
+mod fake_cuda;
+
+use cluster::{Cluster, MIB, put, value};
+use fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
+use mooncake_client::{ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError, Target};
+
+fn stores() -> (Cluster, Store, Store) {
+    let cluster = Cluster::start();
+    let owner = cluster.store(64 * MIB);
+    let tcp = cluster.tcp_store(0);
+    (cluster, owner, tcp)
+}
+
+fn put_from(store: &Store, key: &str, range: ForeignRange) -> Result<(), StoreError> {
+    store.put(key.as_bytes(), &[Source::foreign(range, store.registry())], &PutOptions::default()).map(drop)
+}
+
+fn get_into(store: &Store, key: &str, range: ForeignRange) -> Result<Option<u64>, StoreError> {
+    let target = Target::foreign(range, store.registry());
+    store.get_into(&mut [GetInto { key: key.as_bytes(), targets: vec![target] }]).remove(0)
+}
+
+/// The shape in which an engine stores the blocks of its cache: one object of
+/// many pieces, one for each layer, out of one registered range.
+#[test]
+fn batches_of_many_buffers_of_one_registered_cache_come_back() {
+    const KEYS: usize = 16;
+    const LAYERS: usize = 32;
+    const BLOCK: usize = 16 << 10;
+    let fake = FakeCuda::load();
+    fake.delay(20);
+    let (_cluster, owner, tcp) = stores();
+    for store in [&owner, &tcp] {
+        let contents = value("cache", KEYS * LAYERS * BLOCK);
+        let cache = fake.holding(0, &contents);
+        store.register(cache.range()).unwrap();
+        let block = |key: usize, layer: usize| cache.part((layer * KEYS + key) * BLOCK, BLOCK);
+        let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{key}-{}", cache.addr).into_bytes()).collect();
+        let sources: Vec<Vec<Source>> = (0..KEYS)
+            .map(|key| (0..LAYERS).map(|layer| Source::foreign(block(key, layer), store.registry())).collect())
+            .collect();
+        let items: Vec<PutItem> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
+        assert!(store.put_batch(&items, &PutOptions::default()).iter().all(Result::is_ok));
+
+        cache.write(0, &vec![0; contents.len()]);
+        let mut items: Vec<GetInto> = (0..KEYS)
+            .map(|key| GetInto {
+                key: &keys[key],
+                targets: (0..LAYERS).map(|layer| Target::foreign(block(key, layer), store.registry())).collect(),
+            })
+            .collect();
+        for got in store.get_into(&mut items) {
+            assert_eq!(got.unwrap(), Some((LAYERS * BLOCK) as u64));
+        }
+        assert!(cache.read() == contents);
+        // What any process without a device reads.
+        let first: Vec<u8> =
+            (0..LAYERS).flat_map(|layer| &contents[layer * KEYS * BLOCK..][..BLOCK]).copied().collect();
+        assert!(owner.get(&keys[0]).unwrap().unwrap() == first);
+        store.unregister(cache.addr).unwrap();
+    }
+    assert_eq!(fake.count("strays"), 0);
+}
+
+#[test]
+fn a_device_that_fails_is_no_miss_and_leaves_the_key_free() {
+    let fake = FakeCuda::load();
+    let (_cluster, owner, tcp) = stores();
+    for (nth, store) in [&owner, &tcp].into_iter().enumerate() {
+        let (bad, good) = (format!("bad-{nth}"), format!("good-{nth}"));
+        let memory = fake.alloc(0, 3 << 20);
+        put(store, &good, 3 << 20).unwrap();
+        for (call, code, after) in [
+            // After a failure like this the next call makes its pinned memory anew.
+            ("cuMemcpyDtoHAsync", ILLEGAL_ADDRESS, 0),
+            ("cuMemHostAlloc", OUT_OF_MEMORY, 0),
+            // In the middle of the first object, or of a stream.
+            ("cuMemcpyDtoHAsync", ILLEGAL_ADDRESS, [2, 6][nth]),
+            ("cuStreamSynchronize", ILLEGAL_ADDRESS, 2),
+        ] {
+            fake.fail(call, code, after, -1);
+            let error = put_from(store, &bad, memory.range()).unwrap_err();
+            fake.mend();
+            assert_eq!(error.kind(), ErrorKind::Transfer, "{call}: {error}");
+            assert!(error.to_string().contains(call), "{error}");
+        }
+        for (call, after) in [("cuMemHostAlloc", 0), ("cuMemcpyHtoDAsync", 2), ("cuStreamSynchronize", 0)] {
+            fake.fail(call, ILLEGAL_ADDRESS, after, -1);
+            let error = get_into(store, &good, memory.range()).unwrap_err();
+            fake.mend();
+            assert_eq!(error.kind(), ErrorKind::Transfer, "{call}: {error}");
+            // So that the next has to make its own.
+            fake.fail("cuMemcpyDtoHAsync", ILLEGAL_ADDRESS, 0, 1);
+            put_from(store, &bad, memory.range()).unwrap_err();
+            fake.mend();
+        }
+        put(store, &bad, 300_000).unwrap();
+        assert_eq!(get_into(store, &good, memory.range()).unwrap(), Some(3 << 20));
+        assert!(memory.read() == value(&good, 3 << 20));
+    }
+}
+
+#[test]
+fn a_range_beyond_a_devices_memory_is_the_callers_mistake() {
+    let fake = FakeCuda::load();
+    let (_cluster, owner, tcp) = stores();
+    for store in [&owner, &tcp] {
+        let memory = fake.alloc(0, 100_000);
+        for range in [memory.part(0, 100_001), memory.part(99_999, 4096), memory.part(1 << 33, 4096)] {
+            assert_eq!(store.register(range).unwrap_err().kind(), ErrorKind::InvalidParams);
+            let error = put_from(store, "beyond", range).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
+        }
+        store.register(memory.range()).unwrap();
+        let freed = memory.range();
+        drop(memory);
+        let error = put_from(store, "freed", freed).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
+        store.unregister(freed.addr()).unwrap();
+    }
+}

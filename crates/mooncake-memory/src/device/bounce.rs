@@ -1,0 +1,115 @@
+//! Host memory that stands for device memory where a socket is at the other end.
+
+use std::mem::MaybeUninit;
+
+use super::Staging;
+use crate::error::CopyError;
+use crate::piece::{Access, Source, Target};
+
+/// Host stand-ins for the device pieces of a chunk. Its memory is made when the
+/// first is met, as large as the largest chunk needs, and kept. The ring of pinned memory is
+/// held only while bytes go through it, never while a peer is waited for.
+#[derive(Debug, Default)]
+pub struct Bounce {
+    memory: Box<[MaybeUninit<u8>]>,
+}
+
+impl Bounce {
+    /// Without memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether any of the pieces needs a stand-in to be sent.
+    pub fn is_needed_for_sources(parts: &[Source<'_>]) -> bool {
+        parts.iter().any(|part| part.access.device().is_some())
+    }
+
+    /// Whether any of the pieces needs a stand-in to be received into.
+    pub fn is_needed_for_targets(parts: &[Target<'_>]) -> bool {
+        parts.iter().any(|part| part.access.device().is_some())
+    }
+
+    /// The pieces with the device's bytes copied to host memory.
+    pub fn sources<'a>(&'a mut self, parts: &[Source<'a>]) -> Result<Vec<Source<'a>>, CopyError> {
+        self.reserve(parts.iter().map(|part| (part.access, part.len)));
+        let base = self.memory.as_mut_ptr().cast::<u8>();
+        let mut end = base;
+        let mut staging = Staging::default();
+        let mut rest = parts;
+        while let Some((device, spans)) = next_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+            staging.gather(device, &spans, |from, len| {
+                // SAFETY: the steps of all runs together are the device's bytes, for which there is room.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from, end, len);
+                    end = end.add(len);
+                }
+            })?;
+        }
+        let mut at = base.cast_const();
+        let stand_in = |part: &Source<'a>| {
+            if part.access.device().is_none() {
+                return *part;
+            }
+            // SAFETY: filled above, and borrowed for as long as the pieces are.
+            let bytes = unsafe { std::slice::from_raw_parts(at, part.len) };
+            at = at.wrapping_add(part.len);
+            Source::new(bytes)
+        };
+        Ok(parts.iter().map(stand_in).collect())
+    }
+
+    /// The pieces with host memory in the place of the device's, to be filled
+    /// and then [delivered](Bounce::deliver).
+    pub fn targets<'a>(&'a mut self, parts: &'a mut [Target<'_>]) -> Vec<Target<'a>> {
+        self.reserve(parts.iter().map(|part| (part.access, part.len)));
+        let mut free = &mut self.memory[..];
+        let stand_in = |part: &'a mut Target<'_>| {
+            if part.access.device().is_none() {
+                return part.reborrow();
+            }
+            let (bytes, rest) = std::mem::take(&mut free).split_at_mut(part.len);
+            free = rest;
+            Target::uninit(bytes)
+        };
+        parts.iter_mut().map(stand_in).collect()
+    }
+
+    /// Copies what the stand-ins of these pieces were filled with to the device.
+    /// All of it must have been filled.
+    pub fn deliver(&mut self, parts: &mut [Target<'_>]) -> Result<(), CopyError> {
+        let mut at = self.memory.as_ptr().cast::<u8>();
+        let end = at.wrapping_add(self.memory.len());
+        let mut staging = Staging::default();
+        let mut rest: &[Target<'_>] = parts;
+        while let Some((device, spans)) = next_run(&mut rest, |part| (part.access, part.ptr.addr(), part.len)) {
+            staging.scatter(device, &spans, |to, len| {
+                assert!(len <= end.addr() - at.addr(), "more is delivered than there were stand-ins for");
+                // SAFETY: inside the memory, as was just checked; whoever filled it says so.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(at, to, len);
+                    at = at.add(len);
+                }
+            })?;
+        }
+        staging.finish()
+    }
+
+    fn reserve(&mut self, parts: impl Iterator<Item = (Access, usize)>) {
+        let devices = parts.filter(|(access, _)| access.device().is_some());
+        let bytes = devices.fold(0_usize, |total, (_, len)| total.saturating_add(len));
+        if self.memory.len() < bytes {
+            self.memory = Box::new_uninit_slice(bytes);
+        }
+    }
+}
+
+/// The next run of device pieces, past the host's before it.
+pub(super) fn next_run<P>(
+    rest: &mut &[P],
+    place: impl Fn(&P) -> (Access, usize, usize),
+) -> Option<(i32, Vec<(usize, usize)>)> {
+    let start = rest.iter().position(|part| place(part).0.device().is_some())?;
+    *rest = &rest[start..];
+    crate::piece::leading_run(rest, place)
+}

@@ -1,0 +1,133 @@
+//! Memory that processors cannot load from: an accelerator's.
+//!
+//! Its bytes are copied by the device's driver, to and from pinned host memory,
+//! and by the processor from there on. A call that meets such memory takes a
+//! [`Ring`] of pinned slots: while the driver fills or empties some of them, the
+//! processor copies and checksums another. When a call has returned, whether it
+//! succeeded or not, nothing of it is under way on the device any more.
+
+mod bounce;
+mod cuda;
+mod library;
+mod ring;
+mod staging;
+
+use std::fmt::Debug;
+use std::ptr::NonNull;
+
+pub use bounce::Bounce;
+pub(crate) use staging::Staging;
+
+use crate::fork::forked;
+
+/// What a driver knows about an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nothing: it is ordinary memory, or none.
+    Unknown,
+    /// Memory of the driver's that processors use as their own: pinned or managed.
+    Host,
+    /// Memory of this device.
+    Device(i32),
+}
+
+/// A call of a device's driver failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{call} for {len} bytes at {addr:#x} of device {device} failed: {name} ({code})")]
+pub struct DeviceError {
+    /// Name of the call.
+    pub call: &'static str,
+    /// The driver's name of the error.
+    pub name: &'static str,
+    /// Its number.
+    pub code: i32,
+    /// Device memory that the call was about; 0 if about none.
+    pub addr: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// Ordinal of the device; -1 if it was not known yet.
+    pub device: i32,
+}
+
+impl DeviceError {
+    /// Whether the driver holds that the range given is not one of its own: the
+    /// caller's mistake, after which the device is as good as before.
+    pub fn is_wrong_range(&self) -> bool {
+        self.code == cuda::INVALID_VALUE && self.len > 0
+    }
+}
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToHost,
+    ToDevice,
+}
+
+/// One copy between a device and pinned memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copy {
+    pub device: usize,
+    pub host: *mut u8,
+    pub len: usize,
+}
+
+/// An order of copies on one device: each begins after those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stream {
+    pub device: i32,
+    pub handle: usize,
+}
+
+/// The driver of a kind of devices.
+pub(crate) trait Driver: Debug + Send + Sync {
+    /// What is at an address.
+    fn place_of(&self, addr: usize) -> Result<Place, DeviceError>;
+
+    /// Pinned memory that every device of this driver can copy to and from.
+    fn pin(&self, device: i32, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
+
+    /// Gives pinned memory back.
+    ///
+    /// # Safety
+    /// It came from [`Driver::pin`] for that device, and nobody uses it any more.
+    unsafe fn unpin(&self, device: i32, memory: NonNull<u8>);
+
+    /// A stream whose copies begin after what others have queued on the
+    /// device's default stream before.
+    fn open(&self, device: i32) -> Result<Stream, DeviceError>;
+
+    /// Closes a stream on which nothing is under way.
+    fn close(&self, stream: Stream);
+
+    /// Queues copies, in order. After an error some of them may be queued.
+    ///
+    /// # Safety
+    /// All host ranges are pinned memory, used by nobody else until [`Driver::wait`]
+    /// has succeeded. Device addresses may be wrong: the driver says so.
+    unsafe fn copy(&self, stream: Stream, way: Way, copies: &[Copy]) -> Result<(), DeviceError>;
+
+    /// Waits for all that is queued on a stream.
+    fn wait(&self, stream: Stream) -> Result<(), DeviceError>;
+}
+
+/// The driver whose memory this process may hold, if there is one by now.
+pub(crate) fn driver() -> Option<&'static dyn Driver> {
+    if forked() {
+        // A driver is of no use in a child, not even to be asked.
+        return None;
+    }
+    cuda::loaded().map(|cuda| cuda as &dyn Driver)
+}
+
+/// Where a range lies: [`Place::Host`] and [`Place::Device`] only if both its ends do.
+/// What is between them is seen by who copies.
+pub(crate) fn place_of(addr: usize, len: usize) -> Result<Place, DeviceError> {
+    let Some(driver) = driver() else { return Ok(Place::Unknown) };
+    let Some(last) = addr.checked_add(len.saturating_sub(1)) else { return Ok(Place::Unknown) };
+    let place = driver.place_of(addr)?;
+    if place == Place::Unknown || len <= 1 || driver.place_of(last)? == place {
+        return Ok(place);
+    }
+    Ok(Place::Unknown)
+}

@@ -1,0 +1,303 @@
+//! Pinned slots and the streams that fill and empty them.
+
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Copy, DeviceError, Driver, Stream, Way};
+use crate::error::CopyError;
+use crate::fork::forked;
+
+/// Slots of a ring: some are on their way while one is in the processor's hands.
+pub(super) const SLOTS: usize = 4;
+
+/// Bytes of a slot: enough for a copy to run at the full rate of a device's link,
+/// little enough for what the processor reads next to be in its caches.
+pub(super) const SLOT: usize = 1 << 20;
+
+/// Rings of a process, all devices together: 128 MiB of pinned memory.
+const MOST: usize = 32;
+
+/// A ring is held for copies only, never while somebody else is waited for, so
+/// that this is ages.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The rings of this process.
+pub(super) static POOL: Pool = Pool::new(MOST, PATIENCE);
+
+/// Lends rings, makes them when they are first needed, and keeps them.
+#[derive(Debug)]
+pub(super) struct Pool {
+    most: usize,
+    patience: Duration,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    idle: Vec<Slots>,
+    /// Idle and lent.
+    made: usize,
+}
+
+/// Pinned memory and a stream for each of its slots.
+#[derive(Debug)]
+struct Slots {
+    driver: &'static dyn Driver,
+    device: i32,
+    memory: NonNull<u8>,
+    streams: [Stream; SLOTS],
+}
+
+// SAFETY: the memory belongs to whoever has the value.
+unsafe impl Send for Slots {}
+
+impl Pool {
+    pub(super) const fn new(most: usize, patience: Duration) -> Self {
+        Self { most, patience, state: Mutex::new(State { idle: Vec::new(), made: 0 }), freed: Condvar::new() }
+    }
+
+    /// A ring for a device; waits for one while all are lent.
+    pub(super) fn lend(&'static self, driver: &'static dyn Driver, device: i32) -> Result<Ring, CopyError> {
+        let deadline = Instant::now() + self.patience;
+        let mut state = self.state.lock();
+        let others = loop {
+            if let Some(at) = state.idle.iter().rposition(|slots| slots.device == device) {
+                let slots = state.idle.swap_remove(at);
+                return Ok(Ring::new(self, slots));
+            }
+            if state.made < self.most {
+                state.made += 1;
+                break None;
+            }
+            if let Some(others) = state.idle.pop() {
+                break Some(others);
+            }
+            if self.freed.wait_until(&mut state, deadline).timed_out() {
+                return Err(CopyError::NoStaging { device, rings: self.most, waited: self.patience });
+            }
+        };
+        drop(state);
+        if let Some(others) = others {
+            others.free();
+        }
+        match Slots::make(driver, device) {
+            Ok(slots) => Ok(Ring::new(self, slots)),
+            Err(e) => {
+                self.forget();
+                Err(e.into())
+            }
+        }
+    }
+
+    fn put_back(&self, slots: Slots) {
+        self.state.lock().idle.push(slots);
+        self.freed.notify_one();
+    }
+
+    fn forget(&self) {
+        self.state.lock().made -= 1;
+        self.freed.notify_one();
+    }
+}
+
+impl Slots {
+    fn make(driver: &'static dyn Driver, device: i32) -> Result<Slots, DeviceError> {
+        let memory = driver.pin(device, SLOTS * SLOT)?;
+        let mut streams = [Stream { device, handle: 0 }; SLOTS];
+        for made in 0..SLOTS {
+            match driver.open(device) {
+                Ok(stream) => streams[made] = stream,
+                Err(e) => {
+                    streams[..made].iter().for_each(|stream| driver.close(*stream));
+                    // SAFETY: made above and used by nobody.
+                    unsafe { driver.unpin(device, memory) };
+                    return Err(e);
+                }
+            }
+        }
+        Ok(Slots { driver, device, memory, streams })
+    }
+
+    /// Nothing is under way on its streams.
+    fn free(self) {
+        self.streams.iter().for_each(|stream| self.driver.close(*stream));
+        // SAFETY: no copy is under way, and the value is gone.
+        unsafe { self.driver.unpin(self.device, self.memory) };
+    }
+}
+
+/// A lent ring: its slots are used in turn.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pool: &'static Pool,
+    /// Taken out when the ring is dropped.
+    slots: Option<Slots>,
+    under_way: [bool; SLOTS],
+    /// The driver failed in a way that may have to do with the ring.
+    suspect: bool,
+}
+
+impl Ring {
+    fn new(pool: &'static Pool, slots: Slots) -> Ring {
+        Ring { pool, slots: Some(slots), under_way: [false; SLOTS], suspect: false }
+    }
+
+    fn slots(&self) -> &Slots {
+        self.slots.as_ref().expect("taken out only when the ring is dropped")
+    }
+
+    pub(super) fn device(&self) -> i32 {
+        self.slots().device
+    }
+
+    /// Memory of a slot, on which nothing is under way.
+    pub(super) fn memory(&self, slot: usize) -> *mut u8 {
+        debug_assert!(!self.under_way[slot]);
+        // SAFETY: inside the pinned memory.
+        unsafe { self.slots().memory.as_ptr().add(slot * SLOT) }
+    }
+
+    /// Queues copies between a slot and a device's memory: `spans` of it, one
+    /// after another in the slot, [`SLOT`] bytes at most.
+    pub(super) fn copy(&mut self, slot: usize, way: Way, spans: &[(usize, usize)]) -> Result<(), CopyError> {
+        let mut host = self.memory(slot);
+        let mut left = SLOT;
+        let copies: Vec<Copy> = spans
+            .iter()
+            .map(|&(device, len)| {
+                left = left.checked_sub(len).expect("more spans than fit into a slot");
+                let copy = Copy { device, host, len };
+                host = host.wrapping_add(len);
+                copy
+            })
+            .collect();
+        let (driver, stream) = (self.slots().driver, self.slots().streams[slot]);
+        self.under_way[slot] = true;
+        // SAFETY: the copies lie in the slot, which is not touched until it was waited for.
+        let queued = unsafe { driver.copy(stream, way, &copies) };
+        queued.map_err(|e| self.failed(e))
+    }
+
+    /// Waits for what is under way on a slot.
+    pub(super) fn wait(&mut self, slot: usize) -> Result<(), CopyError> {
+        if !self.under_way[slot] {
+            return Ok(());
+        }
+        let slots = self.slots();
+        let waited = slots.driver.wait(slots.streams[slot]);
+        waited.map_err(|e| self.failed(e))?;
+        self.under_way[slot] = false;
+        Ok(())
+    }
+
+    pub(super) fn wait_for_all(&mut self) -> Result<(), CopyError> {
+        (0..SLOTS).try_for_each(|slot| self.wait(slot))
+    }
+
+    fn failed(&mut self, error: DeviceError) -> CopyError {
+        self.suspect |= !error.is_wrong_range();
+        error.into()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let Some(slots) = self.slots.take() else { return };
+        if forked() {
+            // The parent's, with everything that is under way on it.
+            return;
+        }
+        let is_idle = |(under_way, stream): (&bool, &Stream)| !under_way || slots.driver.wait(*stream).is_ok();
+        // All of them, whatever one says: a call's memory is its caller's again when it has returned.
+        let idle = self.under_way.iter().zip(&slots.streams).map(is_idle).fold(true, |all, idle| all & idle);
+        if idle && !self.suspect {
+            return self.pool.put_back(slots);
+        }
+        self.pool.forget();
+        if idle {
+            slots.free();
+        }
+        // What could not be waited for is left pinned: the device may still be at it.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::super::Place;
+    use super::*;
+
+    /// Counts what is pinned; copies nothing.
+    #[derive(Debug, Default)]
+    struct Counting {
+        pinned: AtomicI64,
+        streams: AtomicI64,
+    }
+
+    impl Driver for Counting {
+        fn place_of(&self, _: usize) -> Result<Place, DeviceError> {
+            Ok(Place::Unknown)
+        }
+        fn pin(&self, _: i32, bytes: usize) -> Result<NonNull<u8>, DeviceError> {
+            self.pinned.fetch_add(1, Ordering::Relaxed);
+            Ok(NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice())).cast())
+        }
+        unsafe fn unpin(&self, _: i32, _: NonNull<u8>) {
+            self.pinned.fetch_sub(1, Ordering::Relaxed);
+        }
+        fn open(&self, device: i32) -> Result<Stream, DeviceError> {
+            self.streams.fetch_add(1, Ordering::Relaxed);
+            if device == 9 {
+                return Err(DeviceError { call: "open", name: "no", code: 2, addr: 0, len: 0, device });
+            }
+            Ok(Stream { device, handle: 0 })
+        }
+        fn close(&self, _: Stream) {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+        unsafe fn copy(&self, _: Stream, _: Way, _: &[Copy]) -> Result<(), DeviceError> {
+            Ok(())
+        }
+        fn wait(&self, _: Stream) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    fn pool(most: usize) -> (&'static Pool, &'static Counting) {
+        let pool = Pool::new(most, Duration::from_millis(30));
+        (Box::leak(Box::new(pool)), Box::leak(Box::default()))
+    }
+
+    #[test]
+    fn no_more_rings_are_made_than_allowed_and_the_wait_for_one_ends() {
+        let (pool, driver) = pool(2);
+        let (first, _second) = (pool.lend(driver, 0).unwrap(), pool.lend(driver, 0).unwrap());
+        let refused = pool.lend(driver, 0).unwrap_err();
+        assert!(matches!(refused, CopyError::NoStaging { device: 0, rings: 2, .. }), "{refused}");
+        let waiting = std::thread::spawn(move || pool.lend(driver, 0).map(drop));
+        drop(first);
+        waiting.join().unwrap().unwrap();
+        assert_eq!(driver.pinned.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn an_idle_ring_of_another_device_makes_room() {
+        let (pool, driver) = pool(1);
+        drop(pool.lend(driver, 0).unwrap());
+        drop(pool.lend(driver, 1).unwrap());
+        assert_eq!(pool.lend(driver, 0).unwrap().device(), 0);
+        assert_eq!((driver.pinned.load(Ordering::Relaxed), driver.streams.load(Ordering::Relaxed)), (1, SLOTS as i64));
+    }
+
+    #[test]
+    fn a_ring_that_could_not_be_made_takes_no_place() {
+        let (pool, driver) = pool(1);
+        assert!(matches!(pool.lend(driver, 9), Err(CopyError::Device(_))));
+        assert_eq!(driver.pinned.load(Ordering::Relaxed), 0);
+        pool.lend(driver, 0).unwrap();
+    }
+}

@@ -1,0 +1,148 @@
+//! Runs of device memory through a ring.
+
+use super::ring::{POOL, Ring, SLOT, SLOTS};
+use super::{Way, driver};
+use crate::error::CopyError;
+
+/// Least bytes of a step of a run that is shorter than the ring: below, what a
+/// step costs is more than what it gains by running beside the others.
+const STEP: usize = 256 << 10;
+
+/// The ring of one call, from its first device piece on. Dropped, it waits for
+/// what is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Staging {
+    ring: Option<Ring>,
+}
+
+impl Staging {
+    /// Passes the bytes of a run, in order, to `take`.
+    pub(crate) fn gather(
+        &mut self,
+        device: i32,
+        spans: &[(usize, usize)],
+        mut take: impl FnMut(*const u8, usize),
+    ) -> Result<(), CopyError> {
+        let ring = self.ring(device)?;
+        let mut steps = Steps::new(spans);
+        let (mut begun, mut taken) = (0, 0);
+        let mut lens = [0; SLOTS];
+        loop {
+            while begun < taken + SLOTS {
+                let Some(len) = steps.next() else { break };
+                let slot = begun % SLOTS;
+                ring.wait(slot)?;
+                ring.copy(slot, Way::ToHost, &steps.spans)?;
+                lens[slot] = len;
+                begun += 1;
+            }
+            if taken == begun {
+                return Ok(());
+            }
+            let slot = taken % SLOTS;
+            ring.wait(slot)?;
+            take(ring.memory(slot), lens[slot]);
+            taken += 1;
+        }
+    }
+
+    /// Fills a run with bytes that `give` puts where it is told, in order. They
+    /// have arrived once [`Staging::finish`] has returned.
+    pub(crate) fn scatter(
+        &mut self,
+        device: i32,
+        spans: &[(usize, usize)],
+        mut give: impl FnMut(*mut u8, usize),
+    ) -> Result<(), CopyError> {
+        let ring = self.ring(device)?;
+        let mut steps = Steps::new(spans);
+        for slot in (0..SLOTS).cycle() {
+            let Some(len) = steps.next() else { break };
+            ring.wait(slot)?;
+            give(ring.memory(slot), len);
+            ring.copy(slot, Way::ToDevice, &steps.spans)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything.
+    pub(crate) fn finish(&mut self) -> Result<(), CopyError> {
+        self.ring.as_mut().map_or(Ok(()), Ring::wait_for_all)
+    }
+
+    fn ring(&mut self, device: i32) -> Result<&mut Ring, CopyError> {
+        if self.ring.as_ref().is_some_and(|ring| ring.device() != device) {
+            self.finish()?;
+            // Before another is asked for: who holds one and waits for one waits for ever.
+            self.ring = None;
+        }
+        if self.ring.is_none() {
+            // It was there when it was asked what the memory is.
+            let driver = driver().ok_or(CopyError::Forked)?;
+            self.ring = Some(POOL.lend(driver, device)?);
+        }
+        Ok(self.ring.as_mut().expect("set above"))
+    }
+}
+
+/// Cuts a run into what goes through a slot at a time.
+struct Steps<'a> {
+    rest: &'a [(usize, usize)],
+    /// Bytes of the first of `rest` that are done.
+    done: usize,
+    most: usize,
+    /// The step's spans.
+    spans: Vec<(usize, usize)>,
+}
+
+impl<'a> Steps<'a> {
+    fn new(spans: &'a [(usize, usize)]) -> Self {
+        let total = spans.iter().fold(0_usize, |total, (_, len)| total.saturating_add(*len));
+        Self { rest: spans, done: 0, most: (total / SLOTS).clamp(STEP, SLOT), spans: Vec::new() }
+    }
+
+    /// Bytes of the next step, if there is one.
+    fn next(&mut self) -> Option<usize> {
+        self.spans.clear();
+        let mut left = self.most;
+        while let Some((&(addr, len), rest)) = self.rest.split_first() {
+            let now = left.min(len - self.done);
+            if now > 0 {
+                self.spans.push((addr.wrapping_add(self.done), now));
+            }
+            left -= now;
+            self.done += now;
+            if self.done < len {
+                break;
+            }
+            (self.rest, self.done) = (rest, 0);
+        }
+        let len = self.most - left;
+        (len > 0).then_some(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(spans: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
+        let mut steps = Steps::new(spans);
+        std::iter::from_fn(|| steps.next().map(|len| (len, steps.spans.clone())))
+            .inspect(|(len, spans)| assert_eq!(*len, spans.iter().map(|(_, len)| len).sum::<usize>()))
+            .map(|(_, spans)| spans)
+            .collect()
+    }
+
+    #[test]
+    fn small_pieces_share_a_step_and_large_ones_take_several() {
+        assert_eq!(steps(&[]), [[(0, 0); 0]; 0]);
+        assert_eq!(steps(&[(5, 0)]), [[(0, 0); 0]; 0]);
+        assert_eq!(steps(&[(100, 10), (500, 0), (900, 20)]), [[(100, 10), (900, 20)]]);
+        let large = steps(&[(0, 3), (1000, 9 << 20), (1 << 40, 5)]);
+        assert_eq!(large.len(), 10);
+        assert_eq!(large[0], [(0, 3), (1000, (1 << 20) - 3)]);
+        assert_eq!(large[9], [(1000 + (9 << 20) - 3, 3), (1 << 40, 5)]);
+        assert_eq!(steps(&[(0, STEP), (STEP, 1)]).len(), 2, "a run of a step and a bit is two steps");
+    }
+}
