@@ -94,11 +94,17 @@ CALLS = [
     ("batch_remove", 1), ("register_buffer", 2), ("unregister_buffer", 1), ("put_from", 3), ("get_into", 3),
     ("batch_put_from", 3), ("batch_get_into", 3), ("batch_put_from_multi_buffers", 3),
     ("batch_get_into_multi_buffers", 3), ("setup", 1), ("setup", 7),
+    ("put_tensor", 2), ("batch_put_tensor", 2), ("pub_tensor", 3), ("get_tensor", 1), ("batch_get_tensor", 1),
+    ("put_tensor_from", 3), ("batch_put_tensor_from", 3), ("get_tensor_into", 3), ("batch_get_tensor_into", 3),
+    ("get_tensor_into_cuda", 2), ("put_tensor_with_tp", 5), ("batch_put_tensor_with_tp_from", 6),
+    ("get_tensor_with_tp", 4), ("batch_get_tensor_with_tp", 3), ("batch_get_tensor_with_tp_into", 5),
+    ("put_tensor_with_parallelism", 5), ("put_tensor_with_parallelism_from", 6), ("get_tensor_with_parallelism", 2),
+    ("batch_put_tensor_with_parallelism", 5), ("batch_get_tensor_with_parallelism_into", 4), ("upsert_tensor", 2),
 ]  # fmt: skip
 
 
 @given(st.sampled_from(CALLS), st.data())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_argument_raises_anything_but_type_errors(call, data):
     """On a store that is not set up: addresses made of noise must not be written to."""
     from mooncake.store import MooncakeDistributedStore

@@ -16,9 +16,6 @@ from mooncake.store._tensor_header import DTYPES
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-needs_upsert = pytest.mark.skipif(
-    not hasattr(MooncakeDistributedStore, "_upsert_from_multi_buffers"), reason="this store cannot replace objects yet"
-)
 
 
 def bits(tensor):
@@ -96,6 +93,33 @@ def test_what_is_read_is_the_readers_own(store):
     assert same(store.get_tensor("t"), tensor)
     assert store.remove("t", True) == 0
     assert got.sum() == 1000
+
+
+def test_large_tensors_are_received_into_memory_that_nobody_holds(store):
+    """Memory of dropped tensors is used again: never while a view of it lives."""
+    size = 3 << 20
+    for number in range(3):
+        assert store.put_tensor(f"t{number}", torch.full((size,), number, dtype=torch.int32)) == 0
+    addresses = set()
+    for _ in range(10):
+        first, second = store.batch_get_tensor(["t0", "t1"])
+        part = first[5:7]
+        addresses |= {first.data_ptr(), second.data_ptr()}
+        del first
+        third = store.get_tensor("t2")
+        assert part.tolist() == [0, 0]
+        assert bool((second == 1).all())
+        assert bool((third == 2).all())
+        del part, second, third
+    assert len(addresses) < 10
+
+
+def test_tensors_may_be_placed_in_ones_own_node(shared_cluster):
+    store = shared_cluster.store(segment=16 << 20)
+    config = ReplicateConfig()
+    config.prefer_alloc_in_same_node = True
+    assert store.pub_tensor("t", torch.ones(10), config) == 0, store.last_error()
+    assert store.remove("t", True) == 0
 
 
 def test_batches_answer_for_each_key(store):
@@ -272,7 +296,6 @@ def test_a_store_that_is_closed_refuses_every_call():
     assert s.save_tensor_to_safetensor("t", "/nowhere") == -1100
 
 
-@needs_upsert
 def test_upserts_replace(store):
     assert store.put_tensor("t", torch.zeros(3)) == 0
     assert store.upsert_tensor("t", torch.ones(5)) == 0

@@ -10,16 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mooncake.store import MooncakeDistributedStore, ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
+from mooncake.store import ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
 from mooncake.store import _tensor_header as th
 from mooncake.store._tensor_memory import as_object
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 RELAXED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-needs_upsert = pytest.mark.skipif(
-    not hasattr(MooncakeDistributedStore, "_upsert_from_multi_buffers"), reason="this store cannot replace objects yet"
-)
 
 
 def tp(rank, size, split_dim=0):
@@ -317,7 +314,6 @@ def test_one_rank_or_none_is_the_whole_tensor(store):
     assert store.batch_is_exist(["a", "b"]) == [1, 1]
 
 
-@needs_upsert
 def test_upserts_replace_shards_and_manifests(store):
     for whole in (numbered(4, 2), numbered(8, 2) + 100):
         for rank in range(2):

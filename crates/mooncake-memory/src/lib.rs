@@ -30,6 +30,7 @@ mod piece;
 mod presence;
 mod process;
 mod random;
+mod recycled;
 mod registry;
 mod segment;
 mod socket_io;
@@ -53,6 +54,7 @@ pub use piece::{
 pub use presence::Presence;
 pub use process::{ProcessIdentity, boot_id, has_exited};
 pub use random::random_bytes;
+pub use recycled::Recycled;
 pub use registry::Registry;
 pub use segment::{SegmentMemory, SegmentOptions};
 pub use socket_io::{recv_targets, send_sources};

@@ -20,6 +20,7 @@ mod key;
 mod last_error;
 mod log;
 mod notice;
+mod object_memory;
 mod open_stores;
 mod options;
 mod ranges;

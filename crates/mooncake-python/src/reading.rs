@@ -11,6 +11,7 @@ use crate::buffer_handle::BufferHandle;
 use crate::buffers::Pieces;
 use crate::call::{failed, refused};
 use crate::code::{INVALID_PARAMS, NOT_FOUND, removed};
+use crate::object_memory::{LARGE, ObjectMemory};
 use crate::store::MooncakeDistributedStore;
 
 /// A bytes object that is being read into; nobody else has seen it yet.
@@ -34,7 +35,9 @@ impl NewBytes {
                 Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>()
             };
             // SAFETY: a bytes object of `len` bytes.
-            let ptr = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast();
+            let ptr: *mut MaybeUninit<u8> = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast();
+            // SAFETY: as above.
+            unsafe { mooncake_memory::prefer_huge_pages(ptr.cast(), len as usize) };
             Ok(Self { object: object.unbind(), ptr, len: len as usize })
         })
     }
@@ -47,38 +50,50 @@ impl Receive for NewBytes {
     }
 }
 
-/// As [`NewBytes`], an array that its owner may change later: what tensors are made of.
-struct NewByteArray {
-    object: Py<PyByteArray>,
-    ptr: *mut MaybeUninit<u8>,
-    len: usize,
+/// As [`NewBytes`], memory that its owner may change later: what tensors are made of.
+enum NewArray {
+    Small { object: Py<PyByteArray>, ptr: *mut MaybeUninit<u8>, len: usize },
+    Large(ObjectMemory),
 }
 
 // SAFETY: as above.
-unsafe impl Send for NewByteArray {}
+unsafe impl Send for NewArray {}
 
-impl NewByteArray {
+impl NewArray {
     fn new(len: u64) -> PyResult<Self> {
+        let too_large = || pyo3::exceptions::PyMemoryError::new_err("object too large");
+        let len = isize::try_from(len).map_err(|_| too_large())?;
+        if len as usize >= LARGE {
+            return ObjectMemory::new(len as usize).map(Self::Large).ok_or_else(too_large);
+        }
         Python::attach(|py| {
-            let len = isize::try_from(len).map_err(|_| pyo3::exceptions::PyMemoryError::new_err("object too large"))?;
             // SAFETY: a null source asks for uninitialised memory of that length; failure is checked.
             let object = unsafe {
                 let made = ffi::PyByteArray_FromStringAndSize(std::ptr::null(), len);
                 Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyByteArray>()
             };
             // SAFETY: a bytearray of `len` bytes, whose memory nobody else has seen.
-            let ptr = unsafe { ffi::PyByteArray_AsString(object.as_ptr()) };
-            // SAFETY: as above.
-            unsafe { mooncake_memory::prefer_huge_pages(ptr.cast(), len as usize) };
-            Ok(Self { object: object.unbind(), ptr: ptr.cast(), len: len as usize })
+            let ptr = unsafe { ffi::PyByteArray_AsString(object.as_ptr()) }.cast();
+            Ok(Self::Small { object: object.unbind(), ptr, len: len as usize })
         })
+    }
+
+    fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        match self {
+            Self::Small { object, .. } => Ok(object.into_bound(py).into_any()),
+            Self::Large(memory) => Ok(Bound::new(py, memory)?.into_any()),
+        }
     }
 }
 
-impl Receive for NewByteArray {
+impl Receive for NewArray {
     fn targets(&mut self) -> Vec<Target<'_>> {
+        let (ptr, len) = match self {
+            Self::Small { ptr, len, .. } => (*ptr, *len),
+            Self::Large(memory) => (memory.as_mut_ptr().cast(), memory.len()),
+        };
         // SAFETY: the object's own memory, borrowed as long as this is.
-        vec![Target::uninit(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) })]
+        vec![Target::uninit(unsafe { std::slice::from_raw_parts_mut(ptr, len) })]
     }
 }
 
@@ -89,21 +104,21 @@ impl MooncakeDistributedStore {
         py: Python<'py>,
         client: &Store,
         keys: &[&[u8]],
-    ) -> Vec<Option<Bound<'py, PyByteArray>>> {
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let found = py.detach(|| {
-            client.get_batch_with(keys, |_, size| NewByteArray::new(size).map_err(|error| out_of_memory(size, &error)))
+            client.get_batch_with(keys, |_, size| NewArray::new(size).map_err(|error| out_of_memory(size, &error)))
         });
         found
             .into_iter()
             .map(|found| match found {
-                Ok(Some(array)) => Some(array.object.into_bound(py)),
+                Ok(Some(array)) => array.into_object(py).map(Some),
                 Ok(None) => {
                     self.say_miss(client);
-                    None
+                    Ok(None)
                 }
                 Err(error) => {
                     failed(self.errors(), &error);
-                    None
+                    Ok(None)
                 }
             })
             .collect()

@@ -24,7 +24,9 @@ use crate::{open_stores, segments, setup};
 #[derive(Clone)]
 struct Live {
     client: Store,
-    /// Bytes; 0: it lends memory, and the calls that go through the local buffer are refused.
+    /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
+    storage_only: bool,
+    /// Bytes.
     local_buffer_size: u64,
     /// Set up through the storage node of this host: it has no name of its own.
     dummy: bool,
@@ -48,15 +50,15 @@ impl MooncakeDistributedStore {
         self.live(name).map(|live| live.client)
     }
 
-    /// What `setup` was given, in bytes; 0 when it was not set up.
-    pub(crate) fn local_buffer_size(&self) -> u64 {
-        self.live.read().as_ref().map_or(0, |live| live.local_buffer_size)
+    /// What `setup` was given, in bytes; None when it was not set up.
+    pub(crate) fn local_buffer_size(&self) -> Option<u64> {
+        self.live.read().as_ref().map(|live| live.local_buffer_size)
     }
 
     /// As `client`, for calls that need the local buffer.
     pub(crate) fn buffered(&self, name: &str) -> Option<Store> {
         let live = self.live(name)?;
-        if live.local_buffer_size == 0 {
+        if live.storage_only {
             self.errors.set(|| format!("{name}: this store was set up with local_buffer_size=0, it only lends memory"));
             return None;
         }
@@ -87,8 +89,9 @@ impl MooncakeDistributedStore {
         match connected {
             Ok(client) => {
                 open_stores::remember(py, &client)?;
+                let storage_only = local_buffer_size == 0 && !dummy;
                 // Another thread may have set it up meanwhile: the last one counts, as said.
-                let overtaken = self.live.write().replace(Live { client, local_buffer_size, dummy });
+                let overtaken = self.live.write().replace(Live { client, storage_only, local_buffer_size, dummy });
                 py.detach(|| drop_client(overtaken));
                 Ok(OK)
             }
@@ -124,8 +127,7 @@ impl MooncakeDistributedStore {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
-                let buffer = setup.local_buffer_size;
-                self.begin(py, buffer, false, || Store::connect(setup.options()?))
+                self.begin(py, setup.local_buffer_size, false, || Store::connect(setup.options()?))
             },
         )
     }
@@ -148,7 +150,7 @@ impl MooncakeDistributedStore {
                 unsigned(mem_pool_size, "mem_pool_size")?;
                 let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
                 let node = server_address.extract::<String>()?;
-                let code = self.begin(py, buffer.max(1), true, || setup::connect_dummy(&node, buffer))?;
+                let code = self.begin(py, buffer, true, || setup::connect_dummy(&node, buffer))?;
                 Ok(if code == OK { OK } else { INTERNAL })
             },
         )

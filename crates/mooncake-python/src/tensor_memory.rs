@@ -1,9 +1,9 @@
 //! What the tensor calls, which are written in Python, need of the store: bytes
 //! moved without a copy between, and memory looked at without a fault.
 
-use mooncake_client::{PutItem, Source};
+use mooncake_client::{PutItem, PutOptions, Source};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes};
+use pyo3::types::PyBytes;
 
 use crate::buffers::{Pieces, range};
 use crate::call::{entry, failed, refused};
@@ -15,32 +15,34 @@ use crate::replicate_config::ReplicateConfig;
 use crate::store::MooncakeDistributedStore;
 use crate::value::Value;
 
-/// Objects as new arrays; None for what is missing or cannot be read.
+/// Objects as new writable buffers; None for what is missing or cannot be read.
 #[pyfunction]
 fn _get_bytearrays<'py>(
     store: &Bound<'py, MooncakeDistributedStore>,
     keys: &Bound<'py, PyAny>,
-) -> PyResult<Vec<Option<Bound<'py, PyByteArray>>>> {
+) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
     let (py, store) = (store.py(), store.get());
     let held = Keys::hold(keys)?;
     let none = |_| (0..held.len()).map(|_| None).collect();
     entry(store.errors(), "get_tensor", none, || {
         let keys = held.slices()?;
         let Some(client) = store.client("get_tensor") else { return Ok(none(INVALID_PARAMS)) };
-        Ok(store.get_byte_arrays(py, &client, &keys))
+        store.get_byte_arrays(py, &client, &keys)
     })
 }
 
 /// As `batch_put_from_multi_buffers`, for host memory that the caller holds
 /// references to: it is there, so it is read without a look whether it is.
+/// With `replace`, as the upsert.
 #[pyfunction]
-#[pyo3(signature = (store, keys, all_buffer_ptrs, all_sizes, config=None))]
+#[pyo3(signature = (store, keys, all_buffer_ptrs, all_sizes, config=None, replace=false))]
 fn _put_from_held(
     store: &Bound<'_, MooncakeDistributedStore>,
     keys: &Bound<'_, PyAny>,
     all_buffer_ptrs: &Bound<'_, PyAny>,
     all_sizes: &Bound<'_, PyAny>,
     config: Option<&Bound<'_, ReplicateConfig>>,
+    replace: bool,
 ) -> PyResult<Vec<i64>> {
     let (py, store) = (store.py(), store.get());
     let pieces = Pieces::multi(keys, all_buffer_ptrs, all_sizes)?;
@@ -52,7 +54,7 @@ fn _put_from_held(
             Err(reason) => return Ok(all(refused(store.errors(), || format!("put_tensor: {reason}")))),
         };
         let options = match put_options(config, keys.len(), Form::MultiBuffers) {
-            Ok(options) => options,
+            Ok(options) => PutOptions { replace, ..options },
             Err(reason) => return Ok(all(refused(store.errors(), || format!("put_tensor: {reason}")))),
         };
         let Some(client) = store.client("put_tensor") else { return Ok(all(INVALID_PARAMS)) };
@@ -102,9 +104,9 @@ fn _fail(store: &Bound<'_, MooncakeDistributedStore>, code: i64, reason: String)
     code
 }
 
-/// What `setup` was given, in bytes; 0 when it was not set up.
+/// What `setup` was given, in bytes; None when it was not set up.
 #[pyfunction]
-fn _local_buffer_size(store: &Bound<'_, MooncakeDistributedStore>) -> u64 {
+fn _local_buffer_size(store: &Bound<'_, MooncakeDistributedStore>) -> Option<u64> {
     store.get().local_buffer_size()
 }
 

@@ -37,7 +37,7 @@ class BufferPool:
         prewarm_count: int = 0,
     ):
         local = _native._local_buffer_size(store)
-        if local == 0:
+        if not local:
             raise RuntimeError("BufferPool: the store is not set up, or has a local_buffer_size of 0")
         for name, value in (("max_bytes", max_bytes), ("min_size_class", min_size_class)):
             if not isinstance(value, int) or value < 0:

@@ -70,4 +70,4 @@ def _get_pyclient_from_wrapper(wrapper: Any) -> Any:
     """What other native parts of the reference reach a client by: here the store itself; None before setup."""
     if not isinstance(wrapper, _native.MooncakeDistributedStore):
         raise TypeError(f"a MooncakeDistributedStore is needed, not {type(wrapper).__name__}")
-    return wrapper if wrapper.get_hostname() else None
+    return wrapper if _native._local_buffer_size(wrapper) is not None else None

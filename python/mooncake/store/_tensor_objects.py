@@ -12,12 +12,17 @@ from mooncake.store import _tensor_memory as memory
 from mooncake.store._parallelism import Refused
 from mooncake.store._tensor_header import HEADER_SIZE, BadHeader, Header, decode
 
-INVALID_PARAMS, NOT_SUPPORTED = -600, -1012
+INVALID_PARAMS = -600
 
 
 def refuse(store: Any, name: str, reason: object) -> int:
     """-600, with the reason in `last_error()`."""
     return _native._fail(store, INVALID_PARAMS, f"{name}: {reason}")
+
+
+def is_set_up(store: Any) -> bool:
+    """Set up and not closed."""
+    return _native._local_buffer_size(store) is not None
 
 
 class Writes:
@@ -85,20 +90,10 @@ class Writes:
                 self._fail(key, code, reason)
 
     def _call(self, held: bool) -> Callable[..., list[int]]:
-        store = self._store
-        if not self._replace:
-            if held:
-                return lambda *args: _native._put_from_held(store, *args)
-            return store.batch_put_from_multi_buffers
-        replacing = getattr(store, "_upsert_from_multi_buffers", None)
-        if replacing is None:
-            return self._not_supported
-        return replacing
-
-    def _not_supported(self, names: list, *_: Any) -> list[int]:
-        return [_native._fail(self._store, NOT_SUPPORTED, f"{self._name}: this store cannot replace objects")] * len(
-            names
-        )
+        store, replace = self._store, self._replace
+        if held:
+            return lambda *args: _native._put_from_held(store, *args, replace)
+        return store._batch_upsert_from_multi_buffers if replace else store.batch_put_from_multi_buffers
 
     def _config_for(self, index: list[int]) -> Any:
         if self._groups is None:

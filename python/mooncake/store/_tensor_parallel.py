@@ -168,7 +168,7 @@ class TensorParallelCalls:
         if not len(keys) == len(buffer_ptrs) == len(sizes) == len(targets):
             reason = f"{len(keys)} keys, {len(buffer_ptrs)} buffer_ptrs, {len(sizes)} sizes, {len(targets)} targets"
             return [refuse(self, name, reason)] * len(keys)
-        if not self.get_hostname():
+        if not objects.is_set_up(self):
             return [refuse(self, name, "the store is not set up, or was closed; call setup() first")] * len(keys)
         rows = zip(keys, buffer_ptrs, sizes, targets, strict=True)
         return [self.get_tensor_with_parallelism_into(key, ptr, size, target) for key, ptr, size, target in rows]

@@ -183,7 +183,7 @@ def put_from(store, name, keys, buffer_ptrs, sizes, config, replace) -> list[int
 def get_into(store, name, keys, objects_named, buffer_ptrs, sizes, accept=None) -> list[Any]:
     """Tensors in the caller's memory; -600 for all when the arguments make no sense."""
     keys, names = as_list(keys, "keys"), as_list(objects_named, "keys")
-    if not store.get_hostname():
+    if not objects.is_set_up(store):
         return [refuse(store, name, "the store is not set up, or was closed; call setup() first")] * len(keys)
     buffer_ptrs, sizes = as_list(buffer_ptrs, "buffer_ptrs"), as_list(sizes, "sizes")
     if not len(keys) == len(buffer_ptrs) == len(sizes):
