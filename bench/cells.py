@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rig import Rig, RigError, memory_kib
+from worker import LAYERS
 
 MIB = 1 << 20
 POOL = 2 << 30
 # New keys per cell: half of the pool, so that no cell measures eviction.
 CELL_BYTES = 1 << 30
+# Keys of one multi-buffer call.
+BLOCKS = 64
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,17 @@ def expectations():
             cells[f"{op} {mib} MiB, TCP"] = Expected("GB/s", rival=1.6, floor="loopback", share=0.65)
     for how in ("4 threads", "8 threads", "4 processes"):
         cells[f"get_into 1 MiB, {how}"] = Expected("GB/s", rival=4, floor="get_into 1 MiB", share=0.85)
+    for kib in (16, 64):
+        cells[f"put_multi 64 x 32 x {kib} KiB"] = Expected("GB/s", rival=3)
+        cells[f"get_multi 64 x 32 x {kib} KiB"] = Expected("GB/s", rival=3)
+    cells["put_tensor 64 MiB"] = Expected("GB/s", rival=2)
+    cells["get_tensor 64 MiB"] = Expected("GB/s", rival=2)
+    cells["get_batch 1,000 x 64 KiB"] = Expected("GB/s")
+    cells["async_get 1,000 x 64 KiB"] = Expected("GB/s", rival=3, floor="get_batch 1,000 x 64 KiB", share=0.4)
+    cells["get_into 1 MiB, p50"] = Expected("us", lower_is_better=True)
+    cells["get_into 1 MiB by a dummy, p50"] = Expected(
+        "us", floor="get_into 1 MiB, p50", share=1.3, lower_is_better=True
+    )
     cells["put 4 KiB, p50"] = Expected("us", rival=0.6, lower_is_better=True)
     cells["get 4 KiB, p50"] = Expected("us", rival=0.6, lower_is_better=True)
     cells["is_exist, p50"] = Expected("us", rival=0.6, lower_is_better=True)
@@ -63,7 +77,7 @@ class Session:
         self.small_objects = small_objects
 
     def _timed(self, client, name, op, **how):
-        result = client.ask("run", op=op, seconds=self.seconds, **how)
+        result = client.ask("run", op=op, **{"seconds": self.seconds} | how)
         if result["failed"] or result["wrong"]:
             raise RigError(f"{name}: {result['failed']} calls failed, {result['wrong']} results were wrong")
         return result
@@ -132,6 +146,53 @@ class Session:
         askers += [rig.client(f"asker-{n}", buffer_bytes=16 << 20) for n in range(8 - len(askers))]
         asked = rig.together(askers, op="is_exist", seconds=self.seconds, prefix="query", keys=count)
         self.record("is_exist, 8 clients", asked["count"] / asked["seconds"])
+
+    def engines(self):
+        """The calls of inference engines: vLLM's multi-buffer batches, tensors, asyncio."""
+        rig = Rig(self.implementation, POOL)
+        try:
+            client = rig.client("client")
+            self._warm_up(client)
+            for kib in (16, 64):
+                size, shape = kib * 1024 * LAYERS, f"{BLOCKS} x {LAYERS} x {kib} KiB"
+                how = {"prefix": f"multi{kib}", "size": size, "batch": BLOCKS}
+                stored = self._timed(client, shape, "put_multi", most=CELL_BYTES // (size * BLOCKS), **how)
+                self.record(f"put_multi {shape}", stored["moved"] / 1e9 / stored["seconds"])
+                loaded = self._timed(client, shape, "get_multi", keys=stored["count"], **how)
+                self.record(f"get_multi {shape}", loaded["moved"] / 1e9 / loaded["seconds"])
+                client.ask("remove_all")
+            if client.ask("has_torch")["torch"]:
+                self._pair(client, "put_tensor", "get_tensor", 64)
+            else:
+                print(f"  {self.implementation.name}: no tensor cells, its environment has no torch", flush=True)
+            self._asynchronous(rig, client)
+        finally:
+            rig.stop()
+
+    def _asynchronous(self, rig, client):
+        many = {"prefix": "async", "size": 64 << 10}
+        self._timed(client, "put", "put", most=1_000, **many | {"seconds": 60})
+        reader = rig.bare_client("asynchronous")
+        reader.ask("setup_async", master=rig.address)
+        for op in ("get_batch", "async_get"):
+            result = self._timed(reader, op, op, batch=1_000, **many)
+            self.record(f"{op} 1,000 x 64 KiB", result["moved"] / 1e9 / result["seconds"])
+
+    def dummy(self):
+        """A client of its own against one that a storage node of the host introduces to the pool."""
+        rig = Rig(self.implementation)
+        try:
+            port = rig.node(1 << 30)
+            real, dummy = rig.client("client"), rig.bare_client("dummy")
+            rig.until(lambda: dummy.ask("setup_dummy", node=port))
+            stored = self._timed(real, "put_from", "put_from", prefix="one", size=MIB, most=256)
+            for client, suffix in ((real, ""), (dummy, " by a dummy")):
+                how = {"prefix": "one", "size": MIB, "keys": stored["count"]}
+                self._timed(client, "first look", "get_into", **how)
+                result = self._timed(client, "get_into", "get_into", **how)
+                self.record(f"get_into 1 MiB{suffix}, p50", result["p50_us"])
+        finally:
+            rig.stop()
 
     def tcp(self):
         """The zero-copy cells again; `implementation` has shared memory switched off."""

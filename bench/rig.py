@@ -98,6 +98,7 @@ class Rig:
         self.folder = Path(tempfile.mkdtemp(prefix="mooncake-bench-"))
         self.buffer_bytes = buffer_bytes
         self.clients = []
+        self.nodes = []
         self.owner = None
         try:
             self.start_s = self._start_master()
@@ -148,12 +149,48 @@ class Rig:
 
     def client(self, name, segment_bytes=0, buffer_bytes=None):
         """A further client, set up."""
-        one = Client(self.implementation, self.folder, name)
-        self.clients.append(one)
+        one = self.bare_client(name)
         one.setup_s = one.ask(
             "setup", master=self.address, segment=segment_bytes, buffer=buffer_bytes or self.buffer_bytes
         )["seconds"]
         return one
+
+    def bare_client(self, name):
+        """A further client process that is not set up yet."""
+        one = Client(self.implementation, self.folder, name)
+        self.clients.append(one)
+        return one
+
+    def node(self, segment_bytes):
+        """A storage node of this host; the port at which `setup_dummy` finds it."""
+        port, *_ = free_ports(1)
+        self.nodes.append(
+            Program(
+                "node",
+                [
+                    self.implementation.programs / "mooncake_client",
+                    f"--host={HOST}",
+                    f"--port={port}",
+                    "--metadata_server=P2PHANDSHAKE",
+                    f"--master_server_address={self.address}",
+                    f"--global_segment_size={segment_bytes}",
+                ],
+                self.folder / f"{self.implementation.name}-node.log",
+                self.implementation.environment,
+            )
+        )
+        return port
+
+    def until(self, works, patience=15.0):
+        """Tries what needs another process to be ready until it works."""
+        end = time.monotonic() + patience
+        while True:
+            try:
+                return works()
+            except RigError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
 
     def together(self, clients, **how):
         """One timed cell on several clients at once, added up."""
@@ -168,6 +205,8 @@ class Rig:
     def stop(self):
         for client in reversed(self.clients):
             client.stop()
+        for node in self.nodes:
+            node.stop()
         self.master.stop()
         # What a failure needs of the logs is in its message.
         for file in self.folder.glob("state/*/log-*.wal"):

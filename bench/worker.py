@@ -5,6 +5,7 @@ what every implementation of `mooncake.store` has. Only the store's call is
 timed; values are made before and compared after it.
 """
 
+import asyncio
 import json
 import os
 import sys
@@ -15,6 +16,8 @@ import numpy as np
 
 # Different contents per size, so that a get that returns the wrong object is seen.
 VARIANTS = 8
+# Buffers of one key in the multi-buffer calls: the layers of a model.
+LAYERS = 32
 
 
 class Worker:
@@ -58,6 +61,33 @@ class Worker:
         if code != 0:
             raise RuntimeError(f"setup returned {code}")
         return {"seconds": seconds}
+
+    def setup_async(self, master):
+        """As `setup`, of the asyncio form."""
+        from mooncake.async_store import MooncakeDistributedStoreAsync
+
+        self.store = MooncakeDistributedStoreAsync()
+        code = self.store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 256 << 20, "tcp", "", master)
+        if code != 0:
+            raise RuntimeError(f"setup returned {code}")
+        return {}
+
+    def setup_dummy(self, node):
+        """Through the storage node of this host at that port."""
+        from mooncake.store import MooncakeDistributedStore
+
+        self.store = MooncakeDistributedStore()
+        code = self.store.setup_dummy(256 << 20, 256 << 20, f"127.0.0.1:{node}")
+        if code != 0:
+            raise RuntimeError(f"setup_dummy returned {code}")
+        return {}
+
+    def has_torch(self):
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            return {"torch": False}
+        return {"torch": True}
 
     def close(self):
         start = time.perf_counter()
@@ -142,7 +172,7 @@ class Worker:
                 ended = now()
                 latencies.append(ended - begin)
                 if good(result):
-                    moved += size
+                    moved += size * batch
                 else:
                     failed += 1
                 index += 1
@@ -199,6 +229,74 @@ class Worker:
             check,
         )
 
+    def op_put_multi(self, thread, threads, prefix, size, keys, batch):
+        """vLLM's call: `batch` keys, each gathered from LAYERS buffers that lie apart."""
+        places, piece = self.layers(size, batch), size // LAYERS
+        self.arena[:] = self.layer_contents(size, batch)
+        sizes, put = [[piece] * LAYERS] * batch, self.store.batch_put_from_multi_buffers
+        return (
+            lambda i: put([f"{prefix}-{i}-{block}" for block in range(batch)], places, sizes),
+            lambda codes: all(code == 0 for code in codes),
+            lambda n: 0,
+        )
+
+    def op_get_multi(self, thread, threads, prefix, size, keys, batch):
+        places, piece = self.layers(size, batch), size // LAYERS
+        self.arena[:] = 0
+        sizes, get = [[piece] * LAYERS] * batch, self.store.batch_get_into_multi_buffers
+        return (
+            lambda i: get([f"{prefix}-{i % keys}-{block}" for block in range(batch)], places, sizes),
+            lambda codes: all(code == size for code in codes),
+            lambda n: int(n > 0 and not np.array_equal(self.arena, self.layer_contents(size, batch))),
+        )
+
+    def layers(self, size, batch):
+        """Addresses as an engine's KV cache has them: one registered array per layer, a block of it for each key."""
+        piece = size // LAYERS
+        slots = self.slots(piece, LAYERS * batch)
+        return [[slots[layer * batch + block] for layer in range(LAYERS)] for block in range(batch)]
+
+    def layer_contents(self, size, batch):
+        return np.random.default_rng(size).integers(0, 256, size * batch, dtype=np.uint8)
+
+    def op_async_get(self, thread, threads, prefix, size, keys, batch):
+        """`batch` gets in flight at once, each awaited by itself."""
+        names, store = [f"{prefix}-{i}" for i in range(batch)], self.store
+        loop = asyncio.new_event_loop()
+
+        async def together():
+            return await asyncio.gather(*(store.async_get(name) for name in names))
+
+        return (
+            lambda i: loop.run_until_complete(together()),
+            lambda values: all(len(value) == size for value in values),
+            lambda n: 0,
+        )
+
+    def op_get_batch(self, thread, threads, prefix, size, keys, batch):
+        names, get = [f"{prefix}-{i}" for i in range(batch)], self.store.get_batch
+        return lambda i: get(names), lambda values: all(len(value) == size for value in values), lambda n: 0
+
+    def op_put_tensor(self, thread, threads, prefix, size, keys, batch):
+        import torch
+
+        tensors = [torch.frombuffer(bytearray(value), dtype=torch.uint8) for value in self.values(size)]
+        put = self.store.put_tensor
+        return lambda i: put(f"{prefix}-{i}", tensors[i % VARIANTS]), lambda code: code == 0, lambda n: 0
+
+    def op_get_tensor(self, thread, threads, prefix, size, keys, batch):
+        last, get = {}, self.store.get_tensor
+
+        def call(i):
+            last["index"] = i % keys
+            tensor = last["tensor"] = get(f"{prefix}-{i % keys}")
+            return tensor
+
+        def check(n):
+            return int(n > 0 and last["tensor"].numpy().tobytes() != self.values(size)[last["index"] % VARIANTS])
+
+        return call, lambda tensor: tensor is not None and tensor.numel() == size, check
+
     def op_is_exist(self, thread, threads, prefix, size, keys, batch):
         names, ask = [f"{prefix}-{i}" for i in range(keys)], self.store.is_exist
         return lambda i: ask(names[i * 7 % keys]), lambda code: code == 1, lambda n: 0
@@ -213,6 +311,8 @@ def main():
     # Libraries print: the answers keep the real standard output to themselves.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    # Behind the environment's own: torch, if it lacks that.
+    sys.path.extend(filter(None, [os.environ.get("BENCH_PACKAGES")]))
     worker = Worker()
     for line in sys.stdin:
         command = json.loads(line)
