@@ -88,10 +88,15 @@ pub(crate) enum Touch {
 /// microsecond for each, where the copy takes a hundred.
 const STRIDE: usize = 2 << 20;
 
+/// Up to this length every page is tried out, in one call, which takes less
+/// than asking for the mapping and trying two pages: pieces of a gathered object are short.
+const SHORT: usize = 64 << 10;
+
 /// Whether a range can be used directly at this moment: all of it is mapped,
 /// and its first and last page, and one in each [`STRIDE`] between them, can be
 /// accessed. What an allocator or a caller does to memory that it gives up, it
-/// does to all of it; a page that is made inaccessible inside is not found.
+/// does to all of it; a page that is made inaccessible inside a range longer
+/// than [`SHORT`] is not found.
 pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch) -> Result<(), CopyError> {
     if len == 0 {
         return Ok(());
@@ -100,6 +105,9 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch) -> Result<(), 
     let page = PAGE as usize;
     let start = addr & !(page - 1);
     let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)).ok_or_else(fault)?;
+    if end - start <= SHORT && can_try_out() {
+        return judged(try_out(start, end - start, touch), start, end, touch).ok_or_else(fault);
+    }
     // Only walks the list of mappings: unlike `mincore` it costs the same for any length.
     // SAFETY: nothing is changed; the kernel checks the range.
     let rc = unsafe { libc::msync(std::ptr::without_provenance_mut(start), end - start, libc::MS_ASYNC) };
@@ -110,26 +118,29 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch) -> Result<(), 
         return Ok(());
     }
     let last = end - page;
-    for at in (start..last).step_by(STRIDE).chain([last]) {
-        match try_out(at, touch) {
-            Ok(()) => {}
-            // No such access; or memory of a device, which is never tried out. The list of mappings knows.
-            Err(libc::EINVAL) => return if listed(start, end, touch) { Ok(()) } else { Err(fault()) },
-            Err(_) => return Err(fault()),
-        }
-    }
-    Ok(())
+    let tried = (start..last).step_by(STRIDE).chain([last]).try_for_each(|at| try_out(at, page, touch));
+    judged(tried, start, end, touch).ok_or_else(fault)
 }
 
-/// Does with a page what a load or a store would do, without one.
-fn try_out(page: usize, touch: Touch) -> Result<(), i32> {
+/// What trying pages of a range out says about it.
+fn judged(tried: Result<(), i32>, start: usize, end: usize, touch: Touch) -> Option<()> {
+    match tried {
+        Ok(()) => Some(()),
+        // No such access; or memory of a device, which is never tried out. The list of mappings knows.
+        Err(libc::EINVAL) => listed(start, end, touch).then_some(()),
+        Err(_) => None,
+    }
+}
+
+/// Does with pages what a load or a store would do, without one.
+fn try_out(start: usize, len: usize, touch: Touch) -> Result<(), i32> {
     let advice = match touch {
         Touch::Load => libc::MADV_POPULATE_READ,
         Touch::Store => libc::MADV_POPULATE_WRITE,
     };
     loop {
-        // SAFETY: contents do not change; the kernel checks the page.
-        if unsafe { libc::madvise(std::ptr::without_provenance_mut(page), PAGE as usize, advice) } == 0 {
+        // SAFETY: contents do not change; the kernel checks the pages.
+        if unsafe { libc::madvise(std::ptr::without_provenance_mut(start), len, advice) } == 0 {
             return Ok(());
         }
         match io::Error::last_os_error().raw_os_error() {
@@ -144,7 +155,7 @@ fn can_try_out() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
         let here = 0_u8;
-        try_out((&raw const here).addr() & !(PAGE as usize - 1), Touch::Load).is_ok()
+        try_out((&raw const here).addr() & !(PAGE as usize - 1), PAGE as usize, Touch::Load).is_ok()
     })
 }
 

@@ -105,6 +105,24 @@ fn memory_made_inaccessible_after_its_registration_is_an_error() {
 }
 
 #[test]
+fn one_inaccessible_page_inside_a_short_piece_is_an_error() {
+    const PIECE: usize = 64 << 10;
+    let (segment, registry) = (segment(), Registry::new());
+    let pages = Pages::new(LEN, 1);
+    registry.register(pages.range()).unwrap();
+    let write = |offset| {
+        // SAFETY: pages of this test's own, borrowed nowhere.
+        let piece = unsafe { ForeignRange::new(pages.base.addr() + offset, PIECE) };
+        segment.mapping().write(2, 0, &[Source::foreign(piece, &registry)])
+    };
+    // SAFETY: a page of this test's own, in the middle of the second piece.
+    unsafe { mprotect(pages.base.byte_add(PIECE + PIECE / 2), 4096, MprotectFlags::empty()) }.unwrap();
+    write(0).unwrap();
+    assert!(matches!(write(PIECE), Err(CopyError::Fault { len: PIECE, .. })));
+    write(2 * PIECE).unwrap();
+}
+
+#[test]
 fn a_registered_file_that_was_truncated_is_an_error() {
     let file = rustix::fs::memfd_create("truncated", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, LEN as u64).unwrap();
