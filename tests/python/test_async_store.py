@@ -184,4 +184,4 @@ def test_a_store_that_nobody_holds_takes_its_threads_along(shared_cluster):
     end = time.monotonic() + 5
     while threads() > before and time.monotonic() < end:
         time.sleep(0.05)
-    assert threads() == before
+    assert threads() <= before

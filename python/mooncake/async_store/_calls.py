@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mooncake.async_store._crew import Call, Crew
-from mooncake.store import MooncakeDistributedStore
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
 # Calls whose memory belongs to the caller while they run.
 _ON_CALLERS_MEMORY = frozenset(
@@ -98,11 +98,12 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
 
 
 async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    if "config" in kwargs and kwargs["config"] is not None:
-        # Read at the time of the call, not when a thread comes to it.
-        kwargs["config"] = copy.copy(kwargs["config"])
-    args = tuple(copy.copy(arg) if type(arg).__name__ == "ReplicateConfig" else arg for arg in args)
     kind = name if not kwargs and _BATCHES.get(name, (None,))[0] == len(args) else None
+    if kind is None:
+        # A config is read at the time of the call, not when a thread comes to it.
+        args = tuple(copy.copy(arg) if isinstance(arg, ReplicateConfig) else arg for arg in args)
+        if isinstance(config := kwargs.get("config"), ReplicateConfig):
+            kwargs["config"] = copy.copy(config)
     call = Call(asyncio.get_running_loop(), name, kind, args, kwargs)
     store._crew.take(call)
     try:

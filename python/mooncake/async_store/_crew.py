@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +13,15 @@ from typing import Any
 
 # Most calls that become one batch: a long batch keeps those that come later waiting.
 _MOST_TOGETHER = 256
+
+# A batch of this many calls, and how long its thread has the queue for itself.
+# Threads that work on short batches at the same time spend more on fighting for
+# the interpreter than they gain; long batches (large values, slow peers) run side by side.
+_MANY = 32
+_PATIENCE_S = 0.02
+
+# How often an idle worker looks whether the store is still there, which may go without a close.
+_LOOK_UP_S = 1.0
 
 
 class Call:
@@ -57,8 +67,27 @@ class Call:
 _STATE = threading.Lock()
 
 
+class _Worker(threading.Thread):
+    """One of the threads, and the bell that it waits for."""
+
+    def __init__(self, number: int, run: Callable[[_Worker], None]):
+        super().__init__(name=f"mooncake-async-{number}", daemon=True)
+        self._target_run = run
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def run(self) -> None:
+        self._target_run(self)
+
+    def wait(self, seconds: float) -> None:
+        self._bell.acquire(timeout=seconds)
+
+    def ring(self) -> None:
+        self._bell.release()
+
+
 class Crew:
-    """Threads of one store, started with the first call."""
+    """Threads of one store, started when there is work for them."""
 
     def __init__(self, store: Any, threads: int, run_batch: Callable[[str, Any, list[tuple]], list[Any]]):
         if threads < 1:
@@ -66,24 +95,54 @@ class Crew:
         self._store = weakref.ref(store)
         self._limit = threads
         self._run_batch = run_batch
-        self._threads: list[threading.Thread] = []
+        self._workers: list[_Worker] = []
+        # Those that wait for work.
+        self._idle: list[_Worker] = []
         self._queue: deque[Call] = deque()
-        self._idle = 0
+        # Calls that a worker takes at once: its part of what waited when calls came last.
+        self._share = 1
+        # Who took many calls last, and when: the others leave the queue to it for a while.
+        self._taker: _Worker | None = None
+        self._taken = 0.0
+        # Calls of a loop's present turn; each loop touches its own entry only.
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         self._ended = False
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
 
     def take(self, call: Call) -> None:
-        """Queues a call."""
-        with self._wake:
-            if self._ended:
-                raise RuntimeError("the store is closed; set up a new one")
-            self._queue.append(call)
-            if self._idle:
-                self._wake.notify()
-            elif len(self._threads) < self._limit:
-                thread = threading.Thread(target=self._run, name=f"mooncake-async-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        """Queues a call, together with all others of the same turn of its loop."""
+        if self._ended:
+            raise RuntimeError("the store is closed; set up a new one")
+        gathered = self._gathered.get(call.loop)
+        if gathered is None:
+            # Workers that wake up while the loop still makes calls would only fight with it for the interpreter.
+            gathered = self._gathered[call.loop] = []
+            call.loop.call_soon(self._queue_up, call.loop)
+        gathered.append(call)
+
+    def _queue_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        calls = self._gathered.pop(loop)
+        with self._lock:
+            if not self._ended:
+                self._queue.extend(calls)
+                self._share = min(_MOST_TOGETHER, -(-len(self._queue) // self._limit))
+                self._call_one()
+                return
+        for call in calls:
+            if call.withdraw():
+                call.future.cancel()
+
+    def _call_one(self) -> None:
+        """Another worker for the queue, if there is one. Each calls the next."""
+        if self._idle:
+            # What it allocated for its results before is warm.
+            worker = self._taker if self._taker in self._idle else self._idle[-1]
+            self._idle.remove(worker)
+            worker.ring()
+        elif len(self._workers) < self._limit:
+            worker = _Worker(len(self._workers), self._work)
+            self._workers.append(worker)
+            worker.start()
 
     @property
     def ended(self) -> bool:
@@ -91,49 +150,66 @@ class Crew:
 
     def end(self) -> None:
         """No more calls: those that wait are cancelled, those that run are waited for."""
-        with self._wake:
+        with self._lock:
             self._ended = True
             waiting, self._queue = list(self._queue), deque()
-            self._wake.notify_all()
+            for worker in self._idle:
+                worker.ring()
+            self._idle.clear()
         for call in waiting:
             if call.withdraw():
                 with contextlib.suppress(RuntimeError):
                     call.loop.call_soon_threadsafe(call.future.cancel)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        for worker in self._workers:
+            if worker is not threading.current_thread():
+                worker.join()
 
-    def _run(self) -> None:
-        while (calls := self._next()) is not None:
-            store = self._store()
-            self._carry_out(store, calls)
-            # A store that nobody else holds may go.
-            del store, calls
+    def _work(self, me: _Worker) -> None:
+        while True:
+            with self._lock:
+                if me in self._idle:
+                    # Nobody rang.
+                    self._idle.remove(me)
+                if self._ended:
+                    return
+                patience = self._patience(me)
+                calls = self._next(me) if patience == 0 else []
+                if not calls:
+                    self._idle.append(me)
+            if calls:
+                store = self._store()
+                self._carry_out(store, calls)
+                # A store that nobody else holds may go.
+                del store, calls
+            elif self._store() is None:
+                # Without a close; its calls have ended, for each holds it.
+                return
+            else:
+                me.wait(patience)
 
-    def _next(self) -> list[Call] | None:
-        """The next calls of one kind, a fair share of them; None at the end."""
-        with self._wake:
-            while True:
-                while not self._queue and not self._ended and self._store() is not None:
-                    self._idle += 1
-                    # Looks up now and then: the store may have gone without a close.
-                    self._wake.wait(1.0)
-                    self._idle -= 1
-                if not self._queue:
-                    return None
-                share = min(_MOST_TOGETHER, -(-len(self._queue) // self._limit))
-                kind = self._queue[0].kind
-                calls = []
-                while self._queue and len(calls) < share and self._queue[0].kind == kind:
-                    call = self._queue.popleft()
-                    if call.begin():
-                        calls.append(call)
-                    if kind is None:
-                        break
-                if self._queue and self._idle:
-                    self._wake.notify()
-                if calls:
-                    return calls
+    def _patience(self, me: _Worker) -> float:
+        """Seconds until this worker may take from the queue; 0: now."""
+        if not self._queue:
+            return _LOOK_UP_S
+        if len(self._queue) < _MANY or self._taker is me:
+            return 0
+        return max(0, self._taken + _PATIENCE_S - time.monotonic())
+
+    def _next(self, me: _Worker) -> list[Call]:
+        """The next calls of one kind, a fair share of them."""
+        calls: list[Call] = []
+        kind = self._queue[0].kind
+        while self._queue and len(calls) < self._share and self._queue[0].kind == kind:
+            call = self._queue.popleft()
+            if call.begin():
+                calls.append(call)
+            if kind is None:
+                break
+        if len(calls) >= _MANY:
+            self._taker, self._taken = me, time.monotonic()
+        if self._queue:
+            self._call_one()
+        return calls
 
     def _carry_out(self, store: Any, calls: list[Call]) -> None:
         outcomes: list[tuple[Call, Any, BaseException | None]]
