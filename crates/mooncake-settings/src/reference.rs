@@ -8,7 +8,7 @@ use crate::{PROGRAMS, environment};
 /// The page.
 pub fn reference_page() -> String {
     let mut out = String::from(
-        "# Settings\n\nMade from the registry in `crates/mooncake-settings` by `make settings`; a test fails when it \
+        "# Settings\n\nMade from the registry in `crates/mooncake-settings` by `make reference`; a test fails when it \
          is stale. Durations are milliseconds or carry `ms`, `s`, `m` or `h`; sizes are bytes or carry `KB`, `MB`, \
          `GB` or `TB`, powers of 1024.\n",
     );
