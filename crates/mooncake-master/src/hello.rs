@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use mooncake_core::{Core, Effects, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
-use mooncake_wire::{CONTROL_PREFACE, MAX_HELLO_FRAME, VERSION, encode_frame};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -60,6 +60,8 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
     };
     let reply = HelloReply {
         version: VERSION,
+        features: FEATURES,
+        software: concat!("mooncake-master ", env!("CARGO_PKG_VERSION")).to_owned(),
         position: Some(shared.position()),
         instance: shared.identity.instance.to_vec().into(),
         boot_id: shared.identity.boot_id.to_vec().into(),
