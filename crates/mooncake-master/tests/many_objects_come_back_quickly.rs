@@ -30,6 +30,8 @@ fn readiness_until_true(web: SocketAddr) -> (Vec<bool>, Vec<String>) {
     let (mut said, mut keys) = (Vec::new(), Vec::new());
     let until = Instant::now() + Duration::from_secs(60);
     while said.last() != Some(&true) && Instant::now() < until {
+        // The processors are for the master.
+        std::thread::sleep(Duration::from_millis(20));
         // Asked before health is: what is not ready after it was not ready before.
         let answer = page("/get_all_keys");
         let Some(health) = page("/health") else { continue };

@@ -143,17 +143,8 @@ pub struct Metrics {
 }
 
 /// Kinds of refusals, by their number in the protocol.
-pub const REFUSALS: [&str; 9] = [
-    "unspecified",
-    "version",
-    "token",
-    "unknown_session",
-    "bad_request",
-    "read_only",
-    "internal",
-    "overloaded",
-    "feature",
-];
+pub const REFUSALS: [&str; 8] =
+    ["unspecified", "version", "token", "unknown_session", "bad_request", "read_only", "internal", "overloaded"];
 
 const VALUE_BYTES: &[u64] = &[4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
@@ -273,4 +264,33 @@ fn add(counter: &AtomicU64, value: u64) {
 
 fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::message::refusal::Kind;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_refusal_has_its_name() {
+        for (number, name) in REFUSALS.into_iter().enumerate() {
+            let kind = Kind::try_from(number as i32).expect("a kind of the protocol");
+            assert_eq!(kind.as_str_name().to_ascii_lowercase(), name);
+        }
+        assert!(Kind::try_from(REFUSALS.len() as i32).is_err(), "a new kind needs a name here");
+    }
+
+    #[test]
+    fn a_batch_counts_once_and_by_its_keys() {
+        let metrics = Metrics::default();
+        metrics.count(Op::ExistKey, 1, 0);
+        metrics.count(Op::ExistKey, 5, 2);
+        metrics.count(Op::ExistKey, 3, 3);
+        let read = metrics.reading(Op::ExistKey);
+        assert_eq!((read.requests, read.failures), (1, 0));
+        assert_eq!((read.batch_requests, read.batch_partial, read.batch_failures), (2, 1, 1));
+        assert_eq!((read.batch_items, read.batch_failed_items), (8, 5));
+        assert!(Op::ALL.into_iter().enumerate().all(|(at, op)| op as usize == at), "counters are found by their place");
+    }
 }
