@@ -12,7 +12,7 @@ PROFILE ?= release
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python wheel bench e2e gpu settings fmt lint clean
+.PHONY: help demo test test-rust test-python wheel bench e2e gpu reference fmt lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,8 +35,10 @@ e2e: $(VENV)/.wheel ## run the real vLLM against the pool (3 GB of downloads)
 gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips where there is none
 	$(VENV)/bin/pytest -s tests/gpu
 
-settings: ## docs/settings.md from the registry of settings
+reference: $(VENV)/.wheel ## docs/settings.md, metrics.md and error-codes.md from the tables in the code
 	cargo run --quiet --locked -p mooncake-settings --example settings_page
+	cargo run --quiet --locked -p mooncake-master --example metrics_page
+	$(PY) -c 'from mooncake.errors import reference_page; print(reference_page(), end="")' > docs/error-codes.md
 
 fmt: $(VENV)/.tools ## format Rust and Python
 	cargo fmt --all

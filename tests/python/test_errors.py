@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from mooncake import errors
+from mooncake import _native, errors
 from mooncake.store import MooncakeDistributedStore
 
 
@@ -44,3 +46,16 @@ def test_every_exception_is_a_store_error_and_knows_its_code():
 def test_a_store_that_is_not_set_up_says_so():
     with pytest.raises(errors.InvalidParams, match="setup"):
         errors.checked(MooncakeDistributedStore()).is_exist("k")
+
+
+def test_the_page_of_codes_is_the_one_that_the_table_makes():
+    page = Path(__file__).parents[2] / "docs/error-codes.md"
+    assert page.read_text() == errors.reference_page(), "docs/error-codes.md is stale: run `make reference`"
+
+
+def test_every_exception_has_a_row_of_the_table_and_says_the_same():
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.StoreError)}
+    assert kinds - {errors.StoreError} == set(errors.BY_CODE.values())
+    meanings = {number: meaning for number, _, _, meaning in _native._error_codes()}
+    for code, kind in errors.BY_CODE.items():
+        assert kind.__doc__ == f"{code}: {meanings[code]}."

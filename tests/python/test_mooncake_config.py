@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+from mooncake import _native
 from mooncake.mooncake_config import MooncakeConfig
 from mooncake.store import MooncakeDistributedStore
 
@@ -88,6 +91,27 @@ def test_the_environment_serves_where_there_is_no_file(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("MOONCAKE_CONFIG_PATH", str(written(tmp_path)))
     assert MooncakeConfig.load_from_env().master_server_address == "m:1"
+
+
+def test_without_variables_the_class_and_the_registry_have_the_same_defaults(monkeypatch):
+    monkeypatch.setenv("MOONCAKE_MASTER", "m:1")
+    assert MooncakeConfig.load_from_env() == MooncakeConfig("localhost", "P2PHANDSHAKE", "m:1")
+
+
+def test_every_attribute_has_a_variable_that_the_page_of_settings_lists(monkeypatch):
+    registry = {attribute: variable for attribute, variable, _ in _native._config_values()}
+    assert list(registry) == [field.name for field in fields(MooncakeConfig)]
+    page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
+    for attribute, variable in registry.items():
+        assert f"| `{attribute}` | `{variable}` |" in page
+    monkeypatch.setenv("MOONCAKE_MASTER", "m:1")
+    numbers = {"global_segment_size": 5, "local_buffer_size": 6, "client_http_port": 7}
+    for attribute, variable in registry.items():
+        value = numbers.get(
+            attribute, attribute.startswith("enable_") or ("tcp" if attribute == "protocol" else "text")
+        )
+        monkeypatch.setenv(variable, str(value))
+        assert getattr(MooncakeConfig.load_from_env(), attribute) == value
 
 
 def test_a_store_is_set_up_from_it(shared_cluster, monkeypatch):

@@ -119,6 +119,83 @@ def test_what_cannot_be_done_is_refused_by_name(store, change, named):
     assert named in store.last_error()
 
 
+@pytest.mark.parametrize("action", ["PRESERVE", "DISABLE"])
+@pytest.mark.parametrize("ttl", [0, 10, (1 << 64) - 1])
+def test_a_lifetime_without_a_soft_pin_is_refused_by_every_put(store, action, ttl):
+    config = ReplicateConfig()
+    config.soft_pin_action = getattr(SoftPinAction, action)
+    config.soft_pin_ttl_ms = ttl
+    data = np.zeros(8, dtype=np.uint8)
+    at = data.ctypes.data
+    answers = {
+        "put": store.put("k", b"v", config),
+        "put_parts": store.put_parts("k", b"v", config=config),
+        "put_batch": store.put_batch(["k"], [b"v"], config),
+        "put_from": store.put_from("k", at, 8, config),
+        "put_from_with_metadata": store.put_from_with_metadata("k", at, at, 4, 4, config),
+        "upsert": store.upsert("k", b"v", config),
+        "upsert_from": store.upsert_from("k", at, 8, config),
+    }
+    assert set(answers.values()) == {-600}, answers
+    for batch in (store.batch_put_from, store.batch_upsert_from):
+        assert batch(["k", "l"], [at, at], [8, 8], config) == [-600, -600]
+    assert store.batch_put_from_multi_buffers(["k"], [[at]], [[8]], config) == [-600]
+    assert action in store.last_error()
+    assert "ENABLE" in store.last_error()
+    assert store.is_exist("k") == 0
+    config.soft_pin_ttl_ms = None
+    assert store.put("k", b"v", config) == 0
+
+
+def test_a_lifetime_has_a_limit_and_zero_clears(cluster):
+    c = cluster(
+        nodes=1, node_bytes=16 << 20, master_flags=["--max_kv_soft_pin_ttl=10s", "--default_kv_soft_pin_ttl=5s"]
+    )
+    store = c.store()
+    config = ReplicateConfig()
+    config.soft_pin_action = SoftPinAction.ENABLE
+    pinned = lambda: c.master.metric("master_soft_pin_key_count")  # noqa: E731
+    for ttl in (10_001, (1 << 64) - 1):
+        config.soft_pin_ttl_ms = ttl
+        assert store.put("k", b"v", config) == -600
+        assert "max_kv_soft_pin_ttl" in store.last_error()
+    config.soft_pin_ttl_ms = 10_000
+    assert store.put("k", b"v", config) == 0
+    assert pinned() == 1
+    assert store.upsert("k", b"preserved") == 0
+    assert pinned() == 1
+    config.soft_pin_ttl_ms = 0
+    assert store.upsert("k", b"cleared", config) == 0
+    assert pinned() == 0
+
+
+@pytest.mark.parametrize("groups", [[], ["a", "b"], ["a"] * 5])
+def test_a_put_of_one_key_has_one_group(store, groups):
+    config = ReplicateConfig()
+    config.group_ids = groups
+    assert store.put("k", b"v", config) == -600
+    assert store.upsert("k", b"v", config) == -600
+    assert store.put_parts("k", b"v", config=config) == -600
+    assert "group_ids" in store.last_error()
+
+
+def test_groups_are_texts_of_a_bounded_length_and_stay_with_their_object(store):
+    config = ReplicateConfig()
+    for wrong in ("group", [None], [b"group"], [1], {"a": 1}, [["a"]], ["\ud800"]):
+        with pytest.raises(TypeError):
+            config.group_ids = wrong
+    config.group_ids = ["g" * 65_537]
+    assert store.put("k", b"v", config) == -600
+    config.group_ids = ["g" * 65_536]
+    assert store.put("k", b"v", config) == 0, store.last_error()
+    config.group_ids = ["another"]
+    assert store.upsert("k", b"w", config) == -600
+    assert "group" in store.last_error()
+    config.group_ids = [""]
+    assert store.upsert("k", b"w", config) == 0, store.last_error()
+    assert store.get("k") == b"w"
+
+
 def test_prefer_alloc_in_same_node_is_for_multi_buffers_with_one_replica(store):
     config = ReplicateConfig()
     config.prefer_alloc_in_same_node = True

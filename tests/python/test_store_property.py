@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import os
+import subprocess
+import sys
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+import wrong_calls
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from mooncake.store import MooncakeDistributedStore
 
 KEYS = st.one_of(
     st.text(st.characters(codec="utf-8"), min_size=1, max_size=40),
@@ -83,36 +89,23 @@ def test_any_sequence_of_calls_agrees_with_a_dict(store):
     )
 
 
-JUNK = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(max_size=8)),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=4), inner, max_size=3)),
-    max_leaves=6,
-)
-CALLS = [
-    ("put", 2), ("put_parts", 2), ("put_batch", 2), ("get", 1), ("get_batch", 1), ("get_buffer", 1),
-    ("batch_get_buffer", 1), ("is_exist", 1), ("batch_is_exist", 1), ("get_size", 1), ("remove", 1),
-    ("batch_remove", 1), ("register_buffer", 2), ("unregister_buffer", 1), ("put_from", 3), ("get_into", 3),
-    ("batch_put_from", 3), ("batch_get_into", 3), ("batch_put_from_multi_buffers", 3),
-    ("batch_get_into_multi_buffers", 3), ("setup", 1), ("setup", 7),
-    ("put_tensor", 2), ("batch_put_tensor", 2), ("pub_tensor", 3), ("get_tensor", 1), ("batch_get_tensor", 1),
-    ("put_tensor_from", 3), ("batch_put_tensor_from", 3), ("get_tensor_into", 3), ("batch_get_tensor_into", 3),
-    ("get_tensor_into_cuda", 2), ("put_tensor_with_tp", 5), ("batch_put_tensor_with_tp_from", 6),
-    ("get_tensor_with_tp", 4), ("batch_get_tensor_with_tp", 3), ("batch_get_tensor_with_tp_into", 5),
-    ("put_tensor_with_parallelism", 5), ("put_tensor_with_parallelism_from", 6), ("get_tensor_with_parallelism", 2),
-    ("batch_put_tensor_with_parallelism", 5), ("batch_get_tensor_with_parallelism_into", 4), ("upsert_tensor", 2),
-]  # fmt: skip
+@pytest.mark.parametrize("subject", [subject.__name__ for subject in wrong_calls.SUBJECTS])
+def test_wrong_calls_have_the_documented_answer_and_nothing_hangs_or_dies(shared_cluster, tmp_path, subject):
+    last = tmp_path / "last-call"
+    done = subprocess.run(
+        [sys.executable, wrong_calls.__file__, subject, shared_cluster.master.addr],
+        env={**os.environ, "WRONG_CALLS_LOG": str(last), "MC_LOG_LEVEL": "OFF"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=100,
+    )
+    called = last.read_text(errors="replace") if last.exists() else "nothing"
+    assert done.returncode == 0, f"exit {done.returncode}, last call {called}\n{done.stderr[-6000:]}"
+    assert done.stdout.endswith("all of it\n")
 
 
-@given(st.sampled_from(CALLS), st.data())
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_argument_raises_anything_but_type_errors(call, data):
-    """On a store that is not set up: addresses made of noise must not be written to."""
-    from mooncake.store import MooncakeDistributedStore
-
-    s = MooncakeDistributedStore()
-    name, count = call
-    arguments = [data.draw(JUNK) for _ in range(count)]
-    if name == "setup":  # nowhere, so that no real master is asked for anything
-        arguments = [a for a in arguments if not isinstance(a, dict)] + [1.5]
-    with contextlib.suppress(TypeError):
-        getattr(s, name)(*arguments)
+def test_every_public_method_is_called_wrongly():
+    public = {name for name in dir(MooncakeDistributedStore) if not name.startswith("_")}
+    assert public == set(wrong_calls.CALLS) | set(wrong_calls.BEGINS) | wrong_calls.OTHERS

@@ -349,3 +349,15 @@ def test_tensor_calls_have_coroutines(shared_cluster):
         s.close()
 
     asyncio.run(main())
+
+
+def test_a_lifetime_without_a_soft_pin_is_refused(store):
+    config = ReplicateConfig()
+    config.soft_pin_ttl_ms = 1000
+    tensor = torch.arange(8)
+    for put in (store.pub_tensor, store.upsert_pub_tensor):
+        assert put("t", tensor, config) == -600
+        assert "soft_pin_ttl_ms" in store.last_error()
+    assert store.batch_pub_tensor(["t"], [tensor], config) == [-600]
+    assert store.put_tensor_with_parallelism("t", tensor, None, config) == -600
+    assert store.get_tensor("t") is None

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::Guarded;
 use mooncake_transfer::{Habit, busy_poll};
+use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
-use mooncake_wire::{CONTROL_PREFACE, FrameError, MAX_HELLO_FRAME, VERSION, encode_frame};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, Feature, FrameError, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -86,6 +87,10 @@ pub(crate) struct Connection {
     taken: usize,
     /// Whether this master answers soon enough to be waited for awake.
     habit: Habit,
+    /// What the master said that it knows.
+    features: u64,
+    /// What the master said that it is.
+    software: String,
 }
 
 impl Connection {
@@ -101,7 +106,7 @@ impl Connection {
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
-            features: 0,
+            features: FEATURES,
             software: concat!("mooncake-client ", env!("CARGO_PKG_VERSION")).into(),
             token: Default::default(),
             highest: Some(highest),
@@ -110,6 +115,8 @@ impl Connection {
         encode_frame(&hello, &mut connection.output);
         connection.flush(patience)?;
         let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, patience)?;
+        connection.features = reply.features;
+        connection.software.clone_from(&reply.software);
         Ok((connection, reply))
     }
 
@@ -148,7 +155,15 @@ impl Connection {
         for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
             sockopt::set_socket_timeout(&*socket, which, Some(SLICE))?;
         }
-        Ok(Self { socket, output: Vec::new(), input: Vec::new(), taken: 0, habit: Habit::new() })
+        Ok(Self {
+            socket,
+            output: Vec::new(),
+            input: Vec::new(),
+            taken: 0,
+            habit: Habit::new(),
+            features: 0,
+            software: String::new(),
+        })
     }
 
     fn wait(socket: &Guarded<OwnedFd>, flags: PollFlags, patience: &Patience<'_>) -> Result<(), ConnectionError> {
@@ -161,6 +176,16 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// What a request asks for that the master at the other end does not know: the feature, and what that master is.
+    pub fn lacks(&self, body: &Body) -> Option<(Feature, String)> {
+        let missing = Feature::missing(self.features, body)?;
+        let software = match self.software.as_str() {
+            "" => "an older version that does not say which".to_owned(),
+            software => software.to_owned(),
+        };
+        Some((missing, software))
     }
 
     /// Sends one message.

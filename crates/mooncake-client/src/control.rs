@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::forked;
-use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{
     AnchorUp, AttachCall, LogPosition, Refusal, Reply, Request, anchor_up, hello, refusal, reply, request,
 };
+use mooncake_wire::{Feature, MAX_FRAME};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
@@ -261,6 +261,7 @@ impl Control {
         let mut sent = false;
         let mut session = self.session();
         let mut last = String::new();
+        let mut asked_anew = false;
         let error = loop {
             if let Err(error) = self.may_call() {
                 break error;
@@ -273,6 +274,10 @@ impl Control {
             }
             let outcome = self.checkout(&patience).and_then(|(attached, mut connection)| {
                 session = attached;
+                if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
+                    self.check_in(None);
+                    return Err(CallError::TooOld(feature, software));
+                }
                 sent = true;
                 let reply = exchange(&mut connection, &request, &patience);
                 self.check_in(reply.is_ok().then(|| (session.clone(), connection)));
@@ -292,6 +297,15 @@ impl Control {
                     self.session_lost(&session, &patience);
                 }
                 Err(CallError::Refused(refusal)) => break self.refused(what, refusal),
+                // A connection of the pool may be to a master that is no more: one that was made just now is not.
+                Err(CallError::TooOld(..)) if !asked_anew => {
+                    asked_anew = true;
+                    self.drop_idle();
+                }
+                Err(CallError::TooOld(feature, software)) => {
+                    let (master, feature) = (self.masters.to_string(), feature.name());
+                    break Cause::MasterTooOld { master, software, feature }.into();
+                }
                 Err(CallError::Connection(ConnectionError::Interrupted)) => break Cause::Interrupted.into(),
                 Err(CallError::Connection(ConnectionError::Deadline)) => {
                     break self.expired(what, started, &last);
@@ -511,6 +525,8 @@ enum CallError {
     Connection(ConnectionError),
     SessionLost,
     Refused(Refusal),
+    /// What the master does not know, and what it is.
+    TooOld(Feature, String),
 }
 
 impl From<ConnectionError> for CallError {

@@ -231,6 +231,16 @@ pub enum Cause {
         /// Why.
         reason: String,
     },
+    /// An older master does not know what was asked for.
+    #[error("master {master} is {software} and does not know {feature}; nothing was done. Upgrade the master first")]
+    MasterTooOld {
+        /// The master.
+        master: String,
+        /// What it is, and its version.
+        software: String,
+        /// What it does not know.
+        feature: &'static str,
+    },
     /// An answer that makes no sense.
     #[error("master {master} answered {what} with something else; client and master do not fit together")]
     Protocol {
@@ -307,7 +317,7 @@ impl Cause {
             Cause::Closed => ErrorKind::Closed,
             Cause::Forked => ErrorKind::Forked,
             Cause::Interrupted => ErrorKind::Interrupted,
-            Cause::Unsupported(_) => ErrorKind::Unsupported,
+            Cause::Unsupported(_) | Cause::MasterTooOld { .. } => ErrorKind::Unsupported,
             Cause::Refused { .. } | Cause::Protocol { .. } => ErrorKind::Refused,
             Cause::NotThisMachine { .. } | Cause::NoPort { .. } | Cause::PortTaken { .. } | Cause::Setup { .. } => {
                 ErrorKind::Setup

@@ -111,6 +111,7 @@ impl Core {
             return;
         }
         self.log(now, Record::Epoch(epoch), fx);
+        self.counts.epoch_raises += 1;
         // What the lost end of a log may have given out is not given out again.
         let session = self.sessions.last.max(u64::from(epoch - 1) << SESSIONS_OF_EPOCH);
         let segment = self.segments.last().max(u32::from(epoch - 1) << SEGMENTS_OF_EPOCH);

@@ -151,6 +151,7 @@ impl Core {
             let found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
             let Replica { rid, extent } = found.replicas[0];
             self.log(now, Record::Pinned { session, rid, extent, key: Some((*key).into()) }, fx);
+            self.counts.pins_taken += 1;
             all.push(Some(found));
         }
         self.remember(origin, Remembered::Pin(all.clone()), fx);
@@ -169,6 +170,8 @@ impl Core {
         for rid in ended {
             if self.sessions.known(session)?.pins.contains_key(&rid) {
                 self.log(now, Record::Unpinned { session, rid }, fx);
+            } else {
+                self.counts.stale_messages += 1;
             }
         }
         self.remember(origin, Remembered::Done, fx);

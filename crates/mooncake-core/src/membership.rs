@@ -12,6 +12,32 @@ const RECENTLY_GONE: usize = 256;
 /// Longest grace of a segment that is being unmounted.
 const GRACE_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
 
+/// Why a session is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Closed,
+    ProcessGone,
+    /// Away for the retention, or lingering until its last view ended.
+    Expired,
+    Unused,
+}
+
+impl Ending {
+    fn reason(self) -> &'static str {
+        match self {
+            Ending::Closed => "it closed",
+            Ending::ProcessGone => "its process is gone",
+            Ending::Expired => "it was away for too long",
+            Ending::Unused => "it left before it did anything",
+        }
+    }
+
+    /// Nothing of it can read any more.
+    fn is_proven(self) -> bool {
+        matches!(self, Ending::Closed | Ending::ProcessGone)
+    }
+}
+
 impl Core {
     // --------------------------------------------------------------- sessions
 
@@ -22,6 +48,7 @@ impl Core {
         }
         let session = SessionId(self.sessions.last + 1);
         self.log(now, Record::SessionOpened { session, spec }, fx);
+        self.counts.sessions_opened += 1;
         Ok(session)
     }
 
@@ -40,6 +67,7 @@ impl Core {
         fx: &mut Effects,
     ) -> Result<Vec<SegmentUuid>, Refused> {
         self.check_session(session, secret)?;
+        self.counts.sessions_resumed += 1;
         let mine = |core: &Core, uuid: &SegmentUuid| core.segments.by_uuid(*uuid).is_some_and(|s| s.session == session);
         let gone: Vec<SegmentUuid> = segments.iter().filter(|uuid| !mine(self, uuid)).copied().collect();
         let held: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();
@@ -118,7 +146,7 @@ impl Core {
         let waits = self.tickets.iter().any(|parked| parked.origin.session == session);
         match self.sessions.get(session) {
             Some(entry) if entry.is_unused() && !waits => {
-                self.session_over(now, session, "it left before it did anything", false, fx);
+                self.session_over(now, session, Ending::Unused, fx);
             }
             _ => self.set_away(now, session),
         }
@@ -154,6 +182,7 @@ impl Core {
             let number = segment.number;
             if failed && segment.populating() {
                 self.log(now, Record::SegmentEnds { number, bytes }, fx);
+                self.counts.segments_cut += 1;
                 ended.push(number);
             } else if bytes / GRANULE > segment.extents.limit().into() {
                 self.log(now, Record::SegmentPopulated { number, bytes }, fx);
@@ -177,12 +206,12 @@ impl Core {
 
     /// The session ended by itself, after its last view: a client says so only when none is left and none can begin.
     pub fn close_session(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, "it closed", true, fx);
+        self.session_over(now, session, Ending::Closed, fx);
     }
 
     /// Its process is proven gone, and its views with it.
     pub fn process_gone(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, "its process is gone", true, fx);
+        self.session_over(now, session, Ending::ProcessGone, fx);
     }
 
     /// Identity of a session's process, as it was given.
@@ -201,6 +230,7 @@ impl Core {
             return;
         }
         entry.away = Some(now);
+        self.counts.sessions_lost += 1;
         for number in entry.segments.clone() {
             self.segments.set_live(number, false);
         }
@@ -260,10 +290,10 @@ impl Core {
         }
     }
 
-    /// Ends a session. Its views end with it only if its process is `proven` gone; else it lingers until it has none.
-    pub(crate) fn session_over(&mut self, now: Time, session: SessionId, reason: &str, proven: bool, fx: &mut Effects) {
+    /// Ends a session. Its views end with it only if that is proven; else it lingers until it has none.
+    pub(crate) fn session_over(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(session) else { return };
-        let lingers = !proven && !entry.pins.is_empty();
+        let lingers = !ending.is_proven() && !entry.pins.is_empty();
         for number in entry.segments.clone() {
             self.segment_gone(now, number, Some(session).filter(|_| !lingers), fx);
         }
@@ -280,7 +310,12 @@ impl Core {
             self.sessions.get_mut(session).expect("known").lingering = true;
         } else {
             // Also when it is away: the connection of a process that was frozen may still be there when it wakes up.
-            fx.pushes.push((session, Push::SessionOver(reason.to_owned())));
+            fx.pushes.push((session, Push::SessionOver(ending.reason().to_owned())));
+            *match ending {
+                Ending::Closed | Ending::Unused => &mut self.counts.sessions_closed,
+                Ending::ProcessGone => &mut self.counts.sessions_died,
+                Ending::Expired => &mut self.counts.sessions_expired,
+            } += 1;
             self.log(now, Record::SessionOver(session), fx);
         }
         self.room_changed = true;
@@ -336,6 +371,7 @@ impl Core {
         }
         let number = SegmentNo(self.segments.last() + 1);
         self.log(now, Record::SegmentMounted { number, session, spec, epoch: self.epoch }, fx);
+        self.counts.segments_mounted += 1;
         if populated >= GRANULE {
             self.log(now, Record::SegmentPopulated { number, bytes: populated }, fx);
         }
@@ -387,6 +423,7 @@ impl Core {
         let pinned =
             self.pins.of_segment(number, |rid| ending.as_ref().and_then(|pins| pins.get(&rid)).copied().unwrap_or(0));
         self.log(now, Record::SegmentGone(number), fx);
+        self.counts.segments_gone += 1;
         self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
         let everybody: Vec<SessionId> = self.sessions.iter().map(|(id, _)| id).collect();
         for session in everybody {

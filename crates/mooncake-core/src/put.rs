@@ -439,11 +439,13 @@ impl Core {
             // Evicting would gain nothing.
             return Err(Denied::Full(self.what_holds_space()));
         }
+        self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
         while let Some(victim) = self.objects.victim(now, &self.segments, reach, steps) {
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
+                    self.counts.evictions_successful += 1;
                     return Ok(number);
                 }
             }
@@ -545,6 +547,7 @@ impl Core {
         if writer_done {
             self.log(now, Record::WriterDone(replica.rid), fx);
         }
+        self.counts.fences_asked += 1;
         self.push(owner, Push::Fence { uuid, replica, writer, writer_done }, fx);
     }
 

@@ -47,6 +47,11 @@ impl Quarantine {
         fresh.map(|entry| granules(entry.replica.extent.length) as u32).sum()
     }
 
+    /// Since when the oldest has been here.
+    pub fn oldest(&self) -> Option<Time> {
+        self.map.values().map(|entry| entry.since).min()
+    }
+
     /// Everything on a segment goes with it.
     pub fn remove_segment(&mut self, segment: SegmentNo) {
         self.map.retain(|_, entry| entry.replica.extent.segment != segment);

@@ -18,9 +18,14 @@ const RECHECKS_MAX: usize = 4_096;
 impl Core {
     /// A reader found a replica that is not what it should be; its owner is asked.
     pub fn bad_replica(&mut self, _now: Time, session: SessionId, key: &[u8], rid: Rid, fx: &mut Effects) {
-        let Some(slot) = self.objects.find(self.objects.hash(key), key) else { return };
-        let object = self.objects.object(slot);
-        let Some(place) = object.places.as_slice().iter().find(|place| place.rid == rid) else { return };
+        self.counts.replicas_reported += 1;
+        let slot = self.objects.find(self.objects.hash(key), key);
+        let object = slot.map(|slot| self.objects.object(slot));
+        let place = object.and_then(|object| object.places.as_slice().iter().find(|place| place.rid == rid));
+        let (Some(object), Some(place)) = (object, place) else {
+            self.counts.stale_messages += 1;
+            return;
+        };
         let Some(segment) = self.segments.get(place.segment) else { return };
         let full = self.rechecks.len() >= RECHECKS_MAX;
         if self.sessions.get(session).is_none() || full || self.rechecks.contains_key(&rid) {
@@ -34,11 +39,17 @@ impl Core {
 
     /// The owner has looked at a replica. A bad one is dropped, and its object with the last.
     pub fn rechecked(&mut self, now: Time, owner: SessionId, rid: Rid, good: bool, fx: &mut Effects) {
-        let Some(recheck) = self.rechecks.get(&rid) else { return };
-        if self.segments.get(recheck.replica.extent.segment).is_none_or(|segment| segment.session != owner) {
+        let asked = |recheck: &Recheck| {
+            let segment = self.segments.get(recheck.replica.extent.segment);
+            segment.is_some_and(|segment| segment.session == owner)
+        };
+        let Some(Recheck { key, .. }) =
+            self.rechecks.get(&rid).is_some_and(asked).then(|| self.rechecks.remove(&rid)).flatten()
+        else {
+            self.counts.stale_messages += 1;
             return;
-        }
-        let Some(Recheck { key, .. }) = self.rechecks.remove(&rid) else { return };
+        };
+        self.counts.replicas_cleared += u64::from(good);
         let found = self.objects.find(self.objects.hash(&key), &key);
         if !good && found.is_some_and(|slot| self.objects.object(slot).has(rid)) {
             self.counts.replicas_bad += 1;
@@ -50,10 +61,15 @@ impl Core {
     /// The owner has fenced these: nothing of their writers can land there any more.
     pub fn fence_done(&mut self, now: Time, owner: SessionId, rids: &[Rid], fx: &mut Effects) {
         for rid in rids {
-            let Some(entry) = self.quarantine.get(*rid) else { continue };
-            if self.segments.get(entry.replica.extent.segment).is_some_and(|segment| segment.session == owner) {
+            let of_owner = self.quarantine.get(*rid).is_some_and(|entry| {
+                let segment = self.segments.get(entry.replica.extent.segment);
+                segment.is_some_and(|segment| segment.session == owner)
+            });
+            if of_owner {
                 self.counts.fences_done += 1;
                 self.log(now, Record::Released(*rid), fx);
+            } else {
+                self.counts.stale_messages += 1;
             }
         }
         self.settle(now, fx);
@@ -62,6 +78,7 @@ impl Core {
     /// The owner's segments obey an epoch and the older ones are fenced: they can be placed in again.
     pub fn epoch_taken(&mut self, now: Time, owner: SessionId, epoch: u16, uuids: &[SegmentUuid], fx: &mut Effects) {
         if epoch != self.epoch {
+            self.counts.stale_messages += 1;
             return;
         }
         for uuid in uuids {

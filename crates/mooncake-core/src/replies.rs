@@ -7,8 +7,10 @@ use crate::request::{Origin, Refused, Remembered};
 
 impl Core {
     /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
-    pub fn admit(&self, origin: Origin) -> Result<Option<Remembered>, Refused> {
-        self.sessions.admit(origin, self.config.unanswered_max)
+    pub fn admit(&mut self, origin: Origin) -> Result<Option<Remembered>, Refused> {
+        let reply = self.sessions.admit(origin, self.config.unanswered_max)?;
+        self.counts.replies_repeated += u64::from(reply.is_some());
+        Ok(reply)
     }
 
     /// Notes the reply to a mutation. Only for what the shell does in slices; the others do it themselves.

@@ -1,6 +1,7 @@
 //! Figures for metrics and operators.
 
 use crate::core::Core;
+use crate::ids::Time;
 
 /// Everything that is counted. Bytes are of Live segments unless said otherwise; an object that cannot be seen is not
 /// counted.
@@ -88,6 +89,42 @@ pub struct Stats {
     pub replicas_bad: u64,
     /// Extents that came back from quarantine.
     pub fences_done: u64,
+    /// Fences that owners were asked for.
+    pub fences_asked: u64,
+    /// Replicas that readers reported bad.
+    pub replicas_reported: u64,
+    /// Of these, what their owners found to be good.
+    pub replicas_cleared: u64,
+    /// Views taken.
+    pub pins_taken: u64,
+    /// Times that a put needed more room than there was.
+    pub evictions_attempted: u64,
+    /// Of these, those that got it by evicting.
+    pub evictions_successful: u64,
+    /// Reigns begun in this run.
+    pub epoch_raises: u64,
+    /// Sessions begun.
+    pub sessions_opened: u64,
+    /// Sessions whose anchor came back.
+    pub sessions_resumed: u64,
+    /// Times that a session went away.
+    pub sessions_lost: u64,
+    /// Sessions over as they closed, or did nothing before they left.
+    pub sessions_closed: u64,
+    /// Sessions over as their process was proven gone.
+    pub sessions_died: u64,
+    /// Sessions over as they were away for too long.
+    pub sessions_expired: u64,
+    /// Segments mounted.
+    pub segments_mounted: u64,
+    /// Segments that are Gone.
+    pub segments_gone: u64,
+    /// Segments whose owner got less memory than it announced.
+    pub segments_cut: u64,
+    /// Mutations that came again and got the reply that they had had.
+    pub replies_repeated: u64,
+    /// Messages about what is no more, or not the sender's: ignored.
+    pub stale_messages: u64,
 }
 
 /// The counting part of [`Stats`].
@@ -123,5 +160,10 @@ impl Core {
         stats.hard_pinned_objects = self.objects.hard_pinned;
         stats.tickets = self.tickets.len() as u64;
         stats
+    }
+
+    /// How long the oldest extent in quarantine has been there, microseconds; 0 without one.
+    pub fn quarantine_age_us(&self, now: Time) -> u64 {
+        self.quarantine.oldest().map_or(0, |since| now.0.saturating_sub(since.0))
     }
 }

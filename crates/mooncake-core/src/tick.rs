@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{GRANULE, SegmentNo, SessionId, Time};
+use crate::membership::Ending;
 use crate::objects::Reach;
 
 /// Objects whose protection or soft pin lapses in one tick.
@@ -45,7 +46,7 @@ impl Core {
             self.set_away(now, session);
         }
         for session in over {
-            self.session_over(now, session, "it was away for too long", false, fx);
+            self.session_over(now, session, Ending::Expired, fx);
         }
     }
 

@@ -2,7 +2,7 @@
 //! session's segments at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_core::{Core, Origin, Populated, Rid, SegmentNo, SegmentUuid, SessionId};
 use mooncake_wire::message::{AnchorDown, AnchorUp, Beat, Pong, ProcessIdentity, anchor_down, anchor_up};
@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::connection::{Connection, Ended};
 use crate::convert;
+use crate::metrics::{Op, Timed};
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
 
@@ -83,6 +84,7 @@ async fn send<W: AsyncWrite>(queue: &AnchorQueue, mut writer: WriteHalf<W>) -> R
 }
 
 async fn take_beat(shared: &Arc<Shared>, session: SessionId, queue: &AnchorQueue, beat: &Beat) -> Result<(), Ended> {
+    let began = Instant::now();
     let moved = convert::rids(&beat.moved);
     let mut populated = Vec::with_capacity(beat.populated.len());
     for one in &beat.populated {
@@ -105,9 +107,11 @@ async fn take_beat(shared: &Arc<Shared>, session: SessionId, queue: &AnchorQueue
     if let Err(refused) = &unpinned {
         tracing::debug!(session = session.0, %refused, "unpin in a beat refused");
     }
+    shared.metrics.count(Op::Ping, 1, usize::from(unpinned.is_err()));
     // Answered all the same when refused: a repeat would change nothing.
     let pong = Pong { number: beat.number, position: Some(shared.position()), unpin_sequence: beat.unpin_sequence };
     queue.push(&AnchorDown { body: Some(anchor_down::Body::Pong(pong)) });
+    shared.metrics.answered(Timed::Beat, began);
     Ok(())
 }
 

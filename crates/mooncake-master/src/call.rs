@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_core::{
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::connection::{Connection, Ended};
 use crate::convert;
 use crate::log::LogClosed;
-use crate::metrics::Op;
+use crate::metrics::{Op, Timed};
 use crate::pattern::Pattern;
 use crate::shared::Shared;
 
@@ -44,11 +44,18 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             session,
             origin: Origin { session, sequence: request.sequence, answered_below: request.answered_below },
         };
-        let id = request.id;
+        let (id, began) = (request.id, Instant::now());
+        let asked = request.body.as_ref().map(Timed::of);
         let body = call.answer(request, connection).await?;
+        if let reply::Body::Refusal(refusal) = &body {
+            shared.metrics.refused(refusal);
+        }
         let over = matches!(&body, reply::Body::Refusal(r) if r.kind() == message::refusal::Kind::UnknownSession);
         out.clear();
         encode_frame(&Reply { id, position: Some(shared.position()), body: Some(body) }, &mut out);
+        if let Some(asked) = asked {
+            shared.metrics.answered(asked, began);
+        }
         connection.send(&out).await?;
         if out.capacity() > 256 << 10 {
             out = Vec::new();
@@ -91,10 +98,7 @@ impl Call<'_> {
             Body::Lookup(ask) => Ok(self.lookup(&ask)),
             Body::Describe(ask) => Ok(self.describe(&ask)),
             Body::Segments(ask) => Ok(self.segments(&ask)),
-            Body::Ping(_) => {
-                self.shared.metrics.count(Op::Ping, 1, 0);
-                Ok(reply::Body::Done(message::Done {}))
-            }
+            Body::Ping(_) => Ok(reply::Body::Done(message::Done {})),
             Body::PutStart(ask) => return self.put_start(ask, connection).await,
             Body::PutEnd(ask) => self.put_end(&ask).await,
             Body::Abort(ask) => self.abort(&ask).await,

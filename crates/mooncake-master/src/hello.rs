@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use mooncake_core::{Core, Effects, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
-use mooncake_wire::{CONTROL_PREFACE, MAX_HELLO_FRAME, VERSION, encode_frame};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -14,6 +14,7 @@ use crate::anchor::Registered;
 use crate::connection::{Connection, Ended};
 use crate::convert::{self, NAME_MAX};
 use crate::log::LogClosed;
+use crate::metrics::Op;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
 
@@ -52,10 +53,15 @@ pub async fn read<S: AsyncRead + AsyncWrite + Unpin>(connection: &mut Connection
 pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role<'_>), LogClosed> {
     let (reply, role) = match admit(shared, hello, via).await? {
         Ok((reply, role)) => (reply, role),
-        Err(refusal) => (HelloReply { refusal: Some(refusal), ..HelloReply::default() }, Role::Refused),
+        Err(refusal) => {
+            shared.metrics.refused(&refusal);
+            (HelloReply { refusal: Some(refusal), ..HelloReply::default() }, Role::Refused)
+        }
     };
     let reply = HelloReply {
         version: VERSION,
+        features: FEATURES,
+        software: concat!("mooncake-master ", env!("CARGO_PKG_VERSION")).to_owned(),
         position: Some(shared.position()),
         instance: shared.identity.instance.to_vec().into(),
         boot_id: shared.identity.boot_id.to_vec().into(),
@@ -163,6 +169,9 @@ async fn resume_session(
         Ok(resumed) => resumed,
         Err(refusal) => return Ok(Err(refusal)),
     };
+    if !segments.is_empty() {
+        shared.metrics.count(Op::RemountSegment, 1, usize::from(!gone.is_empty()));
+    }
     let watched = shared.processes.watch(session, &process, via);
     tracing::info!(session = session.0, name = resume.host_name, watched, gone = gone.len(), "client is back");
     let reply = HelloReply {

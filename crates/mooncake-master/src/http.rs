@@ -68,10 +68,7 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn metrics_page(State(shared): State<Arc<Shared>>) -> Response {
-    match metrics::page(&shared) {
-        Ok(page) => text(page),
-        Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, UNAVAILABLE, &error.to_string()),
-    }
+    text(metrics::page(&shared))
 }
 
 async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {

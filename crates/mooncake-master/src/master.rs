@@ -178,6 +178,7 @@ impl Master {
 
 /// Opens the log, replays it, decides on the epoch, and begins.
 fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, Option<Compactor>), StartError> {
+    let began = Instant::now();
     let mut core = Core::new(settings.core.clone());
     let mut sessions = BTreeSet::new();
     let opened = open_log(settings, &identity.boot_id, &mut |record| {
@@ -188,12 +189,13 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
         }
         core.replay(record).map_err(|error| error.to_string())
     })?;
-    let mut wanted = None;
+    let (mut wanted, mut torn_bytes) = (None, 0);
     let (log, raised) = match opened {
         Some(Opened { mut sink, found, fresh, vouched }) => {
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
             sink.compact_with(&found, settings.compact_min, sender);
             wanted = Some(receiver);
+            torn_bytes = found.cut_bytes;
             let raised = (!fresh && !vouched).then(|| core.epoch().saturating_add(1));
             (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), raised)
         }
@@ -202,6 +204,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
     if let Some(epoch) = raised {
         tracing::warn!(epoch, "nothing vouches that this log is whole: the epoch is raised");
     }
+    log.replayed(torn_bytes, began.elapsed());
     let log = Arc::new(log);
     log.set_epoch(core.epoch());
     let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -33,6 +34,7 @@ impl fmt::Display for Peer {
 #[derive(Debug, Default)]
 pub struct PeerLog {
     table: Mutex<HashMap<Peer, Entry>>,
+    faults: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,7 @@ struct Entry {
 impl PeerLog {
     /// Writes a warning unless this peer had one a moment ago.
     pub fn warn(&self, peer: Peer, message: impl FnOnce() -> String) {
+        self.faults.fetch_add(1, Ordering::Relaxed);
         if let Some(suppressed) = self.admit(peer, Instant::now()) {
             let message = message();
             if suppressed == 0 {
@@ -52,6 +55,11 @@ impl PeerLog {
                 tracing::warn!(%peer, suppressed, "{message}");
             }
         }
+    }
+
+    /// How often there was something to warn of.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
     }
 
     /// How many lines were left out since the last, or `None` to leave this one out too.

@@ -7,7 +7,7 @@ use mooncake_wire::message::remove_reply::Outcome;
 use mooncake_wire::message::{self, request};
 use mooncake_wire::pack_keys;
 use serde_json::Value;
-use support::{Client, Running};
+use support::{Client, Running, Scratch};
 
 fn filled() -> (Running, Client) {
     let master = Running::start(Settings::default());
@@ -130,29 +130,104 @@ fn a_page_of_one_key_protects_it_and_a_page_of_several_does_not() {
 fn metrics_carry_the_references_names() {
     let (master, mut client) = filled();
     client.exists("a/1");
+    client.lookup("a/1");
+    client.lookup("nothing");
+    client.beat();
     let (head, page) = master.http("GET /metrics");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
     for line in [
         "master_allocated_bytes 3072",
         "master_total_capacity_bytes 1048576",
         "master_key_count 3",
+        "master_soft_pin_key_count 0",
         "master_active_clients 1",
         "mem_cache_nums_ 3",
-        "mem_cache_hit_nums_ 0",
-        "total_get_nums_ 0",
+        "mem_cache_hit_nums_ 1",
+        "mem_cache_hit_bytes_total 1024",
+        "total_get_nums_ 2",
+        "valid_get_nums_ 1",
+        "mooncake_memory_hit_ratio 0.5",
         "master_put_start_requests_total 3",
         "master_put_end_requests_total 3",
         "master_exist_key_requests_total 1",
+        "master_get_replica_list_requests_total 2",
+        "master_get_replica_list_failures_total 1",
+        "master_ping_requests_total 1",
         "master_batch_put_start_requests_total 0",
+        "master_batch_get_replica_list_partial_successes_total 0",
         "master_mount_segment_requests_total 1",
+        "master_remount_segment_requests_total 0",
+        "master_remove_by_regex_requests_total 0",
         "master_put_start_alloc_failures_total 0",
+        "master_put_start_partial_allocations_total 0",
+        "master_put_start_discarded_staging_size 0",
+        "master_attempted_evictions_total 0",
+        "master_successful_evictions_mem 0",
         "master_evicted_key_count 0",
+        "master_evicted_size_bytes_mem 0",
+        "master_snapshot_success 0",
+        "master_snapshot_fail 0",
+        "master_snapshot_duration_ms_bucket{le=\"240000\"} 0",
+        "segment_allocated_bytes{segment=\"test:1\"} 3072",
         "segment_total_capacity_bytes{segment=\"test:1\"} 1048576",
-        "master_value_size_bytes_bucket{le=\"4096.0\"} 3",
+        "master_value_size_bytes_bucket{le=\"4096\"} 3",
+        "master_value_size_bytes_sum 3072",
         "mooncake_epoch 1",
     ] {
         assert!(page.lines().any(|have| have == line), "{line} is not in\n{page}");
     }
+    master.stop();
+}
+
+#[test]
+fn every_metric_says_what_it_is_before_its_first_value() {
+    let (master, _client) = filled();
+    let (_, page) = master.http("GET /metrics");
+    let mut begun = String::new();
+    let mut helped = String::new();
+    for line in page.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            helped = help.split_once(' ').expect("a help text").0.to_owned();
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(name, helped, "no help for it");
+            begun = name.to_owned();
+        } else {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let of_histogram = ["_bucket", "_sum", "_count"].iter().any(|end| name == format!("{begun}{end}"));
+            assert!(name == begun || of_histogram, "{line} under {begun}");
+            assert!(line.rsplit_once(' ').unwrap().1.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+        }
+    }
+    master.stop();
+}
+
+#[test]
+fn how_long_operations_and_the_log_take_is_told_by_kind() {
+    let scratch = Scratch::new("latencies");
+    let master = Running::start(scratch.settings());
+    let mut client = Client::open(master.rpc);
+    client.mount(1 << 20);
+    for key in ["a", "b"] {
+        client.put(key, 1024);
+        client.exists(key);
+    }
+    let page = master.http("GET /metrics").1;
+    let value = |name: &str| -> f64 {
+        let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} in\n{page}"));
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    for (op, count) in [("exists", 2.0), ("put_start", 2.0), ("put_end", 2.0), ("mount", 1.0), ("lookup", 0.0)] {
+        assert_eq!(value(&format!("mooncake_request_duration_seconds_count{{op=\"{op}\"}}")), count, "{op}");
+        let sum = value(&format!("mooncake_request_duration_seconds_sum{{op=\"{op}\"}}"));
+        assert!((sum > 0.0) == (count > 0.0) && sum < 10.0, "{op}: {sum}");
+        let all = value(&format!("mooncake_request_duration_seconds_bucket{{op=\"{op}\",le=\"+Inf\"}}"));
+        assert_eq!(all, count, "{op}");
+    }
+    assert_eq!(value("mooncake_log_append_duration_seconds_count"), value("mooncake_log_writes_total"));
+    assert!(value("mooncake_log_writes_total") >= 6.0);
+    assert_eq!(value("mooncake_log_fsync_duration_seconds_count"), 1.0, "only the first epoch waits for the disk");
     master.stop();
 }
 

@@ -1,9 +1,12 @@
-//! A restart with 200,000 objects: all there, well under a second of replay.
+//! A restart with 200,000 objects: all there, well under a second of replay, in which it says that it is not ready.
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use mooncake_master::Settings;
 use mooncake_wire::message::{self, reply, request};
 use mooncake_wire::pack_keys;
 use support::{Client, Running, Scratch};
@@ -13,6 +16,32 @@ const BATCH: usize = 1000;
 
 fn key(number: usize) -> String {
     format!("object-{number:08}")
+}
+
+/// What `/health` says from the first moment on, and what another page says while that is no.
+fn readiness_until_true(web: SocketAddr) -> (Vec<bool>, Vec<String>) {
+    let page = |path: &str| -> Option<String> {
+        let mut stream = TcpStream::connect(web).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    };
+    let (mut said, mut keys) = (Vec::new(), Vec::new());
+    let until = Instant::now() + Duration::from_secs(60);
+    while said.last() != Some(&true) && Instant::now() < until {
+        // The processors are for the master.
+        std::thread::sleep(Duration::from_millis(20));
+        // Asked before health is: what is not ready after it was not ready before.
+        let answer = page("/get_all_keys");
+        let Some(health) = page("/health") else { continue };
+        assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+        said.push(health.contains("\"service_ready\":true"));
+        if said.last() == Some(&false) {
+            keys.extend(answer.map(|answer| answer.lines().next().unwrap_or_default().to_owned()));
+        }
+    }
+    (said, keys)
 }
 
 #[test]
@@ -32,9 +61,15 @@ fn two_hundred_thousand_objects_come_back_quickly() {
     }
     master.stop();
 
+    let web = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let asking = std::thread::spawn(move || readiness_until_true(web));
     let start = Instant::now();
-    let master = Running::start(scratch.settings());
+    let master = Running::start(Settings { metrics_port: web.port(), ..scratch.settings() });
     let took = start.elapsed();
+    let (said, keys) = asking.join().unwrap();
+    assert!(said.contains(&false), "it was asked while it read the log");
+    assert!(said.is_sorted(), "ready once and for all: {said:?}");
+    assert!(keys.iter().all(|head| head.starts_with("HTTP/1.1 503")), "no page answers from half a log: {keys:?}");
     println!("replayed {OBJECTS} objects in {took:?}");
     // Optimised it takes a few hundred milliseconds; without, on a busy machine, some seconds.
     assert!(took < if cfg!(debug_assertions) { Duration::from_secs(8) } else { Duration::from_secs(1) });

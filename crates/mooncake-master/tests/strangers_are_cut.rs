@@ -71,6 +71,7 @@ fn garbage_behind_a_hello_ends_that_connection_only() {
     assert_eq!(third.read(&mut [0; 16]).unwrap_or(0), 0);
     assert!(start.elapsed() < Duration::from_secs(1));
     assert!(!client.exists("x"));
+    assert!(master.http("GET /metrics").1.contains("\nmooncake_peer_faults_total 2\n"));
     master.stop();
 }
 
@@ -129,6 +130,11 @@ fn strangers_and_wrong_secrets_are_told_why() {
         .unwrap();
     let reply: mooncake_wire::message::HelloReply = read_frame(&mut stream, 1 << 20).unwrap();
     assert_eq!(reply.refusal.unwrap().kind(), mooncake_wire::message::refusal::Kind::Version);
+    let page = master.http("GET /metrics").1;
+    for (kind, count) in [("unknown_session", 2), ("version", 1), ("bad_request", 0), ("overloaded", 0)] {
+        let line = format!("mooncake_refusals_total{{kind=\"{kind}\"}} {count}");
+        assert!(page.lines().any(|have| have == line), "{line} is not in\n{page}");
+    }
     master.stop();
 }
 

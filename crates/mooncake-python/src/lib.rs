@@ -25,12 +25,14 @@ mod open_stores;
 mod options;
 mod ranges;
 mod reading;
+mod registry;
 mod replicate_config;
 mod segments;
 mod sequence;
 mod setup;
 mod store;
 mod tensor_memory;
+mod text;
 mod value;
 mod writing;
 
@@ -48,6 +50,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<enums::ReplicaStatus>()?;
     module.add_class::<enums::TaskType>()?;
     module.add_class::<enums::TaskStatus>()?;
+    registry::add_to(module)?;
     host_memory::add_to(module)?;
     tensor_memory::add_to(module)
 }

@@ -49,6 +49,13 @@ fn check(fields: &Fields, keys: usize, form: Form) -> Result<(), String> {
     if fields.nof_replica_num > 0 || fields.dfs_replica_num > 0 {
         return Err("nof_replica_num and dfs_replica_num: there are no NVMe-oF or file-system replicas".into());
     }
+    if fields.soft_pin_ttl_ms.is_some() && fields.soft_pin_action != SoftPinAction::Enable {
+        let action = match fields.soft_pin_action {
+            SoftPinAction::Disable => "DISABLE takes the pin away",
+            _ => "PRESERVE leaves the pin as it is",
+        };
+        return Err(format!("soft_pin_ttl_ms is for soft_pin_action ENABLE: {action}"));
+    }
     if fields.prefer_alloc_in_same_node {
         if form == Form::Plain {
             return Err("prefer_alloc_in_same_node is for batch_put_from_multi_buffers only".into());

@@ -3,11 +3,10 @@
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use crate::enums::{ObjectDataType, SoftPinAction};
 use crate::integer::unsigned;
-use crate::sequence::items;
+use crate::text::{text, texts};
 
 /// Fields as they stand at one moment.
 #[derive(Debug, Clone)]
@@ -67,17 +66,6 @@ impl ReplicateConfig {
     pub fn fields(&self) -> Fields {
         self.0.lock().clone()
     }
-}
-
-fn text(any: &Bound<'_, PyAny>, what: &str) -> PyResult<String> {
-    match any.cast::<PyString>().map(|s| s.to_str().map(str::to_owned)) {
-        Ok(Ok(text)) => Ok(text),
-        _ => Err(PyTypeError::new_err(format!("{what}: a str is needed, not {}", any.get_type().name()?))),
-    }
-}
-
-fn texts(any: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<String>> {
-    items(any, what)?.iter().map(|item| text(item, what)).collect()
 }
 
 fn boolean(any: &Bound<'_, PyAny>, what: &str) -> PyResult<bool> {

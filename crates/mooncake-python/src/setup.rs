@@ -5,11 +5,12 @@ use std::sync::Arc;
 use mooncake_client::{Cause, InterruptHook, Introduction, Store, StoreError, StoreOptions, parse_size};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::integer::unsigned;
 use crate::interrupt;
 use crate::notice::say_once;
+use crate::text::text;
 
 /// Names of the positional form, in order; the first seven are required.
 const NAMES: [&str; 13] = [
@@ -93,7 +94,7 @@ pub fn parse(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> P
         *slot = Some(arg);
     }
     for (name, value) in kwargs.into_iter().flatten() {
-        let name = name.cast::<PyString>().map_err(PyErr::from)?.to_str()?.to_owned();
+        let name = text(&name, "setup(): name of an argument")?;
         let Some(at) = NAMES.iter().position(|known| *known == name) else {
             return Err(type_error(format!("got an unexpected keyword argument '{name}'")));
         };
@@ -136,13 +137,7 @@ fn lone_config<'py>(
 
 fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parsed> {
     let text = |at: usize| -> PyResult<Option<String>> {
-        match slots[at].as_ref() {
-            None => Ok(None),
-            Some(value) => match value.cast::<PyString>() {
-                Ok(value) => Ok(Some(value.to_str()?.to_owned())),
-                Err(_) => Err(type_error(format!("{}: a str is needed, not {}", NAMES[at], value.get_type().name()?))),
-            },
-        }
+        slots[at].as_ref().map(|value| text(value, &format!("setup(): {}", NAMES[at]))).transpose()
     };
     let number = |at: usize| -> PyResult<u64> {
         slots[at].as_ref().map_or(Ok(0), |value| unsigned(value, &format!("setup(): {}", NAMES[at])))
@@ -177,7 +172,7 @@ fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
         for prefix in ["", "mooncake_"] {
             for name in names {
                 if let Some(value) = config.get_item(format!("{prefix}{name}"))? {
-                    let value = value.str()?.to_str()?.to_owned();
+                    let value = text(value.str()?.as_any(), &format!("setup(): {name}"))?;
                     // An empty alias says nothing, so that it does not hide the other spelling.
                     if names.len() == 1 || !value.is_empty() {
                         return Ok(Some(value));

@@ -17,6 +17,7 @@ use crate::last_error::LastError;
 use crate::options::Form;
 use crate::ranges::Ranges;
 use crate::replicate_config::ReplicateConfig;
+use crate::text::{path, text, texts};
 use crate::writing::Write;
 use crate::{open_stores, segments, setup};
 
@@ -149,7 +150,7 @@ impl MooncakeDistributedStore {
                 // There is no pool of its own: the memory of the nodes is mapped.
                 unsigned(mem_pool_size, "mem_pool_size")?;
                 let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
-                let node = server_address.extract::<String>()?;
+                let node = text(server_address, "server_address")?;
                 let code = self.begin(py, buffer, true, || setup::connect_dummy(&node, buffer))?;
                 Ok(if code == OK { OK } else { INTERNAL })
             },
@@ -389,14 +390,15 @@ impl MooncakeDistributedStore {
     }
 
     #[pyo3(signature = (regex_pattern, force=Flag(false)), text_signature = "($self, regex_pattern, force=False)")]
-    fn remove_by_regex(&self, py: Python<'_>, regex_pattern: String, force: Flag) -> PyResult<i64> {
+    fn remove_by_regex(&self, py: Python<'_>, regex_pattern: &Bound<'_, PyAny>, force: Flag) -> PyResult<i64> {
         entry(
             &self.errors,
             "remove_by_regex",
             |code| code,
             || {
+                let pattern = text(regex_pattern, "regex_pattern")?;
                 let Some(client) = self.client("remove_by_regex") else { return Ok(INVALID_PARAMS) };
-                Ok(match py.detach(|| client.remove_by_regex(&regex_pattern, force.0)) {
+                Ok(match py.detach(|| client.remove_by_regex(&pattern, force.0)) {
                     Ok(removed) => removed as i64,
                     Err(error) => failed(&self.errors, &error),
                 })
@@ -427,7 +429,7 @@ impl MooncakeDistributedStore {
     fn _mount_file(
         &self,
         py: Python<'_>,
-        path: std::path::PathBuf,
+        file: &Bound<'_, PyAny>,
         size: &Bound<'_, PyAny>,
         offset: &Bound<'_, PyAny>,
     ) -> PyResult<segments::Mounted> {
@@ -438,12 +440,17 @@ impl MooncakeDistributedStore {
             |code| (code, Vec::new(), 0),
             || {
                 let (size, offset) = (unsigned(size, "size")?, unsigned(offset, "offset")?);
-                Ok(self.give_file(py, NAME, &path, offset, size))
+                Ok(self.give_file(py, NAME, &path(file, "path")?, offset, size))
             },
         )
     }
 
-    fn _unmount(&self, py: Python<'_>, ids: Vec<String>, grace_period_seconds: &Bound<'_, PyAny>) -> PyResult<i64> {
+    fn _unmount(
+        &self,
+        py: Python<'_>,
+        ids: &Bound<'_, PyAny>,
+        grace_period_seconds: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
         const NAME: &str = "unmount_segment";
         entry(
             &self.errors,
@@ -451,7 +458,7 @@ impl MooncakeDistributedStore {
             |code| code,
             || {
                 let grace = unsigned(grace_period_seconds, "grace_period_seconds")?;
-                Ok(self.take_back(py, NAME, &ids, grace))
+                Ok(self.take_back(py, NAME, &texts(ids, "segment_ids")?, grace))
             },
         )
     }

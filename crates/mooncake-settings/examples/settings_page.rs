@@ -1,4 +1,4 @@
-//! Writes `docs/settings.md`: `make settings`.
+//! Writes `docs/settings.md`: `make reference`.
 
 fn main() -> std::io::Result<()> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");

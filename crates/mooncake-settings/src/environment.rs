@@ -27,6 +27,17 @@ pub const VARIABLES: &[Setting] = &[
     ),
 ];
 
+/// Of every process, read before anything else is.
+pub const PROCESS_VARIABLES: &[Setting] = &[
+    Setting::done(
+        "MOONCAKE_ALLOW_CLASH",
+        Type::Text,
+        "",
+        "1: start and import although another distribution of Mooncake is installed beside this one",
+    ),
+    Setting::done("MOONCAKE_STATE_DIR", Type::Text, "", "folder for the master's logs, where --wal_dir names none"),
+];
+
 /// A value that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value:?}: expected {expected}")]

@@ -2,7 +2,8 @@
 //!
 //! A [`Setting`] has a name, a type, a default and one sentence. Programs have
 //! a table of them ([`Program`]), read from a command line in gflags syntax and
-//! from a file; the library has those of the environment ([`environment`]).
+//! from a file; the library has those of the environment ([`environment`])
+//! and of `mooncake.json` ([`mooncake_config`]).
 //! `docs/settings.md` is made from the same tables ([`reference_page`]).
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod given;
 mod help;
 mod master;
 mod metadata_server;
+pub mod mooncake_config;
 mod reference;
 mod setting;
 mod similar;

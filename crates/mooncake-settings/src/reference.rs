@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use crate::setting::{Kind, Setting};
-use crate::{PROGRAMS, environment};
+use crate::{PROGRAMS, environment, mooncake_config};
 
 /// The page.
 pub fn reference_page() -> String {
     let mut out = String::from(
-        "# Settings\n\nMade from the registry in `crates/mooncake-settings` by `make settings`; a test fails when it \
+        "# Settings\n\nMade from the registry in `crates/mooncake-settings` by `make reference`; a test fails when it \
          is stale. Durations are milliseconds or carry `ms`, `s`, `m` or `h`; sizes are bytes or carry `KB`, `MB`, \
          `GB` or `TB`, powers of 1024.\n",
     );
@@ -28,6 +28,20 @@ pub fn reference_page() -> String {
          Arguments say what to do; these say how.\n\n",
     );
     tables(&mut out, environment::VARIABLES);
+    out.push_str("\n## Environment of every process\n\n");
+    tables(&mut out, environment::PROCESS_VARIABLES);
+    out.push_str(
+        "\n## `mooncake.json`\n\nRead by `mooncake.mooncake_config.MooncakeConfig`. Where `MOONCAKE_CONFIG_PATH` names a \
+         file, that file says everything, and its first three keys must be there; else the variables do.\n\n\
+         | key | variable |\n|---|---|\n",
+    );
+    for value in mooncake_config::VALUES {
+        let _ = writeln!(out, "| `{}` | `{}` |", value.attribute, value.variable.name);
+    }
+    out.push('\n');
+    let mut variables = vec![mooncake_config::CONFIG_PATH];
+    variables.extend(mooncake_config::VALUES.iter().map(|value| value.variable));
+    tables(&mut out, &variables);
     out
 }
 

@@ -4,5 +4,5 @@
 fn the_page_in_docs_is_the_one_that_the_registry_makes() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
     let written = std::fs::read_to_string(page).expect("docs/settings.md");
-    assert!(written == mooncake_settings::reference_page(), "docs/settings.md is stale: run `make settings`");
+    assert!(written == mooncake_settings::reference_page(), "docs/settings.md is stale: run `make reference`");
 }

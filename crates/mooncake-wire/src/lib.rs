@@ -5,10 +5,12 @@
 //! carried it, so that a batch of keys costs no allocation per key.
 #![forbid(unsafe_code)]
 
+mod feature;
 mod frame;
 mod keys;
 mod preface;
 
+pub use feature::{FEATURES, Feature};
 pub use frame::{FrameError, FrameReader, MAX_FRAME, MAX_HELLO_FRAME, encode_frame};
 pub use keys::{KeysError, MAX_BATCH, MAX_KEY, pack_keys, unpack_groups, unpack_keys};
 pub use preface::{CONTROL_PREFACE, LANE_PREFACE, PREFACE_LEN, VERSION};

@@ -15,6 +15,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from mooncake import _native
+
 
 class StoreError(Exception):
     """A call failed; ``code`` is the integer that the plain call returns."""
@@ -79,23 +81,30 @@ class Timeout(StoreError, TimeoutError):
 
 
 class NotSupported(StoreError):
-    """-1012: not in this version."""
+    """-1012: not in this version, or not in the version of the master."""
 
 
+class FileMissing(StoreError, FileNotFoundError):
+    """-1100: the file is not there, or the tensor that was to be saved in it."""
+
+    __str__ = Exception.__str__
+
+
+class FileUnreadable(StoreError, OSError):
+    """-1102: the file has no tensors that can be read."""
+
+    __str__ = Exception.__str__
+
+
+class FileUnwritable(StoreError, OSError):
+    """-1103: the file cannot be written."""
+
+    __str__ = Exception.__str__
+
+
+# The one table of codes is the native module's.
 BY_CODE: dict[int, type[StoreError]] = {
-    -1: InternalError,
-    -200: NoSpace,
-    -400: InvalidKey,
-    -600: InvalidParams,
-    -601: Forked,
-    -703: NotReady,
-    -704: NotFound,
-    -706: Protected,
-    -800: TransferFailed,
-    -801: ChecksumMismatch,
-    -900: MasterUnreachable,
-    -901: Timeout,
-    -1012: NotSupported,
+    number: globals()[exception] for number, _, exception, _ in _native._error_codes() if exception
 }
 
 
@@ -139,3 +148,23 @@ def checked(store: Any) -> Any:
     A miss of ``get`` or ``get_buffer`` is no failure: it stays ``b""`` or ``None``.
     """
     return Checked(store)
+
+
+def reference_page() -> str:
+    """``docs/error-codes.md``, made from the table."""
+    lines = [
+        "# Error codes",
+        "",
+        "Made from the table in `crates/mooncake-python/src/code.rs` by `make reference`. Calls return these integers, "
+        "batches a list of them; `last_error()` of the store says in words what happened. "
+        "`mooncake.errors.checked(store)` raises the exceptions, all of them kinds of `mooncake.errors.StoreError`, "
+        "with `.code` and `.reason`. Names are those of Mooncake. The master's HTTP pages use the same numbers in "
+        "`error_code`.",
+        "",
+        "| code | name | exception | meaning |",
+        "|---|---|---|---|",
+    ]
+    for number, name, exception, meaning in _native._error_codes():
+        shown = f"`{exception}`" if exception else ""
+        lines.append(f"| {number} | `{name}` | {shown} | {meaning} |")
+    return "\n".join(lines) + "\n"

@@ -9,8 +9,13 @@ import warnings
 from dataclasses import dataclass, fields
 from typing import Any
 
-DEFAULT_GLOBAL_SEGMENT_SIZE = 3355443200  # 3.125 GiB
-DEFAULT_LOCAL_BUFFER_SIZE = 1073741824  # 1 GiB
+from mooncake import _native
+
+# What there is to say, attribute by attribute: the variable and the default. One registry has all settings.
+_REGISTRY = {attribute: (variable, default) for attribute, variable, default in _native._config_values()}
+
+DEFAULT_GLOBAL_SEGMENT_SIZE = int(_REGISTRY["global_segment_size"][1])
+DEFAULT_LOCAL_BUFFER_SIZE = int(_REGISTRY["local_buffer_size"][1])
 
 _PROTOCOLS = frozenset(
     "tcp rdma efa nvmeof nvlink musa nvlink_intra hip barex cxl ascend ub ubshmem maca sunrise_link rpc_only".split()
@@ -18,22 +23,6 @@ _PROTOCOLS = frozenset(
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TRUE = frozenset({"true", "1", "yes", "on", "enable"})
 _FALSE = frozenset({"false", "0", "no", "off", "disable", ""})
-
-# Attributes, and what they are called in the environment.
-_ENVIRONMENT = {
-    "local_hostname": "MOONCAKE_LOCAL_HOSTNAME",
-    "metadata_server": "MOONCAKE_TE_META_DATA_SERVER",
-    "master_server_address": "MOONCAKE_MASTER",
-    "global_segment_size": "MOONCAKE_GLOBAL_SEGMENT_SIZE",
-    "local_buffer_size": "MOONCAKE_LOCAL_BUFFER_SIZE",
-    "protocol": "MOONCAKE_PROTOCOL",
-    "device_name": "MOONCAKE_DEVICE",
-    "enable_ssd_offload": "MOONCAKE_OFFLOAD_ENABLED",
-    "ssd_offload_path": "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
-    "tenant_id": "MOONCAKE_TENANT_ID",
-    "enable_client_http_server": "MOONCAKE_ENABLE_CLIENT_HTTP_SERVER",
-    "client_http_port": "MOONCAKE_CLIENT_HTTP_PORT",
-}
 
 
 @dataclass
@@ -45,13 +34,13 @@ class MooncakeConfig:
     master_server_address: str
     global_segment_size: int = DEFAULT_GLOBAL_SEGMENT_SIZE
     local_buffer_size: int = DEFAULT_LOCAL_BUFFER_SIZE
-    protocol: str = "tcp"
+    protocol: str = _REGISTRY["protocol"][1]
     device_name: str = ""
     enable_ssd_offload: bool = False
     ssd_offload_path: str = ""
-    tenant_id: str = "default"
+    tenant_id: str = _REGISTRY["tenant_id"][1]
     enable_client_http_server: bool = False
-    client_http_port: int = 9300
+    client_http_port: int = int(_REGISTRY["client_http_port"][1])
 
     def __post_init__(self) -> None:
         for name in ("local_hostname", "metadata_server", "master_server_address"):
@@ -93,14 +82,10 @@ class MooncakeConfig:
         path = os.environ.get("MOONCAKE_CONFIG_PATH")
         if path:
             return cls.from_file(path)
-        found: dict[str, Any] = {"local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE"}
-        for name, variable in _ENVIRONMENT.items():
-            value = os.environ.get(variable)
-            if value is not None and value.strip():
-                found[name] = value
-        if "master_server_address" not in found:
+        found = {name: os.environ.get(variable, "") for name, (variable, _) in _REGISTRY.items()}
+        if not found["master_server_address"].strip():
             raise ValueError("neither MOONCAKE_CONFIG_PATH nor MOONCAKE_MASTER (host:port of the master) is set")
-        return cls(**found)
+        return cls(**{name: value if value.strip() else _REGISTRY[name][1] for name, value in found.items()})
 
 
 def _size(name: str, value: Any) -> int:

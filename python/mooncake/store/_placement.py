@@ -91,25 +91,19 @@ class PlacementCalls:
     ) -> dict[str, Any]:
         """Gives the pool part of a file or of an object in /dev/shm; what it holds is overwritten."""
         _texts(protocol=protocol, location=location)
-        code, ids, _ = self._mount_file(os.fspath(path), size, offset)
+        code, ids, _ = self._mount_file(path, size, offset)
         return {"ret": code, "segment_ids": ids}
 
     def unmount_segment(self, segment_ids: list[str], grace_period_seconds: int = 0) -> int:
         """Takes segments back; for the time of the grace what they hold can still be read."""
-        return self._unmount(_ids(segment_ids), grace_period_seconds)
+        return self._unmount(segment_ids, grace_period_seconds)
 
     def unmount_and_free_segment(self, segment_ids: list[str], grace_period_seconds: int = 0) -> int:
         """As `unmount_segment`: memory that was allocated is given back to the host either way."""
-        return self._unmount(_ids(segment_ids), grace_period_seconds)
+        return self._unmount(segment_ids, grace_period_seconds)
 
 
 def _texts(**given: Any) -> None:
     for name, value in given.items():
         if not isinstance(value, str):
             raise TypeError(f"{name}: a str is needed, not {type(value).__name__}")
-
-
-def _ids(segment_ids: Any) -> list[str]:
-    if isinstance(segment_ids, (str, bytes)):
-        raise TypeError("segment_ids: a list is needed, not one id")
-    return list(segment_ids)

@@ -84,7 +84,7 @@ class TensorCalls:
         if len(keys) != len(tensors):
             return [refuse(self, name, f"{len(keys)} keys and {len(tensors)} tensors")] * len(keys)
         codes = [INVALID_PARAMS] * len(keys)
-        chosen = []
+        chosen, reasons = [], []
         for at, tensor in enumerate(tensors):
             try:
                 memory.check(tensor)
@@ -92,7 +92,7 @@ class TensorCalls:
                     raise Refused("the tensor is not contiguous")
                 chosen.append(at)
             except Refused as reason:
-                refuse(self, name, f"{keys[at]!r}: {reason}")
+                reasons.append(f"{keys[at]!r}: {reason}")
         heads = memory.Headers([bytes(HEADER_SIZE)] * len(chosen))
         wanted = [tensors[at] for at in chosen]
         lengths = [tensor.numel() * tensor.element_size() for tensor in wanted]
@@ -101,6 +101,9 @@ class TensorCalls:
             [[head, tensor.data_ptr()] for (head, _), tensor in zip(heads.at, wanted, strict=True)],
             [[HEADER_SIZE, length] for length in lengths],
         )
+        # Only now: a call begins without a reason.
+        for reason in reasons[:1]:
+            refuse(self, name, reason)
         for at, code, (head, _), tensor, length in zip(chosen, got, heads.at, wanted, lengths, strict=True):
             codes[at] = code
             if code < 0:

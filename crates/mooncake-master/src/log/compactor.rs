@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_core::{Config, Core};
 
@@ -78,6 +78,7 @@ impl Drop for Compactor {
 
 /// One snapshot of everything up to now; then what it covers is removed.
 pub(super) fn compact(log: &Log, config: &Config, stop: &AtomicBool) -> Result<(), LogError> {
+    let began = Instant::now();
     let Some((folder, header)) = log.rotate()? else { return Ok(()) };
     let mut core = Core::new(config.clone());
     replay_closed(&folder, header.lsn, &mut core, stop)?;
@@ -85,7 +86,7 @@ pub(super) fn compact(log: &Log, config: &Config, stop: &AtomicBool) -> Result<(
         .map_err(LogError::io("writing a snapshot in", &folder))?;
     drop(core);
     remove_covered(&folder, header.lsn);
-    log.compacted(bytes);
+    log.compacted(bytes, began.elapsed());
     tracing::info!(lsn = header.lsn, bytes, "log compacted");
     Ok(())
 }

@@ -19,4 +19,4 @@ pub use error::LogError;
 pub use folder::Folder;
 pub use recovery::{Recovered, log_id_of, recover};
 pub use witness::Witness;
-pub use writer::{Delivery, Log, LogClosed, LogStats, Sink};
+pub use writer::{Delivery, Log, LogClosed, LogReading, LogStats, Sink};

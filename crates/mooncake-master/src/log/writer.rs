@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::{Duration, Instant};
 
 use mooncake_core::{Effects, Push, PutSlot, Record, SessionId, Ticket};
 use parking_lot::Mutex;
@@ -15,6 +16,7 @@ use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
 use super::witness::Witness;
 use super::{LogError, frame};
+use crate::metrics::{Distribution, Histogram, Unit};
 
 /// Buffers larger than this are not kept between commits.
 const BUFFER_KEPT: usize = 256 << 10;
@@ -52,6 +54,52 @@ pub struct LogStats {
     pub snapshots_failed: u64,
 }
 
+/// Everything that metrics tell of a log.
+#[derive(Debug, Clone)]
+pub struct LogReading {
+    /// Figures.
+    pub stats: LogStats,
+    /// Writes.
+    pub append: Distribution,
+    /// Waits for the disk.
+    pub fsync: Distribution,
+    /// Snapshots.
+    pub snapshot: Distribution,
+    /// Bytes of torn tail that the start cut.
+    pub torn_bytes: u64,
+    /// Time that the start took to read the log.
+    pub replay: Duration,
+}
+
+impl Default for LogReading {
+    fn default() -> Self {
+        Log::new(0, 0, None, false).read()
+    }
+}
+
+/// How long the log's work takes.
+#[derive(Debug)]
+struct Timing {
+    append: Histogram,
+    fsync: Histogram,
+    snapshot: Histogram,
+}
+
+/// The reference's bounds for snapshots, nanoseconds.
+const SNAPSHOT_NS: &[u64] = &[
+    0,
+    500_000_000,
+    1_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    60_000_000_000,
+    120_000_000_000,
+    180_000_000_000,
+    240_000_000_000,
+    300_000_000_000,
+];
+
 /// The master's log; without a [`Sink`] it only counts positions.
 #[derive(Debug)]
 pub struct Log {
@@ -71,6 +119,8 @@ pub struct Log {
     writes: AtomicU64,
     pub(super) snapshots: AtomicU64,
     pub(super) snapshots_failed: AtomicU64,
+    timing: Timing,
+    start: Mutex<(u64, Duration)>,
 }
 
 #[derive(Debug, Default)]
@@ -142,13 +192,19 @@ impl Sink {
         self.compactor = Some(compactor);
     }
 
-    fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, epoch: bool) -> io::Result<()> {
+    fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, epoch: bool, timing: &Timing) -> io::Result<()> {
+        let began = Instant::now();
         self.file.write_all(bytes)?;
-        if sync {
-            self.file.sync_data()?;
-        }
-        if epoch {
-            self.sync_all()?;
+        timing.append.since(began);
+        if sync || epoch {
+            let began = Instant::now();
+            if sync {
+                self.file.sync_data()?;
+            }
+            if epoch {
+                self.sync_all()?;
+            }
+            timing.fsync.since(began);
         }
         if let Some(witness) = &mut self.witness
             && let Err(error) = if epoch { witness.store_raised(lsn) } else { witness.store(lsn) }
@@ -209,6 +265,12 @@ impl Log {
             writes: AtomicU64::new(0),
             snapshots: AtomicU64::new(0),
             snapshots_failed: AtomicU64::new(0),
+            timing: Timing {
+                append: Histogram::of_latencies(),
+                fsync: Histogram::of_latencies(),
+                snapshot: Histogram::new(Unit::Milliseconds, SNAPSHOT_NS),
+            },
+            start: Mutex::default(),
             writer: Mutex::new(Writer { sink, spare_bytes: Vec::new(), spare_deliveries: Vec::new(), closed: false }),
         }
     }
@@ -300,7 +362,7 @@ impl Log {
             && !spare_bytes.is_empty()
         {
             self.writes.fetch_add(1, Ordering::Relaxed);
-            match open.append(spare_bytes, lsn, self.fsync, epoch) {
+            match open.append(spare_bytes, lsn, self.fsync, epoch, &self.timing) {
                 Ok(()) => self.bytes.store(open.since_snapshot, Ordering::Relaxed),
                 Err(error) => {
                     self.lose(sink, &error).inspect_err(|_| *closed = true)?;
@@ -340,7 +402,8 @@ impl Log {
     }
 
     /// Accounts for a snapshot of everything before the last rotation.
-    pub(super) fn compacted(&self, snapshot_bytes: u64) {
+    pub(super) fn compacted(&self, snapshot_bytes: u64, took: Duration) {
+        self.timing.snapshot.took(took);
         self.snapshots.fetch_add(1, Ordering::Relaxed);
         let mut writer = self.writer.lock();
         if let Some(sink) = &mut writer.sink {
@@ -379,6 +442,24 @@ impl Log {
             snapshots: read(&self.snapshots),
             snapshots_failed: read(&self.snapshots_failed),
         }
+    }
+
+    /// Figures and timings for the metrics.
+    pub fn read(&self) -> LogReading {
+        let (torn_bytes, replay) = *self.start.lock();
+        LogReading {
+            stats: self.stats(),
+            append: self.timing.append.read(),
+            fsync: self.timing.fsync.read(),
+            snapshot: self.timing.snapshot.read(),
+            torn_bytes,
+            replay,
+        }
+    }
+
+    /// Says how the start found the log, and how long it took to read.
+    pub fn replayed(&self, torn_bytes: u64, took: Duration) {
+        *self.start.lock() = (torn_bytes, took);
     }
 
     /// An append failed: what is in the file is no longer the truth. It is

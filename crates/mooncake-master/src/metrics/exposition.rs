@@ -1,0 +1,156 @@
+//! Two ways to tell metrics: the text that Prometheus reads, and the reference
+//! page. Both are told by the same code, so that neither has what the other has not.
+
+use std::fmt::{Display, Write};
+
+use super::histogram::{Distribution, Unit};
+
+/// What kind of metric it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Grows, and starts at 0 with the process.
+    Counter,
+    /// A value as of now.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+impl Kind {
+    /// As both pages say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// Metrics of one name.
+#[derive(Debug, Clone, Copy)]
+pub struct Family<'a> {
+    /// Whole name, with its unit.
+    pub name: &'a str,
+    /// Its kind.
+    pub kind: Kind,
+    /// What it says.
+    pub help: &'a str,
+    /// Name of its label, if it has one.
+    pub label: Option<&'static str>,
+}
+
+/// The text format, version 0.0.4.
+#[derive(Debug, Default)]
+pub struct Text(String);
+
+impl Text {
+    /// The page so far.
+    pub fn finish(self) -> String {
+        self.0
+    }
+
+    /// Begins a name.
+    pub fn begin(&mut self, family: &Family<'_>) {
+        let Family { name, kind, help, .. } = family;
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {}", kind.name()));
+    }
+
+    /// One value of the name that was begun.
+    pub fn value(&mut self, family: &Family<'_>, label: &str, value: impl Display) {
+        match family.label {
+            Some(name) => self.line(format_args!("{}{{{name}=\"{}\"}} {value}", family.name, escaped(label))),
+            None => self.line(format_args!("{} {value}", family.name)),
+        }
+    }
+
+    /// One distribution of the name that was begun.
+    pub fn distribution(&mut self, family: &Family<'_>, label: &str, read: &Distribution) {
+        let name = family.name;
+        let (labels, more) = match family.label {
+            Some(key) => (format!("{{{key}=\"{}\"}}", escaped(label)), format!("{key}=\"{}\",", escaped(label))),
+            None => (String::new(), String::new()),
+        };
+        let mut count = 0;
+        let bounds = read.bounds.iter().map(|bound| read.unit.show(*bound).to_string());
+        for (bound, here) in bounds.chain(["+Inf".to_owned()]).zip(&read.counts) {
+            count += here;
+            self.line(format_args!("{name}_bucket{{{more}le=\"{bound}\"}} {count}"));
+        }
+        self.line(format_args!("{name}_sum{labels} {}\n{name}_count{labels} {count}", read.unit.show(read.sum)));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // A string takes whatever is written.
+        let _ = self.0.write_fmt(line);
+        self.0.push('\n');
+    }
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// A table for people.
+#[derive(Debug, Default)]
+pub struct Table(String);
+
+impl Table {
+    /// The page so far.
+    pub fn finish(self) -> String {
+        self.0
+    }
+
+    /// A heading with a table under it.
+    pub fn section(&mut self, title: &str) {
+        // A string takes whatever is written.
+        let _ = write!(self.0, "\n## {title}\n\n| name | kind | says |\n|---|---|---|\n");
+    }
+
+    /// One name; `bounds` of a histogram.
+    pub fn row(&mut self, family: &Family<'_>, bounds: Option<(Unit, &[u64])>) {
+        let label = family.label.map(|label| format!("{{{label}}}")).unwrap_or_default();
+        let bounds = match bounds {
+            Some((unit, bounds)) => {
+                let shown: Vec<String> = bounds.iter().map(|bound| unit.show(*bound).to_string()).collect();
+                format!("; up to {}", shown.join(", "))
+            }
+            None => String::new(),
+        };
+        let help = family.help.replace('|', "\\|");
+        let _ = writeln!(self.0, "| `{}{label}` | {} | {help}{bounds} |", family.name, family.kind.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::histogram::Histogram;
+
+    #[test]
+    fn labels_and_helps_cannot_break_a_line() {
+        let family = Family { name: "x_bytes", kind: Kind::Gauge, help: "a\nb\\c", label: Some("segment") };
+        let mut text = Text::default();
+        text.begin(&family);
+        text.value(&family, "a\"b\\c\nd", 7);
+        assert_eq!(
+            text.finish(),
+            "# HELP x_bytes a\\nb\\\\c\n# TYPE x_bytes gauge\nx_bytes{segment=\"a\\\"b\\\\c\\nd\"} 7\n"
+        );
+    }
+
+    #[test]
+    fn buckets_add_up() {
+        let histogram = Histogram::new(Unit::Seconds, &[1_000, 2_000_000]);
+        for value in [500, 1_000, 1_001, 3_000_000_000] {
+            histogram.observe(value);
+        }
+        let family = Family { name: "x_seconds", kind: Kind::Histogram, help: "x", label: None };
+        let mut text = Text::default();
+        text.distribution(&family, "", &histogram.read());
+        let expected = "x_seconds_bucket{le=\"0.000001\"} 2\nx_seconds_bucket{le=\"0.002\"} 3\n\
+                        x_seconds_bucket{le=\"+Inf\"} 4\nx_seconds_sum 3.000002501\nx_seconds_count 4\n";
+        assert_eq!(text.finish(), expected);
+    }
+}

@@ -1,0 +1,296 @@
+//! Counters of the shell, and the pages that tell them: Prometheus text, and `docs/metrics.md`.
+//!
+//! Nothing here takes a lock when it counts.
+
+mod exposition;
+mod histogram;
+mod page;
+mod timed;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use mooncake_wire::message::Refusal;
+
+pub use histogram::{Distribution, Histogram, Unit};
+pub use page::{page, reference_page};
+pub use timed::Timed;
+
+/// Kinds of requests that are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// Reserve.
+    PutStart,
+    /// Commit.
+    PutEnd,
+    /// Give up.
+    PutRevoke,
+    /// Lookup and pin.
+    GetReplicaList,
+    /// Existence.
+    ExistKey,
+    /// Remove by key.
+    Remove,
+    /// Remove everything.
+    RemoveAll,
+    /// Remove by pattern.
+    RemoveByRegex,
+    /// Mount.
+    MountSegment,
+    /// Unmount.
+    UnmountSegment,
+    /// Beat of an anchor.
+    Ping,
+    /// Coming back with segments.
+    RemountSegment,
+    /// Return views.
+    Unpin,
+}
+
+impl Op {
+    /// All of them, in the order of the summary.
+    pub const ALL: [Op; 13] = [
+        Op::PutStart,
+        Op::PutEnd,
+        Op::PutRevoke,
+        Op::GetReplicaList,
+        Op::ExistKey,
+        Op::Remove,
+        Op::RemoveAll,
+        Op::RemoveByRegex,
+        Op::MountSegment,
+        Op::UnmountSegment,
+        Op::Ping,
+        Op::RemountSegment,
+        Op::Unpin,
+    ];
+
+    /// Name in metrics.
+    pub fn metric_name(self) -> &'static str {
+        match self {
+            Op::PutStart => "put_start",
+            Op::PutEnd => "put_end",
+            Op::PutRevoke => "put_revoke",
+            Op::GetReplicaList => "get_replica_list",
+            Op::ExistKey => "exist_key",
+            Op::Remove => "remove",
+            Op::RemoveAll => "remove_all",
+            Op::RemoveByRegex => "remove_by_regex",
+            Op::MountSegment => "mount_segment",
+            Op::UnmountSegment => "unmount_segment",
+            Op::Ping => "ping",
+            Op::RemountSegment => "remount_segment",
+            Op::Unpin => "unpin",
+        }
+    }
+
+    /// What is counted, where batches are not counted apart.
+    fn unit(self) -> &'static str {
+        match self {
+            Op::Remove => "keys to be removed",
+            Op::Ping => "beats of clients",
+            Op::RemountSegment => "clients that came back with segments; failed: some of these were gone",
+            _ => "requests",
+        }
+    }
+
+    /// The reference has counters for batches of it.
+    fn has_batches(self) -> bool {
+        matches!(self, Op::PutStart | Op::PutEnd | Op::PutRevoke | Op::GetReplicaList | Op::ExistKey)
+    }
+}
+
+/// Counters of one kind of request.
+#[derive(Debug, Default)]
+pub struct OpCounters {
+    requests: AtomicU64,
+    failures: AtomicU64,
+    batch_requests: AtomicU64,
+    batch_failures: AtomicU64,
+    batch_partial: AtomicU64,
+    batch_items: AtomicU64,
+    batch_failed_items: AtomicU64,
+}
+
+/// One reading of [`OpCounters`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpReading {
+    /// Requests for one key.
+    pub requests: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Requests for several keys.
+    pub batch_requests: u64,
+    /// Those with no key that succeeded.
+    pub batch_failures: u64,
+    /// Those with some keys that did not.
+    pub batch_partial: u64,
+    /// Keys in them.
+    pub batch_items: u64,
+    /// Keys in them that failed.
+    pub batch_failed_items: u64,
+}
+
+/// Counters of the shell.
+#[derive(Debug)]
+pub struct Metrics {
+    ops: [OpCounters; Op::ALL.len()],
+    latencies: [Histogram; Timed::ALL.len()],
+    refusals: [AtomicU64; REFUSALS.len()],
+    value_sizes: Histogram,
+    partial_allocations: AtomicU64,
+    hit_bytes: AtomicU64,
+}
+
+/// Kinds of refusals, by their number in the protocol.
+pub const REFUSALS: [&str; 8] =
+    ["unspecified", "version", "token", "unknown_session", "bad_request", "read_only", "internal", "overloaded"];
+
+const VALUE_BYTES: &[u64] = &[4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics {
+            ops: Default::default(),
+            latencies: Timed::ALL.map(|_| Histogram::of_latencies()),
+            refusals: Default::default(),
+            value_sizes: Histogram::new(Unit::Bytes, VALUE_BYTES),
+            partial_allocations: AtomicU64::new(0),
+            hit_bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a request for `items` keys of which `failed` failed.
+    pub fn count(&self, op: Op, items: usize, failed: usize) {
+        let counters = &self.ops[op as usize];
+        if items <= 1 || !op.has_batches() {
+            add(&counters.requests, 1);
+            if failed > 0 {
+                add(&counters.failures, 1);
+            }
+            return;
+        }
+        add(&counters.batch_requests, 1);
+        add(&counters.batch_items, items as u64);
+        if failed == items {
+            add(&counters.batch_failures, 1);
+        } else if failed > 0 {
+            add(&counters.batch_partial, 1);
+        }
+        if failed > 0 {
+            add(&counters.batch_failed_items, failed as u64);
+        }
+    }
+
+    /// Counts a batch as that many requests, as the reference does for removes.
+    pub fn count_items(&self, op: Op, items: usize, failed: usize) {
+        let counters = &self.ops[op as usize];
+        add(&counters.requests, items as u64);
+        add(&counters.failures, failed as u64);
+    }
+
+    /// Counts an object that got room; `partly`: with fewer replicas than asked for.
+    pub fn placed(&self, size: u64, partly: bool) {
+        self.value_sizes.observe(size);
+        if partly {
+            add(&self.partial_allocations, 1);
+        }
+    }
+
+    /// Counts bytes of objects that were found.
+    pub fn hit_bytes(&self, bytes: u64) {
+        add(&self.hit_bytes, bytes);
+    }
+
+    /// Counts how long the answer to a request took.
+    pub fn answered(&self, what: Timed, began: Instant) {
+        self.latencies[what as usize].since(began);
+    }
+
+    /// Counts a refusal.
+    pub fn refused(&self, refusal: &Refusal) {
+        let known = usize::try_from(refusal.kind).ok().and_then(|kind| self.refusals.get(kind));
+        add(known.unwrap_or(&self.refusals[0]), 1);
+    }
+
+    /// Counters of a kind of request.
+    pub fn reading(&self, op: Op) -> OpReading {
+        let counters = &self.ops[op as usize];
+        OpReading {
+            requests: get(&counters.requests),
+            failures: get(&counters.failures),
+            batch_requests: get(&counters.batch_requests),
+            batch_failures: get(&counters.batch_failures),
+            batch_partial: get(&counters.batch_partial),
+            batch_items: get(&counters.batch_items),
+            batch_failed_items: get(&counters.batch_failed_items),
+        }
+    }
+
+    /// Puts that got fewer replicas than they asked for.
+    pub fn partial_allocations(&self) -> u64 {
+        get(&self.partial_allocations)
+    }
+
+    /// Everything at once.
+    pub fn read(&self) -> ShellReading {
+        ShellReading {
+            ops: Op::ALL.map(|op| self.reading(op)),
+            latencies: self.latencies.iter().map(Histogram::read).collect(),
+            refusals: self.refusals.iter().map(get).collect(),
+            value_sizes: self.value_sizes.read(),
+            partial_allocations: self.partial_allocations(),
+            hit_bytes: get(&self.hit_bytes),
+        }
+    }
+}
+
+/// One reading of [`Metrics`].
+#[derive(Debug)]
+pub struct ShellReading {
+    ops: [OpReading; Op::ALL.len()],
+    latencies: Vec<Distribution>,
+    refusals: Vec<u64>,
+    value_sizes: Distribution,
+    partial_allocations: u64,
+    hit_bytes: u64,
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::message::refusal::Kind;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_refusal_has_its_name() {
+        for (number, name) in REFUSALS.into_iter().enumerate() {
+            let kind = Kind::try_from(number as i32).expect("a kind of the protocol");
+            assert_eq!(kind.as_str_name().to_ascii_lowercase(), name);
+        }
+        assert!(Kind::try_from(REFUSALS.len() as i32).is_err(), "a new kind needs a name here");
+    }
+
+    #[test]
+    fn a_batch_counts_once_and_by_its_keys() {
+        let metrics = Metrics::default();
+        metrics.count(Op::ExistKey, 1, 0);
+        metrics.count(Op::ExistKey, 5, 2);
+        metrics.count(Op::ExistKey, 3, 3);
+        let read = metrics.reading(Op::ExistKey);
+        assert_eq!((read.requests, read.failures), (1, 0));
+        assert_eq!((read.batch_requests, read.batch_partial, read.batch_failures), (2, 1, 1));
+        assert_eq!((read.batch_items, read.batch_failed_items), (8, 5));
+        assert!(Op::ALL.into_iter().enumerate().all(|(at, op)| op as usize == at), "counters are found by their place");
+    }
+}

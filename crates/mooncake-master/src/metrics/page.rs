@@ -1,0 +1,522 @@
+//! What is told, name by name: names of the reference where they have a meaning here, and our own.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use mooncake_core::{SegmentState, Stats};
+
+use super::exposition::{Family, Kind, Table, Text};
+use super::histogram::Distribution;
+use super::{Metrics, Op, REFUSALS, ShellReading, Timed};
+use crate::log::{LogReading, LogStats};
+use crate::shared::Shared;
+
+/// The Prometheus page.
+pub fn page(shared: &Arc<Shared>) -> String {
+    let (stats, quarantine_age_us, segments) = shared.read(|core, now| {
+        let live = core.segments().filter(|view| view.state == SegmentState::Live);
+        let segments = live.map(|view| (view.name.to_owned(), view.used, view.capacity)).collect();
+        (core.stats(), core.quarantine_age_us(now), segments)
+    });
+    let reading = Reading {
+        stats,
+        quarantine_age_us,
+        segments,
+        shell: shared.metrics.read(),
+        log: shared.log.read(),
+        epoch: shared.log.epoch(),
+        lsn: shared.log.lsn(),
+        connections: shared.connections.len() as u64,
+        peer_faults: shared.peers.faults(),
+    };
+    let mut out = Out::Text(Text::default());
+    reading.tell(&mut out);
+    out.finish()
+}
+
+/// `docs/metrics.md`.
+pub fn reference_page() -> String {
+    let nothing = Reading {
+        stats: Stats::default(),
+        quarantine_age_us: 0,
+        segments: Vec::new(),
+        shell: Metrics::default().read(),
+        log: LogReading::default(),
+        epoch: 0,
+        lsn: 0,
+        connections: 0,
+        peer_faults: 0,
+    };
+    let mut out = Out::Table(Table::default());
+    nothing.tell(&mut out);
+    let tables = out.finish();
+    format!(
+        "# Metrics\n\n\
+         `/metrics` of the master's metrics port (9003) is Prometheus text. This page is generated from the code that \
+         tells it: `make reference`. Names that begin with `master_`, `mem_cache_`, `segment_`, `valid_` and `total_` \
+         are those of Mooncake's master, their odd endings included, so that its dashboard works; the rest are our own. \
+         Counters begin at 0 with the process. [Operations](operations.md) says what to look at first.\n{tables}"
+    )
+}
+
+/// Everything as of one moment.
+struct Reading {
+    stats: Stats,
+    quarantine_age_us: u64,
+    /// Name, bytes taken, bytes in all.
+    segments: Vec<(String, u64, u64)>,
+    shell: ShellReading,
+    log: LogReading,
+    epoch: u32,
+    lsn: u64,
+    connections: u64,
+    peer_faults: u64,
+}
+
+impl Reading {
+    fn tell(&self, out: &mut Out) {
+        self.tell_pool(out);
+        self.tell_cache(out);
+        self.tell_puts(out);
+        self.tell_evictions(out);
+        self.tell_requests(out);
+        self.tell_latencies(out);
+        self.tell_safety(out);
+        self.tell_clients(out);
+        self.tell_log(out);
+    }
+
+    fn tell_pool(&self, out: &mut Out) {
+        let s = &self.stats;
+        out.section("The pool");
+        out.labelled(Kind::Gauge, "mooncake_master_info", "version", "1, with the version", [(VERSION, 1)]);
+        out.gauge("master_allocated_bytes", "bytes taken in live segments", s.used_bytes);
+        out.gauge("master_total_capacity_bytes", "bytes of live segments", s.capacity_bytes);
+        out.gauge("master_key_count", "objects that can be read now", s.keys);
+        out.gauge("mem_cache_nums_", "objects in memory", s.keys);
+        let used = self.segments.iter().map(|(name, used, _)| (name.as_str(), *used));
+        out.labelled(Kind::Gauge, "segment_allocated_bytes", "segment", "bytes taken in a live segment", used);
+        let bytes = self.segments.iter().map(|(name, _, bytes)| (name.as_str(), *bytes));
+        out.labelled(Kind::Gauge, "segment_total_capacity_bytes", "segment", "bytes of a live segment", bytes);
+        out.gauge("mooncake_segments_live", "segments that can be read", s.segments_live);
+        out.gauge(
+            "mooncake_segments_hidden",
+            "segments whose owner is away: not read, nothing forgotten",
+            s.segments_hidden,
+        );
+        out.counter("mooncake_segments_mounted_total", "segments that were mounted", s.segments_mounted);
+        out.counter("mooncake_segments_gone_total", "segments that left for good", s.segments_gone);
+        out.counter(
+            "mooncake_segments_cut_total",
+            "segments whose owner could not get all the memory that it announced",
+            s.segments_cut,
+        );
+        out.gauge("master_soft_pin_key_count", "soft-pinned objects", s.soft_pinned_objects);
+        out.gauge("mooncake_hard_pinned_objects", "hard-pinned objects", s.hard_pinned_objects);
+        out.counter("mooncake_removed_objects_total", "objects removed by request", s.removed_objects);
+    }
+
+    fn tell_cache(&self, out: &mut Out) {
+        let s = &self.stats;
+        out.section("Hits");
+        out.counter("total_get_nums_", "keys looked up by gets", s.lookup_keys);
+        out.counter("valid_get_nums_", "keys looked up by gets, and found", s.lookup_hits);
+        out.counter("mem_cache_hit_nums_", "keys looked up by gets, and found in memory", s.lookup_hits);
+        out.counter(
+            "mem_cache_hit_bytes_total",
+            "bytes of the objects that gets looked up and found",
+            self.shell.hit_bytes,
+        );
+        let ratio = (s.lookup_keys > 0).then(|| s.lookup_hits as f64 / s.lookup_keys as f64);
+        let help = "found keys by keys looked up, 0 to 1, since the start; no value before the first get";
+        out.gauge_if("mooncake_memory_hit_ratio", help, ratio);
+        out.counter("mooncake_exists_keys_total", "keys of existence queries", s.exists_keys);
+        out.counter("mooncake_exists_hits_total", "keys of existence queries, and found", s.exists_hits);
+    }
+
+    fn tell_puts(&self, out: &mut Out) {
+        let s = &self.stats;
+        out.section("Puts");
+        out.histogram("master_value_size_bytes", "sizes of the objects that got room", &self.shell.value_sizes);
+        out.counter("mooncake_put_keys_total", "keys of puts that were answered", s.put_keys);
+        out.counter("mooncake_put_placed_total", "keys of puts that got room", s.put_placed);
+        out.counter("mooncake_put_exists_total", "keys of puts that were there already", s.put_exists);
+        out.counter("mooncake_put_busy_total", "keys of puts with another put under way", s.put_busy);
+        out.counter("mooncake_put_full_total", "keys of puts that found no room", s.put_full);
+        out.counter("mooncake_put_too_large_total", "keys of puts that can never fit", s.put_too_large);
+        out.counter("mooncake_put_refused_total", "keys of puts refused for their size or a cap", s.put_refused);
+        out.counter(
+            "master_put_start_alloc_failures_total",
+            "keys that found no room, or that can never fit",
+            s.put_full + s.put_too_large,
+        );
+        out.counter(
+            "master_put_start_partial_allocations_total",
+            "keys that got fewer replicas than asked for",
+            self.shell.partial_allocations,
+        );
+        out.counter("mooncake_puts_committed_total", "puts that became objects", s.puts_committed);
+        out.counter(
+            "mooncake_puts_revoked_total",
+            "puts given up by their writer, or without a good replica",
+            s.puts_revoked,
+        );
+        out.gauge("mooncake_unfinished_puts", "puts under way", s.unfinished_puts);
+        out.gauge("mooncake_parked_puts", "requests that wait for room or for another put", s.tickets);
+    }
+
+    fn tell_evictions(&self, out: &mut Out) {
+        let s = &self.stats;
+        out.section("Eviction");
+        for (tries, successes) in [
+            ("master_attempted_evictions_total", "master_successful_evictions_total"),
+            ("master_attempted_evictions_mem", "master_successful_evictions_mem"),
+        ] {
+            out.counter(tries, "times that a put had to evict for room", s.evictions_attempted);
+            out.counter(successes, "times that a put evicted and got room", s.evictions_successful);
+        }
+        for (keys, bytes) in [
+            ("master_evicted_key_count", "master_evicted_size_bytes"),
+            ("master_evicted_key_count_mem", "master_evicted_size_bytes_mem"),
+        ] {
+            out.counter(keys, "objects evicted", s.evicted_objects);
+            out.counter(bytes, "bytes of the replicas of evicted objects", s.evicted_bytes);
+        }
+    }
+
+    fn tell_requests(&self, out: &mut Out) {
+        out.section("Requests");
+        for (op, read) in Op::ALL.into_iter().zip(&self.shell.ops) {
+            let name = op.metric_name();
+            let mut tell = |what: &str, help: &str, value| out.counter(&format!("master_{what}_total"), help, value);
+            let one = if op.has_batches() { "requests for one key" } else { op.unit() };
+            tell(&format!("{name}_requests"), one, read.requests);
+            tell(&format!("{name}_failures"), "requests of that kind that failed", read.failures);
+            if op.has_batches() {
+                tell(&format!("batch_{name}_requests"), "requests for several keys", read.batch_requests);
+                tell(
+                    &format!("batch_{name}_failures"),
+                    "requests for several keys, none of which succeeded",
+                    read.batch_failures,
+                );
+                tell(
+                    &format!("batch_{name}_partial_successes"),
+                    "requests for several keys, some of which failed",
+                    read.batch_partial,
+                );
+                tell(&format!("batch_{name}_items"), "keys in requests for several", read.batch_items);
+                tell(
+                    &format!("batch_{name}_failed_items"),
+                    "keys in requests for several that failed",
+                    read.batch_failed_items,
+                );
+            }
+        }
+        out.gauge("mooncake_connections", "control connections", self.connections);
+    }
+
+    fn tell_latencies(&self, out: &mut Out) {
+        out.section("Latencies");
+        let timed = Timed::ALL.iter().map(|timed| timed.name()).zip(&self.shell.latencies);
+        out.histograms(
+            "mooncake_request_duration_seconds",
+            "op",
+            "from a whole request to its encoded answer, the log's append included; `put_start_waiting` may wait for room",
+            timed,
+        );
+        out.histogram(
+            "mooncake_log_append_duration_seconds",
+            "one write of the log, of one or more operations",
+            &self.log.append,
+        );
+        out.histogram(
+            "mooncake_log_fsync_duration_seconds",
+            "one wait for the disk, with `--wal=fsync` or at a raise of the epoch",
+            &self.log.fsync,
+        );
+        out.histogram("master_snapshot_duration_ms", "one snapshot of the log", &self.log.snapshot);
+    }
+
+    fn tell_safety(&self, out: &mut Out) {
+        let s = &self.stats;
+        out.section("Safety: what holds space");
+        out.gauge("mooncake_pins", "readers' views", s.pins);
+        out.gauge("mooncake_pinned_bytes", "bytes under readers' views or hard pins", s.pinned_bytes);
+        out.counter("mooncake_pins_taken_total", "views taken", s.pins_taken);
+        out.gauge("mooncake_unfinished_bytes", "bytes of puts under way", s.unfinished_bytes);
+        out.gauge("mooncake_replaced_bytes", "bytes of values that puts under way replace", s.replaced_bytes);
+        out.gauge(
+            "mooncake_quarantined_bytes",
+            "bytes whose owner has yet to prove that nobody writes there",
+            s.quarantined_bytes,
+        );
+        out.gauge("master_put_start_discarded_staging_size", "bytes in quarantine", s.quarantined_bytes);
+        out.gauge(
+            "mooncake_quarantined_extents",
+            "regions whose owner has yet to prove that nobody writes there",
+            s.quarantined_extents,
+        );
+        out.gauge(
+            "mooncake_quarantine_age_seconds",
+            "how long the oldest region in quarantine has waited for proof; 0 without one",
+            self.quarantine_age_us as f64 / 1e6,
+        );
+        out.gauge(
+            "mooncake_protected_objects",
+            "objects that an existence query found a moment ago",
+            s.protected_objects,
+        );
+
+        out.section("Safety: what happened");
+        out.counter("mooncake_fences_asked_total", "fences that owners were asked for", s.fences_asked);
+        out.counter("mooncake_fences_done_total", "regions that came back from quarantine with proof", s.fences_done);
+        out.counter("master_put_start_release_cnt", "regions that came back from quarantine", s.fences_done);
+        out.counter("mooncake_puts_expired_total", "unfinished puts that met their deadline", s.puts_expired);
+        out.counter("master_put_start_discard_cnt", "unfinished puts that met their deadline", s.puts_expired);
+        out.counter("mooncake_puts_superseded_total", "ends of puts that were no more: refused", s.puts_superseded);
+        out.counter(
+            "mooncake_stale_messages_total",
+            "words of clients about what is no more or not theirs: ignored",
+            s.stale_messages,
+        );
+        out.counter(
+            "mooncake_replies_repeated_total",
+            "mutations that came again and changed nothing",
+            s.replies_repeated,
+        );
+        out.counter("mooncake_bad_replica_reports_total", "replicas that readers found bad", s.replicas_reported);
+        out.counter(
+            "mooncake_bad_replicas_total",
+            "replicas that readers found bad, and their owner too: dropped",
+            s.replicas_bad,
+        );
+        out.counter(
+            "mooncake_good_replicas_reported_total",
+            "replicas that readers found bad, and their owner good: kept",
+            s.replicas_cleared,
+        );
+        out.counter(
+            "mooncake_lookup_then_miss_total",
+            "objects said to exist, evicted, and missed a moment later",
+            s.lookup_then_miss,
+        );
+        out.counter(
+            "mooncake_protection_broken_total",
+            "protected objects evicted for want of others",
+            s.protection_broken,
+        );
+        out.gauge("mooncake_epoch", "number of this reign over the log", self.epoch);
+        out.counter("mooncake_epoch_raises_total", "reigns begun in this run", s.epoch_raises);
+        out.gauge(
+            "mooncake_segments_closed",
+            "live segments that take nothing until their owner obeys the epoch",
+            s.segments_closed,
+        );
+        let refusals = REFUSALS.into_iter().zip(self.shell.refusals.iter().copied());
+        out.labelled(
+            Kind::Counter,
+            "mooncake_refusals_total",
+            "kind",
+            "hellos and requests refused as a whole",
+            refusals,
+        );
+        out.counter(
+            "mooncake_peer_faults_total",
+            "connections refused or cut for what the peer sent, did not send, or for their number",
+            self.peer_faults,
+        );
+    }
+
+    fn tell_clients(&self, out: &mut Out) {
+        let s = &self.stats;
+        out.section("Clients");
+        out.gauge("master_active_clients", "clients that are here", s.sessions.saturating_sub(s.sessions_away));
+        out.gauge("mooncake_sessions", "clients, here or away", s.sessions);
+        out.gauge("mooncake_sessions_away", "clients that are not heard at the moment", s.sessions_away);
+        out.counter("mooncake_sessions_opened_total", "clients that came", s.sessions_opened);
+        out.counter("mooncake_sessions_resumed_total", "clients that came back", s.sessions_resumed);
+        out.counter("mooncake_sessions_lost_total", "times that a client went away", s.sessions_lost);
+        out.counter(
+            "mooncake_sessions_closed_total",
+            "clients that closed, or left before they did anything",
+            s.sessions_closed,
+        );
+        out.counter("mooncake_sessions_died_total", "clients whose process was proven gone", s.sessions_died);
+        out.counter("mooncake_sessions_expired_total", "clients that were away for too long", s.sessions_expired);
+    }
+
+    fn tell_log(&self, out: &mut Out) {
+        let LogStats { enabled, lost, bytes, frames, writes, snapshots, snapshots_failed } = self.log.stats;
+        out.section("The log");
+        out.gauge("mooncake_log_enabled", "1: changes are logged", u8::from(enabled));
+        out.gauge("mooncake_log_lost", "1: the log broke in this run and was renamed away", u8::from(lost));
+        out.gauge("mooncake_log_position", "number of its last operation (LSN)", self.lsn);
+        out.gauge("mooncake_log_bytes", "bytes behind the last snapshot", bytes);
+        out.counter("mooncake_log_frames_total", "operations logged", frames);
+        out.counter(
+            "mooncake_log_writes_total",
+            "writes: fewer than operations, as those that wait go together",
+            writes,
+        );
+        out.gauge(
+            "mooncake_log_torn_bytes",
+            "bytes of an unfinished write that the last start cut off",
+            self.log.torn_bytes,
+        );
+        out.gauge(
+            "mooncake_log_replay_seconds",
+            "how long the last start took to read the log",
+            self.log.replay.as_secs_f64(),
+        );
+        out.counter("master_snapshot_success", "snapshots written", snapshots);
+        out.counter("master_snapshot_fail", "snapshots that failed, and are tried again", snapshots_failed);
+    }
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+enum Out {
+    Text(Text),
+    Table(Table),
+}
+
+impl Out {
+    fn finish(self) -> String {
+        match self {
+            Out::Text(text) => text.finish(),
+            Out::Table(table) => table.finish(),
+        }
+    }
+
+    fn section(&mut self, title: &str) {
+        if let Out::Table(table) = self {
+            table.section(title);
+        }
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.one(&Family { name, kind: Kind::Counter, help, label: None }, Some(value));
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.gauge_if(name, help, Some(value));
+    }
+
+    fn gauge_if(&mut self, name: &str, help: &str, value: Option<impl Display>) {
+        self.one(&Family { name, kind: Kind::Gauge, help, label: None }, value);
+    }
+
+    fn one(&mut self, family: &Family<'_>, value: Option<impl Display>) {
+        match self {
+            Out::Text(text) => {
+                text.begin(family);
+                if let Some(value) = value {
+                    text.value(family, "", value);
+                }
+            }
+            Out::Table(table) => table.row(family, None),
+        }
+    }
+
+    fn labelled<'v>(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        label: &'static str,
+        help: &str,
+        values: impl IntoIterator<Item = (&'v str, u64)>,
+    ) {
+        let family = Family { name, kind, help, label: Some(label) };
+        match self {
+            Out::Text(text) => {
+                text.begin(&family);
+                for (label, value) in values {
+                    text.value(&family, label, value);
+                }
+            }
+            Out::Table(table) => table.row(&family, None),
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, read: &Distribution) {
+        let family = Family { name, kind: Kind::Histogram, help, label: None };
+        self.distributions(&family, [("", read)].into_iter());
+    }
+
+    fn histograms<'v>(
+        &mut self,
+        name: &str,
+        label: &'static str,
+        help: &str,
+        reads: impl Iterator<Item = (&'v str, &'v Distribution)>,
+    ) {
+        let family = Family { name, kind: Kind::Histogram, help, label: Some(label) };
+        self.distributions(&family, reads);
+    }
+
+    fn distributions<'v>(&mut self, family: &Family<'_>, mut reads: impl Iterator<Item = (&'v str, &'v Distribution)>) {
+        match self {
+            Out::Text(text) => {
+                text.begin(family);
+                for (label, read) in reads {
+                    text.distribution(family, label, read);
+                }
+            }
+            Out::Table(table) => table.row(family, reads.next().map(|(_, read)| (read.unit, read.bounds))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_told_once_with_its_help_and_says_its_unit() {
+        let mut names: Vec<String> = Vec::new();
+        let page = reference_page();
+        for row in page.lines().filter(|line| line.starts_with("| `")) {
+            let name = row.split('`').nth(1).unwrap().split('{').next().unwrap();
+            assert!(!names.iter().any(|other| other == name), "{name} is there twice");
+            assert!(row.split('|').nth(3).is_some_and(|help| help.trim().len() > 3), "{row}");
+            names.push(name.to_owned());
+            let counter = row.split('|').nth(2).unwrap().trim() == "counter";
+            if name.starts_with("mooncake_") {
+                assert_eq!(counter, name.ends_with("_total"), "{name}");
+            }
+        }
+        assert!(names.len() > 100, "{}", names.len());
+    }
+
+    #[test]
+    fn the_text_has_what_the_page_has() {
+        let listed = reference_page();
+        let mut text = Out::Text(Text::default());
+        let reading = Reading {
+            stats: Stats { lookup_keys: 4, lookup_hits: 3, ..Stats::default() },
+            quarantine_age_us: 1_500_000,
+            segments: vec![("a:1".to_owned(), 3, 8)],
+            shell: Metrics::default().read(),
+            log: LogReading::default(),
+            epoch: 2,
+            lsn: 9,
+            connections: 1,
+            peer_faults: 0,
+        };
+        reading.tell(&mut text);
+        let text = text.finish();
+        for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let name = line.split(' ').next().unwrap();
+            assert!(listed.contains(&format!("| `{name}")), "{name} is not on the page");
+            assert!(text.contains(&format!("# HELP {name} ")), "{name}");
+        }
+        for line in [
+            "mooncake_memory_hit_ratio 0.75",
+            "mooncake_quarantine_age_seconds 1.5",
+            "segment_allocated_bytes{segment=\"a:1\"} 3",
+            "mooncake_request_duration_seconds_bucket{op=\"exists\",le=\"0.000001\"} 0",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Values of `mooncake.mooncake_config.MooncakeConfig`: keys of `mooncake.json`, or variables where there is no file.
+
+use crate::setting::{Setting, Type};
+
+/// One value: the key of the file, and its variable.
+#[derive(Debug, Clone, Copy)]
+pub struct ConfigValue {
+    /// Key of the file, and attribute of the class.
+    pub attribute: &'static str,
+    /// Its variable.
+    pub variable: Setting,
+}
+
+const SSD: &str = "the SSD tier";
+const HTTP: &str = "an HTTP server of a client; the master's metrics port shows every client";
+
+/// Names the file.
+pub const CONFIG_PATH: Setting =
+    Setting::done("MOONCAKE_CONFIG_PATH", Type::Text, "", "a mooncake.json, which then says everything");
+
+/// All of them, in the order of the class.
+pub const VALUES: &[ConfigValue] = &[
+    value("local_hostname", Setting::done("MOONCAKE_LOCAL_HOSTNAME", Type::Text, "localhost", "name of this client")),
+    value(
+        "metadata_server",
+        Setting::done("MOONCAKE_TE_META_DATA_SERVER", Type::Text, "P2PHANDSHAKE", "accepted; the store needs none"),
+    ),
+    value(
+        "master_server_address",
+        Setting::done("MOONCAKE_MASTER", Type::Text, "", "host:port of the master; must be given"),
+    ),
+    value(
+        "global_segment_size",
+        Setting::done("MOONCAKE_GLOBAL_SEGMENT_SIZE", Type::Size, "3355443200", "memory lent to the pool"),
+    ),
+    value(
+        "local_buffer_size",
+        Setting::done(
+            "MOONCAKE_LOCAL_BUFFER_SIZE",
+            Type::Size,
+            "1073741824",
+            "most bytes borrowed from others at a time",
+        ),
+    ),
+    value("protocol", Setting::done("MOONCAKE_PROTOCOL", Type::Text, "tcp", "as of `setup`")),
+    value(
+        "device_name",
+        Setting::accepted("MOONCAKE_DEVICE", Type::Text, "", "there are no RDMA devices to choose from"),
+    ),
+    value("enable_ssd_offload", Setting::idle("MOONCAKE_OFFLOAD_ENABLED", Type::Bool, "false", SSD)),
+    value("ssd_offload_path", Setting::idle("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", Type::Text, "", SSD)),
+    value(
+        "tenant_id",
+        Setting::accepted(
+            "MOONCAKE_TENANT_ID",
+            Type::Text,
+            "default",
+            "tenants are not kept apart, all clients see the same keys",
+        ),
+    ),
+    value("enable_client_http_server", Setting::idle("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER", Type::Bool, "false", HTTP)),
+    value("client_http_port", Setting::idle("MOONCAKE_CLIENT_HTTP_PORT", Type::Port, "9300", HTTP)),
+];
+
+const fn value(attribute: &'static str, variable: Setting) -> ConfigValue {
+    ConfigValue { attribute, variable }
+}
