@@ -97,10 +97,15 @@ class Pool:
         self.rpc_port, self.metrics_port = free_ports(2)
         self.master = None
         self.nodes = {}
+        self.node_ports = {}
 
     @property
     def address(self):
         return f"{HOST}:{self.rpc_port}"
+
+    def node_address(self, name):
+        """Where the storage node serves the processes of its host."""
+        return f"{HOST}:{self.node_ports[name]}"
 
     @property
     def metrics_url(self):
@@ -135,13 +140,14 @@ class Pool:
         raise PoolError(f"the master does not accept connections after {patience} s:\n{self.master.last_lines()}")
 
     def start_node(self, name, segment_bytes):
-        """Starts a storage node; `wait_for_segments` says when it is mounted."""
+        """Starts a storage node, or starts it again on its port; `wait_for_segments` says when it is mounted."""
+        port = self.node_ports.setdefault(name, free_ports(1)[0])
         self.nodes[name] = Program(
             name,
             [
                 self.programs / "mooncake_client",
                 f"--host={HOST}",
-                f"--port={free_ports(1)[0]}",
+                f"--port={port}",
                 "--metadata_server=P2PHANDSHAKE",
                 f"--master_server_address={self.address}",
                 "--protocol=tcp",

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 
 from demo.pool import Pool, PoolError
-from server import Server
+from server import E2E, Server
 
-E2E = Path(__file__).resolve().parent
 POOL_BYTES = 1 << 30
 
 # vLLM's own connector. A load that fails is computed instead: vLLM's default is to fail the request.

@@ -23,7 +23,14 @@ import environment  # noqa: E402
 from demo.pool import PoolError  # noqa: E402
 from rig import Rig  # noqa: E402
 
-SCENARIOS = sorted(file.stem for file in (ROOT / "e2e" / "scenarios").glob("*.py"))
+SCENARIOS = sorted(file.stem for file in (ROOT / "e2e" / "scenarios").glob("[a-z]*.py"))
+
+
+def newest_wheel():
+    wheels = sorted((ROOT / "dist").glob("mooncake_rs-*.whl"), key=lambda path: path.stat().st_mtime)
+    if not wheels:
+        sys.exit("no wheel in dist/: make wheel")
+    return wheels[-1]
 
 
 def run(name, rig):
@@ -45,16 +52,12 @@ def run(name, rig):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="NAME", choices=SCENARIOS, nargs="+", default=SCENARIOS, help="of " + ", ".join(SCENARIOS))
+    parser.add_argument("--only", metavar="NAME", choices=SCENARIOS, nargs="+", default=SCENARIOS, help=", ".join(SCENARIOS))
     parser.add_argument("--wheel", help="our wheel; the newest of dist/ when left out")
     parser.add_argument("--folder", type=Path, default=ROOT / "target" / "e2e")
     options = parser.parse_args()
-    wheels = sorted((ROOT / "dist").glob("mooncake_rs-*.whl"), key=lambda path: path.stat().st_mtime)
-    wheel = options.wheel or (wheels[-1] if wheels else None)
-    if wheel is None:
-        sys.exit("no wheel in dist/: make wheel")
     try:
-        python = environment.prepare(options.folder / "venv", wheel)
+        python = environment.prepare(options.folder / "venv", options.wheel or newest_wheel())
     except environment.Unavailable as reason:
         print(f"SKIPPED: {reason}")
         return 0

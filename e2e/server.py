@@ -13,13 +13,15 @@ from pathlib import Path
 
 from demo.pool import HOST, PoolError, Program, free_ports
 
-PLUGIN = Path(__file__).resolve().parent / "plugin"
+E2E = Path(__file__).resolve().parent
+# The plugin, and what clients share with this process.
+PYTHONPATH = os.pathsep.join(str(folder) for folder in (E2E / "plugin", E2E, E2E.parent))
 START_LIMIT_S = 240
 REQUEST_LIMIT_S = 180
 
 # vLLM's CPU build without downloads and telemetry.
 ENVIRONMENT = {
-    "PYTHONPATH": str(PLUGIN),
+    "PYTHONPATH": PYTHONPATH,
     "VLLM_HOST_IP": HOST,
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -108,6 +110,10 @@ class Server:
     def hits(self):
         """How many tokens of prompts came from outside of this server so far."""
         return int(self.metric("vllm:external_prefix_cache_hits_total"))
+
+    def forget(self):
+        """Forgets the blocks here; the pool keeps what it has."""
+        self.ask("/reset_prefix_cache", method="POST")
 
     def reset(self):
         """Forgets the blocks here and, through the connector, in the pool."""

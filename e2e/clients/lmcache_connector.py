@@ -19,6 +19,8 @@ import os
 import sys
 import threading
 
+import recorder
+
 os.environ["LMCACHE_TRACK_USAGE"] = "false"
 os.environ["LMCACHE_LOG_LEVEL"] = "WARNING"
 
@@ -142,6 +144,7 @@ class Client:
 def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print belongs into the log.
+    recorder.install()
     client = Client(sys.argv[1], json.loads(sys.argv[2]))
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:

@@ -14,8 +14,9 @@ def run(rig):
                     yield f"{mode}: {what}", good
 
 
-def client(rig, pool, stored, name):
-    return Conversation(rig.python, E2E / "clients" / "lmcache_connector.py", [pool.address, stored], pool.folder, name)
+def client(rig, pool, stored, name, environment=None):
+    script = E2E / "clients" / "lmcache_connector.py"
+    return Conversation(rig.python, script, [pool.address, stored], pool.folder, name, environment)
 
 
 def checks(pool, writer, reader):

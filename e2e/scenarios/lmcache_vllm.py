@@ -1,13 +1,15 @@
 """vLLM with LMCacheConnectorV1 over `mooncakestore://`: a restarted server gets its prompt from the pool."""
 
-from rig import wait_for_keys
+from rig import POOL_BYTES, until, wait_for_keys
 from server import prompt
 
-TRANSFER = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+# A load that fails is computed instead: vLLM's default is to fail the request.
+TRANSFER = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
 CHUNK_TOKENS = 256
 PROMPT_TOKENS = 2_100
 # LMCache stores whole chunks only.
-EXPECTED_HITS = PROMPT_TOKENS // CHUNK_TOKENS * CHUNK_TOKENS
+CHUNKS = PROMPT_TOKENS // CHUNK_TOKENS
+EXPECTED_HITS = CHUNKS * CHUNK_TOKENS
 
 
 def configuration(master, stored_metadata):
@@ -34,16 +36,49 @@ extra_config:
 def run(rig):
     for mode, stored in (("metadata stored", True), ("zero copy", False)):
         with rig.pool() as pool:
-            file = pool.folder / "lmcache.yaml"
-            file.write_text(configuration(pool.address, stored))
-            environment = {"LMCACHE_CONFIG_FILE": str(file)}
-            text = prompt(21, PROMPT_TOKENS)
-            with rig.vllm(pool, "first", TRANSFER, environment) as server:
-                computed = server.complete(text)
-                yield f"{mode}: the first server finds nothing", server.hits() == 0
-                wait_for_keys(pool, EXPECTED_HITS // CHUNK_TOKENS)
-            with rig.vllm(pool, "second", TRANSFER, environment) as server:
-                loaded = server.complete(text)
-                hits = server.hits()
-            yield f"{mode}: a restarted server loads {EXPECTED_HITS} tokens (got {hits})", hits == EXPECTED_HITS
-            yield f"{mode}: the same tokens from computing and from the pool", loaded == computed
+            for what, good in restarted(rig, pool, stored):
+                yield f"{mode}: {what}", good
+
+
+def restarted(rig, pool, stored):
+    file = pool.folder / "lmcache.yaml"
+    file.write_text(configuration(pool.address, stored))
+    environment = {"LMCACHE_CONFIG_FILE": str(file)}
+    text = prompt(21, PROMPT_TOKENS)
+    with rig.vllm(pool, "first", TRANSFER, environment) as server:
+        computed = server.complete(text)
+        yield "the first server finds nothing", server.hits() == 0
+        wait_for_keys(pool, CHUNKS)
+    with rig.vllm(pool, "second", TRANSFER, environment) as server:
+        loaded = server.complete(text)
+        hits = server.hits()
+        yield f"a restarted server loads {EXPECTED_HITS} tokens (got {hits})", hits == EXPECTED_HITS
+        yield "the same tokens from computing and from the pool", loaded == computed
+        yield from faults(pool, server, text, computed)
+
+
+def faults(pool, server, text, computed):
+    """The master and the storage node are killed and started again."""
+
+    def same():
+        # vLLM's own cache would answer otherwise.
+        server.forget()
+        return server.complete(text) == computed
+
+    pool.master.kill()
+    yield "the master is dead: the same tokens", same()
+    pool.start_master()
+    pool.wait_for_segments(1)
+    before = server.hits()
+    yield "it is back: the same tokens", same()
+    yield f"from the pool (got {server.hits() - before})", server.hits() - before == EXPECTED_HITS
+    pool.nodes["node-0"].kill()
+    yield "the storage node is dead: the same tokens", same()
+    until("its segment is forgotten", lambda: not pool.segments())
+    pool.start_node("node-0", POOL_BYTES)
+    pool.wait_for_segments(1)
+    yield "a new one is there: the same tokens", same()
+    wait_for_keys(pool, CHUNKS)
+    before = server.hits()
+    yield "stored anew, the same tokens", same()
+    yield f"from the pool (got {server.hits() - before})", server.hits() - before == EXPECTED_HITS

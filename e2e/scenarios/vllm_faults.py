@@ -27,8 +27,8 @@ class Asking(threading.Thread):
     def run(self):
         while not self.ended.is_set():
             for text, tokens in self.expected.items():
-                # Its own cache would answer otherwise; the pool keeps what it has.
-                self.server.ask("/reset_prefix_cache", method="POST")
+                # Its own cache would answer otherwise.
+                self.server.forget()
                 try:
                     answer = self.server.complete(text)
                 except OSError as error:
@@ -58,7 +58,7 @@ def run(rig):
             yield f"{PROMPTS * EXPECTED_HITS} tokens of it", server.hits() == PROMPTS * EXPECTED_HITS
 
             def ask_all():
-                server.ask("/reset_prefix_cache", method="POST")
+                server.forget()
                 before = server.hits()
                 same = all(server.complete(text) == expected[text] for text in texts)
                 return same, server.hits() - before

@@ -26,15 +26,15 @@ def run(rig):
     yield "both generate the same tokens", first["tokens"] == second["tokens"]
 
 
-def generate(rig, pool, name):
+def generate(rig, pool, name, tokens=PROMPT_TOKENS, environment=None, options=()):
     """One engine from its start to its end; what it generated."""
     answer, log = pool.folder / f"{name}.json", pool.folder / f"{name}.log"
-    command = [rig.python, E2E / "clients" / "vllm_engine.py", rig.model, PROMPT_TOKENS, 1, answer]
+    command = [rig.python, E2E / "clients" / "vllm_engine.py", rig.model, tokens, 1, answer, *options]
     settings = {"MOONCAKE_CONFIG_PATH": str(rig.pool_json(pool)), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     with log.open("wb") as output:
         done = subprocess.run(
             [str(part) for part in command],
-            env={**os.environ, **ENVIRONMENT, **settings},
+            env={**os.environ, **ENVIRONMENT, **settings, **(environment or {})},
             stdout=output,
             stderr=subprocess.STDOUT,
             timeout=ENGINE_LIMIT_S,
