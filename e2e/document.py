@@ -4,22 +4,41 @@ A fence says what its block is: a language and then a name. Blocks of "sh" are c
 the file of that name. Blocks without a name are not run.
 """
 
+import contextlib
 import os
 import re
+import signal
+import socket
 import subprocess
+import tempfile
+import urllib.request
 from pathlib import Path
 
 from demo.pool import HOST, PoolError, Program
+from environment import Unavailable
 from rig import until
-from server import CPU_OPTIONS, ENVIRONMENT, START_LIMIT_S, descendants, end_processes, healthy
+from server import CPU_OPTIONS, ENVIRONMENT, START_LIMIT_S, end_group, healthy
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _FENCE = re.compile(r"^```(\w+) ([\w.-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND_LIMIT_S = 300
+# Control and HTTP of the master.
+POOL_PORTS = (50051, 9003)
+
+
+@contextlib.contextmanager
+def document(name, rig):
+    """A page of docs/ in a folder of its own, which is kept for its logs; what it started ends."""
+    page = Document(name, rig, Path(tempfile.mkdtemp(prefix="run-", dir=rig.folder)))
+    try:
+        yield page
+    finally:
+        for server in reversed(list(page.servers)):
+            page.end(server)
 
 
 class Document:
-    """One page, in a folder of its own. `used` is checked by `unused`, so that no block can rot unseen."""
+    """One page. `unused` names the commands that nobody ran, so that none can rot unseen."""
 
     def __init__(self, name, rig, folder):
         self.folder = folder
@@ -39,13 +58,6 @@ class Document:
         # The master must not find the log of one that this machine runs in earnest.
         state = str(folder / "state")
         self.environment = {**ENVIRONMENT, "PATH": path, "MODEL": str(rig.model), "MOONCAKE_STATE_DIR": state}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for name in reversed(list(self.servers)):
-            self.end(name)
 
     def text(self, name):
         self.used.add(name)
@@ -72,24 +84,39 @@ class Document:
     def start(self, name, ready):
         """Starts what goes on until `end`, and waits until `ready()`."""
         command = ["bash", "-euc", f"cd {self.folder}; {self.text(name)}"]
-        server = self.servers[name] = Program(name, command, self.folder / f"{name}.log", self.environment)
-        until(
-            f"{name} is ready", lambda: ready() or not server.running(), patience=START_LIMIT_S
-        )
+        log = self.folder / f"{name}.log"
+        server = self.servers[name] = Program(name, command, log, self.environment, start_new_session=True)
+        until(f"{name} is ready", lambda: ready() or not server.running(), patience=START_LIMIT_S)
         if not server.running():
             raise PoolError(f"{name} ended:\n{server.last_lines(30)}")
 
     def end(self, name):
-        server = self.servers.pop(name)
-        family = descendants(server.pid)
-        # The shell has become its last command, or waits for it.
-        end_processes(family)
-        server.stop(patience=30)
+        """Control-C."""
+        end_group(self.servers.pop(name), signal.SIGINT)
+
+    def start_pool(self):
+        """The master and the storage node, on Mooncake's own ports."""
+        for port in POOL_PORTS:
+            if _listens(port):
+                raise Unavailable(f"something listens on port {port}, which the page uses")
+        self.start("master", lambda: _listens(POOL_PORTS[0]))
+        self.start("node", lambda: self.segments() == 1)
+
+    def segments(self):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{HOST}:9003/get_all_segments") as answer:
+            return len(answer.read().split())
+        return 0
+
+    def keys(self):
+        with urllib.request.urlopen(f"http://{HOST}:9003/get_all_keys") as answer:
+            return len(answer.read().split())
 
     def serve(self, name, port):
-        """Starts a vLLM server that listens on `port`."""
+        """Starts a vLLM server."""
         self.start(name, lambda: healthy(port))
 
 
-def address(port):
-    return f"{HOST}:{port}"
+def _listens(port):
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False

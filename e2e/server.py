@@ -6,8 +6,8 @@ import os
 import random
 import signal
 import string
+import subprocess
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -40,6 +40,15 @@ ENVIRONMENT = {
 CPU_OPTIONS = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=8192", "--max-num-seqs=4"]
 
 
+def healthy(port):
+    """Whether a vLLM server serves there."""
+    try:
+        urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
 def prompt(seed, tokens):
     """A text of exactly `tokens` tokens of the tiny model, the same for the same seed."""
     return "".join(random.Random(seed).choices(string.ascii_letters + string.digits + " .,", k=tokens))
@@ -54,7 +63,8 @@ class Server:
         command += [f"--host={HOST}", f"--port={self.port}", *CPU_OPTIONS, *options]
         if transfer:
             command += ["--kv-transfer-config", json.dumps(transfer)]
-        self.program = Program(name, command, folder / f"{name}.log", {**ENVIRONMENT, **(environment or {})})
+        log = folder / f"{name}.log"
+        self.program = Program(name, command, log, {**ENVIRONMENT, **(environment or {})}, start_new_session=True)
 
     def __enter__(self):
         try:
@@ -69,15 +79,10 @@ class Server:
 
     def wait(self):
         end = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < end:
-            try:
-                return self.ask("/health", patience=2)
-            except OSError:
-                pass
-            if not self.program.running():
-                break
+        while not healthy(self.port):
+            if time.monotonic() > end or not self.program.running():
+                raise PoolError(f"{self.program.name} does not serve:\n{self.program.last_lines(30)}")
             time.sleep(0.2)
-        raise PoolError(f"{self.program.name} does not serve:\n{self.program.last_lines(30)}")
 
     def ask(self, path, body=None, patience=REQUEST_LIMIT_S, method=None):
         """The body of the answer to a GET, or to a POST of `body` as JSON."""
@@ -120,18 +125,13 @@ class Server:
         self.ask("/reset_prefix_cache?reset_external=true", method="POST")
 
     def stop(self):
-        """Ends the server and the processes that it started."""
-        family = _descendants(self.program.pid)
-        self.program.stop(patience=30)
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_group(self.program, signal.SIGTERM)
 
 
-def _descendants(pid):
-    found = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in file.read_text().split():
-                found += [int(child), *_descendants(child)]
-    return found
+def end_group(program, first):
+    """Ends a program that leads a session, and everything that it started: with signal `first`, then with SIGKILL."""
+    for number, patience in ((first, 30), (signal.SIGKILL, 5)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.process.wait(patience)
