@@ -89,11 +89,11 @@ class Program:
 class Pool:
     """A master and its storage nodes, with everything they keep in one folder."""
 
-    def __init__(self, programs, folder, master_flags=(), environment=None):
+    def __init__(self, programs, folder, master_flags=("--wal_dir={folder}/state",), environment=None):
         self.programs = Path(programs)
         self.folder = Path(folder)
         self.environment = environment or {}
-        self.master_flags = list(master_flags)
+        self.master_flags = [flag.format(folder=self.folder) for flag in master_flags]
         self.rpc_port, self.metrics_port = free_ports(2)
         self.master = None
         self.nodes = {}
@@ -121,7 +121,6 @@ class Pool:
                 f"--rpc_port={self.rpc_port}",
                 f"--metrics_host={HOST}",
                 f"--metrics_port={self.metrics_port}",
-                f"--wal_dir={self.folder / 'state'}",
                 *self.master_flags,
             ],
             self.folder / "master.log",

@@ -5,8 +5,9 @@ import selectors
 import subprocess
 import time
 
-from demo.pool import PoolError, Program
 from server import ENVIRONMENT
+
+from demo.pool import PoolError, Program
 
 ANSWER_LIMIT_S = 180
 

@@ -10,14 +10,14 @@ import re
 import signal
 import socket
 import subprocess
-import tempfile
 import urllib.request
 from pathlib import Path
 
-from demo.pool import HOST, PoolError, Program
 from environment import Unavailable
 from rig import until
 from server import CPU_OPTIONS, ENVIRONMENT, START_LIMIT_S, end_group, healthy
+
+from demo.pool import HOST, PoolError, Program
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _FENCE = re.compile(r"^```(\w+) ([\w.-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -29,7 +29,7 @@ POOL_PORTS = (50051, 9003)
 @contextlib.contextmanager
 def document(name, rig):
     """A page of docs/ in a folder of its own, which is kept for its logs; what it started ends."""
-    page = Document(name, rig, Path(tempfile.mkdtemp(prefix="run-", dir=rig.folder)))
+    page = Document(name, rig, rig.new_folder())
     try:
         yield page
     finally:

@@ -47,7 +47,7 @@ def _works(python, modules):
 
 def prepare(folder, wheel):
     """Makes the environment, or mends it, with this wheel of ours. Returns its interpreter."""
-    folder = Path(folder)
+    folder = Path(folder).resolve()
     python = folder / "bin" / "python"
     installed = folder / "installed.json"
     wanted = json.dumps([OVERRIDES, VLLM, SGLANG, SGLANG_ALONE])

@@ -84,7 +84,7 @@ def merged(files):
 
     def addresses(value):
         """Every address in arguments: they are written as [kind, number, offset]."""
-        if isinstance(value, list) and len(value) == 3 and value[0] in counts:
+        if isinstance(value, list) and len(value) == 3 and value[0] in list(counts):
             yield value
         elif isinstance(value, list):
             for one in value:

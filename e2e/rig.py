@@ -7,8 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from demo.pool import Pool, PoolError
 from server import E2E, Server
+
+from demo.pool import Pool, PoolError
 
 POOL_BYTES = 1 << 30
 
@@ -21,21 +22,24 @@ MOONCAKE = {
 
 
 class Rig:
-    def __init__(self, python, folder):
-        self.python = Path(python)
-        self.folder = Path(folder)
-        self.model = self._model()
+    """An interpreter with the engines, a model, and a folder for what is started."""
 
-    def _model(self):
-        model = self.folder / "tiny"
-        if not (model / "config.json").exists():
-            subprocess.run([str(self.python), str(E2E / "tiny_model.py"), str(model)], check=True)
-        return model
+    def __init__(self, python, folder, model="tiny", sizes=()):
+        self.python = Path(python)
+        self.folder = Path(folder).resolve()
+        self.model = self.folder / model
+        if not (self.model / "config.json").exists():
+            command = [self.python, E2E / "tiny_model.py", self.model, *sizes]
+            subprocess.run([str(part) for part in command], check=True, capture_output=True)
+
+    def new_folder(self):
+        """Kept, for its logs."""
+        return Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
 
     @contextlib.contextmanager
-    def pool(self, nodes=1, node_bytes=POOL_BYTES, programs=None):
-        """A master and storage nodes, in a folder of their own, which is kept for its logs."""
-        pool = Pool(programs or self.python.parent, Path(tempfile.mkdtemp(prefix="run-", dir=self.folder)))
+    def pool(self, nodes=1, node_bytes=POOL_BYTES, **how):
+        """A master and storage nodes."""
+        pool = Pool(how.pop("programs", self.python.parent), self.new_folder(), **how)
         try:
             pool.start_master()
             for node in range(nodes):
@@ -63,10 +67,14 @@ class Rig:
         )
         return file
 
-    def vllm(self, pool, name, transfer=MOONCAKE, environment=None, options=()):
+    def vllm(self, pool, name, transfer=MOONCAKE, environment=None):
         """A server connected to the pool; a context that is entered when it serves."""
-        environment = environment or {"MOONCAKE_CONFIG_PATH": str(self.pool_json(pool))}
-        return Server(self.python, self.model, pool.folder, name, transfer, environment, options)
+        return self.server(
+            pool.folder, name, transfer, environment or {"MOONCAKE_CONFIG_PATH": str(self.pool_json(pool))}
+        )
+
+    def server(self, folder, name, transfer, environment=None):
+        return Server(self.python, self.model, folder, name, transfer, environment)
 
 
 def until(what, condition, patience=30.0):

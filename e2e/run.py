@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import environment  # noqa: E402
-from demo.pool import PoolError  # noqa: E402
 from rig import Rig  # noqa: E402
+
+from demo.pool import PoolError  # noqa: E402
 
 SCENARIOS = sorted(file.stem for file in (ROOT / "e2e" / "scenarios").glob("[a-z]*.py"))
 
@@ -52,7 +53,9 @@ def run(name, rig):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="NAME", choices=SCENARIOS, nargs="+", default=SCENARIOS, help=", ".join(SCENARIOS))
+    parser.add_argument(
+        "--only", metavar="NAME", choices=SCENARIOS, nargs="+", default=SCENARIOS, help=", ".join(SCENARIOS)
+    )
     parser.add_argument("--wheel", help="our wheel; the newest of dist/ when left out")
     parser.add_argument("--folder", type=Path, default=ROOT / "target" / "e2e")
     options = parser.parse_args()

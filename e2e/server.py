@@ -57,10 +57,10 @@ def prompt(seed, tokens):
 class Server:
     """One `vllm serve`, its log in `folder`."""
 
-    def __init__(self, python, model, folder, name, transfer, environment=None, options=()):
+    def __init__(self, python, model, folder, name, transfer, environment=None):
         self.port = free_ports(1)[0]
         command = [Path(python).parent / "vllm", "serve", model, "--served-model-name=tiny"]
-        command += [f"--host={HOST}", f"--port={self.port}", *CPU_OPTIONS, *options]
+        command += [f"--host={HOST}", f"--port={self.port}", *CPU_OPTIONS]
         if transfer:
             command += ["--kv-transfer-config", json.dumps(transfer)]
         log = folder / f"{name}.log"

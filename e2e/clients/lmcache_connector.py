@@ -70,9 +70,7 @@ class Client:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
         self.memory = LocalCPUBackend(self.config, self.metadata, dst_device="cpu")
-        self.connector = CreateConnector(
-            self.config.remote_url, self.loop, self.memory, self.config, self.metadata
-        )
+        self.connector = CreateConnector(self.config.remote_url, self.loop, self.memory, self.config, self.metadata)
         self.lookup_client = None
 
     def _wait(self, coroutine):

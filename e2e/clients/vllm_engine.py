@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import recorder
-
 from server import prompt
 
 

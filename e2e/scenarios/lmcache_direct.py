@@ -8,10 +8,13 @@ CHUNKS = 8
 
 def run(rig):
     for mode, stored in (("metadata stored", "true"), ("zero copy", "false")):
-        with rig.pool() as pool:
-            with client(rig, pool, stored, "writer") as writer, client(rig, pool, stored, "reader") as reader:
-                for what, good in checks(pool, writer, reader):
-                    yield f"{mode}: {what}", good
+        with (
+            rig.pool() as pool,
+            client(rig, pool, stored, "writer") as writer,
+            client(rig, pool, stored, "reader") as reader,
+        ):
+            for what, good in checks(pool, writer, reader):
+                yield f"{mode}: {what}", good
 
 
 def client(rig, pool, stored, name, environment=None):
@@ -21,10 +24,16 @@ def client(rig, pool, stored, name, environment=None):
 
 def checks(pool, writer, reader):
     right = ["right"] * CHUNKS
-    yield "nothing is there before the first put", writer.exists(0) == [False, False] and reader.contains(0, CHUNKS) == 0
+    yield (
+        "nothing is there before the first put",
+        writer.exists(0) == [False, False] and reader.contains(0, CHUNKS) == 0,
+    )
     yield "and a get of it gives nothing", reader.get(0, 1) == ["missing"]
     writer.put(0, CHUNKS)
-    yield "after batched_put the chunks exist, here and in another process", [writer.exists(0), reader.exists(7)] == [[True] * 2] * 2
+    yield (
+        "after batched_put the chunks exist, here and in another process",
+        [writer.exists(0), reader.exists(7)] == [[True] * 2] * 2,
+    )
     yield "batched_async_contains counts the prefix", reader.contains(0, CHUNKS + 3) == CHUNKS
     yield "batched_get is exact to the bit in both", writer.get(0, CHUNKS) == right and reader.get(0, CHUNKS) == right
     yield "a missing chunk between others is None", reader.get(CHUNKS - 1, 3) == ["right", "missing", "missing"]

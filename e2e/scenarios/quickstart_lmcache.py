@@ -2,6 +2,7 @@
 
 from document import document
 from rig import until
+
 from scenarios.quickstart_vllm import hits, tokens
 
 

@@ -8,8 +8,9 @@ import os
 import subprocess
 
 from document import document
-from scenarios.sglang_direct import converse
 from server import ENVIRONMENT
+
+from scenarios.sglang_direct import converse
 
 PARSE = """
 import argparse, sys

@@ -14,7 +14,11 @@ MODES = ("mha", "mla", "groups", "standalone")
 
 def run(rig):
     for mode in MODES:
-        with rig.pool() as pool, client(rig, pool, mode, "writer") as writer, client(rig, pool, mode, "reader") as reader:
+        with (
+            rig.pool() as pool,
+            client(rig, pool, mode, "writer") as writer,
+            client(rig, pool, mode, "reader") as reader,
+        ):
             for what, good in checks(pool, writer, reader, faults=mode == "mha"):
                 yield f"{mode}: {what}", good
 

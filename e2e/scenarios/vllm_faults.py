@@ -70,7 +70,10 @@ def run(rig):
             pool.wait_for_segments(1)
             same, hits = ask_all()
             yield "it is back: the same answers", same
-            yield f"and all {PROMPTS * EXPECTED_HITS} tokens come from the pool again (got {hits})", hits == PROMPTS * EXPECTED_HITS
+            yield (
+                f"and all {PROMPTS * EXPECTED_HITS} tokens come from the pool again (got {hits})",
+                hits == PROMPTS * EXPECTED_HITS,
+            )
 
             pool.nodes["node-0"].kill()
             same, _ = ask_all()
@@ -98,7 +101,8 @@ def run(rig):
             pool.wait_for_segments(1)
             asking.answered(3)
             asking.stop()
-            yield f"killed twice each during {asking.answers} requests: {len(asking.wrong)} other answers {asking.wrong[:2]}", not asking.wrong
+            found = f"{len(asking.wrong)} other answers {asking.wrong[:2]}"
+            yield f"killed twice each during {asking.answers} requests: {found}", not asking.wrong
             ask_all()
             wait_for_keys(pool, PROMPTS * BLOCKS)
             same, hits = ask_all()

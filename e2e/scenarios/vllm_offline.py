@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 
-from demo.pool import PoolError
 from rig import E2E
 from server import ENVIRONMENT
+
+from demo.pool import PoolError
 
 PROMPT_TOKENS = 1_500
 BLOCK_TOKENS = 32
