@@ -1,7 +1,6 @@
 """A virtual environment with the CPU build of vLLM, LMCache, SGLang's client of the store, and our wheel."""
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -46,32 +45,45 @@ def _works(python, modules):
 
 
 def prepare(folder, wheel):
-    """Makes the environment, or mends it, with this wheel of ours. Returns its interpreter."""
+    """Makes the environment with vLLM and LMCache, or mends it, with this wheel of ours. Returns its interpreter."""
     folder = Path(folder).resolve()
     python = folder / "bin" / "python"
-    installed = folder / "installed.json"
-    wanted = json.dumps([OVERRIDES, VLLM, SGLANG, SGLANG_ALONE])
-    if not _works(python, "torch") or not installed.exists() or installed.read_text() != wanted:
+    if not python.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        if not python.exists() and (free := shutil.disk_usage(folder).free) < DISK_BYTES:
+        if (free := shutil.disk_usage(folder).free) < DISK_BYTES:
             raise Unavailable(f"{folder} has {free >> 30} GiB free, vLLM needs {DISK_BYTES >> 30}")
-        install = [*_uv(folder, python), "pip", "install", "-q", "--python", python]
-        overrides = folder / "overrides.txt"
-        overrides.write_text(OVERRIDES)
-        _run("installing vLLM and LMCache", *install, "--override", overrides, *VLLM)
-        _run("installing what SGLang's store imports", *install, "--override", overrides, *SGLANG)
-        _run("installing SGLang", *install, "--no-deps", *SGLANG_ALONE)
-        if not _works(python, "torch, vllm, lmcache"):
-            raise Unavailable("vLLM and LMCache do not import after their installation")
-        installed.write_text(wanted)
-    if not _works(python, "pip"):
-        _run("installing pip", python, "-m", "ensurepip", "--upgrade")
+    _install(folder, "torch, vllm, lmcache", VLLM)
     ours = folder / "wheel.sha256"
     digest = hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
     if not ours.exists() or ours.read_text() != digest:
         _run("installing our wheel", python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", wheel)
         ours.write_text(digest)
     return python
+
+
+def add_sglang(python):
+    """SGLang beside vLLM. Most of what it asks for are kernels, so it is installed without."""
+    folder = Path(python).parent.parent
+    _install(folder, "orjson, zstandard", SGLANG)
+    _install(folder, "sglang", SGLANG_ALONE, "--no-deps")
+
+
+def _install(folder, modules, packages, *options):
+    """Installs packages once; `modules` must be there afterwards."""
+    python, done = folder / "bin" / "python", folder / f"{packages[0].split('=')[0]}.installed"
+    wanted = " ".join([OVERRIDES.strip(), *packages, *options])
+    if _works(python, "pip") and done.exists() and done.read_text() == wanted:
+        return
+    uv = _uv(folder, python)
+    overrides = folder / "overrides.txt"
+    overrides.write_text(OVERRIDES)
+    install = [*uv, "pip", "install", "-q", "--python", python, "--override", overrides, *options]
+    _run("installing " + ", ".join(packages), *install, *packages)
+    if not _works(python, modules):
+        raise Unavailable(f"{modules} cannot be imported after the installation of {', '.join(packages)}")
+    if not _works(python, "pip"):
+        _run("installing pip", python, "-m", "ensurepip", "--upgrade")
+    done.write_text(wanted)
 
 
 def _uv(folder, python):

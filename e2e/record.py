@@ -53,6 +53,7 @@ def lmcache(stored):
 
 def sglang(mode):
     def converse(rig, pool, record):
+        environment.add_sglang(rig.python)
         with sglang_direct.client(rig, pool, mode, "writer", record("writer")) as writer:
             writer.exists(0, 2)
             writer.set(0, 2)

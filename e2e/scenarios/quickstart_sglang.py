@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 
+import environment
 from document import document
 from server import ENVIRONMENT
 
@@ -23,13 +24,14 @@ print("parsed", options.hicache_storage_backend, options.hicache_storage_backend
 
 
 def run(rig):
+    environment.add_sglang(rig.python)
     with document("quickstart-sglang.md", rig) as page:
         page.start_pool()
         given = (page.folder / "hicache.json").read_text()
         launch = page.text("sglang").replace("python3 -m sglang.launch_server", '"$PYTHON" -c "$PARSE"')
-        environment = {**os.environ, **page.environment, "PYTHON": str(rig.python), "PARSE": PARSE}
+        variables = {**os.environ, **page.environment, "PYTHON": str(rig.python), "PARSE": PARSE}
         parsed = subprocess.run(
-            ["bash", "-euc", launch], cwd=page.folder, env=environment, capture_output=True, text=True, check=False
+            ["bash", "-euc", launch], cwd=page.folder, env=variables, capture_output=True, text=True, check=False
         )
         good = f"parsed mooncake {given.strip()}" in parsed.stdout
         yield f"SGLang parses its command line {'' if good else parsed.stderr[-300:]}", good

@@ -5,6 +5,7 @@ The SGLang server itself needs kernels that PyPI does not carry for processors; 
 
 import json
 
+import environment
 from conversation import Conversation
 from rig import E2E, POOL_BYTES, until
 
@@ -13,6 +14,7 @@ MODES = ("mha", "mla", "groups", "standalone")
 
 
 def run(rig):
+    environment.add_sglang(rig.python)
     for mode in MODES:
         with (
             rig.pool() as pool,
