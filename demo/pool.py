@@ -212,7 +212,11 @@ class Pool:
             node.stop()
         if self.master is not None:
             self.master.stop()
-        for file in self.folder.glob("state/*/log-*.wal"):
-            # How far the log had come: the one thing of a master that lies elsewhere.
-            log_id = int.from_bytes(file.read_bytes()[16:24], "little")
-            Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)
+        remove_witnesses(self.folder)
+
+
+def remove_witnesses(folder):
+    """Removes how far the logs below a folder had come: the one thing of a master that lies elsewhere."""
+    for file in Path(folder).rglob("log-*.wal"):
+        log_id = int.from_bytes(file.read_bytes()[16:24], "little")
+        Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from environment import Unavailable
 from rig import until
 from server import CPU_OPTIONS, ENVIRONMENT, START_LIMIT_S, end_group, healthy
 
-from demo.pool import HOST, PoolError, Program
+from demo.pool import HOST, PoolError, Program, remove_witnesses
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _FENCE = re.compile(r"^```(\w+) ([\w.-]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,6 +35,7 @@ def document(name, rig):
     finally:
         for server in reversed(list(page.servers)):
             page.end(server)
+        remove_witnesses(page.folder)
 
 
 class Document:
