@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import environment  # noqa: E402
+from recorded import FOLDER, recording  # noqa: E402
 from rig import Rig  # noqa: E402
 from run import newest_wheel  # noqa: E402
 from scenarios import lmcache_direct, sglang_direct, vllm_offline  # noqa: E402
@@ -27,22 +28,23 @@ LOOKED_UP_S = 3
 
 
 def vllm(*options):
-    def converse(rig, pool, record):
-        vllm_offline.generate(rig, pool, "first", PROMPT_TOKENS, record("first"), options)
-        vllm_offline.generate(rig, pool, "second", PROMPT_TOKENS, record("second"), [*options, "--reset"])
+    def converse(rig, pool):
+        for process, more in (("first", []), ("second", ["--reset"])):
+            variables = recording(pool.folder, process)
+            vllm_offline.generate(rig, pool, process, PROMPT_TOKENS, variables, [*options, *more])
 
     return converse
 
 
 def lmcache(stored):
-    def converse(rig, pool, record):
-        with lmcache_direct.client(rig, pool, stored, "writer", record("writer")) as writer:
+    def converse(rig, pool):
+        with lmcache_direct.client(rig, pool, stored, "writer") as writer:
             writer.exists(0)
             writer.get(0, 1)
             writer.put(0, 3)
             writer.put_one(3)
             writer.contains(0, 5)
-            with lmcache_direct.client(rig, pool, stored, "reader", record("reader")) as reader:
+            with lmcache_direct.client(rig, pool, stored, "reader") as reader:
                 reader.contains(0, 5)
                 reader.get(0, 5)
                 reader.lookup(1_000, 2)
@@ -52,13 +54,13 @@ def lmcache(stored):
 
 
 def sglang(mode):
-    def converse(rig, pool, record):
+    def converse(rig, pool):
         environment.add_sglang(rig.python)
-        with sglang_direct.client(rig, pool, mode, "writer", record("writer")) as writer:
+        with sglang_direct.client(rig, pool, mode, "writer") as writer:
             writer.exists(0, 2)
             writer.set(0, 2)
             writer.set(0, 3)
-            with sglang_direct.client(rig, pool, mode, "reader", record("reader")) as reader:
+            with sglang_direct.client(rig, pool, mode, "reader") as reader:
                 reader.exists(0, 4)
                 reader.get(0, 4)
                 time.sleep(LOOKED_UP_S)
@@ -107,13 +109,8 @@ def merged(files):
 def record(rig, name, folder):
     converse, title = ENGINES[name]
     with rig.pool() as pool:
-        files = []
-
-        def one(process):
-            files.append(pool.folder / f"{process}.calls")
-            return {"MOONCAKE_E2E_RECORD": str(files[-1])}
-
-        converse(rig, pool, one)
+        converse(rig, pool)
+        files = sorted(pool.folder.glob("*.calls"), key=lambda file: file.stat().st_mtime)
     lines = [{"engine": title}, *merged(files)]
     file = folder / f"{name}.jsonl"
     file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
@@ -125,7 +122,7 @@ def main():
     parser.add_argument("--only", metavar="NAME", choices=ENGINES, nargs="+", default=list(ENGINES))
     parser.add_argument("--wheel", help="our wheel; the newest of dist/ when left out")
     parser.add_argument("--folder", type=Path, default=ROOT / "target" / "e2e")
-    parser.add_argument("--to", type=Path, default=ROOT / "tests" / "python" / "engine_calls")
+    parser.add_argument("--to", type=Path, default=FOLDER)
     options = parser.parse_args()
     options.to.mkdir(exist_ok=True)
     rig = Rig(environment.prepare(options.folder / "venv", options.wheel or newest_wheel()), options.folder)

@@ -1,13 +1,16 @@
 """LMCache's connector class with tensors in host memory, both ways of storing chunks, with a killed master and node."""
 
 from conversation import Conversation
+from recorded import recording, unknown_calls
 from rig import E2E, POOL_BYTES, until
 
 CHUNKS = 8
+# What of it is recorded for the replay.
+MODES = (("metadata stored", "true", "lmcache_metadata"), ("zero copy", "false", "lmcache_zero_copy"))
 
 
 def run(rig):
-    for mode, stored in (("metadata stored", "true"), ("zero copy", "false")):
+    for mode, stored, recorded in MODES:
         with (
             rig.pool() as pool,
             client(rig, pool, stored, "writer") as writer,
@@ -15,11 +18,14 @@ def run(rig):
         ):
             for what, good in checks(pool, writer, reader):
                 yield f"{mode}: {what}", good
+            unknown = unknown_calls(pool.folder, recorded)
+            yield f"{mode}: every call is among the recorded ones {unknown}", not unknown
 
 
-def client(rig, pool, stored, name, environment=None):
+def client(rig, pool, stored, name):
     script = E2E / "clients" / "lmcache_connector.py"
-    return Conversation(rig.python, script, [pool.address, stored], pool.folder, name, environment)
+    variables = recording(pool.folder, name)
+    return Conversation(rig.python, script, [pool.address, stored], pool.folder, name, variables)
 
 
 def checks(pool, writer, reader):

@@ -9,7 +9,6 @@ import subprocess
 
 import environment
 from document import document
-from server import ENVIRONMENT
 
 from scenarios.sglang_direct import converse
 
@@ -41,7 +40,7 @@ def run(rig):
         standalone = json.loads((page.folder / "standalone.json").read_text())
         with converse(rig, page.folder, "by-file", json.loads(given)) as first:
             yield "the store runs with hicache.json", first.set(0, 4) == [True] * 4
-        with converse(rig, page.folder, "by-variables", {}, environment={**ENVIRONMENT, **variables}) as second:
+        with converse(rig, page.folder, "by-variables", {}, variables=variables) as second:
             yield "and with the variables, and finds the pages", second.get(0, 4) == ["right"] * 4
         with converse(rig, page.folder, "standalone", standalone) as third:
             yield "and through the storage node of the host", third.get(0, 4) == ["right"] * 4

@@ -7,6 +7,7 @@ import json
 
 import environment
 from conversation import Conversation
+from recorded import recording, unknown_calls
 from rig import E2E, POOL_BYTES, until
 
 PAGES = 8
@@ -23,9 +24,11 @@ def run(rig):
         ):
             for what, good in checks(pool, writer, reader, faults=mode == "mha"):
                 yield f"{mode}: {what}", good
+            unknown = unknown_calls(pool.folder, f"sglang_{mode}")
+            yield f"{mode}: every call is among the recorded ones {unknown}", not unknown
 
 
-def client(rig, pool, mode, name, environment=None):
+def client(rig, pool, mode, name):
     """SGLang's store: of a model with or without latent attention, with groups, or through the node of the host."""
     settings = {"local_hostname": "127.0.0.1"}
     if mode == "standalone":
@@ -35,12 +38,13 @@ def client(rig, pool, mode, name, environment=None):
         settings |= {"master_server_address": pool.address, "global_segment_size": 0}
     if mode == "groups":
         settings["enable_group_semantics"] = True
-    return converse(rig, pool.folder, name, settings, "mla" if mode == "mla" else "mha", environment)
+    return converse(rig, pool.folder, name, settings, "mla" if mode == "mla" else "mha")
 
 
-def converse(rig, folder, name, settings, kind="mha", environment=None):
+def converse(rig, folder, name, settings, kind="mha", variables=None):
     script = E2E / "clients" / "sglang_store.py"
-    return Conversation(rig.python, script, [json.dumps(settings), kind], folder, name, environment)
+    variables = {**(variables or {}), **recording(folder, name)}
+    return Conversation(rig.python, script, [json.dumps(settings), kind], folder, name, variables)
 
 
 def checks(pool, writer, reader, faults):

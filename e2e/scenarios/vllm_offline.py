@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 
+from recorded import recording, unknown_calls
 from rig import E2E
 from server import ENVIRONMENT
 
@@ -18,13 +19,15 @@ ENGINE_LIMIT_S = 300
 
 def run(rig):
     with rig.pool() as pool:
-        first = generate(rig, pool, "first")
+        first = generate(rig, pool, "first", environment=recording(pool.folder, "first"))
         stored = len(pool.keys() or ())
-        second = generate(rig, pool, "second")
+        second = generate(rig, pool, "second", environment=recording(pool.folder, "second"))
+        unknown = unknown_calls(pool.folder, "vllm")
     yield "the first engine finds nothing and computes", first["cached"] == 0
     yield f"it stores its blocks in the pool ({stored} objects)", stored > 0
     yield f"the second engine loads {EXPECTED_HITS} tokens", second["cached"] == EXPECTED_HITS
     yield "both generate the same tokens", first["tokens"] == second["tokens"]
+    yield f"every call of theirs is among the recorded ones {unknown}", not unknown
 
 
 def generate(rig, pool, name, tokens=PROMPT_TOKENS, environment=None, options=()):
