@@ -18,6 +18,7 @@ E2E = Path(__file__).resolve().parent
 PYTHONPATH = os.pathsep.join(str(folder) for folder in (E2E / "plugin", E2E, E2E.parent))
 START_LIMIT_S = 240
 REQUEST_LIMIT_S = 180
+RESET_LIMIT_S = 60
 
 # vLLM's CPU build without downloads and telemetry.
 ENVIRONMENT = {
@@ -118,11 +119,19 @@ class Server:
 
     def forget(self):
         """Forgets the blocks here; the pool keeps what it has."""
-        self.ask("/reset_prefix_cache", method="POST")
+        self._reset("/reset_prefix_cache")
 
     def reset(self):
         """Forgets the blocks here and, through the connector, in the pool."""
-        self.ask("/reset_prefix_cache?reset_external=true", method="POST")
+        self._reset("/reset_prefix_cache?reset_external=true")
+
+    def _reset(self, path):
+        """vLLM refuses while blocks are in use, for instance because they are still being stored."""
+        end = time.monotonic() + RESET_LIMIT_S
+        while not json.loads(self.ask(path, method="POST"))["success"]:
+            if time.monotonic() > end:
+                raise PoolError(f"{path} does not succeed within {RESET_LIMIT_S} s")
+            time.sleep(0.05)
 
     def stop(self):
         end_group(self.program, signal.SIGTERM)

@@ -73,10 +73,11 @@ def measure(server, options, stored=None):
         text = prompt(1_000 + number, options.tokens)
         seconds, token = first_token(server, text)
         computed.append(seconds)
-        server.forget()
         if stored is None:
+            server.forget()
             continue
         stored(number + 1)
+        server.forget()
         before = server.hits()
         seconds, again = first_token(server, text)
         loaded.append(seconds)
