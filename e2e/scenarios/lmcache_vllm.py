@@ -1,5 +1,6 @@
 """vLLM with LMCacheConnectorV1 over `mooncakestore://`: a restarted server gets its prompt from the pool."""
 
+from asking import killed_meanwhile
 from rig import POOL_BYTES, until, wait_for_keys
 from server import prompt
 
@@ -82,3 +83,4 @@ def faults(pool, server, text, computed):
     before = server.hits()
     yield "stored anew, the same tokens", same()
     yield f"from the pool (got {server.hits() - before})", server.hits() - before == EXPECTED_HITS
+    yield from killed_meanwhile(pool, server, {text: computed}, rounds=1)

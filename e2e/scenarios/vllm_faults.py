@@ -4,8 +4,7 @@ The servers run with `kv_load_failure_policy` "recompute": what cannot be loaded
 fails the request instead.
 """
 
-import threading
-
+from asking import killed_meanwhile
 from rig import POOL_BYTES, until, wait_for_keys
 from server import prompt
 
@@ -13,38 +12,6 @@ PROMPT_TOKENS = 1_500
 BLOCKS = PROMPT_TOKENS // 32
 EXPECTED_HITS = (PROMPT_TOKENS - 1) // 32 * 32
 PROMPTS = 6
-
-
-class Asking(threading.Thread):
-    """Asks for every text again and again until it is told to end; what came out differently, or not at all."""
-
-    def __init__(self, server, expected):
-        super().__init__(daemon=True)
-        self.server, self.expected = server, expected
-        self.ended = threading.Event()
-        self.answers, self.wrong = 0, []
-
-    def run(self):
-        while not self.ended.is_set():
-            for text, tokens in self.expected.items():
-                # Its own cache would answer otherwise.
-                self.server.forget()
-                try:
-                    answer = self.server.complete(text)
-                except OSError as error:
-                    answer = str(error)
-                self.answers += 1
-                if answer != tokens:
-                    self.wrong.append(answer)
-
-    def answered(self, count):
-        """Waits for `count` more answers."""
-        goal = self.answers + count
-        until(f"{count} more answers", lambda: self.answers >= goal or not self.is_alive(), patience=120)
-
-    def stop(self):
-        self.ended.set()
-        self.join(120)
 
 
 def run(rig):
@@ -87,22 +54,7 @@ def run(rig):
             same, hits = ask_all()
             yield f"and it holds all blocks (got {hits} tokens)", same and hits == PROMPTS * EXPECTED_HITS
 
-            asking = Asking(server, expected)
-            asking.start()
-            for _ in range(2):
-                asking.answered(3)
-                pool.nodes["node-0"].kill()
-                asking.answered(3)
-                pool.start_node("node-0", POOL_BYTES)
-                asking.answered(3)
-                pool.master.kill()
-                asking.answered(3)
-                pool.start_master()
-            pool.wait_for_segments(1)
-            asking.answered(3)
-            asking.stop()
-            found = f"{len(asking.wrong)} other answers {asking.wrong[:2]}"
-            yield f"killed twice each during {asking.answers} requests: {found}", not asking.wrong
+            yield from killed_meanwhile(pool, server, expected, rounds=2)
             ask_all()
             wait_for_keys(pool, PROMPTS * BLOCKS)
             same, hits = ask_all()
