@@ -11,9 +11,9 @@ status 0, where an engine cannot be had.
 
 import argparse
 import importlib
-import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,8 +44,11 @@ def run(name, rig):
             good &= bool(passed)
     except environment.Unavailable as reason:
         print(f"SKIPPED {reason}")
-    except (PoolError, subprocess.SubprocessError, OSError) as error:
-        print(f"FAIL {type(error).__name__}: {error}")
+    except PoolError as error:
+        print(f"FAIL {error}")
+        good = False
+    except Exception:  # The other scenarios are run all the same.
+        print(f"FAIL {traceback.format_exc()}")
         good = False
     print(f"   {name}: {time.monotonic() - begin:.0f} s", flush=True)
     return good
