@@ -12,6 +12,7 @@ from server import E2E, Server
 from demo.pool import Pool, PoolError
 
 POOL_BYTES = 1 << 30
+CLIENTS = "master_active_clients"
 
 # vLLM's own connector. A load that fails is computed instead: vLLM's default is to fail the request.
 MOONCAKE = {
@@ -89,3 +90,23 @@ def until(what, condition, patience=30.0):
 def wait_for_keys(pool, count):
     """Engines store in threads of their own: waits until the pool has `count` objects."""
     until(f"{count} objects in the pool", lambda: len(pool.keys() or ()) >= count)
+
+
+@contextlib.contextmanager
+def without_master(pool):
+    """The master is dead during the block, and has all its clients again afterwards."""
+    clients = pool.metric(CLIENTS)
+    pool.master.kill()
+    yield
+    pool.start_master()
+    until("the clients are back", lambda: pool.metric(CLIENTS) >= clients)
+
+
+@contextlib.contextmanager
+def without_node(pool):
+    """The storage node is dead during the block; afterwards there is a new one, and the old one is forgotten."""
+    pool.nodes["node-0"].kill()
+    yield
+    until("the dead node's segment is forgotten", lambda: not pool.segments())
+    pool.start_node("node-0", POOL_BYTES)
+    pool.wait_for_segments(1)

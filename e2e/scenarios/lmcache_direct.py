@@ -2,7 +2,7 @@
 
 from conversation import Conversation
 from recorded import recording, unknown_calls
-from rig import E2E, POOL_BYTES, until
+from rig import E2E, until, without_master, without_node
 
 CHUNKS = 8
 # What of it is recorded for the replay.
@@ -47,20 +47,16 @@ def checks(pool, writer, reader):
     yield "a single put is as good", reader.get(50, 1) == ["right"]
     yield "the look-up client finds three chunks of four", reader.lookup(1_000, 3) == 3 * 256
 
-    pool.master.kill()
-    found = reader.get(0, CHUNKS)
-    yield f"the master is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
-    writer.put(100, 1)
-    pool.start_master()
-    pool.wait_for_segments(1)
+    with without_master(pool):
+        found = reader.get(0, CHUNKS)
+        yield f"the master is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
+        writer.put(100, 1)
     yield "it is back: every chunk is there", reader.get(0, CHUNKS) == right and reader.contains(0, CHUNKS) == CHUNKS
 
-    pool.nodes["node-0"].kill()
-    found = reader.get(0, CHUNKS)
-    yield f"the storage node is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
+    with without_node(pool):
+        found = reader.get(0, CHUNKS)
+        yield f"the storage node is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
     until("its chunks are forgotten", lambda: reader.contains(0, CHUNKS) == 0)
-    pool.start_node("node-0", POOL_BYTES)
-    pool.wait_for_segments(1)
     writer.put(0, CHUNKS)
     yield "a new one is there: they are stored again", reader.get(0, CHUNKS) == right
     writer.close()

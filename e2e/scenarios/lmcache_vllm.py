@@ -1,7 +1,7 @@
 """vLLM with LMCacheConnectorV1 over `mooncakestore://`: a restarted server gets its prompt from the pool."""
 
 from asking import killed_meanwhile
-from rig import POOL_BYTES, until, wait_for_keys
+from rig import wait_for_keys, without_master, without_node
 from server import prompt
 
 # A load that fails is computed instead: vLLM's default is to fail the request.
@@ -66,18 +66,13 @@ def faults(pool, server, text, computed):
         server.forget()
         return server.complete(text) == computed
 
-    pool.master.kill()
-    yield "the master is dead: the same tokens", same()
-    pool.start_master()
-    pool.wait_for_segments(1)
+    with without_master(pool):
+        yield "the master is dead: the same tokens", same()
     before = server.hits()
     yield "it is back: the same tokens", same()
     yield f"from the pool (got {server.hits() - before})", server.hits() - before == EXPECTED_HITS
-    pool.nodes["node-0"].kill()
-    yield "the storage node is dead: the same tokens", same()
-    until("its segment is forgotten", lambda: not pool.segments())
-    pool.start_node("node-0", POOL_BYTES)
-    pool.wait_for_segments(1)
+    with without_node(pool):
+        yield "the storage node is dead: the same tokens", same()
     yield "a new one is there: the same tokens", same()
     wait_for_keys(pool, CHUNKS)
     before = server.hits()

@@ -8,7 +8,7 @@ import json
 import environment
 from conversation import Conversation
 from recorded import recording, unknown_calls
-from rig import E2E, POOL_BYTES, until
+from rig import E2E, until, without_master, without_node
 
 PAGES = 8
 MODES = ("mha", "mla", "groups", "standalone")
@@ -56,18 +56,14 @@ def checks(pool, writer, reader, faults):
     yield "and gets it exactly", reader.get(0, PAGES) == right
     yield "a missing page among others is one", reader.get(PAGES - 2, 4) == ["right", "right", "missing", "missing"]
     if faults:
-        pool.master.kill()
-        found = reader.get(0, PAGES)
-        yield f"the master is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
-        pool.start_master()
-        pool.wait_for_segments(1)
+        with without_master(pool):
+            found = reader.get(0, PAGES)
+            yield f"the master is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
         yield "it is back: every page is there", reader.get(0, PAGES) == right
-        pool.nodes["node-0"].kill()
-        found = reader.get(0, PAGES)
-        yield f"the storage node is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
+        with without_node(pool):
+            found = reader.get(0, PAGES)
+            yield f"the storage node is dead: right or missing, never wrong ({found[0]})", "wrong" not in found
         until("its pages are forgotten", lambda: reader.exists(0, PAGES) == 0)
-        pool.start_node("node-0", POOL_BYTES)
-        pool.wait_for_segments(1)
         yield "a new one is there: they are set again", writer.set(0, PAGES) == [True] * PAGES
         yield "and got", reader.get(0, PAGES) == right
     # What was looked up a moment ago is left by a `clear`, which is not forced.

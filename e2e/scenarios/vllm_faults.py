@@ -5,7 +5,7 @@ fails the request instead.
 """
 
 from asking import killed_meanwhile
-from rig import POOL_BYTES, until, wait_for_keys
+from rig import wait_for_keys, without_master, without_node
 from server import prompt
 
 PROMPT_TOKENS = 1_500
@@ -30,24 +30,17 @@ def run(rig):
                 same = all(server.complete(text) == expected[text] for text in texts)
                 return same, server.hits() - before
 
-            pool.master.kill()
-            same, _ = ask_all()
-            yield "the master is dead: the same answers", same
-            pool.start_master()
-            pool.wait_for_segments(1)
+            with without_master(pool):
+                same, _ = ask_all()
+                yield "the master is dead: the same answers", same
             same, hits = ask_all()
             yield "it is back: the same answers", same
-            yield (
-                f"and all {PROMPTS * EXPECTED_HITS} tokens come from the pool again (got {hits})",
-                hits == PROMPTS * EXPECTED_HITS,
-            )
+            whole = hits == PROMPTS * EXPECTED_HITS
+            yield f"and all {PROMPTS * EXPECTED_HITS} tokens come from the pool again (got {hits})", whole
 
-            pool.nodes["node-0"].kill()
-            same, _ = ask_all()
-            yield "the storage node is dead: the same answers", same
-            until("its segment is forgotten", lambda: not pool.segments())
-            pool.start_node("node-0", POOL_BYTES)
-            pool.wait_for_segments(1)
+            with without_node(pool):
+                same, _ = ask_all()
+                yield "the storage node is dead: the same answers", same
             same, _ = ask_all()
             yield "a new one is there: the same answers", same
             wait_for_keys(pool, PROMPTS * BLOCKS)
