@@ -12,7 +12,7 @@ PROFILE ?= release
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python wheel bench e2e gpu reference fmt lint clean
+.PHONY: help demo test test-rust test-python wheel bench e2e ttft gpu reference fmt lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,8 +29,11 @@ wheel: dist/.built ## dist/mooncake_rs-*.whl
 bench: $(VENV)/.wheel ## compare with the rival and with memcpy and loopback, in one run
 	bench/run.sh
 
-e2e: $(VENV)/.wheel ## run the real vLLM against the pool (3 GB of downloads)
-	e2e/run.sh
+e2e: dist/.built ## run vLLM, LMCache and SGLang's store against the pool (3 GB of downloads)
+	$(PY) e2e/run.py
+
+ttft: dist/.built ## time to first token: computed, from our pool, from the rival's, from Redis
+	$(PY) e2e/ttft.py
 
 gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips where there is none
 	$(VENV)/bin/pytest -s tests/gpu

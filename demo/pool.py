@@ -89,18 +89,23 @@ class Program:
 class Pool:
     """A master and its storage nodes, with everything they keep in one folder."""
 
-    def __init__(self, programs, folder, master_flags=(), environment=None):
+    def __init__(self, programs, folder, master_flags=("--wal_dir={folder}/state",), environment=None):
         self.programs = Path(programs)
         self.folder = Path(folder)
         self.environment = environment or {}
-        self.master_flags = list(master_flags)
+        self.master_flags = [flag.format(folder=self.folder) for flag in master_flags]
         self.rpc_port, self.metrics_port = free_ports(2)
         self.master = None
         self.nodes = {}
+        self.node_ports = {}
 
     @property
     def address(self):
         return f"{HOST}:{self.rpc_port}"
+
+    def node_address(self, name):
+        """Where the storage node serves the processes of its host."""
+        return f"{HOST}:{self.node_ports[name]}"
 
     @property
     def metrics_url(self):
@@ -116,7 +121,6 @@ class Pool:
                 f"--rpc_port={self.rpc_port}",
                 f"--metrics_host={HOST}",
                 f"--metrics_port={self.metrics_port}",
-                f"--wal_dir={self.folder / 'state'}",
                 *self.master_flags,
             ],
             self.folder / "master.log",
@@ -135,13 +139,14 @@ class Pool:
         raise PoolError(f"the master does not accept connections after {patience} s:\n{self.master.last_lines()}")
 
     def start_node(self, name, segment_bytes):
-        """Starts a storage node; `wait_for_segments` says when it is mounted."""
+        """Starts a storage node, or starts it again on its port; `wait_for_segments` says when it is mounted."""
+        port = self.node_ports.setdefault(name, free_ports(1)[0])
         self.nodes[name] = Program(
             name,
             [
                 self.programs / "mooncake_client",
                 f"--host={HOST}",
-                f"--port={free_ports(1)[0]}",
+                f"--port={port}",
                 "--metadata_server=P2PHANDSHAKE",
                 f"--master_server_address={self.address}",
                 "--protocol=tcp",
@@ -207,7 +212,11 @@ class Pool:
             node.stop()
         if self.master is not None:
             self.master.stop()
-        for file in self.folder.glob("state/*/log-*.wal"):
-            # How far the log had come: the one thing of a master that lies elsewhere.
-            log_id = int.from_bytes(file.read_bytes()[16:24], "little")
-            Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)
+        remove_witnesses(self.folder)
+
+
+def remove_witnesses(folder):
+    """Removes how far the logs below a folder had come: the one thing of a master that lies elsewhere."""
+    for file in Path(folder).rglob("log-*.wal"):
+        log_id = int.from_bytes(file.read_bytes()[16:24], "little")
+        Path(f"/dev/shm/mooncake-log-{log_id:016x}").unlink(missing_ok=True)

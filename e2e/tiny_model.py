@@ -1,6 +1,6 @@
 """Writes a small Llama with random weights and a tokenizer of one token a byte.
 
-    tiny_model.py FOLDER
+    tiny_model.py FOLDER [HIDDEN LAYERS HEADS KV_HEADS]
 
 No model has to be downloaded: what the proof needs is that equal prompts give
 equal tokens, not that they mean anything. Every ASCII character of a prompt is
@@ -36,16 +36,17 @@ def main():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = Path(sys.argv[1])
+    hidden, layers, heads, kv_heads = [int(one) for one in sys.argv[2:]] or (256, 4, 4, 2)
     words = tokenizer()
     words.save_pretrained(folder)
     torch.manual_seed(20250221)
     config = LlamaConfig(
         vocab_size=len(words),
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
         max_position_embeddings=8192,
         tie_word_embeddings=False,
         bos_token_id=0,

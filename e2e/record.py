@@ -1,0 +1,134 @@
+"""Records the calls that engines make into the store, for the replay in tests/python/test_engine_calls.py.
+
+    python e2e/record.py [--only NAME ...] [--wheel dist/mooncake_rs-*.whl] [--folder target/e2e] [--to FOLDER]
+
+Each file is one conversation of an engine with the pool, a line a call (see clients/recorder.py for how), after a
+first line that says which engine.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import environment  # noqa: E402
+from recorded import FOLDER, recording  # noqa: E402
+from rig import Rig  # noqa: E402
+from run import newest_wheel  # noqa: E402
+from scenarios import lmcache_direct, sglang_direct, vllm_offline  # noqa: E402
+
+# 6 blocks of 32 tokens and a rest.
+PROMPT_TOKENS = 200
+# For a little less, an object that was looked up is not removed without force.
+LOOKED_UP_S = 3
+
+
+def vllm(*options):
+    def converse(rig, pool):
+        for process, more in (("first", []), ("second", ["--reset"])):
+            variables = recording(pool.folder, process)
+            vllm_offline.generate(rig, pool, process, PROMPT_TOKENS, variables, [*options, *more])
+
+    return converse
+
+
+def lmcache(stored):
+    def converse(rig, pool):
+        with lmcache_direct.client(rig, pool, stored, "writer") as writer:
+            writer.exists(0)
+            writer.get(0, 1)
+            writer.put(0, 3)
+            writer.put_one(3)
+            writer.contains(0, 5)
+            with lmcache_direct.client(rig, pool, stored, "reader") as reader:
+                reader.contains(0, 5)
+                reader.get(0, 5)
+                reader.lookup(1_000, 2)
+                reader.close()
+
+    return converse
+
+
+def sglang(mode):
+    def converse(rig, pool):
+        environment.add_sglang(rig.python)
+        with sglang_direct.client(rig, pool, mode, "writer") as writer:
+            writer.exists(0, 2)
+            writer.set(0, 2)
+            writer.set(0, 3)
+            with sglang_direct.client(rig, pool, mode, "reader") as reader:
+                reader.exists(0, 4)
+                reader.get(0, 4)
+                time.sleep(LOOKED_UP_S)
+                reader.clear()
+
+    return converse
+
+
+ENGINES = {
+    "vllm": (vllm(), "vLLM 0.32.0, MooncakeStoreConnector"),
+    "vllm_groups": (vllm("--groups"), "vLLM 0.32.0, MooncakeStoreConnector, enable_group_semantics"),
+    "lmcache_metadata": (lmcache("true"), "LMCache 0.5.6, mooncakestore://, save_chunk_meta true"),
+    "lmcache_zero_copy": (lmcache("false"), "LMCache 0.5.6, mooncakestore://, save_chunk_meta false"),
+    "sglang_mha": (sglang("mha"), "SGLang 0.5.23, HiCache mooncake, keys and values"),
+    "sglang_mla": (sglang("mla"), "SGLang 0.5.23, HiCache mooncake, latent attention layer by layer"),
+    "sglang_groups": (sglang("groups"), "SGLang 0.5.23, HiCache mooncake, enable_group_semantics"),
+    "sglang_standalone": (sglang("standalone"), "SGLang 0.5.23, HiCache mooncake, standalone_storage"),
+}
+
+
+def merged(files):
+    """The calls of several processes, one after the other, with stores and memory counted through."""
+    lines, stores, counts = [], 0, {"buffer": 0, "memory": 0}
+
+    def addresses(value):
+        """Every address in arguments: they are written as [kind, number, offset]."""
+        if isinstance(value, list) and len(value) == 3 and value[0] in list(counts):
+            yield value
+        elif isinstance(value, list):
+            for one in value:
+                yield from addresses(one)
+
+    for file in files:
+        calls = [json.loads(line) for line in file.read_text().splitlines()]
+        base, stores_before = dict(counts), stores
+        for call in calls:
+            call["store"] += stores_before
+            stores = max(stores, call["store"] + 1)
+            for address in addresses(call["args"]):
+                address[1] += base[address[0]]
+                counts[address[0]] = max(counts[address[0]], address[1] + 1)
+        lines += calls
+    return lines
+
+
+def record(rig, name, folder):
+    converse, title = ENGINES[name]
+    with rig.pool() as pool:
+        converse(rig, pool)
+        files = sorted(pool.folder.glob("*.calls"), key=lambda file: file.stat().st_mtime)
+    lines = [{"engine": title}, *merged(files)]
+    file = folder / f"{name}.jsonl"
+    file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    print(f"{file}: {len(lines) - 1} calls, {file.stat().st_size} bytes", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="NAME", choices=ENGINES, nargs="+", default=list(ENGINES))
+    parser.add_argument("--wheel", help="our wheel; the newest of dist/ when left out")
+    parser.add_argument("--folder", type=Path, default=ROOT / "target" / "e2e")
+    parser.add_argument("--to", type=Path, default=FOLDER)
+    options = parser.parse_args()
+    options.to.mkdir(exist_ok=True)
+    rig = Rig(environment.prepare(options.folder / "venv", options.wheel or newest_wheel()), options.folder)
+    for name in options.only:
+        record(rig, name, options.to)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What scenarios are made of: pools, vLLM servers, folders, and how long to wait for what."""
+
+import contextlib
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from server import E2E, Server
+
+from demo.pool import Pool, PoolError
+
+POOL_BYTES = 1 << 30
+CLIENTS = "master_active_clients"
+
+# vLLM's own connector. A load that fails is computed instead: vLLM's default is to fail the request.
+MOONCAKE = {
+    "kv_connector": "MooncakeStoreConnector",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+}
+
+
+class Rig:
+    """An interpreter with the engines, a model, and a folder for what is started."""
+
+    def __init__(self, python, folder, model="tiny", sizes=()):
+        self.python = Path(python)
+        self.folder = Path(folder).resolve()
+        self.model = self.folder / model
+        if not (self.model / "config.json").exists():
+            command = [self.python, E2E / "tiny_model.py", self.model, *sizes]
+            subprocess.run([str(part) for part in command], check=True, capture_output=True)
+
+    def new_folder(self):
+        """Kept, for its logs."""
+        return Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
+
+    @contextlib.contextmanager
+    def pool(self, nodes=1, node_bytes=POOL_BYTES, **how):
+        """A master and storage nodes."""
+        pool = Pool(how.pop("programs", self.python.parent), self.new_folder(), **how)
+        try:
+            pool.start_master()
+            for node in range(nodes):
+                pool.start_node(f"node-{node}", node_bytes)
+            pool.wait_for_segments(nodes)
+            yield pool
+        finally:
+            pool.stop()
+
+    def pool_json(self, pool):
+        """The file that vLLM's connector reads."""
+        file = pool.folder / "pool.json"
+        file.write_text(
+            json.dumps(
+                {
+                    "mode": "standalone-store",
+                    "metadata_server": "P2PHANDSHAKE",
+                    "master_server_address": pool.address,
+                    "protocol": "tcp",
+                    "device_name": "",
+                    "global_segment_size": 0,
+                    "local_buffer_size": "256MB",
+                }
+            )
+        )
+        return file
+
+    def vllm(self, pool, name, transfer=MOONCAKE, environment=None):
+        """A server connected to the pool; a context that is entered when it serves."""
+        return self.server(
+            pool.folder, name, transfer, environment or {"MOONCAKE_CONFIG_PATH": str(self.pool_json(pool))}
+        )
+
+    def server(self, folder, name, transfer, environment=None):
+        return Server(self.python, self.model, folder, name, transfer, environment)
+
+
+def until(what, condition, patience=30.0):
+    """Waits until `condition` is true."""
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            raise PoolError(f"{what}: not within {patience} s")
+        time.sleep(0.05)
+
+
+def wait_for_keys(pool, count):
+    """Engines store in threads of their own: waits until the pool has `count` objects."""
+    until(f"{count} objects in the pool", lambda: len(pool.keys() or ()) >= count)
+
+
+@contextlib.contextmanager
+def without_master(pool):
+    """The master is dead during the block, and has all its clients again afterwards."""
+    clients = pool.metric(CLIENTS)
+    pool.master.kill()
+    yield
+    pool.start_master()
+    until("the clients are back", lambda: pool.metric(CLIENTS) >= clients)
+
+
+@contextlib.contextmanager
+def without_node(pool):
+    """The storage node is dead during the block; afterwards there is a new one, and the old one is forgotten."""
+    pool.nodes["node-0"].kill()
+    yield
+    until("the dead node's segment is forgotten", lambda: not pool.segments())
+    pool.start_node("node-0", POOL_BYTES)
+    pool.wait_for_segments(1)

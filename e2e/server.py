@@ -1,0 +1,146 @@
+"""`vllm serve` on the loopback address, and what is asked of it."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import string
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from demo.pool import HOST, PoolError, Program, free_ports
+
+E2E = Path(__file__).resolve().parent
+# The plugin, and what clients share with this process.
+PYTHONPATH = os.pathsep.join(str(folder) for folder in (E2E / "plugin", E2E, E2E.parent))
+START_LIMIT_S = 240
+REQUEST_LIMIT_S = 180
+RESET_LIMIT_S = 60
+
+# vLLM's CPU build without downloads and telemetry.
+ENVIRONMENT = {
+    "PYTHONPATH": PYTHONPATH,
+    "VLLM_HOST_IP": HOST,
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "LMCACHE_TRACK_USAGE": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    # The names of blocks must agree between processes.
+    "PYTHONHASHSEED": "0",
+    # For /reset_prefix_cache.
+    "VLLM_SERVER_DEV_MODE": "1",
+}
+
+# What a machine without a GPU needs beside the options of the documents: nothing compiled, and no rounding that
+# depends on how a prompt was split.
+CPU_OPTIONS = ["--enforce-eager", "--dtype=float32", "--block-size=32", "--max-model-len=8192", "--max-num-seqs=4"]
+
+
+def healthy(port):
+    """Whether a vLLM server serves there."""
+    try:
+        urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def prompt(seed, tokens):
+    """A text of exactly `tokens` tokens of the tiny model, the same for the same seed."""
+    return "".join(random.Random(seed).choices(string.ascii_letters + string.digits + " .,", k=tokens))
+
+
+class Server:
+    """One `vllm serve`, its log in `folder`."""
+
+    def __init__(self, python, model, folder, name, transfer, environment=None):
+        self.port = free_ports(1)[0]
+        command = [Path(python).parent / "vllm", "serve", model, "--served-model-name=tiny"]
+        command += [f"--host={HOST}", f"--port={self.port}", *CPU_OPTIONS]
+        if transfer:
+            command += ["--kv-transfer-config", json.dumps(transfer)]
+        log = folder / f"{name}.log"
+        self.program = Program(name, command, log, {**ENVIRONMENT, **(environment or {})}, start_new_session=True)
+
+    def __enter__(self):
+        try:
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def wait(self):
+        end = time.monotonic() + START_LIMIT_S
+        while not healthy(self.port):
+            if time.monotonic() > end or not self.program.running():
+                raise PoolError(f"{self.program.name} does not serve:\n{self.program.last_lines(30)}")
+            time.sleep(0.2)
+
+    def ask(self, path, body=None, patience=REQUEST_LIMIT_S, method=None):
+        """The body of the answer to a GET, or to a POST of `body` as JSON."""
+        request = urllib.request.Request(
+            f"http://{HOST}:{self.port}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=patience) as reply:
+            return reply.read().decode()
+
+    def complete(self, text, tokens=24):
+        """The ids of the tokens that greedy decoding makes of `text`. Text would not do: random bytes are no UTF-8."""
+        body = {
+            "model": "tiny",
+            "prompt": text,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        return json.loads(self.ask("/v1/completions", body))["choices"][0]["token_ids"]
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        lines = self.ask("/metrics").splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def hits(self):
+        """How many tokens of prompts came from outside of this server so far."""
+        return int(self.metric("vllm:external_prefix_cache_hits_total"))
+
+    def forget(self):
+        """Forgets the blocks here; the pool keeps what it has."""
+        self._reset("/reset_prefix_cache")
+
+    def reset(self):
+        """Forgets the blocks here and, through the connector, in the pool."""
+        self._reset("/reset_prefix_cache?reset_external=true")
+
+    def _reset(self, path):
+        """vLLM refuses while blocks are in use, for instance because they are still being stored."""
+        end = time.monotonic() + RESET_LIMIT_S
+        while not json.loads(self.ask(path, method="POST"))["success"]:
+            if time.monotonic() > end:
+                raise PoolError(f"{path} does not succeed within {RESET_LIMIT_S} s")
+            time.sleep(0.05)
+
+    def stop(self):
+        end_group(self.program, signal.SIGTERM)
+
+
+def end_group(program, first):
+    """Ends a program that leads a session, and everything that it started: with signal `first`, then with SIGKILL."""
+    for number, patience in ((first, 30), (signal.SIGKILL, 5)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.process.wait(patience)
