@@ -1,16 +1,21 @@
 #!/bin/bash
 # wheel.sh VENV: the wheel in dist/, extension module and native binary in one. PROFILE and TARGET as in the Makefile.
+# Zig links both against an old C library, so that the wheel runs on hosts that are older than this one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=$1
+glibc=2.28
+venv=$(cd "$1" && pwd)
 profile=${PROFILE:-release} target=${TARGET:-target}
+host=$(rustc -vV | sed -n 's/^host: //p')
 scripts=build/wheel.data/scripts
+export PATH="$venv/bin:$PATH"
 
-cargo build --locked --profile "$profile" -p mooncake-cli
+cargo-zigbuild zigbuild --locked --profile "$profile" -p mooncake-cli --target "$host.$glibc"
 
 rm -rf build/wheel.data dist
 mkdir -p "$scripts" dist
-install -m 755 "$target/$profile/mooncake" "$scripts/mooncake"
+install -m 755 "$target/$host/$profile/mooncake" "$scripts/mooncake"
 strip "$scripts/mooncake"
 install -m 755 packaging/shims/* "$scripts/"
-"$venv/bin/maturin" build --locked --quiet --profile "$profile" --out dist
+maturin build --locked --quiet --profile "$profile" --out dist \
+  --zig --target "$host" --compatibility "manylinux_${glibc/./_}"

@@ -93,6 +93,32 @@ def test_the_clash_is_named_with_the_command_that_mends_it(tmp_path, rival, orde
     assert e.run("mooncake_master", "--version").stdout.startswith("mooncake_master ")
 
 
+def test_uninstalling_only_the_rival_takes_shared_files_along_and_a_reinstall_brings_them_back(tmp_path, rival):
+    """pip removes what it lists, whoever wrote it last: that is why the remedy names both."""
+    e = Environment(tmp_path / "env")
+    e.install(str(rival))
+    e.install(str(wheel()))
+    assert e.pip("uninstall", "-y", RIVAL).returncode == 0
+    assert e.python("import mooncake.store").returncode == 0
+    assert not (e.bin / "mooncake_master").exists()
+    again = e.pip("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel()))
+    assert again.returncode == 0, again.stderr
+    assert e.python("from mooncake import BufferPool; import mooncake.store").returncode == 0
+    assert e.run("mooncake_master", "--version").returncode == 0
+
+
+def test_the_way_back_leaves_the_rival_alone(tmp_path, rival):
+    e = Environment(tmp_path / "env")
+    e.install(str(wheel()))
+    assert e.pip("uninstall", "-y", "mooncake-rs").returncode == 0
+    e.install(str(rival))
+    assert e.python("import mooncake; print(mooncake.__file__)").returncode == 0
+    found = e.python("import importlib.util; print(importlib.util.find_spec('mooncake.store').origin)").stdout
+    assert found.strip().endswith("/mooncake/store.so")
+    assert (e.bin / "mooncake_master").exists()
+    assert not (e.bin / "mooncake").exists()
+
+
 def test_the_clash_can_be_overruled(tmp_path):
     e = Environment(tmp_path / "env")
     e.install(str(wheel()))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from test_install_clash import Environment, wheel
 
-ALLOWED = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+REPOSITORY = Path(__file__).parents[2]
+ALLOWED = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+GLIBC = 28  # 2.28: RHEL 8, Debian 10, Ubuntu 20.04 and newer
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +27,10 @@ def unpacked(tmp_path_factory) -> Path:
 
 def elves(folder: Path) -> list[Path]:
     return [p for p in folder.rglob("*") if p.is_file() and p.open("rb").read(4) == b"\x7fELF"]
+
+
+def info(folder: Path, name: str) -> str:
+    return next(folder.glob("mooncake_rs-*.dist-info")).joinpath(name).read_text()
 
 
 def readelf(*args: str) -> str:
@@ -41,23 +49,47 @@ def test_every_elf_needs_only_the_c_library(unpacked):
         assert "RPATH" not in readelf("-d", str(elf))
 
 
-def test_the_tag_promises_no_older_c_library_than_is_needed(unpacked):
-    tag = re.search(r"manylinux_2_(\d+)_", wheel().name)
-    assert tag, f"{wheel().name} has no manylinux tag"
+def test_it_runs_on_hosts_with_an_old_c_library(unpacked):
+    machine = os.uname().machine
+    assert wheel().name.endswith(f"-cp311-abi3-manylinux_2_{GLIBC}_{machine}.whl")
+    assert f"Tag: cp311-abi3-manylinux_2_{GLIBC}_{machine}" in info(unpacked, "WHEEL").splitlines()
     for elf in elves(unpacked):
-        versions = [int(v) for v in re.findall(r"GLIBC_2\.(\d+)", readelf("-V", str(elf)))]
-        assert max(versions) <= int(tag[1]), f"{elf.name} needs glibc 2.{max(versions)}"
+        symbols = readelf("-V", str(elf))
+        versions = [int(v) for v in re.findall(r"GLIBC_2\.(\d+)", symbols)]
+        assert versions, f"{elf.name} names no version at all"
+        assert max(versions) <= GLIBC, f"{elf.name} needs glibc 2.{max(versions)}"
+        assert not re.search(r"GCC_|GLIBCXX_|CXXABI_", symbols)
 
 
-def test_it_is_for_every_python_from_3_11(unpacked):
-    assert "-cp311-abi3-" in wheel().name
-    metadata = next(unpacked.glob("mooncake_rs-*.dist-info/METADATA")).read_text()
-    assert "Requires-Python: >=3.11" in metadata
-    assert "Requires-Dist" not in metadata
+def test_its_metadata_is_right(unpacked):
+    head, _, description = info(unpacked, "METADATA").partition("\n\n")
+    lines = head.splitlines()
+    manifest = tomllib.loads((REPOSITORY / "Cargo.toml").read_text())["workspace"]["package"]
+    assert "Name: mooncake-rs" in lines
+    assert f"Version: {manifest['version']}" in lines
+    assert f"License-Expression: {manifest['license']}" in lines
+    assert "License-File: LICENSE" in lines
+    assert "Requires-Python: >=3.11" in lines
+    assert "Operating System :: POSIX :: Linux" in head
+    assert description.strip() == (REPOSITORY / "README.md").read_text().strip()
+    # Whatever a call needs besides (torch, safetensors) its caller has.
+    assert "Requires-Dist" not in head
+    assert {p.name.partition("-")[0] for p in unpacked.iterdir()} == {"mooncake", "mooncake_rs"}
+
+
+def test_it_has_every_command(unpacked):
+    scripts = next(unpacked.glob("mooncake_rs-*.data/scripts"))
+    assert {p.name for p in scripts.iterdir()} == {
+        "mooncake",
+        "mooncake_master",
+        "mooncake_client",
+        "mooncake_http_metadata_server",
+    }
 
 
 def test_it_is_small(unpacked):
     assert wheel().stat().st_size < 16 << 20
+    assert sum(p.stat().st_size for p in unpacked.rglob("*") if p.is_file()) < 48 << 20
 
 
 def test_every_module_is_a_package_with_types(unpacked):

@@ -49,16 +49,16 @@ pub async fn accept_unix(shared: Arc<Shared>, listener: UnixListener, strangers:
     let own = rustix::process::geteuid().as_raw();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => match stream.peer_cred() {
-                Ok(credentials) if credentials.uid() == own => {
-                    let peer = Peer::Process(credentials.pid().unwrap_or(0));
+            Ok((stream, _)) => match mooncake_memory::peer_credentials(&stream) {
+                Ok(credentials) if credentials.is_own_user() => {
+                    let peer = Peer::Process(credentials.pid);
                     let via = Via::Unix(mooncake_memory::peer_pidfd(&stream).ok());
                     start(&shared, &strangers, stream, peer, via);
                 }
                 Ok(credentials) => {
-                    let peer = Peer::Process(credentials.pid().unwrap_or(0));
+                    let peer = Peer::Process(credentials.pid);
                     shared.peers.warn(peer, || {
-                        format!("user {} may not use the Unix socket of user {own}; use TCP", credentials.uid())
+                        format!("user {} may not use the Unix socket of user {own}; use TCP", credentials.uid)
                     });
                 }
                 Err(error) => tracing::debug!(%error, "peer credentials"),

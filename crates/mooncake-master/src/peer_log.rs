@@ -18,7 +18,7 @@ pub enum Peer {
     /// By TCP, from this address.
     Ip(IpAddr),
     /// By the Unix socket, with this pid.
-    Process(i32),
+    Process(u32),
 }
 
 impl fmt::Display for Peer {
@@ -107,6 +107,6 @@ mod tests {
         let start = Instant::now();
         let admitted = (0..10_000).filter(|pid| log.admit(Peer::Process(*pid), start).is_some()).count();
         assert_eq!(admitted, TABLE_MAX);
-        assert_eq!(log.admit(Peer::Process(-1), start + INTERVAL), Some(0));
+        assert_eq!(log.admit(Peer::Process(u32::MAX), start + INTERVAL), Some(0));
     }
 }

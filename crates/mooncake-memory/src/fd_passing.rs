@@ -1,5 +1,6 @@
 //! Descriptors over Unix sockets, and who is at the other end.
 
+use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -24,6 +25,27 @@ pub struct PeerCredentials {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
+}
+
+impl PeerCredentials {
+    /// Whether the peer is a process of the user of this one, beyond doubt.
+    ///
+    /// A user that has no number in this process's user namespace appears as the overflow user. To a process that runs
+    /// as that user (nobody, most often) in a namespace of its own, all such strangers look like itself.
+    pub fn is_own_user(&self) -> bool {
+        self.uid == rustix::process::geteuid().as_raw() && !(self.uid == overflow_uid() && some_users_have_no_number())
+    }
+}
+
+fn overflow_uid() -> u32 {
+    let said = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    said.and_then(|text| text.trim().parse().ok()).unwrap_or(65534)
+}
+
+fn some_users_have_no_number() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    // All numbers but the last, which is none.
+    !map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// `SO_PEERCRED`.

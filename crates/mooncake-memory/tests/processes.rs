@@ -61,6 +61,8 @@ fn a_peer_on_a_unix_socket_is_known_by_its_kernel_credentials() {
     let peer = peer_credentials(&left).unwrap();
     assert_eq!(peer.pid, std::process::id());
     assert_eq!(peer.uid, rustix::process::getuid().as_raw());
+    assert!(peer.is_own_user());
+    assert!(!mooncake_memory::PeerCredentials { uid: peer.uid + 1, ..peer }.is_own_user());
     match peer_pidfd(&left) {
         Ok(pidfd) => assert!(!has_exited(pidfd.as_fd()).unwrap()),
         // Before Linux 6.5.

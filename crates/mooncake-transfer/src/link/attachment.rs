@@ -118,9 +118,9 @@ impl Attachment {
         let stream =
             connect(&address.unix_socket).map_err(NoSharedMemory::socket("its Unix socket does not answer"))?;
         let stream = Arc::new(stream);
-        let uid = peer_credentials(&**stream).map_err(|e| format!("its owner cannot be told: {e}"))?.uid;
-        if uid != rustix::process::geteuid().as_raw() {
-            return Err(format!("its owner is user {uid}").into());
+        let owner = peer_credentials(&**stream).map_err(|e| format!("its owner cannot be told: {e}"))?;
+        if !owner.is_own_user() {
+            return Err(format!("its owner is user {}, or looks like it in this user namespace", owner.uid).into());
         }
         let pidfd = owner_pidfd(&stream, address)?;
         let deadline = wait.deadline.min(Instant::now() + options.connect_timeout);

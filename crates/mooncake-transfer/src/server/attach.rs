@@ -101,7 +101,7 @@ impl Shared {
 
     fn try_attach(&self, stream: &Arc<Guarded<UnixStream>>, hello: &Hello, served: &Arc<Served>) -> Result<(), Status> {
         let credentials = peer_credentials(&***stream).map_err(|_| Status::NotTrusted)?;
-        if credentials.uid != rustix::process::geteuid().as_raw() {
+        if !credentials.is_own_user() {
             return Err(Status::NotTrusted);
         }
         if !served.memory.is_sealed() {
