@@ -3,19 +3,19 @@
 # Zig links both against an old C library, so that the wheel runs on hosts that are older than this one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-glibc=2.28
 venv=$(cd "$1" && pwd)
 profile=${PROFILE:-release} target=${TARGET:-target}
 host=$(rustc -vV | sed -n 's/^host: //p')
 scripts=build/wheel.data/scripts
-export PATH="$venv/bin:$PATH"
 
-cargo-zigbuild zigbuild --locked --profile "$profile" -p mooncake-cli --target "$host.$glibc"
+export PATH="$venv/bin:$PATH"
+linker=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$host")_LINKER
+export "$linker=$PWD/packaging/zig-linker"
+cargo build --locked --profile "$profile" -p mooncake-cli --target "$host"
 
 rm -rf build/wheel.data dist
 mkdir -p "$scripts" dist
 install -m 755 "$target/$host/$profile/mooncake" "$scripts/mooncake"
 strip "$scripts/mooncake"
 install -m 755 packaging/shims/* "$scripts/"
-maturin build --locked --quiet --profile "$profile" --out dist \
-  --zig --target "$host" --compatibility "manylinux_${glibc/./_}"
+maturin build --locked --quiet --profile "$profile" --out dist --target "$host" --compatibility manylinux_2_28
