@@ -6,6 +6,7 @@ import json
 import os
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,9 +16,17 @@ DEFAULT_LOCAL_BUFFER_SIZE = 1073741824  # 1 GiB
 _PROTOCOLS = frozenset(
     "tcp rdma efa nvmeof nvlink musa nvlink_intra hip barex cxl ascend ub ubshmem maca sunrise_link rpc_only".split()
 )
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TRUE = frozenset({"true", "1", "yes", "on", "enable"})
 _FALSE = frozenset({"false", "0", "no", "off", "disable", ""})
+
+# What files and the environment need not name.
+_DEFAULTS: dict[str, Any] = {
+    "global_segment_size": DEFAULT_GLOBAL_SEGMENT_SIZE,
+    "local_buffer_size": DEFAULT_LOCAL_BUFFER_SIZE,
+    "protocol": "tcp",
+    "device_name": "",
+}
 
 # Attributes, and what they are called in the environment.
 _ENVIRONMENT = {
@@ -42,11 +51,11 @@ class MooncakeConfig:
 
     local_hostname: str
     metadata_server: str
+    global_segment_size: int
+    local_buffer_size: int
+    protocol: str
+    device_name: str | None
     master_server_address: str
-    global_segment_size: int = DEFAULT_GLOBAL_SEGMENT_SIZE
-    local_buffer_size: int = DEFAULT_LOCAL_BUFFER_SIZE
-    protocol: str = "tcp"
-    device_name: str = ""
     enable_ssd_offload: bool = False
     ssd_offload_path: str = ""
     tenant_id: str = "default"
@@ -58,8 +67,8 @@ class MooncakeConfig:
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(f"{name} is {value!r}: a text that is not empty is needed")
-        self.global_segment_size = _size("global_segment_size", self.global_segment_size)
-        self.local_buffer_size = _size("local_buffer_size", self.local_buffer_size)
+        for name in ("global_segment_size", "local_buffer_size"):
+            setattr(self, name, _named(name, _parse_segment_size, getattr(self, name)))
         self.protocol = str(self.protocol).strip().lower()
         if self.protocol not in _PROTOCOLS:
             warnings.warn(f"protocol {self.protocol!r} is unknown", stacklevel=3)
@@ -67,7 +76,7 @@ class MooncakeConfig:
         self.ssd_offload_path = "" if self.ssd_offload_path is None else str(self.ssd_offload_path)
         self.tenant_id = str(self.tenant_id or "default")
         for name in ("enable_ssd_offload", "enable_client_http_server"):
-            setattr(self, name, _switch(name, getattr(self, name)))
+            setattr(self, name, _named(name, _parse_bool, getattr(self, name)))
         try:
             self.client_http_port = int(self.client_http_port)
         except (TypeError, ValueError):
@@ -85,7 +94,8 @@ class MooncakeConfig:
         ]
         if missing:
             raise ValueError(f"{os.fspath(path)}: {', '.join(missing)} must be given")
-        return cls(**{field.name: found[field.name] for field in fields(cls) if found.get(field.name) is not None})
+        given = {field.name: found[field.name] for field in fields(cls) if found.get(field.name) is not None}
+        return cls(**{**_DEFAULTS, **given})
 
     @classmethod
     def load_from_env(cls) -> MooncakeConfig:
@@ -93,7 +103,7 @@ class MooncakeConfig:
         path = os.environ.get("MOONCAKE_CONFIG_PATH")
         if path:
             return cls.from_file(path)
-        found: dict[str, Any] = {"local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE"}
+        found: dict[str, Any] = {"local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE", **_DEFAULTS}
         for name, variable in _ENVIRONMENT.items():
             value = os.environ.get(variable)
             if value is not None and value.strip():
@@ -103,25 +113,32 @@ class MooncakeConfig:
         return cls(**found)
 
 
-def _size(name: str, value: Any) -> int:
+def _named(name: str, parse: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return parse(value)
+    except ValueError as reason:
+        raise ValueError(f"{name} is {reason}") from None
+
+
+def _parse_segment_size(value: Any) -> int:
     if isinstance(value, bool) or value is None:
-        raise ValueError(f"{name} is {value!r}: a number of bytes is needed")
+        raise ValueError(f"{value!r}: a number of bytes is needed")
     if isinstance(value, (int, float)):
         size = int(value)
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", str(value).lower())
         if not match:
-            raise ValueError(f"{name} is {value!r}: a number of bytes is needed, or one with KB, MB, GB or TB")
+            raise ValueError(f"{value!r}: a number of bytes is needed, or one with KB, MB, GB or TB")
         size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
     if size < 0:
-        raise ValueError(f"{name} is {value!r}: it cannot be negative")
+        raise ValueError(f"{value!r}: it cannot be negative")
     return size
 
 
-def _switch(name: str, value: Any) -> bool:
-    text = str(value).strip().lower()
+def _parse_bool(value: Any) -> bool:
+    text = "" if value is None else str(value).strip().lower()
     if text in _TRUE:
         return True
     if text in _FALSE:
         return False
-    raise ValueError(f"{name} is {value!r}: true or false is needed")
+    raise ValueError(f"{value!r}: true or false is needed")
