@@ -29,7 +29,7 @@ wheel: dist/.built ## dist/mooncake_rs-*.whl
 bench: $(VENV)/.wheel ## compare with the rival and with memcpy and loopback, in one run
 	bench/run.sh
 
-e2e: $(VENV)/.wheel ## run the real vLLM against the pool (3 GB of downloads)
+e2e: $(VENV)/.wheel ## run the real vLLM, and the tensor tests with its torch (3 GB of downloads)
 	e2e/run.sh
 
 gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips where there is none

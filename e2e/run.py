@@ -6,7 +6,8 @@ Installs the CPU build of vLLM and our wheel into an environment of its own
 (about 3 GB of downloads, once), makes a tiny random model, and starts a
 master and a storage node. Passes when the first engine finds nothing in the
 pool, the second one loads every whole block of the prompt from it, and both
-generate the same tokens. Skips, with the reason and exit status 0, where vLLM
+generate the same tokens, and when the tensor calls pass their tests with
+vLLM's torch. Skips, with the reason and exit status 0, where vLLM
 cannot be had.
 """
 
@@ -19,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 import environment
+from scenarios import tensors
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -117,7 +119,7 @@ def main():
         print(f"SKIPPED: {reason}")
         return 0
     try:
-        checks = prove(python, options.folder)
+        checks = [*prove(python, options.folder), *tensors.run(argparse.Namespace(python=python))]
     except (PoolError, subprocess.SubprocessError) as error:
         print(f"FAILED: {error}")
         return 1

@@ -9,11 +9,10 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch_here import torch
 
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig, _deserialize_tensor, _serialize_tensor
 from mooncake.store._tensor_header import DTYPES
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

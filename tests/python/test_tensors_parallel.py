@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch_here import torch
 
 from mooncake.store import ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
 from mooncake.store import _tensor_header as th
 from mooncake.store._tensor_memory import as_object
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
 
 RELAXED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -1,0 +1,7 @@
+"""torch, for the tests that need it; without it their file is skipped, and says so."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed here; `make e2e` runs these tests with it")
