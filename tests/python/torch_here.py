@@ -4,4 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed here; `make e2e` runs these tests with it")
+torch = pytest.importorskip(
+    "torch", reason="the tests of tensors need torch, which is not installed here: `make e2e` runs them with its own"
+)
