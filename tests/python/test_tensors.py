@@ -184,6 +184,9 @@ def test_a_tensor_is_read_into_another(store):
     other = torch.zeros(33, 65, dtype=torch.bfloat16)
     codes = store.batch_get_tensor_into_cuda(["t", "t", "t", "missing", "t"], [into, other, into[:5], into, into.t()])
     assert codes == [into.numel() * 2, -600, -600, -704, -600]
+    assert store.put_tensor("empty", torch.zeros(3, 0)) == 0
+    assert store.batch_get_tensor_into_cuda(["empty", "t"], [torch.zeros(3, 0), into]) == [0, into.numel() * 2]
+    assert store.batch_get_tensor_into_cuda([], []) == []
 
 
 MISFITS = {
