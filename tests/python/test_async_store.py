@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
+import inspect
+import re
 import threading
 import time
+import weakref
 
 import pytest
 
 from mooncake.async_store import MooncakeDistributedStoreAsync
-from mooncake.store import ReplicateConfig
+from mooncake.async_store._calls import _may_touch_memory
+from mooncake.async_store._crew import _Worker
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
 
 @pytest.fixture
@@ -112,12 +118,19 @@ def test_a_cancelled_call_that_has_not_begun_is_never_made(astore, shared_cluste
     slow.close()
 
 
-def test_cancelling_a_call_on_ones_memory_waits_until_it_is_left_alone(cluster):
+def test_a_cancelled_call_on_ones_memory_leaves_it_alone_soon_and_stores_nothing(cluster):
     c = cluster(nodes=1, node_bytes=64 << 20)
     store = MooncakeDistributedStoreAsync()
     assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", c.master.addr) == 0
     memory = ctypes.create_string_buffer(b"7" * (1 << 20), 1 << 20)
     at = ctypes.addressof(memory)
+
+    async def cancelled_in(call) -> float:
+        begun = time.monotonic()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return time.monotonic() - begun
 
     async def use():
         assert await store.async_put_from("k", at, 1 << 20) == 0
@@ -125,20 +138,162 @@ def test_cancelling_a_call_on_ones_memory_waits_until_it_is_left_alone(cluster):
         put = asyncio.ensure_future(store.async_put_from("frozen", at, 1 << 20))
         get = asyncio.ensure_future(store.async_get("k"))
         await asyncio.sleep(0.1)
-        begun = time.monotonic()
-        get.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await get
-        assert time.monotonic() - begun < 0.1, "nobody's memory: ends at once"
-        put.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await put
-        assert time.monotonic() - begun > 0.2, "the thread had until its deadline"
-        assert time.monotonic() - begun < 5
+        assert await cancelled_in(get) < 0.1, "nobody's memory: ends at once"
+        assert await cancelled_in(put) < 0.25, "interrupted, not waited for until its deadline"
         c.master.cont()
+        assert await store.async_is_exist("frozen") == 0
 
     asyncio.run(use())
     store.close()
+
+
+@pytest.mark.parametrize("form", ["put", "put_parts", "upsert_batch"])
+def test_a_cancelled_put_of_memory_that_changes_never_stores_a_mixture(cluster, form):
+    c = cluster(nodes=1, node_bytes=320 << 20)
+    store, reader = MooncakeDistributedStoreAsync(), c.store()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", c.master.addr) == 0
+    size, last = 128 << 20, 1 << 20
+    value = bytearray(b"A") * size
+    before, after = b"A" * last, b"B" * last
+
+    def put(key):
+        return {
+            "put": lambda: store.async_put(key, value),
+            "put_parts": lambda: store.async_put_parts(key, b"A", memoryview(value)),
+            "upsert_batch": lambda: store.async_upsert_batch([key], [value]),
+        }[form]()
+
+    async def use():
+        # Warm: the first one maps the memory of the node.
+        assert await put("warm") == 0
+        reader.remove("warm", True)
+        for attempt in range(5):
+            value[-last:] = before
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(put(f"k{attempt}"), 0.003 * (attempt + 1))
+            # The call is over for its caller, who uses the memory again.
+            value[-last:] = after
+            await asyncio.sleep(0.3)
+            assert ord("B") not in reader.get(f"k{attempt}")[-last:]
+            reader.remove(f"k{attempt}", True)
+
+    asyncio.run(use())
+    store.close()
+
+
+def test_one_cancelled_call_of_a_batch_does_not_end_the_others(astore):
+    async def use():
+        calls = [asyncio.ensure_future(astore.async_put(f"b{n}", bytearray(100_000))) for n in range(200)]
+        await asyncio.sleep(0.002)
+        for call in calls[::2]:
+            call.cancel()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert outcomes[1::2] == [0] * 100
+        assert await astore.async_batch_is_exist([f"b{n}" for n in range(1, 200, 2)]) == [1] * 100
+
+    asyncio.run(use())
+
+
+def test_every_call_that_takes_memory_waits_for_it_when_it_is_cancelled():
+    memory = re.compile(r"value|parts|tensor|buffer_ptr|metadata_buffer_ptr|all_buffer_ptrs")
+    for name in dir(MooncakeDistributedStore):
+        method = getattr(MooncakeDistributedStore, name)
+        if name.startswith("_") or not callable(method) or name == "setup":
+            continue
+        takes = any(memory.search(parameter) for parameter in inspect.signature(method).parameters)
+        assert _may_touch_memory(name, (["k"], 4096), {}) == takes, name
+    assert not _may_touch_memory("put_batch", (["k"], [b"v"]), {"config": ReplicateConfig()})
+    assert _may_touch_memory("put_batch", (["k"], [b"v", bytearray(b"v")]), {})
+
+
+def test_lists_are_read_when_the_call_is_made(astore):
+    async def use():
+        keys, values, config = ["l1", "l2"], [b"1", b"2"], ReplicateConfig()
+        put = asyncio.ensure_future(astore.async_put_batch(keys, values, config=config))
+        await asyncio.sleep(0)
+        keys.clear()
+        values[0] = b"other"
+        config.replica_num = 0
+        assert await put == 0
+        assert await astore.async_get_batch(["l1", "l2"]) == [b"1", b"2"]
+        memory = [ctypes.create_string_buffer(1) for _ in range(2)]
+        at = [[ctypes.addressof(one)] for one in memory]
+        get = asyncio.ensure_future(astore.async_batch_get_into_multi_buffers(["l1", "l2"], at, [[1], [1]]))
+        await asyncio.sleep(0)
+        at[1][0] = at[0][0]
+        assert await get == [1, 1]
+        assert [one.raw for one in memory] == [b"1", b"2"]
+
+    asyncio.run(use())
+
+
+def test_calls_that_wait_when_the_store_is_closed_fail_like_calls_made_later(shared_cluster):
+    gate, begun = threading.Event(), threading.Event()
+
+    class Slow(MooncakeDistributedStoreAsync):
+        def wait(self):
+            begun.set()
+            gate.wait(10)
+            return 7
+
+    slow = Slow(threads=1)
+    assert slow.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", shared_cluster.master.addr) == 0
+
+    async def use():
+        running = asyncio.ensure_future(slow.async_wait())
+        await asyncio.to_thread(begun.wait, 10)
+        queued = [asyncio.ensure_future(slow.async_get("k")) for _ in range(100)]
+        await asyncio.sleep(0.01)
+        # These have not even been queued when the crew ends.
+        same_turn = [asyncio.ensure_future(slow.async_get("k")) for _ in range(100)]
+        threading.Timer(0.1, gate.set).start()
+        closing = asyncio.ensure_future(asyncio.to_thread(slow.close))
+        outcomes = await asyncio.gather(*queued, *same_turn, return_exceptions=True)
+        assert await running == 7
+        await closing
+        with pytest.raises(RuntimeError) as later:
+            await slow.async_get("k")
+        assert {(type(outcome), str(outcome)) for outcome in outcomes} == {(RuntimeError, str(later.value))}
+
+    asyncio.run(use())
+
+
+def test_a_worker_that_is_rung_twice_hears_it_once():
+    worker = _Worker(0, lambda me: None)
+    worker.ring()
+    worker.ring()
+    begun = time.monotonic()
+    worker.wait(5)
+    assert time.monotonic() - begun < 1, "it was rung"
+    worker.wait(0.05)
+    assert time.monotonic() - begun > 0.05, "not again"
+
+
+def test_a_loop_that_closes_in_the_turn_of_its_calls_is_not_kept(astore):
+    loop = asyncio.new_event_loop()
+    coroutine = astore.async_get("k")
+    asyncio.events._set_running_loop(loop)
+    try:
+        coroutine.send(None)
+    finally:
+        asyncio.events._set_running_loop(None)
+    loop.close()
+    gone = weakref.ref(loop)
+    coroutine.close()
+    asyncio.run(astore.async_is_exist("k"))
+    del loop, coroutine
+    gc.collect()
+    assert gone() is None
+
+
+def test_last_error_after_an_await_is_of_that_call(astore):
+    async def use():
+        assert await astore.async_put("", b"x") == -400
+        assert "key" in astore.last_error()
+        assert await astore.async_is_exist("k") == 0
+        assert astore.last_error() == ""
+
+    asyncio.run(use())
 
 
 def test_loops_of_several_threads_share_a_store(astore):

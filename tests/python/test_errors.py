@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 from pathlib import Path
 
 import pytest
 
 from mooncake import _native, errors
-from mooncake.store import MooncakeDistributedStore
+from mooncake.async_store import MooncakeDistributedStoreAsync
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
 
 def test_a_failure_is_raised_with_its_code_and_reason(store):
@@ -16,7 +19,7 @@ def test_a_failure_is_raised_with_its_code_and_reason(store):
     assert raising.get("k") == b"v"
     assert raising.get("no") == b""
     assert raising.is_exist("no") == 0
-    with pytest.raises(errors.NotFound) as missing:
+    with pytest.raises(errors.NotFound, match="no such object") as missing:
         raising.get_size("no")
     assert missing.value.code == -704
     with pytest.raises(errors.InvalidKey, match="65536") as bad:
@@ -59,3 +62,55 @@ def test_every_exception_has_a_row_of_the_table_and_says_the_same():
     meanings = {number: meaning for number, _, _, meaning in _native._error_codes()}
     for code, kind in errors.BY_CODE.items():
         assert kind.__doc__ == f"{code}: {meanings[code]}."
+
+
+def test_codes_in_lists_of_lists_and_in_answers_of_several_parts_are_judged(store):
+    raising = errors.checked(store)
+    memory = ctypes.create_string_buffer(8)
+    at = ctypes.addressof(memory)
+    assert raising.put("there", b"12345678") == 0
+    assert raising.get_into_ranges([at], [["there"]], [[[0]]], [[[0]]], [[[8]]]) == [[[8]]]
+    with pytest.raises(errors.NotFound) as missing:
+        raising.get_into_ranges([at], [["there", "gone"]], [[[0], [0]]], [[[0], [0]]], [[[8], [8]]])
+    assert missing.value.key == "gone"
+    with pytest.raises(errors.InvalidParams, match="nowhere"):
+        raising.mount_segment("/nowhere/at/all", 4096)
+
+
+def test_coroutines_raise_too_each_with_its_own_reason(shared_cluster):
+    store = MooncakeDistributedStoreAsync()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", shared_cluster.master.addr) == 0
+    raising = errors.checked(store)
+
+    async def reason_of(call, *args):
+        try:
+            return await call(*args)
+        except errors.StoreError as error:
+            return type(error), error.reason
+
+    async def use():
+        assert await raising.async_put("k", b"v") == 0
+        assert await raising.async_get("k") == b"v"
+        with pytest.raises(errors.InvalidKey):
+            await raising.async_put("", b"x")
+        with pytest.raises(errors.NotFound) as missing:
+            await raising.async_batch_remove(["k", "gone"], True)
+        assert missing.value.key == "gone"
+        assert await raising.async_health_check() == 0
+        config = ReplicateConfig()
+        config.replica_num = 0
+        calls = []
+        for _ in range(50):
+            calls.append(reason_of(raising.async_put, "k" * 70_000, b"x"))
+            calls.append(reason_of(raising.async_put, "k", b"x", config))
+            calls.append(reason_of(raising.async_is_exist, "gone"))
+        outcomes = await asyncio.gather(*calls)
+        for long_key, no_copy, exists in zip(outcomes[::3], outcomes[1::3], outcomes[2::3], strict=True):
+            assert long_key[0] is errors.InvalidKey
+            assert "65536" in long_key[1]
+            assert no_copy[0] is errors.InvalidParams
+            assert "replica_num" in no_copy[1]
+            assert exists == 0
+
+    asyncio.run(use())
+    store.close()

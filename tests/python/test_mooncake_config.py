@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from mooncake import _native
-from mooncake.mooncake_config import MooncakeConfig
+from mooncake.mooncake_config import MooncakeConfig, _parse_bool, _parse_segment_size
 from mooncake.store import MooncakeDistributedStore
 
 LEAST = {"local_hostname": "h", "metadata_server": "P2PHANDSHAKE", "master_server_address": "m:1"}
@@ -100,7 +100,7 @@ def test_without_variables_the_class_and_the_registry_have_the_same_defaults(mon
 
 def test_every_attribute_has_a_variable_that_the_page_of_settings_lists(monkeypatch):
     registry = {attribute: variable for attribute, variable, _ in _native._config_values()}
-    assert list(registry) == [field.name for field in fields(MooncakeConfig)]
+    assert list(registry) == [field.name for field in dataclasses.fields(MooncakeConfig)]
     page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
     for attribute, variable in registry.items():
         assert f"| `{attribute}` | `{variable}` |" in page
@@ -131,3 +131,26 @@ def test_a_store_is_set_up_from_it(shared_cluster, monkeypatch):
     )
     assert code == 0, store.last_error()
     store.close()
+
+
+def test_fields_stand_in_the_order_of_the_configs_that_callers_have():
+    names = [field.name for field in dataclasses.dataclasses.fields(MooncakeConfig)]
+    assert names == [
+        "local_hostname", "metadata_server", "global_segment_size", "local_buffer_size", "protocol", "device_name",
+        "master_server_address", "enable_ssd_offload", "ssd_offload_path", "tenant_id", "enable_client_http_server",
+        "client_http_port",
+    ]  # fmt: skip
+    config = MooncakeConfig("h", "m", "1kb", 2, "tcp", None, "x:1")
+    assert (config.global_segment_size, config.device_name, config.master_server_address) == (1024, "", "x:1")
+    with pytest.raises(TypeError):
+        MooncakeConfig("h", "m", 1, 2)
+
+
+def test_sizes_and_switches_are_parsed_by_the_names_that_siblings_use():
+    assert _parse_segment_size("4 GB") == 4 << 30
+    assert _parse_segment_size(5) == 5
+    assert [_parse_bool(text) for text in (True, 1, "Yes", "on", False, 0, None, "", "off")] == [True] * 4 + [False] * 5
+    with pytest.raises(ValueError, match="perhaps"):
+        _parse_bool("perhaps")
+    with pytest.raises(ValueError, match="much"):
+        _parse_segment_size("much")

@@ -9,11 +9,10 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch_here import torch
 
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig, _deserialize_tensor, _serialize_tensor
 from mooncake.store._tensor_header import DTYPES
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -185,6 +184,57 @@ def test_a_tensor_is_read_into_another(store):
     other = torch.zeros(33, 65, dtype=torch.bfloat16)
     codes = store.batch_get_tensor_into_cuda(["t", "t", "t", "missing", "t"], [into, other, into[:5], into, into.t()])
     assert codes == [into.numel() * 2, -600, -600, -704, -600]
+    assert store.put_tensor("empty", torch.zeros(3, 0)) == 0
+    assert store.batch_get_tensor_into_cuda(["empty", "t"], [torch.zeros(3, 0), into]) == [0, into.numel() * 2]
+    assert store.batch_get_tensor_into_cuda([], []) == []
+
+
+MISFITS = {
+    "other type": torch.full((4,), 7, dtype=torch.int32), "other shape": torch.full((2, 2), 7.0),
+    "larger": torch.full((5,), 7.0), "smaller": torch.full((3,), 7.0), "empty": torch.zeros(0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("into", MISFITS.values(), ids=MISFITS)
+def test_a_tensor_that_does_not_fit_is_left_as_it_is(store, into):
+    assert store.put_tensor("t", torch.ones(4)) == 0
+    assert store.put("plain", b"x" * 400) == 0
+    assert store.put("short", b"x") == 0
+    before, fits = into.clone(), torch.zeros(4)
+    assert store.batch_get_tensor_into_cuda(["t", "t", "plain", "short"], [into, fits, into, into]) == [
+        -600,
+        16,
+        -600,
+        -600,
+    ]
+    assert same(into, before)
+    assert same(fits, torch.ones(4))
+    assert store.get_tensor_into_cuda("t", into) == -600
+    assert "does not fit" in store.last_error()
+
+
+def test_last_error_is_of_the_call_made_last(store):
+    assert store.batch_put_tensor(["a", "b"], [torch.ones(1)]) == [-600, -600]
+    assert store.last_error()
+    assert store.batch_put_tensor([], []) == []
+    assert store.last_error() == ""
+    assert store.put_tensor("t", "text") == -600
+    with pytest.raises(TypeError):
+        store.put_tensor(7, torch.ones(1))
+    assert store.last_error() == ""
+
+
+def test_only_contiguous_tensors_of_the_host_are_read_where_they_are(store):
+    from mooncake import _native
+
+    for wrong in (torch.ones(4, 4).t(), torch.ones(3, device="meta")):
+        with pytest.raises(TypeError, match="contiguous"):
+            _native._put_tensors(store, ["t"], [b"head"], [wrong])
+    with pytest.raises(AttributeError):
+        _native._put_tensors(store, ["t"], [b"head"], [4096])
+    with pytest.raises(TypeError, match="1 heads"):
+        _native._put_tensors(store, ["t", "u"], [b"head"], [None, None])
+    assert store.is_exist("t") == 0
 
 
 NO_TENSORS = {

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch_here import torch
 
 from mooncake.store import ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
 from mooncake.store import _tensor_header as th
 from mooncake.store._tensor_memory import as_object
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
 
 RELAXED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -160,7 +159,8 @@ def test_names_are_the_references(store):
     assert th.decode_manifest(store.get("a__parallelism_manifest")).global_shape == (4, 6)
     stored = store.get("b__dp_1of2__tp_1of3_sd1")
     header = th.decode(stored, len(stored))
-    assert (header.shape, header.global_shape, [axis.kind for axis in header.axes]) == ((4, 2), (4, 6), [0, 1])
+    # In the header they stand as given.
+    assert (header.shape, header.global_shape, [axis.kind for axis in header.axes]) == ((4, 2), (4, 6), [1, 0])
     # The order in which the axes are named does not matter.
     assert torch.equal(store.get_tensor_with_parallelism("b", shard(dp, tp(1, 3, 1))), whole[:, 2:4])
     assert torch.equal(store.get_tensor_with_parallelism("c", shard(ep, pp)), whole)
@@ -282,7 +282,10 @@ def test_axes_that_make_no_sense_are_refused_with_a_reason(store, axes):
     assert store.last_error()
 
 
-@pytest.mark.parametrize("target", ["full", 7, ReadTarget("nothing"), ReadTarget("shard"), ReadTarget(None)], ids=repr)
+WRONG_TARGETS = ["full", 7, SimpleNamespace(mode="nothing"), SimpleNamespace(mode=None), ReadTarget("shard")]
+
+
+@pytest.mark.parametrize("target", WRONG_TARGETS, ids=repr)
 def test_targets_that_make_no_sense_are_refused_with_a_reason(store, target):
     assert store.put_tensor("t", numbered(4)) == 0
     assert store.get_tensor_with_parallelism("t", target) is None
@@ -324,3 +327,56 @@ def test_upserts_replace_shards_and_manifests(store):
     assert store.upsert_tensor_with_parallelism_from("t", address, length) == 0
     assert store.batch_upsert_tensor_with_parallelism(["t"], [numbered(3)]) == [0]
     assert store.get_tensor("t").shape == (3,)
+
+
+def test_axes_and_targets_are_made_empty_and_filled_in(store):
+    whole = numbered(4, 2)
+    for rank in range(2):
+        axis = ParallelAxis()
+        assert (axis.kind, axis.rank, axis.size) == ("", 0, 1)
+        assert (axis.split_dim, axis.expert_id, axis.stage_id) == (None, None, None)
+        axis.kind, axis.rank, axis.size, axis.split_dim = "tp", rank, 2, 0
+        parallelism = TensorParallelism()
+        assert parallelism.axes == []
+        parallelism.axes = [axis]
+        assert store.put_tensor_with_parallelism("t", whole.chunk(2)[rank], parallelism) == 0
+    target = ReadTarget()
+    assert (target.mode, target.parallelism) == ("as_stored", None)
+    target.mode, target.parallelism = "FULL", parallelism
+    assert target.mode == "full"
+    assert torch.equal(store.get_tensor_with_parallelism("t", target), whole)
+    assert len({axis, ParallelAxis()}) == 2, "they are hashable, and themselves"
+
+
+def test_a_mode_that_there_is_not_is_refused_where_it_is_set():
+    target = ReadTarget()
+    with pytest.raises(RuntimeError, match="nothing"):
+        target.mode = "nothing"
+    with pytest.raises(TypeError):
+        target.mode = None
+    assert target.mode == "as_stored"
+
+
+def test_a_batch_of_what_lies_ready_is_one_look_up(store, monkeypatch):
+    from mooncake.store import _tensor_objects as objects
+
+    whole, keys = numbered(4, 4), [f"k{n}" for n in range(20)]
+    assert store.batch_put_tensor(keys, [whole] * 20) == [0] * 20
+    assert store.batch_put_tensor_with_tp(keys, [whole] * 20, 0, 2) == [0] * 20
+    asked = []
+    read = objects.read
+    monkeypatch.setattr(objects, "read", lambda store, name, keys: asked.append(list(keys)) or read(store, name, keys))
+    targets = [None] * 10 + [shard(tp(1, 2))] * 10
+    got = store.batch_get_tensor_with_parallelism([*keys[:10], *keys[:10]], targets)
+    assert all(torch.equal(one, whole) for one in got[:10])
+    assert all(torch.equal(one, whole[2:]) for one in got[10:])
+    assert [len(names) for names in asked] == [20]
+
+
+def test_a_batch_keeps_the_reason_of_its_first_miss(store):
+    assert store.put("plain", b"no tensor") == 0
+    assert store.put_tensor("good", numbered(2)) == 0
+    assert store.batch_get_tensor_with_parallelism(["plain", "good"], [None, ReadTarget("full")])[0] is None
+    assert "plain" in store.last_error()
+    assert store.batch_get_tensor_with_parallelism(["good"])[0] is not None
+    assert store.last_error() == ""

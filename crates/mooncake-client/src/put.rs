@@ -33,6 +33,9 @@ const MAX_REPLICAS: u32 = 64;
 /// Says that a soft pin names no lifetime: the master's default holds.
 const MASTERS_TTL: u64 = u64::MAX;
 
+/// Rounds of so many bytes are worth a look at the caller's interrupt hook before they become objects.
+const WORTH_A_LOOK: u64 = 1 << 20;
+
 /// Pause before a key is tried again whose placement did not work out.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -97,6 +100,8 @@ struct Round {
     progress: bool,
     /// Placed, and yet nothing stored.
     setback: bool,
+    /// The caller's interrupt hook ended it, and the whole call with it.
+    interrupted: bool,
 }
 
 /// Where a reservation comes from.
@@ -136,6 +141,11 @@ impl Put<'_> {
             let started = Instant::now();
             let wait_now = wait && !patience.is_zero();
             let round = self.round(&keys, wait_now);
+            if round.interrupted {
+                let rest = pending.drain(..).chain(round.rest.into_iter().map(|(index, _)| index));
+                self.fail_all(rest, &Cause::Interrupted.into());
+                return;
+            }
             if !round.progress || round.setback {
                 patience = patience.saturating_sub(started.elapsed());
             }
@@ -275,20 +285,25 @@ impl Put<'_> {
 
         let progress = control.progress.begin(all_rids().collect());
         let mut written = Vec::with_capacity(placed.len());
-        let mut interrupted = None;
         for placed in &placed {
-            if interrupted.is_none() {
-                progress.begin_write();
-                let outcome = self.write(placed, origin);
-                progress.end_write();
-                if let Err(lost) = &outcome
-                    && matches!(lost.error.cause(), Cause::Interrupted)
-                {
-                    interrupted = Some(lost.error.clone());
+            if round.interrupted {
+                written.push(Err(Lost::interrupted(true)));
+                continue;
+            }
+            progress.begin_write();
+            let outcome = self.write(placed, origin);
+            progress.end_write();
+            round.interrupted = matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted));
+            written.push(outcome);
+        }
+        // A copy within this host does not look up meanwhile: what the caller has given up is not to become an object.
+        let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
+        if !round.interrupted && bytes >= WORTH_A_LOOK && self.store.is_interrupted() {
+            round.interrupted = true;
+            for outcome in &mut written {
+                if let Ok(written) = outcome {
+                    *outcome = Err(Lost::interrupted(written.is_settled()));
                 }
-                written.push(outcome);
-            } else {
-                written.push(Err(Lost { error: Cause::Interrupted.into(), final_word: true, settled: true }));
             }
         }
         control.progress.end(&progress);
@@ -413,6 +428,13 @@ struct Written {
     spoilt: Vec<u64>,
 }
 
+impl Written {
+    /// Nothing of this client touches any copy again.
+    fn is_settled(&self) -> bool {
+        self.outcomes.iter().all(|outcome| outcome.good || self.spoilt.contains(&outcome.rid))
+    }
+}
+
 /// Bytes that did not get there.
 pub(crate) struct Lost {
     error: StoreError,
@@ -420,6 +442,13 @@ pub(crate) struct Lost {
     final_word: bool,
     /// No byte of it can land any more.
     settled: bool,
+}
+
+impl Lost {
+    /// The caller wants it no more.
+    fn interrupted(settled: bool) -> Self {
+        Self { error: Cause::Interrupted.into(), final_word: true, settled }
+    }
 }
 
 impl Inner {

@@ -3,7 +3,7 @@
 mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
-use mooncake_client::{ErrorKind, ForeignRange, GetInto, Health, PutOptions, Source, Store, Target};
+use mooncake_client::{ErrorKind, ForeignRange, GetInto, Health, PutItem, PutOptions, Source, Store, Target};
 
 /// Memory of this process at a place where nobody else maps anything, so that
 /// it stays gone once it is freed.
@@ -168,4 +168,31 @@ fn an_interrupt_ends_a_call_that_waits() {
         let late = ended.saturating_duration_since(raised.join().unwrap());
         assert!(late.as_millis() < 150, "{late:?}");
     });
+}
+
+#[test]
+fn a_put_that_is_interrupted_while_it_copies_stores_nothing() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let cluster = Cluster::start();
+    let owner = cluster.store(8 * MIB);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut options = cluster.options(0);
+    let asked = stop.clone();
+    options.interrupted = Some(Arc::new(move || asked.load(Ordering::SeqCst)));
+    let writer = Store::connect(options).unwrap();
+    // The paths are there, so that nothing has to wait.
+    put(&writer, "warm", 2 << 20).unwrap();
+    let bytes = value("b", 2 << 20);
+    let pieces = [Source::new(&bytes)];
+    let items: Vec<_> = [b"b1", b"b2"].iter().map(|key| PutItem { key: *key, value: &pieces }).collect();
+    stop.store(true, Ordering::SeqCst);
+    let outcomes = writer.put_batch(&items, &PutOptions::default());
+    stop.store(false, Ordering::SeqCst);
+    assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted)));
+    assert_eq!(owner.exists(&["b1", "b2"]).unwrap(), [false, false]);
+    // What it held is free again at once: the segment has no room for both otherwise.
+    for key in ["c1", "c2", "c3"] {
+        put(&writer, key, 2 << 20).unwrap();
+    }
 }

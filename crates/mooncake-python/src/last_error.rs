@@ -17,8 +17,9 @@ thread_local! {
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Errors of one store. A thread that called it last sees its own outcome; a
-/// thread that did not (an event loop whose calls run elsewhere) sees the newest.
+/// Errors of one store. A thread that called it last sees its own outcome, and so
+/// does an event loop whose calls run elsewhere: they are noted as its own when it
+/// takes their results. A thread that called another store, or none, sees the newest.
 pub struct LastError {
     store: u64,
     /// Number of entries below, so that success costs no lock.

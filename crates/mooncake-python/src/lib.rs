@@ -45,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::MooncakeDistributedStore>()?;
     module.add_class::<replicate_config::ReplicateConfig>()?;
     module.add_class::<buffer_handle::BufferHandle>()?;
+    module.add_class::<interrupt::Interrupt>()?;
     module.add_class::<enums::ObjectDataType>()?;
     module.add_class::<enums::SoftPinAction>()?;
     module.add_class::<enums::ReplicaStatus>()?;

@@ -1,19 +1,19 @@
 //! What the tensor calls, which are written in Python, need of the store: bytes
 //! moved without a copy between, and memory looked at without a fault.
 
-use mooncake_client::{PutItem, PutOptions, Source};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::buffers::{Pieces, range};
-use crate::call::{entry, failed, refused};
-use crate::code::{INVALID_PARAMS, OK};
+use crate::buffers::range;
+use crate::call::entry;
+use crate::code::INVALID_PARAMS;
 use crate::integer::unsigned;
 use crate::key::Keys;
-use crate::options::{Form, put_options};
 use crate::replicate_config::ReplicateConfig;
 use crate::store::MooncakeDistributedStore;
 use crate::value::Value;
+use crate::writing::Write;
 
 /// Objects as new writable buffers; None for what is missing or cannot be read.
 #[pyfunction]
@@ -31,47 +31,53 @@ fn _get_bytearrays<'py>(
     })
 }
 
-/// As `batch_put_from_multi_buffers`, for host memory that the caller holds
-/// references to: it is there, so it is read without a look whether it is.
-/// With `replace`, as the upsert.
+/// Stores objects that are a head, bytes, and the memory of a tensor after it,
+/// which may be None. A code for each; with `replace`, as the upsert.
 #[pyfunction]
-#[pyo3(signature = (store, keys, all_buffer_ptrs, all_sizes, config=None, replace=false))]
-fn _put_from_held(
+#[pyo3(signature = (store, keys, heads, tensors, config=None, replace=false))]
+fn _put_tensors(
     store: &Bound<'_, MooncakeDistributedStore>,
     keys: &Bound<'_, PyAny>,
-    all_buffer_ptrs: &Bound<'_, PyAny>,
-    all_sizes: &Bound<'_, PyAny>,
+    heads: Vec<Bound<'_, PyBytes>>,
+    tensors: Vec<Option<Bound<'_, PyAny>>>,
     config: Option<&Bound<'_, ReplicateConfig>>,
     replace: bool,
 ) -> PyResult<Vec<i64>> {
     let (py, store) = (store.py(), store.get());
-    let pieces = Pieces::multi(keys, all_buffer_ptrs, all_sizes)?;
-    let all = |code| vec![code; pieces.keys.len()];
-    entry(store.errors(), "put_tensor", all, || {
-        let keys = pieces.keys.slices()?;
-        let ranges = match &pieces.ranges {
-            Ok(ranges) => ranges,
-            Err(reason) => return Ok(all(refused(store.errors(), || format!("put_tensor: {reason}")))),
-        };
-        let options = match put_options(config, keys.len(), Form::MultiBuffers) {
-            Ok(options) => PutOptions { replace, ..options },
-            Err(reason) => return Ok(all(refused(store.errors(), || format!("put_tensor: {reason}")))),
-        };
-        let Some(client) = store.client("put_tensor") else { return Ok(all(INVALID_PARAMS)) };
-        let outcomes = py.detach(|| {
-            let held = |piece: &mooncake_client::ForeignRange| {
-                let start = std::ptr::with_exposed_provenance::<u8>(piece.addr());
-                // SAFETY: the tensor calls name memory of tensors and bytes that they hold until this returns.
-                Source::new(unsafe { std::slice::from_raw_parts(start, piece.len()) })
-            };
-            let sources: Vec<Vec<Source<'_>>> =
-                ranges.iter().map(|pieces| pieces.iter().filter(|p| !p.is_empty()).map(held).collect()).collect();
-            let objects: Vec<_> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
-            client.put_batch(&objects, &options)
-        });
-        let code = |outcome: Result<_, _>| outcome.map_or_else(|error| failed(store.errors(), &error), |_| OK);
-        Ok(outcomes.into_iter().map(code).collect())
-    })
+    let keys = Keys::hold(keys)?;
+    if heads.len() != keys.len() || tensors.len() != keys.len() {
+        return Err(PyTypeError::new_err(format!(
+            "{} keys, {} heads, {} tensors",
+            keys.len(),
+            heads.len(),
+            tensors.len()
+        )));
+    }
+    let tails =
+        tensors.iter().map(|tensor| tensor.as_ref().map_or(Ok(&[][..]), memory)).collect::<PyResult<Vec<_>>>()?;
+    let objects: Vec<_> = heads.iter().zip(tails).map(|(head, tail)| [head.as_bytes(), tail]).collect();
+    let write = if replace { Write::Upsert } else { Write::Put };
+    entry(
+        store.errors(),
+        "put_tensor",
+        |code| vec![code; keys.len()],
+        || store.put_tensors(py, &keys, &objects, config, write),
+    )
+}
+
+/// Memory of a contiguous tensor of the host.
+fn memory<'a>(tensor: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+    if !tensor.getattr("is_cpu")?.is_truthy()? || !tensor.call_method0("is_contiguous")?.is_truthy()? {
+        return Err(PyTypeError::new_err("a contiguous tensor of the host is needed"));
+    }
+    let (address, size): (usize, usize) =
+        (tensor.call_method0("data_ptr")?.extract()?, tensor.getattr("nbytes")?.extract()?);
+    if size == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: a contiguous tensor of the host has `nbytes` bytes at `data_ptr()` as long as it lives, which the
+    // reference sees to; only torch itself can take them away, as with any use of a tensor by two threads.
+    Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), size) })
 }
 
 /// The first bytes of memory that may not be there: None if it is not.
@@ -95,6 +101,12 @@ fn _poke(py: Python<'_>, ptr: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Py
     Ok(py.detach(|| memory.write_from(bytes)).is_ok())
 }
 
+/// A call begins: the reason that the one before left no longer counts.
+#[pyfunction]
+fn _begin(store: &Bound<'_, MooncakeDistributedStore>) {
+    store.get().errors().clear();
+}
+
 /// Notes why a call was refused; gives the code back.
 #[pyfunction]
 fn _fail(store: &Bound<'_, MooncakeDistributedStore>, code: i64, reason: String) -> i64 {
@@ -113,9 +125,10 @@ fn _local_buffer_size(store: &Bound<'_, MooncakeDistributedStore>) -> Option<u64
 /// Adds all of it to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_get_bytearrays, module)?)?;
-    module.add_function(wrap_pyfunction!(_put_from_held, module)?)?;
+    module.add_function(wrap_pyfunction!(_put_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(_peek, module)?)?;
     module.add_function(wrap_pyfunction!(_poke, module)?)?;
+    module.add_function(wrap_pyfunction!(_begin, module)?)?;
     module.add_function(wrap_pyfunction!(_fail, module)?)?;
     module.add_function(wrap_pyfunction!(_local_buffer_size, module)?)
 }

@@ -131,12 +131,9 @@ impl MooncakeDistributedStore {
             true => options,
             false => PutOptions { groups: first.iter().map(|at| options.groups[*at].clone()).collect(), ..options },
         };
-        let sources: Vec<_> = values.iter().map(|value| [value.source()]).collect();
-        let outcomes = py.detach(|| {
-            let objects: Vec<_> = first.iter().map(|&at| PutItem { key: keys[at], value: &sources[at] }).collect();
-            client.put_batch(&objects, &options)
-        });
-        let codes = outcomes.into_iter().map(|outcome| self.put_outcome(outcome));
+        let keys: Vec<&[u8]> = first.iter().map(|&at| keys[at]).collect();
+        let sources: Vec<_> = first.iter().map(|&at| [values[at].source()]).collect();
+        let codes = self.put_objects(py, &client, &keys, &options, || sources).into_iter();
         Ok(codes.fold(OK, |first, code| if first == OK { code } else { first }))
     }
 
@@ -206,16 +203,35 @@ impl MooncakeDistributedStore {
             Err(code) => return all(code),
         };
         let Some(client) = self.client(name) else { return all(INVALID_PARAMS) };
-        let outcomes = py.detach(|| {
+        Ok(self.put_objects(py, &client, &keys, &options, || {
             let registry = client.registry();
-            let sources: Vec<Vec<Source<'_>>> = ranges
-                .iter()
-                .map(|pieces| pieces.iter().map(|piece| Source::foreign(*piece, registry)).collect())
-                .collect();
-            let objects: Vec<_> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
-            client.put_batch(&objects, &options)
-        });
-        Ok(outcomes.into_iter().map(|outcome| self.put_outcome(outcome)).collect())
+            let sources = |pieces: &Vec<_>| pieces.iter().map(|piece| Source::foreign(*piece, registry)).collect();
+            ranges.iter().map(sources).collect::<Vec<Vec<_>>>()
+        }))
+    }
+
+    /// What the tensor calls are made of: each object is a head and a tail.
+    pub(crate) fn put_tensors(
+        &self,
+        py: Python<'_>,
+        keys: &Keys<'_>,
+        objects: &[[&[u8]; 2]],
+        config: Config<'_, '_>,
+        write: Write,
+    ) -> PyResult<Vec<i64>> {
+        const NAME: &str = "put_tensor";
+        let keys = keys.slices()?;
+        let all = |code| Ok(vec![code; keys.len()]);
+        let options = match self.options(NAME, config, keys.len(), Form::MultiBuffers, write) {
+            Ok(options) => options,
+            Err(code) => return all(code),
+        };
+        let Some(client) = self.client(NAME) else { return all(INVALID_PARAMS) };
+        let sources: Vec<Vec<_>> = objects
+            .iter()
+            .map(|pieces| pieces.iter().filter(|piece| !piece.is_empty()).map(|piece| Source::new(piece)).collect())
+            .collect();
+        Ok(self.put_objects(py, &client, &keys, &options, || sources))
     }
 
     /// A code for each object: what single puts that wait together become.
@@ -229,11 +245,25 @@ impl MooncakeDistributedStore {
             return Ok(all(refused(self.errors(), reason)));
         }
         let sources: Vec<_> = values.iter().map(|value| [value.source()]).collect();
+        Ok(self.put_objects(py, &client, &keys, &PutOptions::default(), || sources))
+    }
+
+    /// Stores objects; a code for each. Their pieces are looked at without the GIL.
+    fn put_objects<'s, Value: AsRef<[Source<'s>]> + Send>(
+        &self,
+        py: Python<'_>,
+        client: &Store,
+        keys: &[&[u8]],
+        options: &PutOptions,
+        values: impl FnOnce() -> Vec<Value> + Send,
+    ) -> Vec<i64> {
         let outcomes = py.detach(|| {
-            let objects: Vec<_> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
-            client.put_batch(&objects, &PutOptions::default())
+            let values = values();
+            let objects: Vec<_> =
+                keys.iter().zip(&values).map(|(key, value)| PutItem { key, value: value.as_ref() }).collect();
+            client.put_batch(&objects, options)
         });
-        Ok(outcomes.into_iter().map(|outcome| self.put_outcome(outcome)).collect())
+        outcomes.into_iter().map(|outcome| self.put_outcome(outcome)).collect()
     }
 }
 

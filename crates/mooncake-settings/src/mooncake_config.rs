@@ -26,10 +26,6 @@ pub const VALUES: &[ConfigValue] = &[
         Setting::done("MOONCAKE_TE_META_DATA_SERVER", Type::Text, "P2PHANDSHAKE", "accepted; the store needs none"),
     ),
     value(
-        "master_server_address",
-        Setting::done("MOONCAKE_MASTER", Type::Text, "", "host:port of the master; must be given"),
-    ),
-    value(
         "global_segment_size",
         Setting::done("MOONCAKE_GLOBAL_SEGMENT_SIZE", Type::Size, "3355443200", "memory lent to the pool"),
     ),
@@ -46,6 +42,10 @@ pub const VALUES: &[ConfigValue] = &[
     value(
         "device_name",
         Setting::accepted("MOONCAKE_DEVICE", Type::Text, "", "there are no RDMA devices to choose from"),
+    ),
+    value(
+        "master_server_address",
+        Setting::done("MOONCAKE_MASTER", Type::Text, "", "host:port of the master; must be given"),
     ),
     value("enable_ssd_offload", Setting::idle("MOONCAKE_OFFLOAD_ENABLED", Type::Bool, "false", SSD)),
     value("ssd_offload_path", Setting::idle("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", Type::Text, "", SSD)),

@@ -5,39 +5,41 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
+from mooncake import _native
 from mooncake.async_store._crew import Call, Crew
-from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from mooncake.store import MooncakeDistributedStore, ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
 
-# Calls whose memory belongs to the caller while they run.
-_ON_CALLERS_MEMORY = frozenset(
-    name
-    for stem in (
-        "put_from",
-        "upsert_from",
-        "get_into",
-        "get_tensor_into",
-        "get_tensor_into_cuda",
-        "get_tensor_with_tp_into",
-        "get_tensor_with_parallelism_into",
-        "put_tensor_from",
-        "put_tensor_with_tp_from",
-        "put_tensor_with_parallelism_from",
-        "upsert_tensor_from",
-        "upsert_tensor_with_parallelism_from",
-    )
-    for name in (stem, f"batch_{stem}")
-) | {
-    "batch_put_from_multi_buffers",
-    "batch_upsert_from_multi_buffers",
-    "batch_get_into_multi_buffers",
-    "get_into_ranges",
-    "put_from_with_metadata",
-    "register_buffer",
-    "unregister_buffer",
-}
+# Calls that read or write memory of their caller while they run.
+_ON_MEMORY = re.compile(r"(batch_)?(put|pub|upsert).*|.*_into(_.*)?|(un)?register_buffer")
+
+
+def _may_touch_memory(name: str, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a call that runs works on memory that its caller may change: `bytes` never do."""
+    if not _ON_MEMORY.fullmatch(name):
+        return False
+    return not all(map(_is_constant, (*args, *kwargs.values())))
+
+
+def _is_constant(arg: Any) -> bool:
+    if isinstance(arg, (list, tuple)):
+        return all(map(_is_constant, arg))
+    return arg is None or isinstance(arg, (str, bytes, ReplicateConfig))
+
+
+def _own(arg: Any) -> Any:
+    """The argument as it is now: a thread comes to it later."""
+    if isinstance(arg, (list, tuple)):
+        return [_own(one) if isinstance(one, _CHANGEABLE) else one for one in arg]
+    if isinstance(arg, dict):
+        return {name: _own(value) for name, value in arg.items()}
+    return copy.deepcopy(arg) if isinstance(arg, (ParallelAxis, TensorParallelism, ReadTarget)) else copy.copy(arg)
+
+
+_CHANGEABLE = (list, tuple, dict, ReplicateConfig, ParallelAxis, TensorParallelism, ReadTarget)
 
 
 def _one_by_one(batch: str) -> Callable[[Any, list[tuple]], list[Any]]:
@@ -92,26 +94,32 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def close(self) -> int:
-        """Waits for the calls in flight, then closes. Those that wait are cancelled."""
+        """Waits for the calls in flight, then closes. Those that no thread has taken yet fail with a RuntimeError."""
         self._crew.end()
         return super().close()
 
 
 async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    if name == "last_error":
+        return store.last_error()
     kind = name if not kwargs and _BATCHES.get(name, (None,))[0] == len(args) else None
     if kind is None:
-        # A config is read at the time of the call, not when a thread comes to it.
-        args = tuple(copy.copy(arg) if isinstance(arg, ReplicateConfig) else arg for arg in args)
-        if isinstance(config := kwargs.get("config"), ReplicateConfig):
-            kwargs["config"] = copy.copy(config)
+        args = tuple(_own(arg) if isinstance(arg, _CHANGEABLE) else arg for arg in args)
+        kwargs = {name: _own(arg) if isinstance(arg, _CHANGEABLE) else arg for name, arg in kwargs.items()}
     call = Call(asyncio.get_running_loop(), name, kind, args, kwargs)
     store._crew.take(call)
     try:
-        return await call.future
+        result = await call.future
     except asyncio.CancelledError:
-        if not call.withdraw() and name in _ON_CALLERS_MEMORY:
+        if not call.withdraw() and _may_touch_memory(name, args, kwargs):
             await _until_left_alone(call)
         raise
+    # For this thread it is the call made last, wherever it was carried out.
+    if call.reason:
+        _native._fail(store, 0, call.reason)
+    else:
+        _native._begin(store)
+    return result
 
 
 async def _until_left_alone(call: Call) -> None:

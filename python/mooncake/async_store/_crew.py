@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from mooncake import _native
+
 # Most calls that become one batch: a long batch keeps those that come later waiting.
 _MOST_TOGETHER = 256
 
@@ -24,10 +26,14 @@ _PATIENCE_S = 0.02
 _LOOK_UP_S = 1.0
 
 
+def _closed() -> RuntimeError:
+    return RuntimeError("the store is closed; set up a new one")
+
+
 class Call:
     """One call: what to do, and the future that waits for it."""
 
-    __slots__ = ("args", "future", "kind", "kwargs", "loop", "name", "state", "watchers")
+    __slots__ = ("args", "future", "kind", "kwargs", "loop", "name", "reason", "shared", "state", "wanted", "watchers")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, kind: str | None, args: tuple, kwargs: dict):
         self.loop = loop
@@ -38,14 +44,28 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.state = "waiting"
+        # False once its caller has been cancelled.
+        self.wanted = True
+        # What it is carried out with.
+        self.shared: _Shared | None = None
+        # Why it failed.
+        self.reason = ""
         self.watchers: list[asyncio.Future] = []
 
     def withdraw(self) -> bool:
-        """True if no thread has begun it, and now none will."""
+        """True if no thread has begun it, and now none will. One that runs is interrupted if nobody wants it now."""
         with _STATE:
             if self.state == "waiting":
                 self.state = "withdrawn"
+            elif self.wanted and self.shared is not None:
+                self.shared.lose_one()
+            self.wanted = False
             return self.state == "withdrawn"
+
+    def refuse(self) -> None:
+        """Its answer when the store is closed; in the thread of its loop."""
+        if not self.future.done():
+            self.future.set_exception(_closed())
 
     def begin(self) -> bool:
         with _STATE:
@@ -61,6 +81,26 @@ class Call:
                 self.watchers.append(future)
                 return
         future.set_result(None)
+
+
+class _Shared:
+    """What calls have in common that one call of the store carries out: it ends when nobody wants them."""
+
+    __slots__ = ("_wanted", "interrupt")
+
+    def __init__(self, calls: list[Call]):
+        self.interrupt = _native._Interrupt()
+        with _STATE:
+            self._wanted = sum(call.wanted for call in calls)
+            for call in calls:
+                call.shared = self
+            if self._wanted == 0:
+                self.interrupt.set()
+
+    def lose_one(self) -> None:
+        self._wanted -= 1
+        if self._wanted == 0:
+            self.interrupt.set()
 
 
 # Guards the states of calls; held for a few instructions only.
@@ -83,7 +123,9 @@ class _Worker(threading.Thread):
         self._bell.acquire(timeout=seconds)
 
     def ring(self) -> None:
-        self._bell.release()
+        """Under the crew's lock. Rung twice before anybody listens, it is heard once."""
+        if self._bell.locked():
+            self._bell.release()
 
 
 class Crew:
@@ -112,9 +154,12 @@ class Crew:
     def take(self, call: Call) -> None:
         """Queues a call, together with all others of the same turn of its loop."""
         if self._ended:
-            raise RuntimeError("the store is closed; set up a new one")
+            raise _closed()
         gathered = self._gathered.get(call.loop)
         if gathered is None:
+            # A loop that was closed in the very turn of its calls does not come back for them.
+            for closed in [loop for loop in list(self._gathered) if loop.is_closed()]:
+                self._gathered.pop(closed, None)
             # Workers that wake up while the loop still makes calls would only fight with it for the interpreter.
             gathered = self._gathered[call.loop] = []
             call.loop.call_soon(self._queue_up, call.loop)
@@ -130,7 +175,7 @@ class Crew:
                 return
         for call in calls:
             if call.withdraw():
-                call.future.cancel()
+                call.refuse()
 
     def _call_one(self) -> None:
         """Another worker for the queue, if there is one. Each calls the next."""
@@ -149,7 +194,7 @@ class Crew:
         return self._ended
 
     def end(self) -> None:
-        """No more calls: those that wait are cancelled, those that run are waited for."""
+        """No more calls: those that wait fail, those that run are waited for."""
         with self._lock:
             self._ended = True
             waiting, self._queue = list(self._queue), deque()
@@ -159,7 +204,7 @@ class Crew:
         for call in waiting:
             if call.withdraw():
                 with contextlib.suppress(RuntimeError):
-                    call.loop.call_soon_threadsafe(call.future.cancel)
+                    call.loop.call_soon_threadsafe(call.refuse)
         for worker in self._workers:
             if worker is not threading.current_thread():
                 worker.join()
@@ -213,12 +258,15 @@ class Crew:
 
     def _carry_out(self, store: Any, calls: list[Call]) -> None:
         outcomes: list[tuple[Call, Any, BaseException | None]]
+        _native._begin(store)
         try:
-            if calls[0].kind is None or len(calls) == 1:
-                call = calls[0]
-                results = [getattr(store, call.name)(*call.args, **call.kwargs)]
-            else:
-                results = self._run_batch(calls[0].kind, store, [call.args for call in calls])
+            with _Shared(calls).interrupt:
+                if calls[0].kind is None or len(calls) == 1:
+                    call = calls[0]
+                    results = [getattr(store, call.name)(*call.args, **call.kwargs)]
+                else:
+                    results = self._run_batch(calls[0].kind, store, [call.args for call in calls])
+            _note_reason(store.last_error(), calls, results)
             outcomes = [(call, result, None) for call, result in zip(calls, results, strict=True)]
         except BaseException as error:
             if len(calls) > 1 and isinstance(error, Exception):
@@ -240,6 +288,21 @@ class Crew:
             # A loop that was closed meanwhile has nobody who waits.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, ready)
+
+
+def _note_reason(reason: str, calls: list[Call], results: list[Any]) -> None:
+    """Whose reason it is: the first failure's, and theirs that failed alike."""
+    if len(calls) == 1:
+        calls[0].reason = reason
+    elif reason:
+        failed = [(call, result) for call, result in zip(calls, results, strict=True) if _is_failure(result)]
+        for call, result in failed:
+            if result == failed[0][1]:
+                call.reason = reason
+
+
+def _is_failure(result: Any) -> bool:
+    return result is None or (type(result) is int and result < 0) or (type(result) is bytes and not result)
 
 
 def _settle(ready: list[tuple[Call, Any, BaseException | None]]) -> None:

@@ -102,6 +102,8 @@ class FileUnwritable(StoreError, OSError):
     __str__ = Exception.__str__
 
 
+NOT_FOUND = -704
+
 # The one table of codes is the native module's.
 BY_CODE: dict[int, type[StoreError]] = {
     number: globals()[exception] for number, _, exception, _ in _native._error_codes() if exception
@@ -110,6 +112,8 @@ BY_CODE: dict[int, type[StoreError]] = {
 
 def error(code: int, reason: str = "", key: str | bytes | None = None) -> StoreError:
     """The exception of a code."""
+    if code == NOT_FOUND and not reason:
+        reason = "no such object"
     return BY_CODE.get(code, StoreError)(code, reason, key)
 
 
@@ -121,8 +125,15 @@ class Checked:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
-        if name in ("health_check", "last_error", "get_hostname") or not callable(found):
+        if name.removeprefix("async_") in ("health_check", "last_error", "get_hostname") or not callable(found):
             return found
+        if name.startswith("async_"):
+
+            @functools.wraps(found)
+            async def later(*args: Any, **kwargs: Any) -> Any:
+                return self._judge(await found(*args, **kwargs), args, kwargs)
+
+            return later
 
         @functools.wraps(found)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -131,19 +142,40 @@ class Checked:
         return call
 
     def _judge(self, result: Any, args: tuple, kwargs: dict) -> Any:
-        if type(result) is int and result < 0:
-            raise error(result, self._store.last_error())
-        if type(result) is list and result and all(type(code) is int for code in result):
-            for index, code in enumerate(result):
-                if code < 0:
-                    keys = kwargs.get("keys", args[0] if args else None)
-                    key = keys[index] if isinstance(keys, (list, tuple)) and len(keys) == len(result) else None
-                    raise error(code, self._store.last_error(), key)
+        # The calls for segments return several things.
+        failure = _failure(result.get("ret", 0) if isinstance(result, dict) else result)
+        if failure is not None:
+            code, path = failure
+            raise error(code, self._store.last_error(), _key_at(path, [*args, *kwargs.values()]))
         return result
 
 
+def _failure(result: Any) -> tuple[int, tuple[int, ...]] | None:
+    """The first negative code of a result, and where it is in lists of lists."""
+    if type(result) is int:
+        return (result, ()) if result < 0 else None
+    if type(result) is list:
+        for index, one in enumerate(result):
+            found = _failure(one)
+            if found is not None:
+                return found[0], (index, *found[1])
+    return None
+
+
+def _key_at(path: tuple[int, ...], args: list[Any]) -> str | bytes | None:
+    """The key that a place in the result belongs to: the first argument with a text there."""
+    for arg in args:
+        for index in path:
+            if not isinstance(arg, (list, tuple)) or index >= len(arg):
+                break
+            arg = arg[index]
+            if isinstance(arg, (str, bytes)):
+                return arg
+    return None
+
+
 def checked(store: Any) -> Any:
-    """The store, raising ``StoreError`` where it would return a negative code.
+    """The store, raising ``StoreError`` where it would return a negative code; its coroutines too.
 
     A miss of ``get`` or ``get_buffer`` is no failure: it stays ``b""`` or ``None``.
     """

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,10 +18,15 @@ _REGISTRY = {attribute: (variable, default) for attribute, variable, default in 
 DEFAULT_GLOBAL_SEGMENT_SIZE = int(_REGISTRY["global_segment_size"][1])
 DEFAULT_LOCAL_BUFFER_SIZE = int(_REGISTRY["local_buffer_size"][1])
 
+# What a file need not name.
+_DEFAULTS = {
+    name: _REGISTRY[name][1] for name in ("global_segment_size", "local_buffer_size", "protocol", "device_name")
+}
+
 _PROTOCOLS = frozenset(
     "tcp rdma efa nvmeof nvlink musa nvlink_intra hip barex cxl ascend ub ubshmem maca sunrise_link rpc_only".split()
 )
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TRUE = frozenset({"true", "1", "yes", "on", "enable"})
 _FALSE = frozenset({"false", "0", "no", "off", "disable", ""})
 
@@ -31,11 +37,11 @@ class MooncakeConfig:
 
     local_hostname: str
     metadata_server: str
+    global_segment_size: int
+    local_buffer_size: int
+    protocol: str
+    device_name: str | None
     master_server_address: str
-    global_segment_size: int = DEFAULT_GLOBAL_SEGMENT_SIZE
-    local_buffer_size: int = DEFAULT_LOCAL_BUFFER_SIZE
-    protocol: str = _REGISTRY["protocol"][1]
-    device_name: str = ""
     enable_ssd_offload: bool = False
     ssd_offload_path: str = ""
     tenant_id: str = _REGISTRY["tenant_id"][1]
@@ -47,8 +53,8 @@ class MooncakeConfig:
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
                 raise ValueError(f"{name} is {value!r}: a text that is not empty is needed")
-        self.global_segment_size = _size("global_segment_size", self.global_segment_size)
-        self.local_buffer_size = _size("local_buffer_size", self.local_buffer_size)
+        for name in ("global_segment_size", "local_buffer_size"):
+            setattr(self, name, _named(name, _parse_segment_size, getattr(self, name)))
         self.protocol = str(self.protocol).strip().lower()
         if self.protocol not in _PROTOCOLS:
             warnings.warn(f"protocol {self.protocol!r} is unknown", stacklevel=3)
@@ -56,7 +62,7 @@ class MooncakeConfig:
         self.ssd_offload_path = "" if self.ssd_offload_path is None else str(self.ssd_offload_path)
         self.tenant_id = str(self.tenant_id or "default")
         for name in ("enable_ssd_offload", "enable_client_http_server"):
-            setattr(self, name, _switch(name, getattr(self, name)))
+            setattr(self, name, _named(name, _parse_bool, getattr(self, name)))
         try:
             self.client_http_port = int(self.client_http_port)
         except (TypeError, ValueError):
@@ -74,7 +80,8 @@ class MooncakeConfig:
         ]
         if missing:
             raise ValueError(f"{os.fspath(path)}: {', '.join(missing)} must be given")
-        return cls(**{field.name: found[field.name] for field in fields(cls) if found.get(field.name) is not None})
+        given = {field.name: found[field.name] for field in fields(cls) if found.get(field.name) is not None}
+        return cls(**{**_DEFAULTS, **given})
 
     @classmethod
     def load_from_env(cls) -> MooncakeConfig:
@@ -88,25 +95,32 @@ class MooncakeConfig:
         return cls(**{name: value if value.strip() else _REGISTRY[name][1] for name, value in found.items()})
 
 
-def _size(name: str, value: Any) -> int:
+def _named(name: str, parse: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return parse(value)
+    except ValueError as reason:
+        raise ValueError(f"{name} is {reason}") from None
+
+
+def _parse_segment_size(value: Any) -> int:
     if isinstance(value, bool) or value is None:
-        raise ValueError(f"{name} is {value!r}: a number of bytes is needed")
+        raise ValueError(f"{value!r}: a number of bytes is needed")
     if isinstance(value, (int, float)):
         size = int(value)
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", str(value).lower())
         if not match:
-            raise ValueError(f"{name} is {value!r}: a number of bytes is needed, or one with KB, MB, GB or TB")
+            raise ValueError(f"{value!r}: a number of bytes is needed, or one with KB, MB, GB or TB")
         size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
     if size < 0:
-        raise ValueError(f"{name} is {value!r}: it cannot be negative")
+        raise ValueError(f"{value!r}: it cannot be negative")
     return size
 
 
-def _switch(name: str, value: Any) -> bool:
-    text = str(value).strip().lower()
+def _parse_bool(value: Any) -> bool:
+    text = "" if value is None else str(value).strip().lower()
     if text in _TRUE:
         return True
     if text in _FALSE:
         return False
-    raise ValueError(f"{name} is {value!r}: true or false is needed")
+    raise ValueError(f"{value!r}: true or false is needed")

@@ -185,26 +185,26 @@ RegisteredBufferPool = BufferPool
 RegisteredBufferLease = BufferLease
 RegisteredBufferLeaseView = BufferLeaseView
 
-@dataclass
+@dataclass(eq=False)
 class ParallelAxis:
     """One coordinate of a shard: `kind` is "dp", "tp", "ep" or "pp"."""
 
-    kind: str
+    kind: str = ""
     rank: int = 0
     size: int = 1
     split_dim: int | None = None
     expert_id: int | None = None
     stage_id: int | None = None
 
-@dataclass
+@dataclass(eq=False)
 class TensorParallelism:
     """Up to four axes of different kinds."""
 
     axes: list[ParallelAxis] = field(default_factory=list)
 
-@dataclass
+@dataclass(eq=False)
 class ReadTarget:
-    """`mode` is "as_stored", "shard" or "full"."""
+    """`mode` is "as_stored", "shard" or "full"; RuntimeError for any other."""
 
     mode: str = "as_stored"
     parallelism: TensorParallelism | None = None
@@ -239,13 +239,11 @@ class BufferHandle(Buffer):
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+@dataclass(unsafe_hash=True)
 class Descriptor:
-    @property
-    def size(self) -> int: ...
-    @property
-    def buffer_address(self) -> int: ...
-    @property
-    def transport_endpoint(self) -> str: ...
+    size: int = 0
+    buffer_address: int = 0
+    transport_endpoint: str = ""
 
 class MemoryDescriptor:
     @property

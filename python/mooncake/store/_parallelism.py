@@ -9,17 +9,18 @@ from mooncake.store._tensor_header import KINDS, MOST_AXES, SHARD, Axis, Header
 
 _ORDER = {kind: at for at, kind in enumerate(KINDS)}
 _MOST = (1 << 31) - 1
+_MODES = ("as_stored", "shard", "full")
 
 
 class Refused(ValueError):
     """What was asked makes no sense: -600, with this text as the reason."""
 
 
-@dataclass
+@dataclass(eq=False)
 class ParallelAxis:
     """One coordinate: `kind` is "dp", "tp", "ep" or "pp". Only "tp" has a `split_dim`, and needs one."""
 
-    kind: str
+    kind: str = ""
     rank: int = 0
     size: int = 1
     split_dim: int | None = None
@@ -27,19 +28,28 @@ class ParallelAxis:
     stage_id: int | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class TensorParallelism:
     """Up to four axes of different kinds."""
 
     axes: list[ParallelAxis] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(eq=False)
 class ReadTarget:
     """`mode`: "as_stored", "shard" or "full"."""
 
     mode: str = "as_stored"
     parallelism: TensorParallelism | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "mode":
+            if not isinstance(value, str):
+                raise TypeError(f"mode: a str is needed, not {type(value).__name__}")
+            if value.lower() not in _MODES:
+                raise RuntimeError(f"mode {value!r} is none of {', '.join(_MODES)}")
+            value = value.lower()
+        super().__setattr__(name, value)
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Writer:
 
 
 def axes_of(parallelism: Any) -> tuple[ParallelAxis, ...]:
-    """The axes in their canonical order; Refused when they contradict themselves."""
+    """The axes in the order given; Refused when they contradict themselves."""
     if not hasattr(parallelism, "axes"):
         raise Refused(f"parallelism: an object with axes is needed, not {type(parallelism).__name__}")
     try:
@@ -64,7 +74,7 @@ def axes_of(parallelism: Any) -> tuple[ParallelAxis, ...]:
     axes = [_axis(axis) for axis in given]
     if len({axis.kind for axis in axes}) != len(axes):
         raise Refused("parallelism: two axes of the same kind")
-    return tuple(sorted(axes, key=lambda axis: _ORDER[axis.kind]))
+    return tuple(axes)
 
 
 def tp_axes(rank: int, size: int, split_dim: int) -> tuple[ParallelAxis, ...]:
@@ -87,7 +97,7 @@ def target_of(target: Any) -> tuple[str, tuple[ParallelAxis, ...] | None]:
     if target is None:
         return "as_stored", None
     mode = getattr(target, "mode", None)
-    if not isinstance(mode, str) or mode.lower() not in ("as_stored", "shard", "full"):
+    if not isinstance(mode, str) or mode.lower() not in _MODES:
         raise Refused(f"target: mode {mode!r} is none of as_stored, shard and full")
     parallelism = getattr(target, "parallelism", None)
     if parallelism is None and mode.lower() == "shard":
@@ -112,11 +122,11 @@ def with_suffix(key: str | bytes, suffix: str) -> Any:
 
 
 def shard_key(key: str | bytes, axes: tuple[ParallelAxis, ...]) -> Any:
-    """Name of the shard's object."""
+    """Name of the shard's object: the same for every order of the axes."""
     if len(axes) == 1 and axes[0].kind == "tp":
         return with_suffix(key, f"_tp_{axes[0].rank}")
     parts = []
-    for axis in axes:
+    for axis in sorted(axes, key=lambda axis: _ORDER[axis.kind]):
         parts.append(f"__{axis.kind}_{axis.rank}of{axis.size}")
         for letter, value in (("sd", axis.split_dim), ("eid", axis.expert_id), ("sid", axis.stage_id)):
             if value is not None:

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from mooncake._native import ReplicaStatus
+from mooncake.store._entry import entries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Descriptor:
     """Memory that holds a copy."""
 
-    size: int
+    size: int = 0
     #: First byte in its segment: peers address memory by segment and offset, never by an address.
-    buffer_address: int
+    buffer_address: int = 0
     #: Name of the segment.
-    transport_endpoint: str
+    transport_endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ def _descriptors(copies: list[tuple[int, int, int, str]]) -> list[ReplicaDescrip
     ]
 
 
+@entries
 class PlacementCalls:
     """Calls of a store about copies and segments."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 
 from mooncake import _native
+from mooncake.store._entry import entries
 
 FILE_NOT_FOUND, FILE_READ_FAIL, FILE_WRITE_FAIL = -1100, -1102, -1103
 
 
+@entries
 class TensorFileCalls:
     """The calls of a store that read and write files."""
 

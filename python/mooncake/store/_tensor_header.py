@@ -129,6 +129,12 @@ def decode(data: bytes | bytearray | memoryview, total: int) -> Header:
     return header
 
 
+def decode_head(data: bytes | bytearray | memoryview) -> Header:
+    """The header of an object whose size is not known: it is what the header says."""
+    announced = _PREFIX.unpack_from(data, 0)[-1]
+    return decode(data, HEADER_SIZE + announced)
+
+
 def _check(header: Header) -> None:
     if header.kind == FULL and (header.shape != header.global_shape or header.axes):
         raise BadHeader(f"a whole tensor of shape {list(header.shape)} that is a part of {list(header.global_shape)}")

@@ -32,7 +32,7 @@ class Pieces:
     header: Header
     pieces: list[tuple[int, int]]
     owner: Any
-    #: Host memory that the owner keeps in place for certain.
+    #: The owner is a contiguous tensor of the host with just these bytes.
     held: bool
 
 
@@ -65,13 +65,17 @@ def of_tensor(tensor: Any, header: Header | None = None) -> Pieces:
     except RuntimeError as error:
         raise Refused(f"a tensor without memory: {error}") from None
     on_host = tensor.device.type == "cpu"
-    if not on_host:
-        # The kernels that compute it may still run.
-        sys.modules["torch"].cuda.current_stream(tensor.device).synchronize()
+    wait_for_kernels([tensor])
     header = header or full(code, tuple(tensor.shape))
     size = tensor.numel() * tensor.element_size()
     assert size == header.data_bytes, (size, header)
     return Pieces(header, [(address, size)] if size else [], tensor, on_host)
+
+
+def wait_for_kernels(tensors: list[Any]) -> None:
+    """Until what is queued on the current streams of their devices has run: it may read or write them."""
+    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
+        sys.modules["torch"].cuda.current_stream(device).synchronize()
 
 
 def to_tensor(header: Header, memory: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from mooncake import _native
 from mooncake.store import _tensor_memory as memory
 from mooncake.store._parallelism import Refused
-from mooncake.store._tensor_header import HEADER_SIZE, BadHeader, Header, decode
+from mooncake.store._tensor_header import HEADER_SIZE, BadHeader, Header, decode, decode_head
 
 INVALID_PARAMS = -600
 
@@ -76,24 +78,22 @@ class Writes:
         return self.codes
 
     def _write(self, names: list, items: list, index: list[int], kind: str) -> None:
-        heads = memory.Headers([item if isinstance(item, bytes) else item.header.encode() for item in items])
-        ranges = [
-            [head, *(() if isinstance(item, bytes) else item.pieces)]
-            for head, item in zip(heads.at, items, strict=True)
-        ]
-        ptrs = [[ptr for ptr, _ in pieces] for pieces in ranges]
-        sizes = [[size for _, size in pieces] for pieces in ranges]
-        codes = self._call(kind != "foreign")(names, ptrs, sizes, self._config_for(index))
-        reason = self._store.last_error()
+        config, store = self._config_for(index), self._store
+        heads = [item if isinstance(item, bytes) else item.header.encode() for item in items]
+        if kind != "foreign":
+            tensors = [None if isinstance(item, bytes) else item.owner for item in items]
+            codes = _native._put_tensors(store, names, heads, tensors, config, self._replace)
+        else:
+            put = store._batch_upsert_from_multi_buffers if self._replace else store.batch_put_from_multi_buffers
+            held = memory.Headers(heads)
+            ranges = [[head, *item.pieces] for head, item in zip(held.at, items, strict=True)]
+            codes = put(
+                names, [[at for at, _ in one] for one in ranges], [[size for _, size in one] for one in ranges], config
+            )
+        reason = store.last_error()
         for key, code in zip(index, codes, strict=True):
             if code != 0:
                 self._fail(key, code, reason)
-
-    def _call(self, held: bool) -> Callable[..., list[int]]:
-        store, replace = self._store, self._replace
-        if held:
-            return lambda *args: _native._put_from_held(store, *args, replace)
-        return store._batch_upsert_from_multi_buffers if replace else store.batch_put_from_multi_buffers
 
     def _config_for(self, index: list[int]) -> Any:
         if self._groups is None:
@@ -123,6 +123,25 @@ def read(store: Any, name: str, keys: Sequence[Any]) -> list[tuple[Header, bytea
         except BadHeader as reason:
             refuse(store, name, f"{key!r}: {reason}")
             found.append(None)
+    return found
+
+
+def read_headers(store: Any, name: str, keys: Sequence[Any]) -> list[Header | int]:
+    """Headers alone, with one look-up for all; the code of what is missing or no tensor."""
+    room = ctypes.create_string_buffer(HEADER_SIZE * len(keys))
+    places = [[at * HEADER_SIZE] for at in range(len(keys))]
+    starts, sizes = [[0]] * len(keys), [[HEADER_SIZE]] * len(keys)
+    [codes] = store.get_into_ranges([ctypes.addressof(room)], [list(keys)], [places], [starts], [sizes])
+    found: list[Header | int] = []
+    problem = None
+    for key, [place], [code] in zip(keys, places, codes, strict=True):
+        try:
+            found.append(code if code < 0 else decode_head(room[place : place + HEADER_SIZE]))
+        except BadHeader as reason:
+            problem = problem or f"{key!r}: {reason}"
+            found.append(INVALID_PARAMS)
+    if problem is not None:
+        refuse(store, name, problem)
     return found
 
 
@@ -164,3 +183,82 @@ def tensor_at(store: Any, name: str, key: Any, address: int, code: int) -> Any:
     except (BadHeader, Refused) as reason:
         refuse(store, name, f"{key!r}: {reason}")
         return None
+
+
+def as_list(value: Any, what: str) -> list[Any]:
+    """A list of its own; TypeError for what is none, as of the other batch calls."""
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, (str, bytes, bytearray, dict, set)) or not isinstance(value, Sequence):
+        raise TypeError(f"{what}: a list is needed, not {type(value).__name__}")
+    return list(value)
+
+
+def check_config(config: Any, published: bool) -> None:
+    """Refused for what `pub_*` does not take; TypeError for what is no config."""
+    if config is None:
+        return
+    if not isinstance(config, _native.ReplicateConfig):
+        raise TypeError(f"config: a ReplicateConfig is needed, not {type(config).__name__}")
+    named = list(config.preferred_segments)
+    if published and named and len(named) != config.replica_num:
+        raise Refused(f"{len(named)} preferred_segments for {config.replica_num} replicas")
+
+
+def write_each(
+    store: Any, name: str, keys: Any, config: Any, replace: bool, prepare: Callable, *columns: Any, published=False
+) -> list[int]:
+    """`prepare(writes, index, key, *row)` for each key, then one write of all that it added."""
+    keys = as_list(keys, "keys")
+    lists = [as_list(column, "a list beside keys") for column in columns]
+    if any(len(column) != len(keys) for column in lists):
+        lengths = ", ".join(str(len(column)) for column in lists)
+        return [refuse(store, name, f"{len(keys)} keys beside lists of {lengths}")] * len(keys)
+    try:
+        check_config(config, published)
+    except Refused as reason:
+        return [refuse(store, name, reason)] * len(keys)
+    writes = Writes(store, name, len(keys), config, replace)
+    for index, (key, *row) in enumerate(zip(keys, *lists, strict=True)):
+        check_key(key)
+        if writes.codes[index] == 0:
+            writes.attempt(index, functools.partial(prepare, writes, index, key, *row))
+    return writes.run()
+
+
+def check_key(key: Any) -> None:
+    """Keys are str or bytes, as everywhere."""
+    if not isinstance(key, (str, bytes)):
+        raise TypeError(f"key: str or bytes is needed, not {type(key).__name__}")
+
+
+def put_from(store, name, keys, buffer_ptrs, sizes, config, replace) -> list[int]:
+    """Stores objects that lie ready in the caller's memory."""
+
+    def prepare(writes, index, key, buffer_ptr, size):
+        header = header_at(buffer_ptr, size)
+        data = [(buffer_ptr + HEADER_SIZE, header.data_bytes)] if header.data_bytes else []
+        writes.add(index, key, memory.Pieces(header, data, None, False))
+
+    return write_each(store, name, keys, config, replace, prepare, buffer_ptrs, sizes)
+
+
+def get_into(store, name, keys, objects_named, buffer_ptrs, sizes, accept=None) -> list[Any]:
+    """Tensors in the caller's memory; -600 for all when the arguments make no sense."""
+    keys, names = as_list(keys, "keys"), as_list(objects_named, "keys")
+    if not is_set_up(store):
+        return [refuse(store, name, "the store is not set up, or was closed; call setup() first")] * len(keys)
+    buffer_ptrs, sizes = as_list(buffer_ptrs, "buffer_ptrs"), as_list(sizes, "sizes")
+    if not len(keys) == len(buffer_ptrs) == len(sizes):
+        reason = f"{len(keys)} keys, {len(buffer_ptrs)} buffer_ptrs and {len(sizes)} sizes: one of each a key"
+        return [refuse(store, name, reason)] * len(keys)
+    codes = store.batch_get_into(names, buffer_ptrs, sizes)
+    made = []
+    for key, address, code in zip(keys, buffer_ptrs, codes, strict=True):
+        if code >= 0 and accept is not None:
+            try:
+                accept(header_at(address, code))
+            except (BadHeader, Refused) as reason:
+                code = refuse(store, name, f"{key!r}: {reason}")
+        made.append(tensor_at(store, name, key, address, code))
+    return made

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from mooncake import _native
 from mooncake.store import _tensor_memory as memory
 from mooncake.store import _tensor_objects as objects
 from mooncake.store import _tensor_shards as shards
+from mooncake.store._entry import entries
 from mooncake.store._parallelism import (
     ParallelAxis,
     Refused,
@@ -25,10 +29,12 @@ from mooncake.store._parallelism import (
     writer_of,
 )
 from mooncake.store._tensor_header import HEADER_SIZE, Header
-from mooncake.store._tensor_objects import refuse
-from mooncake.store._tensors import as_list, check_key, get_into, put_from, write_each
+from mooncake.store._tensor_objects import as_list, check_key, get_into, put_from, refuse, write_each
+
+Axes = shards.Axes
 
 
+@entries
 class TensorParallelCalls:
     """The calls of a store for shards of tensors."""
 
@@ -61,7 +67,8 @@ class TensorParallelCalls:
     def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=0):
         if _whole(tp_rank, tp_size, split_dim):
             return self.get_tensor(key)
-        return _read(self, "get_tensor_with_tp", key, lambda: ("shard", tp_axes(tp_rank, tp_size, split_dim)))
+        place = lambda: ("shard", tp_axes(tp_rank, tp_size, split_dim))  # noqa: E731
+        return _read(self, "get_tensor_with_tp", [key], [place])[0]
 
     def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
         if _whole(tp_rank, tp_size):
@@ -147,15 +154,15 @@ class TensorParallelCalls:
         return _put_from(self, name, keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, True)
 
     def get_tensor_with_parallelism(self, key, target=None):
-        return _read(self, "get_tensor_with_parallelism", key, lambda: target_of(target))
+        return _read(self, "get_tensor_with_parallelism", [key], [lambda: target_of(target)])[0]
 
     def batch_get_tensor_with_parallelism(self, keys, targets=None):
-        keys = as_list(keys, "keys")
+        name, keys = "batch_get_tensor_with_parallelism", as_list(keys, "keys")
         targets = [None] * len(keys) if targets is None else as_list(targets, "targets")
         if len(targets) != len(keys):
-            refuse(self, "batch_get_tensor_with_parallelism", f"{len(keys)} keys and {len(targets)} targets")
+            refuse(self, name, f"{len(keys)} keys and {len(targets)} targets")
             return [None] * len(keys)
-        return [self.get_tensor_with_parallelism(key, target) for key, target in zip(keys, targets, strict=True)]
+        return _read(self, name, keys, [functools.partial(target_of, target) for target in targets])
 
     def get_tensor_with_parallelism_into(self, key, buffer_ptr, size, target=None):
         name = "get_tensor_with_parallelism_into"
@@ -303,14 +310,43 @@ def _check_rank(header: Header, rank: int, size: int) -> None:
         raise Refused(f"what is stored is not the shard of rank {rank} of {size}")
 
 
-def _read(store, name: str, key: Any, wanted) -> Any:
-    check_key(key)
+def _read(store, name: str, keys: list[Any], wanted: list[Callable]) -> list[Any]:
+    """The tensors that are wanted: one look-up for what may lie there as it is, more only for the rest."""
+    for key in keys:
+        check_key(key)
+    problems: list[str] = []
+    places: list[tuple[str, Axes | None] | None] = []
+    exact: dict[int, Any] = {}
+    for at, (key, want) in enumerate(zip(keys, wanted, strict=True)):
+        try:
+            mode, axes = want()
+            if mode != "full":
+                exact[at] = key if axes is None else shard_key(key, axes)
+            places.append((mode, axes))
+        except Refused as reason:
+            problems.append(f"{name}: {key!r}: {reason}")
+            places.append(None)
+    found = dict(zip(exact, objects.read(store, name, list(exact.values())), strict=True)) if exact else {}
+    if reason := store.last_error():
+        problems.append(reason)
+    made = []
+    for at, (key, place) in enumerate(zip(keys, places, strict=True)):
+        _native._begin(store)
+        made.append(None if place is None else _one(store, name, key, *place, found.get(at)))
+        if made[-1] is None and (reason := store.last_error()):
+            problems.append(reason)
+    _native._begin(store)
+    if problems:
+        _native._fail(store, objects.INVALID_PARAMS, problems[0])
+    return made
+
+
+def _one(store, name: str, key: Any, mode: str, axes: Axes | None, found: tuple[Header, bytearray] | None) -> Any:
+    """One of them, when it is known what lies under its exact name."""
     try:
-        mode, axes = wanted()
-        if mode == "as_stored":
-            found = objects.read(store, name, [key if axes is None else shard_key(key, axes)])[0]
+        if mode == "as_stored" or (mode == "shard" and found is not None and is_at(found[0], axes)):
             return objects.tensor(store, name, found)
-        made = shards.find_full(store, name, key, axes) if mode == "full" else shards.find_shard(store, name, key, axes)
+        made = shards.find_full(store, name, key, axes) if mode == "full" else shards.make_shard(store, name, key, axes)
     except Refused as reason:
         refuse(store, name, f"{key!r}: {reason}")
         return None

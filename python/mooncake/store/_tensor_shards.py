@@ -68,16 +68,24 @@ def as_writer(writer: Writer) -> Axes:
 
 def find_shard(store: Any, name: str, key: Any, axes: Axes) -> tuple[Header, Any] | None:
     """The shard at that place: as it lies there, or made of others."""
-    exact = [shard_key(key, axes)]
+    return _shard_at(store, name, shard_key(key, axes), axes) or make_shard(store, name, key, axes)
+
+
+def make_shard(store: Any, name: str, key: Any, axes: Axes) -> tuple[Header, Any] | None:
+    """The shard at that place when it does not lie there by its own name: a writer's, or made of others."""
     if is_plain_tp(axes):
         axis = axes[0]
-        exact.append(writer_key(key, Writer(axis.rank, axis.size, axis.split_dim)))
-    for place in exact:
-        found = objects.read(store, name, [place])[0]
-        if found is not None and is_at(found[0], axes):
-            return found[0], memory.to_tensor(*found)
+        writer = Writer(axis.rank, axis.size, axis.split_dim)
+        found = _shard_at(store, name, writer_key(key, writer), axes)
+        if found is not None:
+            return found
     axis = tp_axis(axes)
     return None if axis is None else _assemble(store, name, key, axes, axis)
+
+
+def _shard_at(store: Any, name: str, place: Any, axes: Axes) -> tuple[Header, Any] | None:
+    found = objects.read(store, name, [place])[0]
+    return (found[0], memory.to_tensor(*found)) if found is not None and is_at(found[0], axes) else None
 
 
 def find_full(store: Any, name: str, key: Any, axes: Axes | None) -> tuple[Header, Any] | None:
