@@ -16,7 +16,7 @@ from demo.pool import HOST, PoolError, Program, free_ports
 E2E = Path(__file__).resolve().parent
 # The plugin, and what clients share with this process.
 PYTHONPATH = os.pathsep.join(str(folder) for folder in (E2E / "plugin", E2E, E2E.parent))
-START_LIMIT_S = 240
+START_LIMIT_S = 600
 REQUEST_LIMIT_S = 180
 RESET_LIMIT_S = 60
 
