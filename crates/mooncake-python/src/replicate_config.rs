@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::enums::{ObjectDataType, SoftPinAction};
+use crate::flag::Flag;
 use crate::integer::unsigned;
 use crate::sequence::items;
 
@@ -78,11 +79,6 @@ fn text(any: &Bound<'_, PyAny>, what: &str) -> PyResult<String> {
 
 fn texts(any: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<String>> {
     items(any, what)?.iter().map(|item| text(item, what)).collect()
-}
-
-fn boolean(any: &Bound<'_, PyAny>, what: &str) -> PyResult<bool> {
-    // numpy's bool is not Python's, pybind11 takes both, and None is false there.
-    any.extract::<bool>().map_err(|_| PyTypeError::new_err(format!("{what}: a bool is needed")))
 }
 
 #[pymethods]
@@ -159,10 +155,8 @@ impl ReplicateConfig {
     }
 
     #[setter]
-    fn set_with_hard_pin(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = boolean(value, "with_hard_pin")?;
-        self.0.lock().with_hard_pin = value;
-        Ok(())
+    fn set_with_hard_pin(&self, with_hard_pin: Flag) {
+        self.0.lock().with_hard_pin = with_hard_pin.0;
     }
 
     #[getter]
@@ -207,10 +201,8 @@ impl ReplicateConfig {
     }
 
     #[setter]
-    fn set_prefer_alloc_in_same_node(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = boolean(value, "prefer_alloc_in_same_node")?;
-        self.0.lock().prefer_alloc_in_same_node = value;
-        Ok(())
+    fn set_prefer_alloc_in_same_node(&self, prefer_alloc_in_same_node: Flag) {
+        self.0.lock().prefer_alloc_in_same_node = prefer_alloc_in_same_node.0;
     }
 
     #[getter]
