@@ -43,4 +43,4 @@ def test_every_exception_is_a_store_error_and_knows_its_code():
 
 def test_a_store_that_is_not_set_up_says_so():
     with pytest.raises(errors.InvalidParams, match="setup"):
-        errors.checked(MooncakeDistributedStore()).is_exist("k")
+        errors.checked(MooncakeDistributedStore()).get_size("k")

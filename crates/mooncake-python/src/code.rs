@@ -4,6 +4,8 @@ use mooncake_client::{ErrorKind, Health, RemoveOutcome};
 
 /// Stored, removed, done.
 pub const OK: i64 = 0;
+/// What an existence check says of a key that nobody has, or that nobody can be asked about.
+pub const ABSENT: i64 = 0;
 /// INTERNAL_ERROR.
 pub const INTERNAL: i64 = -1;
 /// INVALID_PARAMS; also what a store that is not set up answers.
