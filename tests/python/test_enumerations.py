@@ -78,3 +78,9 @@ def test_a_config_takes_members_that_were_made_from_numbers():
     config.data_type = ms.ObjectDataType(3)
     assert config.data_type == ms.ObjectDataType.WEIGHT
     assert copy.deepcopy(config).data_type == ms.ObjectDataType.WEIGHT
+
+
+def test_members_are_exported_by_themselves():
+    assert ms.TENSOR == ms.ObjectDataType.TENSOR
+    assert ms.COMPLETE == ms.ReplicaStatus.COMPLETE
+    assert (ms.FAILED, ms.PROCESSING) == (ms.TaskStatus.FAILED, ms.TaskStatus.PROCESSING)
