@@ -88,6 +88,30 @@ def test_the_memory_of_a_dummys_pool_goes_with_the_store(pool):
     assert shared() - before < size
 
 
+def test_a_forked_child_of_a_dummy_gets_no_memory_and_takes_none(pool):
+    c, port = pool
+    process = c.process()
+    assert process.call("setup_dummy", 1 << 30, 16 << 20, f"127.0.0.1:{port}") == 0
+    assert process.call(
+        "run",
+        """
+import os, signal, ctypes
+at = store.alloc_from_mem_pool(4096)
+ctypes.memset(at, 7, 4096)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    ok = False
+    try:
+        ok = store.alloc_from_mem_pool(4096) == 0 and "fork" in store.last_error()
+    finally:
+        os._exit(0 if ok else 1)
+_, status = os.waitpid(child, 0)
+result = os.waitstatus_to_exitcode(status) == 0 and ctypes.string_at(at, 4096) == bytes([7]) * 4096
+""",
+    )
+
+
 def test_a_dummy_that_is_killed_takes_nothing_along(pool):
     c, port = pool
     process = c.process()

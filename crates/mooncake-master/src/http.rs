@@ -147,12 +147,10 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
     as_json(StatusCode::OK, &json!({"total_segments": segments.len(), "segments": segments}))
 }
 
+/// A `tenant_id` is passed over: without tenants all of them are the same one.
 #[derive(Debug, Deserialize)]
 struct RemoveAllQuery {
     force: Option<String>,
-    /// Of whatever name: without tenants all of them are the same one.
-    #[serde(rename = "tenant_id")]
-    _tenant: Option<String>,
 }
 
 async fn remove_everything(

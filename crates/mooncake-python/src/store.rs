@@ -1,7 +1,7 @@
 //! `MooncakeDistributedStore`.
 
 use mooncake_client::{GetInto, Health, Store, StoreError, Target};
-use mooncake_memory::{allocate_shared, free_host_memory};
+use mooncake_memory::{allocate_shared, forked, free_host_memory};
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -207,6 +207,10 @@ impl MooncakeDistributedStore {
                 let Some(live) = self.live(NAME) else { return Ok(0) };
                 if !live.dummy {
                     self.errors.set(|| format!("{NAME}: only a store that setup_dummy() has set up has a pool"));
+                    return Ok(0);
+                }
+                if forked() {
+                    self.errors.set(|| format!("{NAME}: this process was forked from the store's"));
                     return Ok(0);
                 }
                 match py.detach(|| allocate_shared(size)) {
@@ -816,6 +820,10 @@ impl Drop for MooncakeDistributedStore {
         if let Some(live) = self.live.write().take() {
             // The interpreter may be on its way out: then the exit handler has closed it, or the process ends anyway.
             Python::try_attach(|py| py.detach(|| live.client.close()));
+        }
+        if forked() {
+            // The parent's, and its locks may be held for ever.
+            return;
         }
         for addr in self.pool.get_mut().drain(..) {
             // SAFETY: the caller's until the store is gone; calls of the store, which would hold it, have ended.
