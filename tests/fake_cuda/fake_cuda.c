@@ -37,12 +37,17 @@ struct op {
     uint64_t after; /* operations of the default stream that come first */
 };
 
+struct event {
+    uint64_t after; /* operations of the default stream that were queued when it was recorded */
+};
+
 struct stream {
     pthread_t thread;
     pthread_cond_t wake; /* there is an operation, or the end */
     struct op *first, **last;
     uint64_t queued, done;
     int device, ends, waits_for_default;
+    uint64_t after; /* of the events that it was told to wait for */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -54,7 +59,7 @@ static int initialized;
 static int active[DEVICES]; /* primary contexts that somebody has retained */
 static pid_t owner;
 static unsigned delay_us;
-static long streams, copies, waits, strays, calls, spoilt;
+static long streams, copies, waits, strays, calls, spoilt, events, records;
 static char fail_call[64];
 static int fail_code, fail_after, fail_times;
 static __thread int stack[DEPTH], depth;
@@ -89,6 +94,8 @@ long fake_cuda_count(const char *what) {
                  : !strcmp(what, "calls")   ? calls
                  : !strcmp(what, "contexts") ? depth
                  : !strcmp(what, "spoilt")  ? spoilt
+                 : !strcmp(what, "events")  ? events
+                 : !strcmp(what, "records") ? records
                                             : -1;
     pthread_mutex_unlock(&lock);
     return count;
@@ -164,7 +171,7 @@ static void *run(void *arg) {
             pthread_cond_wait(&stream->wake, &lock);
             continue;
         }
-        if (stream->waits_for_default && default_stream.done < op->after) {
+        if (default_stream.done < op->after) {
             pthread_cond_wait(&change, &lock);
             continue;
         }
@@ -197,7 +204,7 @@ static void queue(struct stream *stream, struct op op) {
     struct op *copy = malloc(sizeof op);
     *copy = op;
     copy->next = NULL;
-    copy->after = default_stream.queued;
+    copy->after = stream->waits_for_default ? default_stream.queued : stream->after;
     *stream->last = copy;
     stream->last = &copy->next;
     stream->queued++;
@@ -250,6 +257,7 @@ int cuGetErrorName(int code, const char **name) {
     *name = code == INVALID_VALUE     ? "CUDA_ERROR_INVALID_VALUE"
             : code == OUT_OF_MEMORY   ? "CUDA_ERROR_OUT_OF_MEMORY"
             : code == INVALID_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
+            : code == 906             ? "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"
             : code == 700             ? "CUDA_ERROR_ILLEGAL_ADDRESS"
                                       : NULL;
     return *name ? OK : INVALID_VALUE;
@@ -365,6 +373,46 @@ int cuMemcpyDtoHAsync_v2(void *host, uintptr_t device, size_t len, void *stream)
 
 int cuMemcpyHtoDAsync_v2(uintptr_t device, const void *host, size_t len, void *stream) {
     return copy("cuMemcpyHtoDAsync", 1, device, (void *)host, len, stream);
+}
+
+int cuStreamIsCapturing(void *stream, int *status) {
+    ENTER("cuStreamIsCapturing");
+    *status = 0;
+    LEAVE(stream == (void *)1 ? OK : INVALID_HANDLE);
+}
+
+int cuEventCreate(void **event, unsigned flags) {
+    ENTER("cuEventCreate");
+    if (!depth) LEAVE(INVALID_CONTEXT);
+    if (!(flags & 2)) LEAVE(INVALID_VALUE);
+    *event = calloc(1, sizeof(struct event));
+    events++;
+    LEAVE(OK);
+}
+
+int cuEventRecord(void *event, void *stream) {
+    ENTER("cuEventRecord");
+    if (stream != (void *)1) LEAVE(INVALID_HANDLE); /* the legacy default stream is the only one that tests queue on */
+    ((struct event *)event)->after = default_stream.queued;
+    records++;
+    LEAVE(OK);
+}
+
+int cuStreamWaitEvent(void *handle, void *event, unsigned flags) {
+    ENTER("cuStreamWaitEvent");
+    (void)flags;
+    struct stream *stream = handle;
+    if (!depth || stack[depth - 1] - 1 != stream->device) LEAVE(INVALID_HANDLE);
+    uint64_t after = ((struct event *)event)->after;
+    stream->after = stream->after > after ? stream->after : after;
+    LEAVE(OK);
+}
+
+int cuEventDestroy_v2(void *event) {
+    ENTER("cuEventDestroy");
+    free(event);
+    events--;
+    LEAVE(OK);
 }
 
 int cuStreamSynchronize(void *handle) {

@@ -48,7 +48,7 @@ def test_every_exception_is_a_store_error_and_knows_its_code():
 
 def test_a_store_that_is_not_set_up_says_so():
     with pytest.raises(errors.InvalidParams, match="setup"):
-        errors.checked(MooncakeDistributedStore()).is_exist("k")
+        errors.checked(MooncakeDistributedStore()).get_size("k")
 
 
 def test_the_page_of_codes_is_the_one_that_the_table_makes():

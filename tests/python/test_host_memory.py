@@ -95,20 +95,6 @@ def test_a_node_that_is_not_there_is_a_warning(node, caplog):
         bind_to_numa_node("0")
 
 
-def test_enumerations_have_the_references_numbers_and_names():
-    for kind, names in {
-        ms.ReplicaStatus: ["UNDEFINED", "INITIALIZED", "PROCESSING", "COMPLETE", "REMOVED", "FAILED"],
-        ms.TaskType: ["REPLICA_COPY", "REPLICA_MOVE"],
-        ms.TaskStatus: ["PENDING", "PROCESSING", "FAILED", "SUCCESS"],
-    }.items():
-        for number, name in enumerate(names):
-            member = getattr(kind, name)
-            assert (int(member), member.value, member.name, member) == (number, number, name, number)
-    assert ms.TENSOR == ms.ObjectDataType.TENSOR
-    assert ms.COMPLETE == ms.ReplicaStatus.COMPLETE
-    assert (ms.FAILED, ms.PROCESSING) == (ms.TaskStatus.FAILED, ms.TaskStatus.PROCESSING)
-
-
 def test_old_calls_answer_as_the_references():
     s = MooncakeDistributedStore()
     assert s.alloc_from_mem_pool(4096) == 0

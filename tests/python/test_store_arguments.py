@@ -122,7 +122,6 @@ def test_a_store_that_is_not_set_up_answers_with_codes_and_a_reason():
         "put_batch": s.put_batch(["k"], [b"v"]),
         "put_from": s.put_from("k", 1, 1),
         "get_into": s.get_into("k", 1, 1),
-        "is_exist": s.is_exist("k"),
         "get_size": s.get_size("k"),
         "remove": s.remove("k"),
         "remove_all": s.remove_all(),
@@ -132,7 +131,7 @@ def test_a_store_that_is_not_set_up_answers_with_codes_and_a_reason():
     assert set(answers.values()) == {-600}, answers
     assert "setup()" in s.last_error()
     two = ["a", "b"]
-    assert s.batch_is_exist(two) == s.batch_remove(two) == [-600, -600]
+    assert s.batch_remove(two) == [-600, -600]
     assert s.batch_put_from(two, [1, 1], [1, 1]) == s.batch_get_into(two, [1, 1], [1, 1]) == [-600, -600]
     assert s.get("k") == b""
     assert s.get_batch(two) == [b""]
@@ -142,6 +141,44 @@ def test_a_store_that_is_not_set_up_answers_with_codes_and_a_reason():
     assert s.health_check() == 1
     assert s.close() == 0
     assert s.last_error() == ""
+
+
+def test_a_store_without_a_pool_has_no_key_and_says_why(shared_cluster):
+    """Engines take the answer for a truth value: any other than 0 would make every key one that exists."""
+    closed = shared_cluster.store()
+    assert closed.put("here", b"v") == 0
+    assert closed.close() == 0
+    failed = MooncakeDistributedStore()
+    assert failed.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", "nowhere.invalid:1") < 0
+    for s in (MooncakeDistributedStore(), closed, failed):
+        assert s.is_exist("here") == 0
+        assert "is_exist" in s.last_error()
+        assert "setup()" in s.last_error()
+        assert s.batch_is_exist(["here", "k"]) == [0, 0]
+        assert "setup()" in s.last_error()
+        assert s.get_size("here") == -600
+    other = shared_cluster.store()
+    assert other.is_exist("here") == 1
+    assert other.remove("here", True) == 0
+    other.close()
+
+
+def test_calls_of_a_tier_of_ssds_answer_as_without_one(store):
+    assert store.put("k", b"v") == 0
+    assert store.unmount_local_disk_segment() == 0
+    assert store.unmount_local_disk_segment(3600) == 0, "there is nothing to wait for"
+    assert store.unmount_local_disk_segment(grace_period_seconds=0) == 0
+    assert store.get_offload_rpc_read_count() == 0
+    assert store.batch_replica_clear(["k", "none"]) == []
+    assert store.batch_replica_clear(keys=["k"], segment_name="nobody") == []
+    assert store.get("k") == b"v"
+    for wrong in (-1, "1", 1.5):
+        with pytest.raises(TypeError):
+            store.unmount_local_disk_segment(wrong)
+    for wrong in ("k", [1], None):
+        with pytest.raises(TypeError):
+            store.batch_replica_clear(wrong)
+    assert MooncakeDistributedStore().unmount_local_disk_segment() == 0
 
 
 def test_the_store_can_not_be_made_to_borrow_itself():

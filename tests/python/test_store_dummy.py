@@ -46,6 +46,72 @@ def test_a_dummy_does_what_a_real_client_does(pool):
     assert made.close() == 0
 
 
+def test_a_dummy_gets_memory_from_its_pool(pool):
+    c, port = pool
+    made = dummy(port)
+    size = 1 << 20
+    at, other = made.alloc_from_mem_pool(size), made.alloc_from_mem_pool(size)
+    assert at, made.last_error()
+    assert other not in (0, at)
+    memory = (ctypes.c_ubyte * size).from_address(at)
+    memory[:4] = b"head"
+    assert made.register_buffer(at, size) == 0
+    assert made.register_buffer(other, size) == 0
+    assert made.put_from("k", at, size) == 0
+    assert made.get_into("k", other, size) == size
+    assert ctypes.string_at(other, 5) == b"head\0"
+    assert made.alloc_from_mem_pool(1 << 46) == 0
+    assert str(1 << 46) in made.last_error()
+    for wrong in (-1, None, "1", 1.5):
+        with pytest.raises(TypeError):
+            made.alloc_from_mem_pool(wrong)
+    assert made.close() == 0
+    assert made.alloc_from_mem_pool(size) == 0
+    real = c.store()
+    assert real.alloc_from_mem_pool(size) == 0
+    assert "setup_dummy" in real.last_error()
+
+
+def test_the_memory_of_a_dummys_pool_goes_with_the_store(pool):
+    _, port = pool
+
+    def shared() -> int:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("RssShmem")) << 10
+
+    made = dummy(port)
+    before, size = shared(), 32 << 20
+    assert made.alloc_from_mem_pool(size)
+    assert shared() - before >= size
+    assert made.close() == 0
+    del made
+    assert shared() - before < size
+
+
+def test_a_forked_child_of_a_dummy_gets_no_memory_and_takes_none(pool):
+    c, port = pool
+    process = c.process()
+    assert process.call("setup_dummy", 1 << 30, 16 << 20, f"127.0.0.1:{port}") == 0
+    assert process.call(
+        "run",
+        """
+import os, signal, ctypes
+at = store.alloc_from_mem_pool(4096)
+ctypes.memset(at, 7, 4096)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    ok = False
+    try:
+        ok = store.alloc_from_mem_pool(4096) == 0 and "fork" in store.last_error()
+    finally:
+        os._exit(0 if ok else 1)
+_, status = os.waitpid(child, 0)
+result = os.waitstatus_to_exitcode(status) == 0 and ctypes.string_at(at, 4096) == bytes([7]) * 4096
+""",
+    )
+
+
 def test_a_dummy_that_is_killed_takes_nothing_along(pool):
     c, port = pool
     process = c.process()

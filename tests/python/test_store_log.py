@@ -18,11 +18,22 @@ store.close()
 """
 
 
-def said(cluster, monkeypatch, **env: str) -> str:
+MISTAKEN = """
+import sys
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", sys.argv[1]) == 0
+assert store.batch_put_from([f"mistaken-{i}" for i in range(100)], [4096] * 100, [64] * 100) == [-600] * 100
+assert "0x1000" in store.last_error()
+store.close()
+"""
+
+
+def said(cluster, monkeypatch, client: str = CLIENT, **env: str) -> str:
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, cluster.master.addr], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", client, cluster.master.addr], capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
@@ -41,6 +52,10 @@ def test_the_path_to_each_peer_is_reported_with_its_reason(shared_cluster, monke
 
 def test_a_level_silences_it(shared_cluster, monkeypatch):
     assert said(shared_cluster, monkeypatch, MC_LOG_LEVEL="WARNING") == ""
+
+
+def test_a_callers_mistake_is_told_to_the_caller_only(shared_cluster, monkeypatch):
+    assert said(shared_cluster, monkeypatch, MISTAKEN, MC_LOG_LEVEL="WARNING") == ""
 
 
 def test_a_level_that_is_none_is_named(shared_cluster, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from mooncake.store import MooncakeDistributedStore, ReplicaStatus, ReplicateConfig
@@ -49,7 +51,31 @@ def test_memory_is_given_and_taken_back_at_run_time(cluster):
     assert store.unmount_segment(given["segment_ids"]) == 0
     assert other.get("k") == b""
     assert store.unmount_segment(given["segment_ids"]) < 0
-    assert store.unmount_segment(["nonsense"]) == -600
+    for wrong in ("nonsense", "", "1-x", "0" * 32, "1-2"):
+        assert store.unmount_segment([wrong]) == -600
+        assert wrong in store.last_error()
+
+
+def test_a_segment_has_the_same_id_everywhere(cluster):
+    c = cluster(nodes=0)
+    store = c.store()
+    given = store.allocate_and_mount_segment(16 * MIB)
+    (name,) = given["segment_ids"]
+    detail = json.loads(c.master.http("/get_segments_detail"))["segments"]
+    assert [segment["segment_id"] for segment in detail] == [name]
+    high, low = name.split("-")
+    assert 0 <= int(high) < 1 << 64
+    assert 0 <= int(low) < 1 << 64
+    assert store.unmount_segment([name]) == 0
+
+
+def test_what_cannot_be_mounted_is_told_as_that(cluster):
+    c = cluster(nodes=0)
+    store = c.store()
+    failed = store.allocate_and_mount_segment(1 << 50)
+    assert failed == {"ret": failed["ret"], "segment_ids": [], "allocated_size": 0}
+    assert failed["ret"] < 0
+    assert store.last_error().startswith("making the segment"), store.last_error()
 
 
 def test_for_the_time_of_the_grace_what_a_segment_holds_is_read(cluster):

@@ -90,15 +90,34 @@ def test_fragments_are_gathered_from_several_objects(store, memory):
 
 
 @pytest.mark.parametrize(
-    "lists",
+    ("keys", "destinations", "sources", "sizes", "answer"),
     [
-        ([1], [["a"], ["a"]], [[[0]]], [[[0]]], [[[1]]]),
-        ([1], [["a"]], [[[0, 1]]], [[[0]]], [[[1]]]),
-        ([1], [["a", "b"]], [[[0]]], [[[0]]], [[[1]]]),
+        # Fragments of one key: the other is read.
+        ([["a", "b"]], [[[0, 10], [20]]], [[[0], [0]]], [[[5, 5], [5]]], [[[-600, -600], [5]]]),
+        ([["a", "b"]], [[[0, 10], [20]]], [[[0, 0], [0]]], [[[5], [5]]], [[[-600, -600], [5]]]),
+        ([["a", "b"]], [[[0], [20]]], [[[0, 0], [0]]], [[[5, 5], [5]]], [[[-600], [5]]]),
+        # Keys of a buffer: an entry for each key, and in it one for each destination.
+        ([["a", "b"]], [[[0, 10]]], [[[0, 0], [0]]], [[[5, 5], [5]]], [[[-600, -600], [-600]]]),
+        ([["a"]], [[[0, 10], [20]]], [[[0, 0], [0]]], [[[5, 5], [5]]], [[[-600, -600]]]),
+        # Buffers.
+        ([["a", "b"]], [], [[[0, 0], [0]]], [[[5, 5], [5]]], [[[-600], [-600]]]),
+        ([["a", "b"], ["a"]], [[[0, 10], [20]]], [[[0, 0], [0]]], [[[5, 5], [5]]], [[[-600, -600], [-600]]]),
+        ([], [], [], [], [[[-600]]]),
+        ([[]], [[]], [[]], [[]], [[]]),
     ],
 )
-def test_lists_of_fragments_that_do_not_fit_fail_for_every_one(store, lists):
-    codes = [code for buffer in store.get_into_ranges(*lists) for key in buffer for code in key]
-    assert codes
-    assert set(codes) == {-600}
-    assert "fit together" in store.last_error() or "buffer_ptrs" in store.last_error()
+def test_fragments_that_do_not_fit_fail_in_the_shape_of_the_reference(
+    store, memory, keys, destinations, sources, sizes, answer
+):
+    assert store.put_batch(["a", "b"], [bytes(200), bytes(150)]) == 0
+    assert store.get_into_ranges([memory.at], keys, destinations, sources, sizes) == answer
+    assert ("fit together" in store.last_error()) == ("-600" in str(answer))
+
+
+def test_buffers_without_keys_have_an_entry_each(store, memory):
+    assert store.put("a", bytes(200)) == 0
+    two = [memory.at, memory.at]
+    one_list = ([["a", "a"]], [[[0, 10], [20]]], [[[0, 0], [0]]], [[[5, 5], [5]]])
+    assert store.get_into_ranges(two, *one_list) == [[[-600, -600], [-600]], [[-600]]]
+    second_misfits = ([["a"], ["a", "a"]], [[[0]], [[1]]], [[[0]], [[1], [2]]], [[[5]], [[5], [5, 5]]])
+    assert store.get_into_ranges(two, *second_misfits) == [[[5]], [[-600], [-600]]]

@@ -161,7 +161,7 @@ pub enum Cause {
     /// A segment that this store does not give (any more).
     #[error("this store has no segment {id}")]
     NoSuchSegment {
-        /// The id, in hexadecimal.
+        /// The id.
         id: String,
     },
     /// No such object.
@@ -284,7 +284,7 @@ pub enum Cause {
         reason: String,
     },
     /// Memory, threads or descriptors for the store could not be had.
-    #[error("setting the store up: {what}: {reason}")]
+    #[error("{what}: {reason}")]
     Setup {
         /// The step that failed.
         what: &'static str,

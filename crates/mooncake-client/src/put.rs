@@ -336,7 +336,13 @@ impl Put<'_> {
                         written.spoilt.push(replica.rid);
                     }
                     let stop = failed.final_word;
-                    tracing::warn!(rid = format_args!("{:#x}", replica.rid), error = %failed.error, "a copy was not written");
+                    let rid = format_args!("{:#x}", replica.rid);
+                    if stop {
+                        // The caller is told, and what it gave is its own affair.
+                        tracing::debug!(rid, error = %failed.error, "a copy was not written");
+                    } else {
+                        tracing::warn!(rid, error = %failed.error, "a copy was not written");
+                    }
                     lost = Some(failed);
                     if stop {
                         break;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, hex, random_bytes};
+use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
 use mooncake_transfer::{Fence, SegmentServer, ServerEvents, Uuid, thread};
 use mooncake_wire::message::{
     Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
@@ -37,10 +37,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentId(pub [u8; 16]);
 
-/// 32 hexadecimal digits.
+/// Two decimal numbers, as the master's pages name it.
 impl fmt::Display for SegmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&uuid_text(&self.0))
     }
 }
 
@@ -49,11 +49,7 @@ impl FromStr for SegmentId {
 
     /// What [`fmt::Display`] writes; anything else names no segment.
     fn from_str(text: &str) -> Result<Self, StoreError> {
-        let number = (text.len() == 32 && !text.starts_with('+')).then(|| u128::from_str_radix(text, 16).ok());
-        match number.flatten() {
-            Some(number) => Ok(SegmentId(number.to_be_bytes())),
-            None => Err(Cause::NoSuchSegment { id: text.to_owned() }.into()),
-        }
+        uuid_of(text).map(SegmentId).ok_or_else(|| Cause::NoSuchSegment { id: text.to_owned() }.into())
     }
 }
 

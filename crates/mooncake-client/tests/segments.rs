@@ -39,8 +39,8 @@ fn segments_come_and_go_by_their_ids() {
     assert_eq!(writer.get(b"large").unwrap(), Some(value("large", 12 << 20)));
 
     let text = id.to_string();
-    assert!(text.len() == 32 && text.parse::<SegmentId>().unwrap() == id);
-    for wrong in ["", "x", &text[1..], &format!("+{}", &text[1..])] {
+    assert_eq!(text.parse::<SegmentId>().unwrap(), id);
+    for wrong in ["", "x", &format!("0{text}"), &format!("+{text}"), &format!("{text}-")] {
         assert_eq!(wrong.parse::<SegmentId>().unwrap_err().kind(), ErrorKind::InvalidParams);
     }
     store.unmount_segment(id, NOW).unwrap();

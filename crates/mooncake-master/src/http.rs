@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use mooncake_core::{KeysCursor, SegmentState};
+use mooncake_memory::uuid_text;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -83,12 +84,15 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
 
 fn health_page(state: &str, ready: bool) -> Response {
     let role = if ready { "leader" } else { "standby" };
-    as_json(StatusCode::OK, &json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready}))
+    as_json(
+        StatusCode::OK,
+        &json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready, "leader_address": null, "view_version": null}),
+    )
 }
 
 /// Without leader election there is no view of one.
 async fn leader() -> Response {
-    as_json(StatusCode::OK, &json!({"present": false}))
+    as_json(StatusCode::OK, &json!({"present": false, "leader_address": null, "view_version": null}))
 }
 
 async fn all_keys(State(shared): State<Arc<Shared>>) -> Response {
@@ -140,10 +144,10 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
     as_json(StatusCode::OK, &json!({"total_segments": segments.len(), "segments": segments}))
 }
 
+/// A `tenant_id` is passed over: without tenants all of them are the same one.
 #[derive(Debug, Deserialize)]
 struct RemoveAllQuery {
     force: Option<String>,
-    tenant_id: Option<String>,
 }
 
 async fn remove_everything(
@@ -154,9 +158,6 @@ async fn remove_everything(
         Ok(Query(query)) => query,
         Err(error) => return failed(StatusCode::BAD_REQUEST, -600, &error.body_text()),
     };
-    if query.tenant_id.is_some_and(|tenant| !tenant.is_empty() && tenant != "default") {
-        return failed(StatusCode::BAD_REQUEST, -600, "this master has no tenants; leave tenant_id out");
-    }
     let force = query.force.is_some_and(|force| force == "true" || force == "1");
     match remove_all(&shared, force).await {
         Ok(removed) => as_json(StatusCode::OK, &json!({"success": true, "removed_count": removed})),
@@ -190,11 +191,6 @@ pub(crate) fn failed(status: StatusCode, code: i32, message: &str) -> Response {
 
 pub(crate) fn with_type(status: StatusCode, kind: &'static str, body: Body) -> Response {
     (status, [(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response()
-}
-
-fn uuid_text(uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 /// The list of keys, taken from the core in slices while it is sent.
@@ -282,7 +278,7 @@ mod tests {
         assert!(page(address, "/health").await.contains("\"service_ready\":true"));
         assert!(page(address, "/role").await.ends_with("leader"));
         assert!(page(address, "/ha_status").await.ends_with("serving"));
-        assert!(page(address, "/leader").await.ends_with("{\"present\":false}"));
+        assert!(page(address, "/leader").await.contains("\"present\":false"));
         assert!(page(address, "/get_all_keys").await.starts_with("HTTP/1.1 200"));
 
         log.close();

@@ -16,6 +16,8 @@ use crate::shared::Shared;
 const KEYS_MAX: usize = 65_536;
 
 const NOT_FOUND: i32 = -704;
+/// As the reference names it; scripts compare with it.
+const NOT_FOUND_NAME: &str = "OBJECT_NOT_FOUND";
 
 /// Replicas of one object. As in the reference, the key is taken verbatim, and asking counts as an existence query, which
 /// protects the object.
@@ -27,7 +29,7 @@ pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -
     });
     match replicas {
         Some(replicas) => as_json(StatusCode::OK, &json!({"success": true, "data": replicas})),
-        None => failed(StatusCode::NOT_FOUND, NOT_FOUND, "no such object"),
+        None => failed(StatusCode::NOT_FOUND, NOT_FOUND, NOT_FOUND_NAME),
     }
 }
 
@@ -48,14 +50,26 @@ pub async fn keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
         shared.read(|core, _| {
             for key in some {
                 let entry = match core.peek(key) {
-                    Some(found) => json!({"ok": true, "values": replicas(core, &found)}),
-                    None => json!({"ok": false, "error": "no such object"}),
+                    Some(found) => answer(Ok(replicas(core, &found))),
+                    None => answer(Err(NOT_FOUND_NAME)),
                 };
                 data.insert(String::from_utf8_lossy(key).into_owned(), entry);
             }
         });
     }
     as_json(StatusCode::OK, &json!({"success": true, "data": data}))
+}
+
+/// The entry of a key. Fields that have no value are there all the same: readers index them.
+fn answer(found: Result<Vec<Value>, &str>) -> Value {
+    json!({
+        "ok": found.is_ok(),
+        "error": found.as_ref().err(),
+        "values": found.ok(),
+        "disk_values": null,
+        "local_disk_values": null,
+        "nof_values": null,
+    })
 }
 
 /// How full the segments of one name are.

@@ -43,6 +43,13 @@ fn health_and_details_are_json() {
     assert!(head.contains("application/json; charset=utf-8"), "{head}");
     let health: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((health["status"].as_str(), health["service_ready"].as_bool()), (Some("ok"), Some(true)));
+    let leader: Value = serde_json::from_str(&master.http("GET /leader").1).unwrap();
+    assert_eq!(leader["present"], false);
+    for page in [&health, &leader] {
+        for absent in ["leader_address", "view_version"] {
+            assert_eq!(page.get(absent), Some(&Value::Null), "{absent}: {page}");
+        }
+    }
     let detail: Value = serde_json::from_str(&master.http("GET /get_segments_detail").1).unwrap();
     assert_eq!(detail["total_segments"], 1);
     let segment = &detail["segments"][0];
@@ -62,6 +69,8 @@ fn health_and_details_are_json() {
     ] {
         assert!(!segment[field].is_null(), "{field} is missing: {segment}");
     }
+    let (high, low) = segment["segment_id"].as_str().unwrap().split_once('-').unwrap();
+    assert!(high.parse::<u64>().is_ok() && low.parse::<u64>().is_ok(), "{segment}");
     assert_eq!((segment["size_bytes"].as_u64(), segment["allocator_used_bytes"].as_u64()), (Some(1 << 20), Some(3072)));
     master.stop();
 }
@@ -86,6 +95,7 @@ fn objects_and_segments_can_be_asked_for() {
     for request in ["GET /query_key?key=a%2F1", "GET /query_key", "GET /query_key?key="] {
         let (status, refused) = json(request);
         assert_eq!((status, refused["error_code"].as_i64()), (404, Some(-704)), "{request}");
+        assert_eq!(refused["error_message"], "OBJECT_NOT_FOUND");
     }
 
     let (status, found) = json("GET /batch_query_keys?keys=a%2F1,none,c");
@@ -93,7 +103,15 @@ fn objects_and_segments_can_be_asked_for() {
     let data = &found["data"];
     assert_eq!((&data["a/1"]["ok"], &data["none"]["ok"]), (&Value::Bool(true), &Value::Bool(false)));
     assert_eq!(data["c"]["values"][0]["size_"], 1024);
-    assert!(data["none"]["error"].is_string() && data.as_object().unwrap().len() == 3);
+    assert_eq!((&data["c"]["error"], &data["none"]["error"]), (&Value::Null, &Value::from("OBJECT_NOT_FOUND")));
+    assert_eq!((&data["none"]["values"], data.as_object().unwrap().len()), (&Value::Null, 3));
+    for entry in data.as_object().unwrap().values() {
+        let names: Vec<&str> = entry.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(names.len(), 6, "{names:?}");
+        for absent in ["disk_values", "local_disk_values", "nof_values"] {
+            assert_eq!(entry.get(absent), Some(&Value::Null), "{absent}");
+        }
+    }
     for request in ["GET /batch_query_keys", "GET /batch_query_keys?keys=", "GET /batch_query_keys?keys=,"] {
         let (status, refused) = json(request);
         assert_eq!(status, 400);
@@ -251,6 +269,18 @@ fn the_summary_reads_like_the_references() {
         let (_, rates) = body.split_once("Exist=").unwrap();
         !rates.starts_with("0/0")
     });
+    master.stop();
+}
+
+#[test]
+fn without_tenants_every_tenant_is_the_same() {
+    let (master, _client) = filled();
+    for (tenant, removed) in [("x", 3), ("default", 0), ("", 0), ("a%20b/%00", 0)] {
+        let (head, body) = master.http(&format!("POST /api/v1/remove_all?force=1&tenant_id={tenant}"));
+        assert!(head.starts_with("HTTP/1.1 200"), "{tenant}: {head}");
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(answer["removed_count"], removed, "{tenant}: {answer}");
+    }
     master.stop();
 }
 

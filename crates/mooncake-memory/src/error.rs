@@ -95,9 +95,9 @@ pub enum MemoryError {
     /// The memory is another segment's.
     #[error("the memory belongs to segment {found}, not to {expected}")]
     WrongUuid {
-        /// UUID announced, hexadecimal.
+        /// UUID announced.
         expected: String,
-        /// UUID in the memory, hexadecimal.
+        /// UUID in the memory.
         found: String,
     },
     /// The kernel could not provide the pages.

@@ -84,6 +84,23 @@ pub(crate) enum Touch {
     Store,
 }
 
+/// Whether the kernel lets pages of a mapping be tried out. Those of a device's memory it does not: what a driver maps into
+/// the process (`VM_IO`, `VM_PFNMAP`), as pinned memory of some of them is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trial {
+    /// It does, or nobody knows yet.
+    Possible,
+    /// It was found not to when the memory was registered.
+    Impossible,
+}
+
+/// How mappings can be checked, by an address in each.
+pub(crate) fn trial_of(addresses: impl IntoIterator<Item = usize>) -> Trial {
+    let page = PAGE as usize;
+    let refuses = |addr: usize| try_out(addr & !(page - 1), page, Touch::Load) == Err(libc::EINVAL);
+    if can_try_out() && addresses.into_iter().any(refuses) { Trial::Impossible } else { Trial::Possible }
+}
+
 /// Distance of the pages that are tried out inside a long range: half a
 /// microsecond for each, where the copy takes a hundred.
 const STRIDE: usize = 2 << 20;
@@ -96,8 +113,8 @@ const SHORT: usize = 64 << 10;
 /// and its first and last page, and one in each [`STRIDE`] between them, can be
 /// accessed. What an allocator or a caller does to memory that it gives up, it
 /// does to all of it; a page that is made inaccessible inside a range longer
-/// than [`SHORT`] is not found.
-pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch) -> Result<(), CopyError> {
+/// than [`SHORT`] is not found. Where trying out is [`Trial::Impossible`], only that all of it is mapped can be found.
+pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch, trial: Trial) -> Result<(), CopyError> {
     if len == 0 {
         return Ok(());
     }
@@ -105,7 +122,8 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch) -> Result<(), 
     let page = PAGE as usize;
     let start = addr & !(page - 1);
     let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)).ok_or_else(fault)?;
-    if end - start <= SHORT && can_try_out() {
+    let tried_out = trial == Trial::Possible && can_try_out();
+    if end - start <= SHORT && tried_out {
         return judged(try_out(start, end - start, touch), start, end, touch).ok_or_else(fault);
     }
     // Only walks the list of mappings: unlike `mincore` it costs the same for any length.
@@ -114,7 +132,7 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch) -> Result<(), 
     if rc != 0 {
         return Err(fault());
     }
-    if !can_try_out() {
+    if !tried_out {
         return Ok(());
     }
     let last = end - page;
@@ -161,13 +179,84 @@ fn can_try_out() -> bool {
 
 /// Whether /proc/self/maps allows it.
 fn listed(start: usize, end: usize, touch: Touch) -> bool {
-    let writable = std::fs::read_to_string("/proc/self/maps").ok().and_then(|maps| registry::probe(&maps, start, end));
-    writable.is_some_and(|writable| writable || touch == Touch::Load)
+    #[cfg(test)]
+    tests::LISTED.set(tests::LISTED.get() + 1);
+    let found = std::fs::read_to_string("/proc/self/maps").ok().and_then(|maps| registry::probe(&maps, start, end));
+    found.is_some_and(|found| found.writable || touch == Touch::Load)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::crc32c;
+    use crate::piece::{ForeignRange, Source, crc_of_sources};
+    use crate::registry::{Memory, Registry};
+
+    thread_local! {
+        /// How often this thread has read the list of mappings.
+        pub(super) static LISTED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A page that the kernel maps into every process as a driver maps a device's: it cannot be tried out.
+    fn untriable_page() -> Option<usize> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.ends_with("[vvar]"))?;
+        usize::from_str_radix(line.split('-').next()?, 16).ok()
+    }
+
+    #[test]
+    fn registered_memory_that_cannot_be_tried_out_is_looked_up_once() {
+        let Some(addr) = untriable_page() else { return eprintln!("skipped: this kernel maps no [vvar]") };
+        // SAFETY: the kernel's, only read, and there for as long as the process.
+        let page = unsafe { ForeignRange::new(addr, PAGE as usize) };
+        let registry = Registry::new();
+        registry.register(page).unwrap();
+        let found = registry.memory_of(addr, 64, false);
+        assert_eq!(found, Some(Memory::Host { writable: false, trial: Trial::Impossible }));
+        LISTED.set(0);
+        for at in (0..4096).step_by(64) {
+            // SAFETY: a part of it.
+            let piece = unsafe { ForeignRange::new(addr + at, 64) };
+            crc_of_sources(0, &[Source::foreign(piece, &registry)], 0, 64).unwrap();
+        }
+        assert_eq!(LISTED.get(), 0, "each look costs as much as the process has mappings");
+        // What nobody has registered is looked up each time: nothing is remembered of it.
+        check_usable(addr, 64, Touch::Load, Trial::Possible).unwrap();
+        assert_eq!(LISTED.get(), 1);
+        assert!(check_usable(addr, 64, Touch::Store, Trial::Possible).is_err());
+    }
+
+    #[test]
+    fn memory_that_cannot_be_tried_out_is_missed_when_it_is_gone() {
+        let page = PAGE as usize;
+        // SAFETY: a fresh mapping, its middle page unmapped again, and nothing else uses it.
+        let addr = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let made = libc::mmap(std::ptr::null_mut(), 3 * page, libc::PROT_READ, flags, -1, 0);
+            assert_ne!(made, libc::MAP_FAILED);
+            assert_eq!(libc::munmap(made.wrapping_byte_add(page), page), 0);
+            made.addr()
+        };
+        for (from, len, there) in [(0, page, true), (0, page + 1, false), (page - 1, 2, false), (2 * page, 8, true)] {
+            let checked = check_usable(addr + from, len, Touch::Load, Trial::Impossible);
+            assert_eq!(checked.is_ok(), there, "{from} {len}");
+        }
+    }
+
+    #[test]
+    fn ordinary_memory_is_tried_out_however_it_is_registered() {
+        let bytes = vec![7_u8; 300_000];
+        let registry = Registry::new();
+        // SAFETY: the test's own.
+        let range = unsafe { ForeignRange::new(bytes.as_ptr().expose_provenance(), bytes.len()) };
+        registry.register(range).unwrap();
+        let found = registry.memory_of(range.addr, range.len, true);
+        assert_eq!(found, Some(Memory::Host { writable: true, trial: Trial::Possible }));
+        let crc = crc_of_sources(0, &[Source::foreign(range, &registry)], 0, range.len as u64).unwrap();
+        assert_eq!(crc, crc32c(&bytes));
+    }
 
     #[test]
     fn memory_is_copied_both_ways() {
@@ -178,8 +267,8 @@ mod tests {
         let mut back = vec![0; source.len()];
         write(&copy, back.as_mut_ptr()).unwrap();
         assert_eq!(back, source);
-        check_usable(source.as_ptr().addr(), source.len(), Touch::Load).unwrap();
-        check_usable(back.as_ptr().addr(), back.len(), Touch::Store).unwrap();
+        check_usable(source.as_ptr().addr(), source.len(), Touch::Load, Trial::Possible).unwrap();
+        check_usable(back.as_ptr().addr(), back.len(), Touch::Store, Trial::Possible).unwrap();
     }
 
     #[test]
@@ -189,7 +278,10 @@ mod tests {
             let ptr = std::ptr::without_provenance_mut::<u8>(addr);
             assert!(matches!(read(ptr, &mut bytes), Err(CopyError::Fault { .. })), "{addr:#x}");
             assert!(matches!(write(&bytes, ptr), Err(CopyError::Fault { .. })), "{addr:#x}");
-            assert!(matches!(check_usable(addr, 64, Touch::Load), Err(CopyError::Fault { .. })), "{addr:#x}");
+            assert!(
+                matches!(check_usable(addr, 64, Touch::Load, Trial::Possible), Err(CopyError::Fault { .. })),
+                "{addr:#x}"
+            );
         }
     }
 }

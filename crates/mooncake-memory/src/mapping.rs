@@ -517,7 +517,7 @@ fn check_header(control: &Mapped, expect: Expect) -> Result<(), MemoryError> {
     unsafe { std::ptr::copy_nonoverlapping(control.base().cast_const(), raw.as_mut_ptr(), HEADER_LEN) };
     let header = Header::decode(&raw).map_err(|reason| MemoryError::BadHeader { reason })?;
     if header.uuid != expect.uuid {
-        let (expected, found) = (layout::hex(&expect.uuid), layout::hex(&header.uuid));
+        let (expected, found) = (layout::uuid_text(&expect.uuid), layout::uuid_text(&header.uuid));
         return Err(MemoryError::WrongUuid { expected, found });
     }
     if header.bytes != expect.bytes {

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use crate::device::{self, Place, Staging};
 use crate::error::CopyError;
-use crate::foreign::{self, BOUNCE, Touch};
+use crate::foreign::{self, BOUNCE, Touch, Trial};
 use crate::kernel::{self, Stores};
 use crate::registry::{Memory, Registry};
 
@@ -65,7 +65,7 @@ pub(crate) enum Access {
     /// Borrowed from Rust: always valid.
     Safe,
     /// Inside a registered range, or known to a device's driver as the host's: checked to be usable, then direct.
-    Known,
+    Known(Trial),
     /// Through the kernel only.
     Unknown,
     /// Memory of this device: staged by its driver, see [`device`].
@@ -81,11 +81,11 @@ impl Access {
         let ForeignRange { addr, len } = range;
         match registry.memory_of(addr, len, writable) {
             Some(Memory::Device(device)) => Access::Device(device),
-            Some(Memory::Host { .. }) => Access::Known,
+            Some(Memory::Host { trial, .. }) => Access::Known(trial),
             None if len == 0 => Access::Unknown,
             None => match device::place_of(addr, len) {
                 Ok(Place::Device(device)) => Access::Device(device),
-                Ok(Place::Host) => Access::Known,
+                Ok(Place::Host) => Access::Known(Trial::Possible),
                 // The kernel knows ordinary memory; where it does not, the driver's error is told.
                 Ok(Place::Unknown) | Err(_) => Access::Unknown,
             },
@@ -172,8 +172,8 @@ impl Source<'_> {
             }
             return Ok(crc);
         }
-        if self.access == Access::Known {
-            foreign::check_usable(self.ptr.addr(), self.len, Touch::Load)?;
+        if let Access::Known(trial) = self.access {
+            foreign::check_usable(self.ptr.addr(), self.len, Touch::Load, trial)?;
         }
         // SAFETY: the source is borrowed, or known and readable at this moment; the target is the caller's word.
         Ok(unsafe { kernel::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
@@ -259,8 +259,8 @@ impl Target<'_> {
             }
             return Ok(crc);
         }
-        if self.access == Access::Known {
-            foreign::check_usable(self.ptr.addr(), self.len, Touch::Store)?;
+        if let Access::Known(trial) = self.access {
+            foreign::check_usable(self.ptr.addr(), self.len, Touch::Store, trial)?;
         }
         // SAFETY: the target is borrowed, or known and writable at this moment; the source is the
         // caller's word.
@@ -364,9 +364,9 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, t
                     Staging::default().gather(device, &[(ptr.addr(), len)], sum)?;
                     crc
                 }
-                Access::Safe | Access::Known => {
-                    if piece.access == Access::Known {
-                        foreign::check_usable(ptr.addr(), len, Touch::Load)?;
+                Access::Safe | Access::Known(_) => {
+                    if let Access::Known(trial) = piece.access {
+                        foreign::check_usable(ptr.addr(), len, Touch::Load, trial)?;
                     }
                     // SAFETY: borrowed, or known and readable at this moment.
                     unsafe { kernel::checksum(crc, ptr, len) }

@@ -6,6 +6,7 @@ use parking_lot::RwLock;
 
 use crate::device::{self, Place};
 use crate::error::RegisterError;
+use crate::foreign::{self, Trial};
 use crate::piece::ForeignRange;
 
 /// The registered ranges of one store. There are a few of them, looked up for
@@ -26,7 +27,7 @@ struct Registered {
 /// What a registered range is, as it was found when it was registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    Host { writable: bool },
+    Host { writable: bool, trial: Trial },
     Device(i32),
 }
 
@@ -51,8 +52,10 @@ impl Registry {
                     len,
                     source,
                 })?;
-                let writable = probe(&maps, addr, end).ok_or(RegisterError::NotReadable { addr, len })?;
-                Memory::Host { writable }
+                let found = probe(&maps, addr, end).ok_or(RegisterError::NotReadable { addr, len })?;
+                // Once: for its pieces there is no time to look.
+                let trial = foreign::trial_of(found.starts);
+                Memory::Host { writable: found.writable, trial }
             }
         };
         let mut ranges = self.ranges.write();
@@ -88,16 +91,24 @@ impl Registry {
         let ranges = self.ranges.read();
         let candidates = ranges.partition_point(|range| range.addr <= addr);
         // The nearest one is nearly always it.
-        let fits =
-            |range: &&Registered| end <= range.end && (!writable || range.memory != Memory::Host { writable: false });
+        let fits = |range: &&Registered| {
+            end <= range.end && !(writable && matches!(range.memory, Memory::Host { writable: false, .. }))
+        };
         ranges[..candidates].iter().rev().find(fits).map(|range| range.memory)
     }
 }
 
-/// Whether the range is writable; `None` unless all of it is readable.
-pub(crate) fn probe(maps: &str, addr: usize, end: usize) -> Option<bool> {
+/// What the list of mappings says about a range.
+pub(crate) struct Found {
+    pub writable: bool,
+    /// An address of the range in each of its mappings.
+    pub starts: Vec<usize>,
+}
+
+/// Looks a range up; `None` unless all of it is readable.
+pub(crate) fn probe(maps: &str, addr: usize, end: usize) -> Option<Found> {
     let mut at = addr;
-    let mut writable = true;
+    let (mut writable, mut starts) = (true, Vec::new());
     for line in maps.lines() {
         let mut fields = line.split(' ');
         let (bounds, access) = (fields.next()?, fields.next()?);
@@ -110,9 +121,10 @@ pub(crate) fn probe(maps: &str, addr: usize, end: usize) -> Option<bool> {
             return None;
         }
         writable &= access.as_bytes().get(1) == Some(&b'w');
+        starts.push(at);
         at = to;
         if at >= end {
-            return Some(writable);
+            return Some(Found { writable, starts });
         }
     }
     None

@@ -9,6 +9,8 @@ use mooncake_memory::{
     Source, Target, Verify, crc_of_sources, crc_of_targets, crc32c, split_targets,
 };
 
+/// Another thread captures a stream that waits for the default one.
+const CAPTURE_IMPLICIT: i32 = 906;
 const MIB: usize = 1 << 20;
 
 fn segment() -> SegmentMemory {
@@ -115,6 +117,60 @@ fn what_the_default_stream_still_has_to_write_is_waited_for() {
 }
 
 #[test]
+fn what_the_default_stream_still_has_to_do_comes_before_what_is_written() {
+    let fake = FakeCuda::load();
+    let (segment, registry) = (segment(), Registry::new());
+    let data = pattern(3 * MIB, 8);
+    segment.mapping().write(2, 0, &[Source::new(&data)]).unwrap();
+    let memory = fake.alloc(0, data.len());
+    fake.fill_later(&memory, 7, 50_000);
+    get(&segment, &memory, &registry).unwrap();
+    assert!(memory.read() == data, "memory that a kernel was still to write was written before it");
+}
+
+#[test]
+fn what_the_default_stream_gets_during_a_call_is_not_waited_for() {
+    let fake = FakeCuda::load();
+    let (segment, registry) = (segment(), Registry::new());
+    let data = pattern(16 * MIB, 5);
+    let (memory, other) = (fake.holding(0, &data), fake.alloc(0, 4096));
+    put(&segment, &fake.holding(0, &data[..4096]), &registry).unwrap();
+    let records = fake.count("records");
+    // Sixteen steps of 10 ms each, four at a time.
+    fake.delay(10_000);
+    let began = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let putting = scope.spawn(|| put(&segment, &memory, &registry).unwrap());
+        while fake.count("records") == records && !putting.is_finished() {
+            std::thread::yield_now();
+        }
+        fake.fill_later(&other, 9, 3_000_000);
+        assert_eq!(putting.join().unwrap(), crc32c(&data));
+    });
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(2), "{took:?}: a kernel of 3 s was waited for");
+    assert_eq!(fake.count("records"), records + 1, "one look at the default stream is enough for a call");
+    assert_eq!(fake.count("events"), 0);
+    fake.delay(0);
+    // The next call comes after it.
+    assert_eq!(put(&segment, &other, &registry).unwrap(), crc32c(&[9; 4096]));
+}
+
+#[test]
+fn a_capture_that_the_default_stream_would_end_is_let_be() {
+    let fake = FakeCuda::load();
+    let (segment, registry) = (segment(), Registry::new());
+    let memory = fake.alloc(0, 100);
+    put(&segment, &memory, &registry).unwrap();
+    let records = fake.count("records");
+    fake.fail("cuStreamIsCapturing", CAPTURE_IMPLICIT, 0, 1);
+    let told = put(&segment, &memory, &registry).unwrap_err().to_string();
+    assert!(told.contains("CAPTURE_IMPLICIT"), "{told}");
+    assert_eq!(fake.count("records"), records);
+    put(&segment, &memory, &registry).unwrap();
+}
+
+#[test]
 fn many_small_pieces_are_gathered_with_few_waits() {
     let fake = FakeCuda::load();
     let (segment, registry) = (segment(), Registry::new());
@@ -189,6 +245,12 @@ fn every_call_that_fails_is_told_and_nothing_is_leaked() {
         ("cuMemcpyDtoHAsync", ILLEGAL_ADDRESS, 3),
         ("cuMemcpyHtoDAsync", INVALID_VALUE, 3),
         ("cuMemcpyHtoDAsync", ILLEGAL_ADDRESS, 3),
+        // One for the put, one for the get.
+        ("cuStreamIsCapturing", CAPTURE_IMPLICIT, 2),
+        ("cuEventCreate", OUT_OF_MEMORY, 2),
+        ("cuEventRecord", ILLEGAL_ADDRESS, 2),
+        ("cuStreamWaitEvent", ILLEGAL_ADDRESS, 8),
+        ("cuEventDestroy", ILLEGAL_ADDRESS, 2),
         // Four for the put, four for the get.
         ("cuStreamSynchronize", ILLEGAL_ADDRESS, 8),
     ];

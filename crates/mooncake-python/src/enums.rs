@@ -1,168 +1,131 @@
-//! Enumerations of the Python surface, with the numbers of the reference.
+//! Enumerations of the Python surface, with the numbers of the reference. They behave as those that pybind11 makes: made from
+//! a number, indexes, hashed as their number, copied and pickled; equal to members of their own class only.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
 
-/// What an object holds; a label only.
-#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ObjectDataType {
-    Unknown = 0,
-    Kvcache = 1,
-    Tensor = 2,
-    Weight = 3,
-    Sample = 4,
-    Activation = 5,
-    Gradient = 6,
-    OptimizerState = 7,
-    Metadata = 8,
-    General = 9,
-}
+use crate::integer::unsigned;
 
-#[pymethods]
-impl ObjectDataType {
-    /// The number.
-    #[getter]
-    fn value(&self) -> i32 {
-        *self as i32
-    }
-
-    /// The name without the class.
-    #[getter]
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Unknown => "UNKNOWN",
-            Self::Kvcache => "KVCACHE",
-            Self::Tensor => "TENSOR",
-            Self::Weight => "WEIGHT",
-            Self::Sample => "SAMPLE",
-            Self::Activation => "ACTIVATION",
-            Self::Gradient => "GRADIENT",
-            Self::OptimizerState => "OPTIMIZER_STATE",
-            Self::Metadata => "METADATA",
-            Self::General => "GENERAL",
+/// Defines classes by their members, each with its name and number.
+macro_rules! enumerations {
+    ($($(#[$doc:meta])* $class:ident { $($member:ident = $number:literal $name:literal,)* })*) => {$(
+        $(#[$doc])*
+        #[pyclass(frozen, eq, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum $class {
+            $($member = $number,)*
         }
-    }
-}
 
-/// What a put does to an object's soft pin.
-#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum SoftPinAction {
-    Preserve = 0,
-    Enable = 1,
-    Disable = 2,
-}
-
-#[pymethods]
-impl SoftPinAction {
-    /// The number.
-    #[getter]
-    fn value(&self) -> i32 {
-        *self as i32
-    }
-
-    /// The name without the class.
-    #[getter]
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Preserve => "PRESERVE",
-            Self::Enable => "ENABLE",
-            Self::Disable => "DISABLE",
+        impl $class {
+            const MEMBERS: &[(&str, Self)] = &[$(($name, Self::$member),)*];
         }
-    }
-}
 
-/// How far a replica is.
-#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum ReplicaStatus {
-    Undefined = 0,
-    Initialized = 1,
-    Processing = 2,
-    Complete = 3,
-    Removed = 4,
-    Failed = 5,
-}
+        #[pymethods]
+        impl $class {
+            #[new]
+            fn new(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+                let number = unsigned(value, "value")?;
+                let found = Self::MEMBERS.iter().find(|(_, member)| *member as u64 == number);
+                found.map(|(_, member)| *member).ok_or_else(|| {
+                    PyValueError::new_err(format!("{number} is no member of {}", stringify!($class)))
+                })
+            }
 
-#[pymethods]
-impl ReplicaStatus {
-    /// The number.
-    #[getter]
-    fn value(&self) -> i32 {
-        *self as i32
-    }
+            /// The members by their names.
+            #[classattr]
+            fn __members__(py: Python<'_>) -> PyResult<Py<PyDict>> {
+                let members = PyDict::new(py);
+                for (name, member) in Self::MEMBERS {
+                    members.set_item(name, *member)?;
+                }
+                Ok(members.unbind())
+            }
 
-    /// The name without the class.
-    #[getter]
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Undefined => "UNDEFINED",
-            Self::Initialized => "INITIALIZED",
-            Self::Processing => "PROCESSING",
-            Self::Complete => "COMPLETE",
-            Self::Removed => "REMOVED",
-            Self::Failed => "FAILED",
+            /// The number.
+            #[getter]
+            fn value(&self) -> u64 {
+                *self as u64
+            }
+
+            /// The name without the class.
+            #[getter]
+            fn name(&self) -> &'static str {
+                let found = Self::MEMBERS.iter().find(|(_, member)| member == self);
+                found.map_or("???", |(name, _)| name)
+            }
+
+            fn __int__(&self) -> u64 {
+                self.value()
+            }
+
+            fn __index__(&self) -> u64 {
+                self.value()
+            }
+
+            fn __hash__(&self) -> u64 {
+                self.value()
+            }
+
+            fn __str__(&self) -> String {
+                format!("{}.{}", stringify!($class), self.name())
+            }
+
+            fn __repr__(&self) -> String {
+                format!("<{}.{}: {}>", stringify!($class), self.name(), self.value())
+            }
+
+            fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (u64,)) {
+                (py.get_type::<Self>(), (self.value(),))
+            }
         }
-    }
+    )*};
 }
 
-/// What a task does with a replica.
-#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum TaskType {
-    ReplicaCopy = 0,
-    ReplicaMove = 1,
-}
-
-#[pymethods]
-impl TaskType {
-    /// The number.
-    #[getter]
-    fn value(&self) -> i32 {
-        *self as i32
+enumerations! {
+    /// What an object holds; a label only.
+    ObjectDataType {
+        Unknown = 0 "UNKNOWN",
+        Kvcache = 1 "KVCACHE",
+        Tensor = 2 "TENSOR",
+        Weight = 3 "WEIGHT",
+        Sample = 4 "SAMPLE",
+        Activation = 5 "ACTIVATION",
+        Gradient = 6 "GRADIENT",
+        OptimizerState = 7 "OPTIMIZER_STATE",
+        Metadata = 8 "METADATA",
+        General = 9 "GENERAL",
     }
 
-    /// The name without the class.
-    #[getter]
-    fn name(&self) -> &'static str {
-        match self {
-            Self::ReplicaCopy => "REPLICA_COPY",
-            Self::ReplicaMove => "REPLICA_MOVE",
-        }
-    }
-}
-
-/// How far a task is.
-#[pyclass(frozen, eq, eq_int, hash, from_py_object, module = "mooncake.store", rename_all = "SCREAMING_SNAKE_CASE")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum TaskStatus {
-    Pending = 0,
-    Processing = 1,
-    Failed = 2,
-    Success = 3,
-}
-
-#[pymethods]
-impl TaskStatus {
-    /// The number.
-    #[getter]
-    fn value(&self) -> i32 {
-        *self as i32
+    /// What a put does to an object's soft pin.
+    SoftPinAction {
+        Preserve = 0 "PRESERVE",
+        Enable = 1 "ENABLE",
+        Disable = 2 "DISABLE",
     }
 
-    /// The name without the class.
-    #[getter]
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Pending => "PENDING",
-            Self::Processing => "PROCESSING",
-            Self::Failed => "FAILED",
-            Self::Success => "SUCCESS",
-        }
+    /// How far a replica is.
+    ReplicaStatus {
+        Undefined = 0 "UNDEFINED",
+        Initialized = 1 "INITIALIZED",
+        Processing = 2 "PROCESSING",
+        Complete = 3 "COMPLETE",
+        Removed = 4 "REMOVED",
+        Failed = 5 "FAILED",
+    }
+
+    /// What a task does with a replica.
+    TaskType {
+        ReplicaCopy = 0 "REPLICA_COPY",
+        ReplicaMove = 1 "REPLICA_MOVE",
+    }
+
+    /// How far a task is.
+    TaskStatus {
+        Pending = 0 "PENDING",
+        Processing = 1 "PROCESSING",
+        Failed = 2 "FAILED",
+        Success = 3 "SUCCESS",
     }
 }

@@ -12,17 +12,36 @@ use crate::key::Keys;
 use crate::sequence::items;
 use crate::store::MooncakeDistributedStore;
 
-/// What is wanted, a list a buffer.
+/// What is wanted, a list a buffer. Lists that do not fit together fail for what they are about, in the shape of the
+/// reference: a list for each buffer, in it one for each key, in it an integer for each destination.
 pub struct Ranges<'py> {
     buffers: Vec<Buffer<'py>>,
-    /// Why the lists do not fit together.
+    /// Why the first that do not fit do not.
     misfit: Option<String>,
 }
 
 struct Buffer<'py> {
-    keys: Keys<'py>,
-    /// The fragments of each key: first byte of the object, and memory.
-    fragments: Vec<Vec<(u64, ForeignRange)>>,
+    keys: Option<Keys<'py>>,
+    /// For each key.
+    wanted: Vec<Wanted>,
+}
+
+/// First byte of the object, and memory.
+type Fragment = (u64, ForeignRange);
+
+enum Wanted {
+    Fragments(Vec<Fragment>),
+    /// The lists do not fit; so many integers say so.
+    Misfit(usize),
+}
+
+impl Wanted {
+    fn codes(&self) -> usize {
+        match self {
+            Wanted::Fragments(fragments) => fragments.len(),
+            Wanted::Misfit(codes) => *codes,
+        }
+    }
 }
 
 impl<'py> Ranges<'py> {
@@ -42,39 +61,44 @@ impl<'py> Ranges<'py> {
         let (dst, src, sizes) =
             (lists(dst, "all_dst_offsets")?, lists(src, "all_src_offsets")?, lists(sizes, "all_sizes")?);
         let mut misfit = None;
-        let mut fits = |what: &str, counts: [usize; 4]| {
+        let mut fits = |what: &str, counts: &[usize]| {
             let good = counts.iter().all(|count| *count == counts[0]);
             if !good && misfit.is_none() {
-                misfit = Some(format!("{what}: {counts:?} keys, destinations, sources and sizes do not fit together"));
+                misfit = Some(format!("{what}: lists of {counts:?} do not fit together"));
             }
             good
         };
-        let mut buffers = Vec::new();
-        let whole = fits("buffers", [keys.len(), dst.len(), src.len(), sizes.len()]) && keys.len() == ptrs.len();
-        for (at, keys) in keys.into_iter().enumerate() {
-            let mut fragments: Vec<Vec<(u64, ForeignRange)>> = (0..keys.len()).map(|_| Vec::new()).collect();
-            if whole && fits("keys of a buffer", [keys.len(), dst[at].len(), src[at].len(), sizes[at].len()]) {
-                for (key, fragments) in fragments.iter_mut().enumerate() {
-                    let (dst, src, sizes) = (&dst[at][key], &src[at][key], &sizes[at][key]);
-                    if fits("fragments of a key", [dst.len(), dst.len(), src.len(), sizes.len()]) {
-                        let places = dst.iter().zip(src).zip(sizes);
-                        // An address beyond the last one is memory that is not there.
-                        fragments.extend(places.map(|((d, s), n)| (*s, range(ptrs[at].saturating_add(*d), *n))));
-                    }
+        let whole = fits("buffers", &[ptrs.len(), keys.len(), dst.len(), src.len(), sizes.len()]);
+        let mut keys = keys.into_iter();
+        let mut buffers = Vec::with_capacity(ptrs.len());
+        for (at, ptr) in ptrs.into_iter().enumerate() {
+            let keys = keys.next();
+            let count = keys.as_ref().map_or(0, Keys::len);
+            let good = whole && fits("keys of a buffer", &[count, dst[at].len(), src[at].len(), sizes[at].len()]);
+            let codes = |key: usize| Wanted::Misfit(dst.get(at).and_then(|of| of.get(key)).map_or(1, Vec::len).max(1));
+            let of_key = |key: usize| {
+                if !good {
+                    return codes(key);
                 }
-            }
-            buffers.push(Buffer { keys, fragments });
-        }
-        if !whole && misfit.is_none() {
-            misfit = Some(format!("{} buffer_ptrs and {} lists of keys", ptrs.len(), buffers.len()));
+                let (dst, src, sizes) = (&dst[at][key], &src[at][key], &sizes[at][key]);
+                if !fits("fragments of a key", &[dst.len(), src.len(), sizes.len()]) {
+                    return codes(key);
+                }
+                let places = dst.iter().zip(src).zip(sizes);
+                // An address beyond the last one is memory that is not there.
+                Wanted::Fragments(places.map(|((d, s), n)| (*s, range(ptr.saturating_add(*d), *n))).collect())
+            };
+            // Where whole lists are missing, one integer has to say so.
+            let wanted = (0..count.max(usize::from(!good))).map(of_key).collect();
+            buffers.push(Buffer { keys, wanted });
         }
         Ok(Self { buffers, misfit })
     }
 
     /// The same integer for every fragment.
     pub fn all(&self, code: i64) -> Vec<Vec<Vec<i64>>> {
-        let of_key = |fragments: &Vec<_>| vec![code; fragments.len().max(usize::from(self.misfit.is_some()))];
-        self.buffers.iter().map(|buffer| buffer.fragments.iter().map(of_key).collect()).collect()
+        let of_buffer = |buffer: &Buffer<'_>| buffer.wanted.iter().map(|wanted| vec![code; wanted.codes()]).collect();
+        self.buffers.iter().map(of_buffer).collect()
     }
 }
 
@@ -83,37 +107,37 @@ impl MooncakeDistributedStore {
     pub(crate) fn get_ranges(&self, py: Python<'_>, wanted: &Ranges<'_>) -> PyResult<Vec<Vec<Vec<i64>>>> {
         const NAME: &str = "get_into_ranges";
         if let Some(misfit) = &wanted.misfit {
-            return Ok(wanted.all(refused(self.errors(), || format!("{NAME}: {misfit}"))));
+            refused(self.errors(), || format!("{NAME}: {misfit}"));
         }
         let Some(client) = self.client(NAME) else { return Ok(wanted.all(INVALID_PARAMS)) };
-        let keys = wanted.buffers.iter().map(|buffer| buffer.keys.slices()).collect::<PyResult<Vec<_>>>()?;
-        let fragments: Vec<&[Vec<_>]> = wanted.buffers.iter().map(|buffer| &buffer.fragments[..]).collect();
+        let mut asked: Vec<(&[u8], &[Fragment])> = Vec::new();
+        for Buffer { keys, wanted } in &wanted.buffers {
+            let keys = keys.as_ref().map(Keys::slices).transpose()?.unwrap_or_default();
+            for (key, wanted) in keys.into_iter().zip(wanted) {
+                if let Wanted::Fragments(fragments) = wanted {
+                    asked.push((key, fragments));
+                }
+            }
+        }
         let outcomes = py.detach(|| {
             let registry = client.registry();
-            let range = |&(offset, memory): &(u64, _)| ReadRange { offset, target: Target::foreign(memory, registry) };
-            let mut all: Vec<_> = (fragments.iter().zip(&keys))
-                .flat_map(|(fragments, keys)| keys.iter().zip(*fragments))
-                .map(|(key, fragments)| GetRanges { key, ranges: fragments.iter().map(range).collect() })
-                .collect();
+            let range = |&(offset, memory): &Fragment| ReadRange { offset, target: Target::foreign(memory, registry) };
+            let ranges = |(key, fragments): (_, &[_])| GetRanges { key, ranges: fragments.iter().map(range).collect() };
+            let mut all: Vec<_> = asked.into_iter().map(ranges).collect();
             client.get_ranges(&mut all)
         });
         let mut outcomes = outcomes.into_iter();
-        Ok(wanted
-            .buffers
-            .iter()
-            .map(|buffer| {
-                let of_buffer = outcomes.by_ref().take(buffer.keys.len());
-                of_buffer
-                    .map(|of_key| {
-                        let codes = of_key.into_iter().map(|outcome| match outcome {
-                            Ok(Some(bytes)) => bytes as i64,
-                            Ok(None) => NOT_FOUND,
-                            Err(error) => failed(self.errors(), &error),
-                        });
-                        codes.collect()
-                    })
-                    .collect()
-            })
-            .collect())
+        let mut of_key = |wanted: &Wanted| match wanted {
+            Wanted::Misfit(codes) => vec![INVALID_PARAMS; *codes],
+            Wanted::Fragments(_) => {
+                let codes = outcomes.next().into_iter().flatten().map(|outcome| match outcome {
+                    Ok(Some(bytes)) => bytes as i64,
+                    Ok(None) => NOT_FOUND,
+                    Err(error) => failed(self.errors(), &error),
+                });
+                codes.collect()
+            }
+        };
+        Ok(wanted.buffers.iter().map(|buffer| buffer.wanted.iter().map(&mut of_key).collect()).collect())
     }
 }

@@ -10,7 +10,7 @@ use pyo3::types::{PyByteArray, PyBytes};
 use crate::buffer_handle::BufferHandle;
 use crate::buffers::Pieces;
 use crate::call::{failed, refused};
-use crate::code::{INVALID_PARAMS, NOT_FOUND, removed};
+use crate::code::{ABSENT, INVALID_PARAMS, NOT_FOUND, removed};
 use crate::object_memory::{LARGE, ObjectMemory};
 use crate::store::MooncakeDistributedStore;
 
@@ -210,8 +210,9 @@ impl MooncakeDistributedStore {
             Err(error) => {
                 let code = failed(self.errors(), &error);
                 // Engines take any other number for "it is there".
-                let absent = matches!(error.kind(), ErrorKind::MasterUnreachable | ErrorKind::Timeout);
-                vec![if absent { 0 } else { code }; keys.len()]
+                let absent =
+                    matches!(error.kind(), ErrorKind::MasterUnreachable | ErrorKind::Timeout | ErrorKind::Closed);
+                vec![if absent { ABSENT } else { code }; keys.len()]
             }
         }
     }

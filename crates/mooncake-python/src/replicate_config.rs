@@ -1,10 +1,11 @@
 //! How an object is to be placed and kept.
 
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::enums::{ObjectDataType, SoftPinAction};
+use crate::flag::Flag;
 use crate::integer::unsigned;
 use crate::text::{text, texts};
 
@@ -66,11 +67,6 @@ impl ReplicateConfig {
     pub fn fields(&self) -> Fields {
         self.0.lock().clone()
     }
-}
-
-fn boolean(any: &Bound<'_, PyAny>, what: &str) -> PyResult<bool> {
-    // numpy's bool is not Python's, pybind11 takes both, and None is false there.
-    any.extract::<bool>().map_err(|_| PyTypeError::new_err(format!("{what}: a bool is needed")))
 }
 
 #[pymethods]
@@ -147,10 +143,8 @@ impl ReplicateConfig {
     }
 
     #[setter]
-    fn set_with_hard_pin(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = boolean(value, "with_hard_pin")?;
-        self.0.lock().with_hard_pin = value;
-        Ok(())
+    fn set_with_hard_pin(&self, with_hard_pin: Flag) {
+        self.0.lock().with_hard_pin = with_hard_pin.0;
     }
 
     #[getter]
@@ -195,10 +189,8 @@ impl ReplicateConfig {
     }
 
     #[setter]
-    fn set_prefer_alloc_in_same_node(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = boolean(value, "prefer_alloc_in_same_node")?;
-        self.0.lock().prefer_alloc_in_same_node = value;
-        Ok(())
+    fn set_prefer_alloc_in_same_node(&self, prefer_alloc_in_same_node: Flag) {
+        self.0.lock().prefer_alloc_in_same_node = prefer_alloc_in_same_node.0;
     }
 
     #[getter]

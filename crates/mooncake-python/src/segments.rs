@@ -55,7 +55,7 @@ impl MooncakeDistributedStore {
 
     fn mounted(&self, outcome: Result<(SegmentId, u64), StoreError>) -> Mounted {
         match outcome {
-            Ok((id, bytes)) => (OK, vec![mooncake_memory::hex(&id.0)], bytes),
+            Ok((id, bytes)) => (OK, vec![id.to_string()], bytes),
             Err(error) => (failed(self.errors(), &error), Vec::new(), 0),
         }
     }
@@ -65,26 +65,9 @@ impl MooncakeDistributedStore {
         let Some(client) = self.client(name) else { return INVALID_PARAMS };
         let grace = Duration::from_secs(grace);
         ids.iter().fold(OK, |first, text| {
-            let code = match parse(text) {
-                Some(id) => match py.detach(|| client.unmount_segment(id, grace)) {
-                    Ok(()) => OK,
-                    Err(error) => failed(self.errors(), &error),
-                },
-                None => refused(self.errors(), || format!("{name}: {text:?} is no id of a segment")),
-            };
+            let done = text.parse().and_then(|id: SegmentId| py.detach(|| client.unmount_segment(id, grace)));
+            let code = done.map_or_else(|error| failed(self.errors(), &error), |()| OK);
             if first == OK { code } else { first }
         })
     }
-}
-
-fn parse(text: &str) -> Option<SegmentId> {
-    let digits = text.as_bytes();
-    if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    let mut id = [0; 16];
-    for (byte, at) in id.iter_mut().zip((0..32).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
-    Some(SegmentId(id))
 }

@@ -7,6 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::flag::Flag;
 use crate::integer::unsigned;
 use crate::interrupt;
 use crate::notice::say_once;
@@ -144,7 +145,10 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
     };
     let switch = |at: usize| -> PyResult<bool> {
         slots[at].as_ref().map_or(Ok(false), |value| {
-            value.extract::<bool>().map_err(|_| type_error(format!("{}: a bool is needed", NAMES[at])))
+            value
+                .extract::<Flag>()
+                .map(|flag| flag.0)
+                .map_err(|_| type_error(format!("{}: a bool is needed", NAMES[at])))
         })
     };
     let setup = Setup {

@@ -1,7 +1,8 @@
 //! `MooncakeDistributedStore`.
 
 use mooncake_client::{GetInto, Health, Store, StoreError, Target};
-use parking_lot::RwLock;
+use mooncake_memory::{allocate_shared, forked, free_host_memory};
+use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
@@ -9,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 use crate::buffer_handle::BufferHandle;
 use crate::buffers::{Pieces, range};
 use crate::call::{entry, failed, refused};
-use crate::code::{INTERNAL, INVALID_PARAMS, NOT_FOUND, OK, health};
+use crate::code::{ABSENT, INTERNAL, INVALID_PARAMS, NOT_FOUND, OK, health};
 use crate::flag::Flag;
 use crate::integer::unsigned;
 use crate::key::{Keys, key};
@@ -38,6 +39,8 @@ struct Live {
 pub struct MooncakeDistributedStore {
     live: RwLock<Option<Live>>,
     errors: LastError,
+    /// What `alloc_from_mem_pool` gave, by address. It goes with this object, when no call can be at work in it any more.
+    pool: Mutex<Vec<usize>>,
 }
 
 impl MooncakeDistributedStore {
@@ -112,7 +115,7 @@ impl MooncakeDistributedStore {
         if given > 0 && class.is(class.py().get_type::<Self>()) {
             return Err(PyTypeError::new_err(format!("MooncakeDistributedStore() takes no arguments, {given} given")));
         }
-        Ok(Self { live: RwLock::new(None), errors: LastError::new() })
+        Ok(Self { live: RwLock::new(None), errors: LastError::new(), pool: Mutex::default() })
     }
 
     // ------------------------------------------------------------ lifecycle
@@ -189,6 +192,40 @@ impl MooncakeDistributedStore {
     fn get_hostname(&self) -> String {
         let live = self.live.read();
         live.as_ref().filter(|live| !live.dummy).map(|live| live.client.hostname().to_owned()).unwrap_or_default()
+    }
+
+    /// Address of memory for the zero-copy calls of a store that was set up through a storage node; 0 for others, and
+    /// where there is none.
+    #[pyo3(signature = (size, /))]
+    fn alloc_from_mem_pool(&self, py: Python<'_>, size: &Bound<'_, PyAny>) -> PyResult<usize> {
+        const NAME: &str = "alloc_from_mem_pool";
+        entry(
+            &self.errors,
+            NAME,
+            |_| 0,
+            || {
+                let size = unsigned(size, "size")?;
+                let Some(live) = self.live(NAME) else { return Ok(0) };
+                if !live.dummy {
+                    self.errors.set(|| format!("{NAME}: only a store that setup_dummy() has set up has a pool"));
+                    return Ok(0);
+                }
+                if forked() {
+                    self.errors.set(|| format!("{NAME}: this process was forked from the store's"));
+                    return Ok(0);
+                }
+                match py.detach(|| allocate_shared(size)) {
+                    Ok(addr) => {
+                        self.pool.lock().push(addr);
+                        Ok(addr)
+                    }
+                    Err(error) => {
+                        self.errors.set(|| format!("{NAME}: {size} bytes: {error}"));
+                        Ok(0)
+                    }
+                }
+            },
+        )
     }
 
     /// Why this thread's last call failed, or "".
@@ -314,7 +351,8 @@ impl MooncakeDistributedStore {
             |code| code,
             || {
                 let key = self::key(key)?;
-                let Some(client) = self.client("is_exist") else { return Ok(INVALID_PARAMS) };
+                // Engines take any other answer than 0 for a yes.
+                let Some(client) = self.client("is_exist") else { return Ok(ABSENT) };
                 Ok(self.exist(py, &client, &[key])[0])
             },
         )
@@ -326,7 +364,7 @@ impl MooncakeDistributedStore {
         let all = |code| vec![code; held.len()];
         entry(&self.errors, "batch_is_exist", all, || {
             let keys = held.slices()?;
-            let Some(client) = self.client("batch_is_exist") else { return Ok(all(INVALID_PARAMS)) };
+            let Some(client) = self.client("batch_is_exist") else { return Ok(all(ABSENT)) };
             Ok(self.exist(py, &client, &keys))
         })
     }
@@ -461,6 +499,26 @@ impl MooncakeDistributedStore {
                 Ok(self.take_back(py, NAME, &texts(ids, "segment_ids")?, grace))
             },
         )
+    }
+
+    /// 0: there is no tier of SSDs to take out of the pool, so that nothing is waited for either.
+    #[pyo3(signature = (grace_period_seconds=None), text_signature = "($self, grace_period_seconds=0)")]
+    fn unmount_local_disk_segment(&self, grace_period_seconds: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
+        grace_period_seconds.map_or(Ok(0), |seconds| unsigned(seconds, "grace_period_seconds"))?;
+        entry(&self.errors, "unmount_local_disk_segment", |code| code, || Ok(OK))
+    }
+
+    /// How many reads other clients' SSDs have served: none.
+    fn get_offload_rpc_read_count(&self) -> i64 {
+        0
+    }
+
+    /// The keys whose copies were dropped because an SSD has them: none.
+    #[pyo3(signature = (keys, segment_name=""))]
+    fn batch_replica_clear(&self, keys: &Bound<'_, PyAny>, segment_name: &str) -> PyResult<Vec<String>> {
+        let _ = segment_name;
+        Keys::hold(keys)?.slices()?;
+        entry(&self.errors, "batch_replica_clear", |_| Vec::new(), || Ok(Vec::new()))
     }
 
     // -------------------------------------------------------------- upserts
@@ -766,9 +824,18 @@ impl MooncakeDistributedStore {
 
 impl Drop for MooncakeDistributedStore {
     fn drop(&mut self) {
-        let Some(live) = self.live.write().take() else { return };
-        // The interpreter may be on its way out: then the exit handler has closed it, or the process ends anyway.
-        Python::try_attach(|py| py.detach(|| live.client.close()));
+        if let Some(live) = self.live.write().take() {
+            // The interpreter may be on its way out: then the exit handler has closed it, or the process ends anyway.
+            Python::try_attach(|py| py.detach(|| live.client.close()));
+        }
+        if forked() {
+            // The parent's, and its locks may be held for ever.
+            return;
+        }
+        for addr in self.pool.get_mut().drain(..) {
+            // SAFETY: the caller's until the store is gone; calls of the store, which would hold it, have ended.
+            unsafe { free_host_memory(addr) };
+        }
     }
 }
 

@@ -35,12 +35,6 @@ class MooncakeDistributedStore(
         master = "127.0.0.1:50051"
         return self.setup("localhost:12345", nowhere, mount_segment_size, 1 << 30, protocol, device_name, master)
 
-    def alloc_from_mem_pool(self, size: int, /) -> int:
-        """0: only clients of another process's memory have a pool of it."""
-        if not isinstance(size, int):
-            raise TypeError(f"size: an int is needed, not {type(size).__name__}")
-        return 0
-
 
 MooncakeDistributedStore.__module__ = "mooncake.store"
 

@@ -51,13 +51,18 @@ def check(tensor: Any) -> int:
     return code
 
 
+def _in_reach(device: str, cuda: str | None) -> bool:
+    """Whether its memory is used in place. A torch for ROCm calls its devices "cuda" too, but has no CUDA."""
+    return device == "cpu" or (device == "cuda" and cuda is not None)
+
+
 def of_tensor(tensor: Any, header: Header | None = None) -> Pieces:
     """A tensor as an object, with the header of a whole tensor if none is given."""
     code = check(tensor)
     tensor = tensor.detach()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
-    if tensor.device.type not in ("cpu", "cuda"):
+    if not _in_reach(tensor.device.type, sys.modules["torch"].version.cuda):
         tensor = tensor.cpu()
     tensor = tensor.contiguous()
     try:

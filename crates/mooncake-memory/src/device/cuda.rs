@@ -31,8 +31,13 @@ const DEVICE: c_uint = 2;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
 const PORTABLE: c_uint = 1;
-/// `CU_STREAM_DEFAULT`: waits for the legacy default stream, as a plain `cudaMemcpy` would.
-const WAITS_FOR_DEFAULT_STREAM: c_uint = 0;
+/// `CU_STREAM_NON_BLOCKING`: one of the other kind would wait, at every copy, for whatever the legacy default stream has
+/// got by then, and make what is queued there later wait for the copies.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_LEGACY`: the default stream that a plain `cudaMemcpy` is on.
+const LEGACY: usize = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+const WITHOUT_TIMING: c_uint = 2;
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
@@ -81,6 +86,11 @@ calls! {
     stream_create = "cuStreamCreate": fn(*mut *mut c_void, c_uint);
     stream_destroy = "cuStreamDestroy_v2": fn(*mut c_void);
     stream_synchronize = "cuStreamSynchronize": fn(*mut c_void);
+    event_create = "cuEventCreate": fn(*mut *mut c_void, c_uint);
+    event_record = "cuEventRecord": fn(*mut c_void, *mut c_void);
+    event_destroy = "cuEventDestroy_v2": fn(*mut c_void);
+    stream_wait_event = "cuStreamWaitEvent": fn(*mut c_void, *mut c_void, c_uint);
+    stream_is_capturing = "cuStreamIsCapturing": fn(*mut c_void, *mut c_int);
     memcpy_to_host = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, *mut c_void);
     memcpy_to_device = "cuMemcpyHtoDAsync_v2": fn(u64, *const c_void, usize, *mut c_void);
 }
@@ -259,7 +269,7 @@ impl Driver for Cuda {
         self.within(device, || {
             let mut stream = std::ptr::null_mut();
             // SAFETY: stores a handle.
-            let rc = unsafe { (self.calls.stream_create)(&raw mut stream, WAITS_FOR_DEFAULT_STREAM) };
+            let rc = unsafe { (self.calls.stream_create)(&raw mut stream, NON_BLOCKING) };
             self.check(rc, "cuStreamCreate", About::device(device))?;
             Ok(Stream { device, handle: stream.expose_provenance() })
         })
@@ -273,6 +283,33 @@ impl Driver for Cuda {
         });
         // As in `unpin`.
         let _ = closed;
+    }
+
+    fn follow_default(&self, device: i32, streams: &[Stream]) -> Result<(), DeviceError> {
+        let about = About::device(device);
+        let legacy = std::ptr::without_provenance_mut(LEGACY);
+        self.within(device, || {
+            // While somebody captures a stream that waits for the default one, nothing may be queued on that: it would end
+            // the capture. To ask does not.
+            let mut status = 0;
+            // SAFETY: stores a number.
+            let rc = unsafe { (self.calls.stream_is_capturing)(legacy, &raw mut status) };
+            self.check(rc, "cuStreamIsCapturing", about)?;
+            let mut event = std::ptr::null_mut();
+            // SAFETY: stores a handle.
+            self.check(unsafe { (self.calls.event_create)(&raw mut event, WITHOUT_TIMING) }, "cuEventCreate", about)?;
+            // SAFETY: the event made above, and the name of a stream that is always there.
+            let recorded = self.check(unsafe { (self.calls.event_record)(event, legacy) }, "cuEventRecord", about);
+            let follow = |stream: &Stream| {
+                // SAFETY: a stream of ours, and the event made above.
+                let rc = unsafe { (self.calls.stream_wait_event)(handle(*stream), event, 0) };
+                self.check(rc, "cuStreamWaitEvent", about)
+            };
+            let following = recorded.and_then(|()| streams.iter().try_for_each(follow));
+            // SAFETY: made above. Streams that wait for it go on doing so.
+            let rc = unsafe { (self.calls.event_destroy)(event) };
+            following.and(self.check(rc, "cuEventDestroy", about))
+        })
     }
 
     unsafe fn copy(&self, stream: Stream, way: Way, copies: &[Copy]) -> Result<(), DeviceError> {

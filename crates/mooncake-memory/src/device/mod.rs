@@ -93,8 +93,7 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// It came from [`Driver::pin`] for that device, and nobody uses it any more.
     unsafe fn unpin(&self, device: i32, memory: NonNull<u8>);
 
-    /// A stream whose copies begin after what others have queued on the
-    /// device's default stream before.
+    /// A stream that waits for no other by itself.
     fn open(&self, device: i32) -> Result<Stream, DeviceError>;
 
     /// Closes a stream on which nothing is under way.
@@ -106,6 +105,10 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// All host ranges are pinned memory, used by nobody else until [`Driver::wait`]
     /// has succeeded. Device addresses may be wrong: the driver says so.
     unsafe fn copy(&self, stream: Stream, way: Way, copies: &[Copy]) -> Result<(), DeviceError>;
+
+    /// Lets what is queued on these streams from now on begin after what others have queued on the device's default stream
+    /// until now. What they queue there later is not waited for, nor does it wait.
+    fn follow_default(&self, device: i32, streams: &[Stream]) -> Result<(), DeviceError>;
 
     /// Waits for all that is queued on a stream.
     fn wait(&self, stream: Stream) -> Result<(), DeviceError>;

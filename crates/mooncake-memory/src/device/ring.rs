@@ -97,6 +97,17 @@ impl Pool {
         self.freed.notify_one();
     }
 
+    /// Gives up the idle rings of a device that may have lost its state: each would fail one more call.
+    fn drop_idle(&self, device: i32) {
+        let mut state = self.state.lock();
+        let (dropped, kept): (Vec<_>, Vec<_>) = state.idle.drain(..).partition(|slots| slots.device == device);
+        state.idle = kept;
+        state.made -= dropped.len();
+        drop(state);
+        self.freed.notify_all();
+        dropped.into_iter().for_each(Slots::free);
+    }
+
     fn forget(&self) {
         self.state.lock().made -= 1;
         self.freed.notify_one();
@@ -193,6 +204,13 @@ impl Ring {
         Ok(())
     }
 
+    /// Copies that are queued from now on begin after what the framework has queued on the device's default stream until now.
+    pub(super) fn follow_default(&mut self) -> Result<(), CopyError> {
+        let Slots { driver, device, streams, .. } = self.slots();
+        let following = driver.follow_default(*device, streams);
+        following.map_err(|e| self.failed(e))
+    }
+
     pub(super) fn wait_for_all(&mut self) -> Result<(), CopyError> {
         (0..SLOTS).try_for_each(|slot| self.wait(slot))
     }
@@ -217,6 +235,7 @@ impl Drop for Ring {
             return self.pool.put_back(slots);
         }
         self.pool.forget();
+        self.pool.drop_idle(slots.device);
         if idle {
             slots.free();
         }
@@ -226,7 +245,7 @@ impl Drop for Ring {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
     use super::super::Place;
     use super::*;
@@ -236,6 +255,7 @@ mod tests {
     struct Counting {
         pinned: AtomicI64,
         streams: AtomicI64,
+        fails: AtomicBool,
     }
 
     impl Driver for Counting {
@@ -258,6 +278,12 @@ mod tests {
         }
         fn close(&self, _: Stream) {
             self.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+        fn follow_default(&self, device: i32, _: &[Stream]) -> Result<(), DeviceError> {
+            match self.fails.load(Ordering::Relaxed) {
+                true => Err(DeviceError { call: "follow", name: "reset", code: 700, addr: 0, len: 0, device }),
+                false => Ok(()),
+            }
         }
         unsafe fn copy(&self, _: Stream, _: Way, _: &[Copy]) -> Result<(), DeviceError> {
             Ok(())
@@ -291,6 +317,22 @@ mod tests {
         drop(pool.lend(driver, 1).unwrap());
         assert_eq!(pool.lend(driver, 0).unwrap().device(), 0);
         assert_eq!((driver.pinned.load(Ordering::Relaxed), driver.streams.load(Ordering::Relaxed)), (1, SLOTS as i64));
+    }
+
+    #[test]
+    fn after_a_devices_failure_none_of_its_idle_rings_is_used_again() {
+        let (pool, driver) = pool(4);
+        let lent: Vec<Ring> = [0, 0, 0, 1].map(|device| pool.lend(driver, device).unwrap()).into();
+        drop(lent);
+        let mut ring = pool.lend(driver, 0).unwrap();
+        driver.fails.store(true, Ordering::Relaxed);
+        ring.follow_default().unwrap_err();
+        drop(ring);
+        assert_eq!((driver.pinned.load(Ordering::Relaxed), pool.state.lock().made), (1, 1), "the other device's");
+        driver.fails.store(false, Ordering::Relaxed);
+        let all: Vec<Ring> = [0, 0, 0, 1].map(|device| pool.lend(driver, device).unwrap()).into();
+        assert_eq!((driver.pinned.load(Ordering::Relaxed), pool.state.lock().made), (4, 4));
+        drop(all);
     }
 
     #[test]

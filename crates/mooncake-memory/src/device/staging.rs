@@ -79,7 +79,9 @@ impl Staging {
         if self.ring.is_none() {
             // It was there when it was asked what the memory is.
             let driver = driver().ok_or(CopyError::Forked)?;
-            self.ring = Some(POOL.lend(driver, device)?);
+            let mut ring = POOL.lend(driver, device)?;
+            ring.follow_default()?;
+            self.ring = Some(ring);
         }
         Ok(self.ring.as_mut().expect("set above"))
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{ProcessIdentity, hex};
+use mooncake_memory::{ProcessIdentity, uuid_text};
 
 use super::attachment::Attachment;
 use crate::Uuid;
@@ -33,7 +33,7 @@ pub struct SegmentAddress {
 impl SegmentAddress {
     /// The segment as messages name it.
     pub(crate) fn label(&self) -> Arc<str> {
-        format!("{} ({})", self.name, hex(&self.uuid)).into()
+        format!("{} ({})", self.name, uuid_text(&self.uuid)).into()
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use mooncake_memory::hex;
+use mooncake_memory::uuid_text;
 
 use super::{Fence, SegmentServer, Shared, State};
 use crate::Uuid;
@@ -68,7 +68,7 @@ impl SegmentServer {
         let mapping = served.memory.mapping();
         let Ok(writing) = served.gate.fence(mapping, fence.rid, fence.offset, fence.len) else {
             tracing::error!(
-                uuid = hex(&fence.uuid),
+                uuid = uuid_text(&fence.uuid),
                 rid = fence.rid,
                 offset = fence.offset,
                 len = fence.len,
@@ -188,7 +188,7 @@ fn settle_locked(state: &mut State) -> Vec<Done> {
         // Those that were waited for may have stamped over the first tombstone.
         let Fence { uuid, rid, offset, len, .. } = pending.fence;
         if let Err(e) = served.memory.mapping().tombstone(rid, offset, len) {
-            tracing::error!(uuid = hex(&uuid), rid, "second tombstone: {e}");
+            tracing::error!(uuid = uuid_text(&uuid), rid, "second tombstone: {e}");
         }
         done.push(Done::Fenced(uuid, rid));
         false
