@@ -5,13 +5,14 @@ import json
 import os
 import random
 import signal
+import socket
 import string
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
 
-from demo.pool import HOST, PoolError, Program, free_ports
+from demo.pool import HOST, PoolError, Program
 
 E2E = Path(__file__).resolve().parent
 # The plugin, and what clients share with this process.
@@ -55,11 +56,20 @@ def prompt(seed, tokens):
     return "".join(random.Random(seed).choices(string.ascii_letters + string.digits + " .,", k=tokens))
 
 
+def _port():
+    """A port that nobody listens on, outside of those that the kernel gives away: vLLM binds it many seconds later."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind((HOST, port))
+            return port
+
+
 class Server:
     """One `vllm serve`, its log in `folder`."""
 
     def __init__(self, python, model, folder, name, transfer, environment=None):
-        self.port = free_ports(1)[0]
+        self.port = _port()
         command = [Path(python).parent / "vllm", "serve", model, "--served-model-name=tiny"]
         command += [f"--host={HOST}", f"--port={self.port}", *CPU_OPTIONS]
         if transfer:
