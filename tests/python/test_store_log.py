@@ -60,3 +60,15 @@ def test_a_callers_mistake_is_told_to_the_caller_only(shared_cluster, monkeypatc
 
 def test_a_level_that_is_none_is_named(shared_cluster, monkeypatch):
     assert 'MC_LOG_LEVEL="loud"' in said(shared_cluster, monkeypatch, MC_LOG_LEVEL="loud")
+
+
+def test_variables_that_do_nothing_here_are_told_once_a_process(shared_cluster, monkeypatch):
+    lines = said(shared_cluster, monkeypatch, MC_TRANSFER_TIMEOUT="60", MC_GID_INDEX="3", MC_DATA_TIMEOUT_MS="3000")
+    assert lines.count("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS") == 1
+    assert lines.count("not known here, without effect: MC_GID_INDEX\n") == 1
+
+
+def test_a_storage_node_says_what_it_was_told_and_where(cluster):
+    node = cluster(nodes=1, env={"MC_DATA_TIMEOUT_MS": "2500"}).nodes[0]
+    assert f"global_segment_size={node.size} (command line)" in node.output()
+    assert "MC_DATA_TIMEOUT_MS=2500 (environment)" in node.output()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_client::{ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, parse_size};
-use mooncake_settings::{CLIENT, CommandLine, Given, SettingError, parse};
+use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
 use crate::{logging, say, signals};
 
@@ -71,7 +71,11 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         }
     };
     logging::start(CLIENT.name, &given).map_err(ClientError::Log)?;
-    for line in &given.notes {
+    for (name, value, source) in in_force(&given) {
+        tracing::info!("{name}={value} ({source})");
+    }
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for line in given.notes.iter().chain(&environment::remarks(variables)) {
         tracing::info!("{line}");
     }
     if !matches!(given.text("metadata_server"), None | Some("" | "P2PHANDSHAKE")) {
@@ -99,6 +103,15 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     tracing::info!("closing: peers stop using the memory of {}", store.hostname());
     store.close();
     Ok(())
+}
+
+/// Settings that somebody chose, and where: on the command line, or in the environment.
+fn in_force(given: &Given) -> Vec<(&'static str, String, String)> {
+    let flags = given.effective().filter(|(_, _, source)| *source != Source::Default);
+    let flags = flags.map(|(name, value, source)| (name, value.to_owned(), source.to_string()));
+    let variables = environment::VARIABLES.iter().filter(|variable| variable.kind == Kind::Done);
+    let set = variables.filter_map(|variable| Some((variable.name, std::env::var(variable.name).ok()?)));
+    flags.chain(set.map(|(name, value)| (name, value, "environment".to_owned()))).collect()
 }
 
 /// Tells processes of this host where the pool is (`setup_dummy`). None if the

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_client::{Cause, InterruptHook, Introduction, Store, StoreError, StoreOptions, parse_size};
+use mooncake_settings::environment;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -52,6 +53,7 @@ pub struct Setup {
 impl Setup {
     /// For the client, with the environment laid over it.
     pub fn options(self) -> Result<StoreOptions, StoreError> {
+        say_what_the_environment_does_not_do();
         let mut options = StoreOptions::new(self.local_hostname, self.master).from_env()?;
         options.global_segment_size = self.global_segment_size;
         options.local_buffer_size = self.local_buffer_size;
@@ -63,6 +65,7 @@ impl Setup {
 /// A client of the pool that a storage node of this host belongs to.
 pub fn connect_dummy(node: &str, local_buffer_size: u64) -> Result<Store, StoreError> {
     let interrupted: InterruptHook = Arc::new(interrupt::requested);
+    say_what_the_environment_does_not_do();
     let found = Introduction::ask(node, Some(&interrupted))?;
     let connect = |hostname: &str| {
         let mut options = StoreOptions::new(hostname, &found.master).from_env()?;
@@ -262,6 +265,11 @@ fn say_what_has_no_meaning(ssd: bool, http: bool, tenant: &str) {
     if tenant != "default" && !tenant.is_empty() {
         say_once(&format!("tenant_id {tenant:?}: tenants are not kept apart, all clients see the same keys"));
     }
+}
+
+fn say_what_the_environment_does_not_do() {
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    environment::remarks(variables).iter().for_each(|remark| say_once(remark));
 }
 
 fn type_error(text: String) -> PyErr {

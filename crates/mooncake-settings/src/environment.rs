@@ -1,6 +1,8 @@
 //! Settings of clients that come from the environment.
 
-use crate::setting::{Setting, Type, boolean};
+use std::collections::BTreeSet;
+
+use crate::setting::{Kind, Setting, Type, boolean};
 
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
@@ -25,6 +27,23 @@ pub const VARIABLES: &[Setting] = &[
         "INFO",
         "what the store says on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
     ),
+    Setting::accepted(
+        "MC_RPC_TIMEOUT_MS",
+        Type::Text,
+        "",
+        "MC_LOOKUP_TIMEOUT_MS and MC_PUT_TIMEOUT_MS bound the calls",
+    ),
+    Setting::accepted(
+        "MC_RPC_CONNECT_TIMEOUT_MS",
+        Type::Text,
+        "",
+        "setup gives up after 3 s, calls go by MC_LOOKUP_TIMEOUT_MS",
+    ),
+    Setting::accepted("MC_TRANSFER_TIMEOUT", Type::Text, "", "MC_DATA_TIMEOUT_MS bounds the time without a byte moved"),
+    Setting::accepted("MC_TCP_BIND_ADDRESS", Type::Text, "", "MC_STORE_CLIENT_BIND_ADDRESS says what to listen on"),
+    Setting::accepted("MC_STORE_HUGEPAGE_SIZE", Type::Text, "", "huge pages have the size that is the host's default"),
+    Setting::accepted("MC_STORE_CLIENT_SETUP_RETRIES", Type::Text, "", "every port of the range is tried"),
+    Setting::accepted("MC_LOG_DIR", Type::Text, "", "the store's lines go to stderr; mooncake_client has --log_dir"),
 ];
 
 /// Of every process, read before anything else is.
@@ -37,6 +56,23 @@ pub const PROCESS_VARIABLES: &[Setting] = &[
     ),
     Setting::done("MOONCAKE_STATE_DIR", Type::Text, "", "folder for the master's logs, where --wal_dir names none"),
 ];
+
+/// What there is to say of the variables that a process has: those of Mooncake's that do nothing here, and why.
+pub fn remarks(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut unknown = Vec::new();
+    for name in names.into_iter().filter(|name| name.starts_with("MC_")).collect::<BTreeSet<_>>() {
+        match VARIABLES.iter().find(|variable| variable.name == name) {
+            Some(variable) if variable.kind == Kind::Done => {}
+            Some(variable) => remarks.push(format!("{name} has no effect: {}", variable.help)),
+            None => unknown.push(name),
+        }
+    }
+    if !unknown.is_empty() {
+        remarks.push(format!("not known here, without effect: {}", unknown.join(", ")));
+    }
+    remarks
+}
 
 /// A value that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,4 +135,18 @@ pub fn log_level(text: &str) -> Option<&'static str> {
         "OFF" => "off",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_without_effect_are_told_and_others_are_not() {
+        let set = ["MC_SHM", "MC_TRANSFER_TIMEOUT", "MC_GID_INDEX", "MC_DATA_TIMOUT_MS", "PATH", "MOONCAKE_MASTER"];
+        let remarks = remarks(set.map(str::to_owned));
+        assert_eq!(remarks.len(), 2, "{remarks:?}");
+        assert!(remarks[0].starts_with("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS"), "{remarks:?}");
+        assert_eq!(remarks[1], "not known here, without effect: MC_DATA_TIMOUT_MS, MC_GID_INDEX");
+    }
 }
