@@ -514,9 +514,13 @@ impl MooncakeDistributedStore {
     }
 
     /// The keys whose copies were dropped because an SSD has them: none.
-    #[pyo3(signature = (keys, segment_name=""))]
-    fn batch_replica_clear(&self, keys: &Bound<'_, PyAny>, segment_name: &str) -> PyResult<Vec<String>> {
-        let _ = segment_name;
+    #[pyo3(signature = (keys, segment_name=None), text_signature = "($self, keys, segment_name='')")]
+    fn batch_replica_clear(
+        &self,
+        keys: &Bound<'_, PyAny>,
+        segment_name: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<String>> {
+        segment_name.map_or(Ok(String::new()), |name| text(name, "segment_name"))?;
         Keys::hold(keys)?.slices()?;
         entry(&self.errors, "batch_replica_clear", |_| Vec::new(), || Ok(Vec::new()))
     }
