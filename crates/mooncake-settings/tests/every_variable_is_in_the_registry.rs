@@ -18,6 +18,7 @@ fn variables(folder: &Path, found: &mut Vec<String>) {
 
 fn is_variable(text: &str) -> bool {
     (text.starts_with("MC_") || text.starts_with("MOONCAKE_"))
+        && !text.ends_with('_')
         && text.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
