@@ -147,3 +147,22 @@ def test_each_field_of_a_manifest_is_checked(offset, layout, value):
     struct.pack_into(layout, data, offset, value)
     with pytest.raises(th.BadHeader):
         th.decode_manifest(data)
+
+
+def test_a_manifest_of_more_parts_than_can_be_named_is_refused():
+    for rows, parts in ((0, 1 << 30), (1 << 20, 1 << 20)):
+        data = bytearray(GOLDEN_MANIFEST)
+        struct.pack_into("<q", data, 40, rows)
+        struct.pack_into("<i", data, 20, parts)
+        with pytest.raises(th.BadHeader, match=str(parts)):
+            th.decode_manifest(data)
+
+
+def test_an_empty_tensor_of_extents_that_no_stride_can_span_is_refused():
+    data = bytearray(GOLDEN_FULL)
+    struct.pack_into("<i", data, 12, 3)
+    struct.pack_into("<Q", data, 32, 0)
+    for shape in (40, 104):
+        struct.pack_into("<3q", data, shape, 0, (1 << 63) - 1, (1 << 63) - 1)
+    with pytest.raises(th.BadHeader, match="memory"):
+        th.decode(data, 304)

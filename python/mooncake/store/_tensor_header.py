@@ -14,6 +14,8 @@ from typing import NamedTuple
 MAGIC, VERSION, HEADER_SIZE = 0x4D4F4F4E, 1, 304
 MANIFEST_MAGIC, MANIFEST_VERSION, MANIFEST_SIZE = 0x574D414E, 1, 96
 MOST_DIMS, MOST_AXES = 8, 4
+# Parts of a tensor along an axis: each has a name of its own, which whoever wants the whole has to make.
+MOST_PARTS = 1 << 16
 FULL, SHARD = 0, 1
 
 #: Name of the torch type and its size in bytes, by its code.
@@ -141,7 +143,7 @@ def _check(header: Header) -> None:
     if header.kind == SHARD and not header.axes:
         raise BadHeader("a shard without an axis")
     for axis in header.axes:
-        if not 0 <= axis.kind < len(KINDS) or not 0 <= axis.rank < axis.count:
+        if not 0 <= axis.kind < len(KINDS) or not 0 <= axis.rank < axis.count <= MOST_PARTS:
             raise BadHeader(f"axis of kind {axis.kind} with rank {axis.rank} of {axis.count}")
         if not -1 <= axis.split_dim < len(header.shape):
             raise BadHeader(f"split dimension {axis.split_dim} of {len(header.shape)}")
@@ -171,7 +173,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
     magic, version, size, dtype, ndim, split_dim, count, _ = _MANIFEST.unpack_from(data, 0)
     if (magic, version, size) != (MANIFEST_MAGIC, MANIFEST_VERSION, MANIFEST_SIZE):
         raise BadHeader(f"magic {magic:#010x}, version {version} and size {size} are not a manifest's")
-    if not (0 <= dtype < len(DTYPES) and 0 < ndim <= MOST_DIMS and 0 <= split_dim < ndim and count > 0):
+    if not (0 <= dtype < len(DTYPES) and 0 < ndim <= MOST_DIMS and 0 <= split_dim < ndim and 0 < count <= MOST_PARTS):
         raise BadHeader(f"dtype code {dtype}, {ndim} dimensions, split along {split_dim} into {count}")
     shape = _shape(_SHAPE.unpack_from(data, _MANIFEST.size), ndim)
     if shape[split_dim] % count:
@@ -186,6 +188,7 @@ def _shape_bytes(shape: tuple[int, ...]) -> bytes:
 def _shape(raw: tuple[int, ...], ndim: int) -> tuple[int, ...]:
     if any(extent < 0 for extent in raw[:ndim]) or any(extent != -1 for extent in raw[ndim:]):
         raise BadHeader(f"shape {list(raw)} of {ndim} dimensions")
-    if math.prod(raw[:ndim]) > _MOST_BYTES:
+    # Strides are computed as if nothing were empty.
+    if math.prod(max(extent, 1) for extent in raw[:ndim]) > _MOST_BYTES:
         raise BadHeader(f"shape {list(raw[:ndim])} is larger than any memory")
     return raw[:ndim]
