@@ -8,6 +8,8 @@ import ctypes
 import gc
 import inspect
 import re
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -341,3 +343,30 @@ def test_a_store_that_nobody_holds_takes_its_threads_along(shared_cluster):
         gc.collect()
         time.sleep(0.05)
     assert threads() <= before
+
+
+IN_A_CHILD = """
+import asyncio, os, signal, sys
+from mooncake.async_store import MooncakeDistributedStoreAsync
+store = MooncakeDistributedStoreAsync()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", sys.argv[1]) == 0
+assert asyncio.run(store.async_put("k", b"v")) == 0
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    async def use():
+        return await store.async_put("x", b"v"), await store.async_get("k"), store.last_error()
+    code, value, reason = asyncio.run(use())
+    store.close()
+    os._exit(0 if code == -601 and value == b"" and "fork" in reason else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert asyncio.run(store.async_get("k")) == b"v"
+assert asyncio.run(store.async_remove("k", True)) == 0
+"""
+
+
+def test_calls_in_a_forked_child_are_refused_at_once(shared_cluster):
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_CHILD, shared_cluster.master.addr], capture_output=True, text=True, timeout=40
+    )
+    assert done.returncode == 0, done.stderr

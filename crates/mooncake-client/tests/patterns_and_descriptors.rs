@@ -2,6 +2,9 @@
 
 mod cluster;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use cluster::{Cluster, MIB, put};
 use mooncake_client::{Cause, ErrorKind, PutOptions, RemoveOutcome, ReplicaKind, ReplicaStatus, Source};
 
@@ -33,6 +36,50 @@ fn a_pattern_that_cannot_be_searched_for_is_a_typed_error_that_says_why() {
         assert!(error.to_string().contains(reason), "{error}");
     }
     assert_eq!(store.remove_by_regex("a", true).unwrap(), 1, "the store goes on");
+}
+
+#[test]
+fn dear_patterns_over_long_keys_do_not_hold_up_other_calls() {
+    let cluster = Cluster::start();
+    let store = cluster.store(16 * MIB);
+    // No two states of the search are alike, so that it cannot remember any.
+    let mut bits = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut letter = || {
+        bits ^= bits << 13;
+        bits ^= bits >> 7;
+        bits ^= bits << 17;
+        if bits & 1 == 0 { 'a' } else { 'b' }
+    };
+    for _ in 0..8 {
+        put(&store, &(0..50_000).map(|_| letter()).collect::<String>(), 10).unwrap();
+    }
+    let searching = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let searches: Vec<_> = (0..4)
+            .map(|_| {
+                let other = cluster.store(0);
+                scope.spawn(move || other.remove_by_regex("[ab]*a[ab]{300}c", true).map_err(|error| error.kind()))
+            })
+            .collect();
+        let asking = scope.spawn(|| {
+            let (mut asked, mut longest) = (0, Duration::ZERO);
+            while searching.load(Ordering::Relaxed) || asked < 100 {
+                let begin = Instant::now();
+                store.exists(&["none"]).unwrap();
+                longest = longest.max(begin.elapsed());
+                asked += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            longest
+        });
+        for search in searches {
+            // One that waits too long for its turn is given up by its client.
+            assert!(matches!(search.join().unwrap(), Ok(0) | Err(ErrorKind::MasterUnreachable | ErrorKind::Timeout)));
+        }
+        searching.store(false, Ordering::Relaxed);
+        let longest = asking.join().unwrap();
+        assert!(longest < Duration::from_millis(400), "a query took {longest:?}");
+    });
 }
 
 #[test]

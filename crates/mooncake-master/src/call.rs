@@ -12,6 +12,7 @@ use mooncake_wire::message::{self, Reply, Request, reply, request};
 use mooncake_wire::{encode_frame, unpack_groups, unpack_keys};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 
 use crate::connection::{Connection, Ended};
 use crate::convert;
@@ -436,23 +437,32 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool) -> Result<u64, LogClo
     Ok(cursor.removed)
 }
 
+/// Long keys and a dear pattern take seconds: one search at a time, on a thread that nobody else waits for.
+static SEARCH: Semaphore = Semaphore::const_new(1);
+
 /// Removes the objects whose keys match, in slices; returns how many. The keys are matched without the core's lock.
 async fn remove_matching(shared: &Arc<Shared>, pattern: &Pattern, force: bool) -> Result<u64, LogClosed> {
     let mut cursor = shared.read(|core, _| RemoveAll::new(core, force));
-    let mut keys: Vec<u8> = Vec::new();
-    let mut shown: Vec<(Candidate, usize)> = Vec::new();
     loop {
-        keys.clear();
-        shown.clear();
+        let mut keys: Vec<u8> = Vec::new();
+        let mut shown: Vec<(Candidate, usize)> = Vec::new();
         let finished = shared.read(|core, now| {
             core.remove_candidates(now, &mut cursor, SLICE, SLICE_KEY_BYTES, |candidate, key| {
                 keys.extend_from_slice(key);
                 shown.push((candidate, keys.len()));
             })
         });
-        let starts = std::iter::once(0).chain(shown.iter().map(|(_, end)| *end));
-        let matching = shown.iter().zip(starts).filter(|((_, end), start)| pattern.is_in(&keys[*start..*end]));
-        let chosen: Vec<Candidate> = matching.map(|((candidate, _), _)| *candidate).collect();
+        let chosen = {
+            let _turn = SEARCH.acquire().await;
+            let pattern = pattern.clone();
+            let search = move || {
+                let starts = std::iter::once(0).chain(shown.iter().map(|(_, end)| *end));
+                let matching = shown.iter().zip(starts).filter(|((_, end), start)| pattern.is_in(&keys[*start..*end]));
+                matching.map(|((candidate, _), _)| *candidate).collect::<Vec<Candidate>>()
+            };
+            // Nothing is removed by a search that did not end, when the master stops.
+            tokio::task::spawn_blocking(search).await.unwrap_or_default()
+        };
         if !chosen.is_empty() {
             shared.apply_async(|core, now, effects| core.remove_chosen(now, &mut cursor, &chosen, effects)).await?;
         }

@@ -95,13 +95,17 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
 
     def close(self) -> int:
         """Waits for the calls in flight, then closes. Those that no thread has taken yet fail with a RuntimeError."""
-        self._crew.end()
+        if not self._crew.forked:
+            self._crew.end()
         return super().close()
 
 
 async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, **kwargs: Any) -> Any:
     if name == "last_error":
         return store.last_error()
+    if store._crew.forked:
+        # Its threads are the parent's. Every call is refused there, at once.
+        return getattr(store, name)(*args, **kwargs)
     kind = name if not kwargs and _BATCHES.get(name, (None,))[0] == len(args) else None
     if kind is None:
         args = tuple(_own(arg) if isinstance(arg, _CHANGEABLE) else arg for arg in args)

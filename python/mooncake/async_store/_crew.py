@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 import weakref
@@ -150,6 +151,7 @@ class Crew:
         self._gathered: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         self._ended = False
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def take(self, call: Call) -> None:
         """Queues a call, together with all others of the same turn of its loop."""
@@ -188,6 +190,11 @@ class Crew:
             worker = _Worker(len(self._workers), self._work)
             self._workers.append(worker)
             worker.start()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process whose crew it is."""
+        return os.getpid() != self._process
 
     @property
     def ended(self) -> bool:
