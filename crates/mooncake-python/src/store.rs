@@ -1,4 +1,7 @@
-//! `MooncakeDistributedStore`.
+//! `MooncakeDistributedStore`: the list of its methods, as Python sees them.
+//!
+//! Long because a class has one block of methods, and each needs its own signature. What they do is in `writing`,
+//! `reading`, `segments` and `setup`.
 
 use mooncake_client::{GetInto, Health, Store, StoreError, Target};
 use mooncake_memory::{allocate_shared, forked, free_host_memory};
