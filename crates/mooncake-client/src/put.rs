@@ -75,6 +75,7 @@ impl Inner {
             sizes: Vec::with_capacity(items.len()),
             results: (0..items.len()).map(|_| None).collect(),
             attempts: vec![0; items.len()],
+            first_rid: None,
         };
         put.run();
         let lost = || Err(Cause::Superseded { attempts: 0 }.into());
@@ -89,6 +90,8 @@ struct Put<'a> {
     sizes: Vec<u64>,
     results: Vec<Option<Result<PutOutcome, StoreError>>>,
     attempts: Vec<u32>,
+    /// Lowest rid of all its rounds: the master spares what this call has stored when a later round needs room.
+    first_rid: Option<u64>,
 }
 
 /// What a round did with the keys it was given.
@@ -215,6 +218,8 @@ impl Put<'_> {
                 return round;
             }
         };
+        let rids = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid);
+        self.first_rid = self.first_rid.into_iter().chain(rids).min();
         let mut placed = Vec::new();
         for (&index, slot) in keys.iter().zip(slots) {
             let bytes = self.sizes[index];
@@ -254,7 +259,7 @@ impl Put<'_> {
         let start = PutStart {
             keys: Some(pack_keys(&names)),
             sizes: keys.iter().map(|&index| self.sizes[index]).collect(),
-            config: Some(config(self.options)),
+            config: Some(PutConfig { first_rid: self.first_rid.unwrap_or(0), ..config(self.options) }),
             wait,
             groups: (!self.options.groups.is_empty()).then(|| {
                 let groups: Vec<&str> = keys.iter().map(|&index| self.options.groups[index].as_str()).collect();
@@ -544,5 +549,6 @@ fn config(options: &PutOptions) -> PutConfig {
         prefer_local: options.prefer_local,
         replace: options.replace,
         soft_pin_clear: matches!(options.pin, PinKind::Cleared | PinKind::Soft { ttl_ms: Some(0) }),
+        first_rid: 0,
     }
 }

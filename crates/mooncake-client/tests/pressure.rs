@@ -61,6 +61,23 @@ fn a_batch_larger_than_the_pool_goes_through() {
     assert_eq!(store.get(b"k47").unwrap().as_ref(), Some(&values[47]));
 }
 
+#[test]
+fn a_large_batch_into_a_pool_that_was_just_looked_up_is_there_when_it_is_through() {
+    let cluster = Cluster::start();
+    let store = cluster.store(24 * MIB);
+    let old: Vec<String> = (0..250).map(|n| format!("old{n}")).collect();
+    for key in &old {
+        cluster::put(&store, key, 100_000).unwrap();
+    }
+    assert!(store.exists(&old).unwrap().iter().filter(|there| **there).count() >= 230);
+    let names: Vec<String> = (0..1_500).map(|n| format!("new{n}")).collect();
+    let values: Vec<Vec<u8>> = names.iter().map(|name| value(name, 12_000)).collect();
+    let took = put_all(&store, &names, &values);
+    let there = store.exists(&names).unwrap().iter().filter(|there| **there).count();
+    assert_eq!(there, names.len(), "after {took:?}");
+    assert!(took < Duration::from_millis(3_500), "{took:?}");
+}
+
 fn put_all(store: &Store, names: &[String], values: &[Vec<u8>]) -> Duration {
     let sources: Vec<[Source<'_>; 1]> = values.iter().map(|value| [Source::new(value)]).collect();
     let items: Vec<PutItem<'_>> =

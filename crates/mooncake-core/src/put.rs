@@ -43,6 +43,29 @@ enum Denied {
     Capped(String),
 }
 
+/// What one look at a request has learnt about room.
+struct Search {
+    /// Objects that it may still evict.
+    steps: usize,
+    /// So many granules and more are not to be had: the keys after the first that found out need not try again.
+    full_from: u32,
+    /// Why not.
+    reason: String,
+}
+
+impl Search {
+    fn of(steps: usize) -> Search {
+        Search { steps, full_from: u32::MAX, reason: String::new() }
+    }
+
+    fn found_none(&mut self, need: u32, reason: &str) {
+        if need < self.full_from {
+            self.full_from = need;
+            self.reason = reason.to_owned();
+        }
+    }
+}
+
 /// One look at all keys of a request.
 struct Evaluation {
     slots: Vec<PutSlot>,
@@ -55,11 +78,24 @@ struct Evaluation {
     capped: bool,
     /// The work was cut short: look again soon.
     cut: bool,
+    /// Of the keys that are full without one of their own.
+    reason: String,
 }
 
 impl Evaluation {
     fn waits(&self) -> bool {
         self.for_key || self.for_room || self.capped
+    }
+
+    fn into_slots(mut self) -> Vec<PutSlot> {
+        for slot in &mut self.slots {
+            if let PutSlot::Full(reason) = slot
+                && reason.is_empty()
+            {
+                reason.clone_from(&self.reason);
+            }
+        }
+        self.slots
     }
 }
 
@@ -125,10 +161,11 @@ impl Core {
             self.room_changed |= evaluation.cut;
             return Ok(PutStarted::Parked(ticket));
         }
-        self.count_slots(&evaluation.slots);
-        self.remember(origin, Remembered::PutStart(evaluation.slots.clone()), fx);
+        let slots = evaluation.into_slots();
+        self.count_slots(&slots);
+        self.remember(origin, Remembered::PutStart(slots.clone()), fx);
         self.settle(now, fx);
-        Ok(PutStarted::Now(evaluation.slots))
+        Ok(PutStarted::Now(slots))
     }
 
     /// The connection of a parked request closed.
@@ -206,10 +243,12 @@ impl Core {
             parked.capped = evaluation.capped;
             return (true, evaluation.cut);
         }
-        self.count_slots(&evaluation.slots);
-        self.remember(parked.origin, Remembered::PutStart(evaluation.slots.clone()), fx);
-        fx.woken.push((parked.ticket, evaluation.slots));
-        (false, evaluation.cut)
+        let cut = evaluation.cut;
+        let slots = evaluation.into_slots();
+        self.count_slots(&slots);
+        self.remember(parked.origin, Remembered::PutStart(slots.clone()), fx);
+        fx.woken.push((parked.ticket, slots));
+        (false, cut)
     }
 
     fn evaluate<'k>(
@@ -231,7 +270,7 @@ impl Core {
             },
             first: Rid::new(self.epoch, self.counter + 1),
         };
-        let mut steps = EVICT_STEPS;
+        let mut search = Search::of(EVICT_STEPS);
         let mut result = Evaluation {
             slots: Vec::with_capacity(entries.size_hint().0),
             any: false,
@@ -240,15 +279,17 @@ impl Core {
             for_population: false,
             capped: false,
             cut: false,
+            reason: String::new(),
         };
         for (nth, (key, size)) in entries.enumerate() {
             let group = config.groups.get(nth).map_or(&[][..], |group| group);
             let entry = Entry { key, size, group };
-            let slot = self.evaluate_one(now, &terms, entry, mode, &mut steps, &mut result, fx);
+            let slot = self.evaluate_one(now, &terms, entry, mode, &mut search, &mut result, fx);
             result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
             result.slots.push(slot);
         }
-        result.cut = steps == 0;
+        result.cut = search.steps == 0;
+        result.reason = search.reason;
         result
     }
 
@@ -259,7 +300,7 @@ impl Core {
         terms: &Terms<'_>,
         entry: Entry<'_>,
         mode: Mode,
-        steps: &mut usize,
+        search: &mut Search,
         result: &mut Evaluation,
         fx: &mut Effects,
     ) -> PutSlot {
@@ -308,9 +349,11 @@ impl Core {
         if let Some(old) = old {
             self.objects.hold(old);
         }
-        let placed = self.place(now, terms, entry, old.is_some(), mode, steps, fx);
+        let placed = self.place(now, terms, entry, old.is_some(), mode, search, fx);
         if let (Some(old), Err(_)) = (old, &placed) {
             self.objects.release(now, old, self.config.lookup_protect_ms);
+            // The next key may have its room.
+            search.full_from = u32::MAX;
         }
         match placed {
             Ok(replicas) => PutSlot::Placed(replicas),
@@ -354,7 +397,7 @@ impl Core {
         entry: Entry<'_>,
         replaces: bool,
         mode: Mode,
-        steps: &mut usize,
+        search: &mut Search,
         fx: &mut Effects,
     ) -> Result<SmallVec<[Replica; 1]>, Denied> {
         let Entry { key, size, group } = entry;
@@ -372,11 +415,11 @@ impl Core {
             };
             let chosen = match free {
                 Some(number) => number,
-                None if nth == 0 => self.make_room(now, need, &used, mode, steps, size, fx)?,
+                None if nth == 0 => self.make_room(now, terms, need, &used, mode, search, size, fx)?,
                 None => {
-                    let mut few = EVICT_STEPS_MORE.min(*steps);
+                    let mut few = Search::of(EVICT_STEPS_MORE.min(search.steps));
                     let mode = Mode { force: false, ..mode };
-                    match self.make_room(now, need, &used, mode, &mut few, size, fx) {
+                    match self.make_room(now, terms, need, &used, mode, &mut few, size, fx) {
                         Ok(number) => number,
                         Err(_) => break,
                     }
@@ -414,16 +457,40 @@ impl Core {
     fn make_room(
         &mut self,
         now: Time,
+        terms: &Terms<'_>,
         need: u32,
         used: &[SessionId],
         mode: Mode,
-        steps: &mut usize,
+        search: &mut Search,
         size: u64,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
         if self.can_never_fit(now, need) {
             return Err(Denied::TooLarge(self.why_too_large(size)));
         }
+        if used.is_empty() && need >= search.full_from {
+            return Err(Denied::Full(String::new()));
+        }
+        let room = self.search_room(now, terms, need, used, mode, search, fx);
+        if let Err(Denied::Full(reason) | Denied::Populating(reason)) = &room
+            && used.is_empty()
+        {
+            search.found_none(need, reason);
+        }
+        room
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn search_room(
+        &mut self,
+        now: Time,
+        terms: &Terms<'_>,
+        need: u32,
+        used: &[SessionId],
+        mode: Mode,
+        search: &mut Search,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, Denied> {
         if !mode.room {
             return Err(Denied::Full(format!("others wait for room already; {}", self.what_holds_space())));
         }
@@ -441,7 +508,13 @@ impl Core {
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
-        while let Some(victim) = self.objects.victim(now, &self.segments, reach, steps) {
+        while let Some(victim) = self.objects.victim(now, &self.segments, reach, &mut search.steps) {
+            let object = self.objects.object(victim);
+            let is_its_own = terms.config.first_rid.is_some_and(|first| object.rid() >= first);
+            if is_its_own && object.protected_until == Time(0) {
+                self.objects.protect(now, victim, self.config.lookup_protect_ms);
+                continue;
+            }
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {

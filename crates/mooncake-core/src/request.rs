@@ -49,6 +49,9 @@ pub struct PutConfig {
     pub replace: bool,
     /// Groups of the keys, in their order: none for all, or one each, of which an empty one is none.
     pub groups: Vec<Box<[u8]>>,
+    /// The lowest rid that the same call has been given so far; none in its first request. What was stored since then
+    /// counts as looked up when this request would evict it, once, so that a call does not evict its own keys.
+    pub first_rid: Option<Rid>,
 }
 
 impl Default for PutConfig {
@@ -61,6 +64,7 @@ impl Default for PutConfig {
             prefer_local: false,
             replace: false,
             groups: Vec::new(),
+            first_rid: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, RemoveOutcome};
+use mooncake_core::{Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, PutStarted, RemoveOutcome};
 use pool::{KIB, Pool, is_full, plain};
 
 /// What its owner says of segment 1.
@@ -104,6 +104,98 @@ fn every_object_looked_up_once_and_three_times_too_much_written_no_put_fails() {
         pool.pass(10);
     }
     assert!(waited > 0);
+    pool.check();
+}
+
+/// Puts all keys as one call of a client does: what finds no room is asked for again, waiting. The rounds it took.
+fn put_as_one_call(pool: &mut Pool, session: mooncake_core::SessionId, keys: &[String], size: u64) -> u32 {
+    let mut config = plain();
+    let mut rest: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let mut rounds = 0;
+    while !rest.is_empty() {
+        rounds += 1;
+        let entries: Vec<(&str, u64)> = rest.iter().map(|key| (*key, size)).collect();
+        let slots = match pool.start(session, &entries, &config, rounds > 1) {
+            PutStarted::Now(slots) => slots,
+            PutStarted::Parked(ticket) => {
+                while !pool.woken.contains_key(&ticket) {
+                    pool.pass(20);
+                }
+                pool.woken.remove(&ticket).unwrap()
+            }
+        };
+        let mut left = Vec::new();
+        for (key, slot) in rest.into_iter().zip(slots) {
+            match slot {
+                PutSlot::Placed(replicas) => {
+                    config.first_rid = config.first_rid.or(Some(replicas[0].rid));
+                    assert_eq!(pool.commit(session, &replicas), EndOutcome::Committed);
+                }
+                PutSlot::Full(_) if rounds < 20 => left.push(key),
+                other => panic!("{key} in round {rounds}: {other:?}"),
+            }
+        }
+        rest = left;
+    }
+    rounds
+}
+
+#[test]
+fn a_call_does_not_evict_what_it_has_just_stored_itself() {
+    for looked_up in [100, 90] {
+        let (mut pool, a) = Pool::single(100 * KIB);
+        let b = pool.session(2);
+        for n in 0..looked_up {
+            pool.put(a, &format!("old{n}"), KIB);
+            assert!(pool.exists(&format!("old{n}")));
+        }
+        let keys: Vec<String> = (0..80).map(|n| format!("new{n}")).collect();
+        let began = pool.now;
+        let rounds = put_as_one_call(&mut pool, b, &keys, KIB);
+        assert!(rounds <= 4 && pool.now < began.plus_ms(2_200), "{rounds} rounds, until {:?}", pool.now);
+        let there: Vec<bool> = keys.iter().map(|key| pool.get(key).is_some()).collect();
+        assert!(there.iter().all(|there| *there), "of the call's own keys are left: {there:?}");
+        let old: Vec<u32> = (0..looked_up).filter(|n| pool.get(&format!("old{n}")).is_some()).collect();
+        assert_eq!(
+            old,
+            (looked_up + 80 - 100..looked_up).collect::<Vec<_>>(),
+            "those looked up longest ago leave first"
+        );
+        pool.check();
+    }
+}
+
+#[test]
+fn a_call_larger_than_the_pool_stores_each_key_in_bounded_time() {
+    let (mut pool, a) = Pool::single(100 * KIB);
+    let keys: Vec<String> = (0..350).map(|n| format!("new{n}")).collect();
+    let began = pool.now;
+    put_as_one_call(&mut pool, a, &keys, KIB);
+    // As if each turn of the pool had been looked up when it was written.
+    assert!(pool.now < began.plus_ms(3 * 2_200), "{:?}", pool.now);
+    assert_eq!((250..350).filter(|n| pool.get(&keys[*n]).is_some()).count(), 100);
+    pool.check();
+}
+
+#[test]
+fn a_large_request_that_finds_no_room_tries_that_once() {
+    let (mut pool, _) = full();
+    for n in 0..4 {
+        assert!(pool.exists(&format!("o{n}")));
+    }
+    let names: Vec<String> = (0..1_000).map(|n| format!("new{n}")).collect();
+    let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), KIB)).collect();
+    let b = pool.session(2);
+    let slots = pool.slots(b, &entries, &plain());
+    assert!(slots.iter().all(|slot| matches!(slot, PutSlot::Full(reason) if reason.contains("protected by a lookup"))));
+    assert_eq!(pool.core.stats().evictions_attempted, 1);
+    let ticket = pool.park(b, &entries);
+    pool.pass(900);
+    assert!(pool.woken.is_empty());
+    assert!(pool.core.stats().evictions_attempted < 10, "{}", pool.core.stats().evictions_attempted);
+    pool.pass(120);
+    let slots = &pool.woken[&ticket];
+    assert_eq!(slots.iter().filter(|slot| matches!(slot, PutSlot::Placed(_))).count(), 2, "its limit is half the pool");
     pool.check();
 }
 

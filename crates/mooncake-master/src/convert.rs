@@ -69,6 +69,7 @@ pub fn put_config(
         prefer_local: config.prefer_local,
         replace: config.replace,
         groups,
+        first_rid: (config.first_rid != 0).then_some(Rid(config.first_rid)),
     })
 }
 
