@@ -178,7 +178,8 @@ impl Put<'_> {
             return Err(Cause::InvalidParams(reason).into());
         }
         if self.sizes[index] == u64::MAX {
-            let reason = "the sizes of this value's pieces add up to 2^64 - 1 bytes or more, which no memory has".into();
+            let reason =
+                "the sizes of this value's pieces add up to 2^64 - 1 bytes or more, which no memory has".into();
             return Err(Cause::InvalidParams(reason).into());
         }
         if self.sizes[index] == 0 {
