@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +106,21 @@ def test_a_file_is_given_to_the_pool(cluster, tmp_path):
     assert store.mount_segment(tmp_path / "none", 4096)["ret"] < 0
     assert store.mount_segment(path, 64 * MIB)["ret"] < 0
     assert store.unmount_segment(given["segment_ids"]) == 0
+
+
+def test_a_segments_own_memory_is_not_given_a_second_time(cluster):
+    c = cluster(nodes=1)
+    store = c.store(segment=16 * MIB)
+    found = 0
+    for process in ("self", c.nodes[0].pid):
+        for fd in Path(f"/proc/{process}/fd").iterdir():
+            if "memfd:kv-segment" not in os.readlink(fd):
+                continue
+            found += 1
+            assert store.mount_segment(str(fd), 4096)["ret"] == -600
+            assert "sealed" in store.last_error()
+    assert found >= 4, "data and stamps of two segments"
+    assert len(c.segments()) == 2
 
 
 def test_objects_are_removed_by_pattern(store):

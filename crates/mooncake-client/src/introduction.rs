@@ -30,6 +30,9 @@ const LINE_MAX: u64 = 4 << 10;
 /// Longest wait for a node to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Longest wait for a node whose absence would explain something.
+const SHORT_PATIENCE: Duration = Duration::from_millis(200);
+
 /// A peer that does not take its line has so long.
 const SENDING: Duration = Duration::from_millis(200);
 
@@ -58,8 +61,7 @@ impl Introduction {
     /// the node is here and runs as the same user, or else over TCP.
     pub fn ask(node: &str, interrupted: Option<&InterruptHook>) -> Result<Introduction, StoreError> {
         let wrong = || Cause::InvalidParams(format!("server address {node:?} is not host:port of a mooncake_client"));
-        let (host, port) =
-            split_host_port(node.trim()).and_then(|(host, port)| Some((host, port?))).ok_or_else(wrong)?;
+        let (host, port) = host_and_port(node).ok_or_else(wrong)?;
         let check = || match interrupted.is_some_and(|interrupted| interrupted()) {
             true => Err(ConnectionError::Interrupted),
             false => Ok(()),
@@ -74,6 +76,18 @@ impl Introduction {
             .into(),
         })
     }
+
+    /// Whether nobody listens at `host:port` any more. One that only does not answer is there.
+    pub fn has_gone(node: &str) -> bool {
+        let Some((host, port)) = host_and_port(node) else { return false };
+        let patience = Patience { deadline: Instant::now() + SHORT_PATIENCE, check: &|| Ok(()) };
+        let found = ask_at(&host, port, &patience);
+        matches!(found, Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+fn host_and_port(node: &str) -> Option<(String, u16)> {
+    split_host_port(node.trim()).and_then(|(host, port)| Some((host, port?)))
 }
 
 fn ask_at(host: &str, port: u16, patience: &Patience<'_>) -> Result<Introduction, AskError> {
@@ -262,6 +276,7 @@ mod tests {
         let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &said).unwrap();
         let port = introducer.address().port();
         assert_eq!(Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
+        assert!(!Introduction::has_gone(&format!("127.0.0.1:{port}")));
         let patience = Patience { deadline: Instant::now() + PATIENCE, check: &|| Ok(()) };
         let Ok(heard) = ask_over_tcp(&[introducer.address()], &patience) else { panic!("no answer over TCP") };
         assert_eq!(heard, said);
@@ -316,6 +331,7 @@ mod tests {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();
         drop(silent);
+        assert!(Introduction::has_gone(&format!("127.0.0.1:{port}")));
         let error = Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap_err().to_string();
         assert!(error.contains("is mooncake_client running") && error.contains(&port.to_string()), "{error}");
         assert!(Introduction::ask("nowhere", None).unwrap_err().to_string().contains("host:port"));
