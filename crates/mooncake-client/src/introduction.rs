@@ -296,25 +296,28 @@ mod tests {
     /// Needs a user that may become another one.
     #[test]
     fn nobody_of_another_user_is_believed() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("not run as root: another user's socket cannot be made");
-            return;
-        }
         let real = Introducer::start("127.0.0.1:0".parse().unwrap(), &Introduction::new("real:1", "n:2")).unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let (beside, alone) = (real.address().port(), free.local_addr().unwrap().port());
         drop(free);
         let (ready, is_ready) = std::sync::mpsc::channel();
+        let own_user = rustix::process::geteuid();
         std::thread::spawn(move || {
             let nobody = rustix::process::Uid::from_raw(65534);
-            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            // Of this thread alone.
+            if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() || own_user == nobody {
+                return;
+            }
             let unix = UnixListener::bind_addr(&unix_address(alone).unwrap()).unwrap();
             ready.send(()).unwrap();
             for stream in unix.incoming().flatten() {
                 tell_unix(stream, b"{\"master\":\"false:1\",\"segment\":\"n:2\",\"version\":\"1\"}\n");
             }
         });
-        is_ready.recv().unwrap();
+        if is_ready.recv().is_err() {
+            eprintln!("no right to become another user: nothing is tested");
+            return;
+        }
         let error = Introduction::ask(&format!("127.0.0.1:{alone}"), None).unwrap_err().to_string();
         assert!(error.contains("user 65534") && error.contains("refused"), "{error}");
         let over_tcp = TcpListener::bind(("127.0.0.1", alone)).unwrap();
