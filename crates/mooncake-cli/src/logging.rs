@@ -47,7 +47,8 @@ fn level(program: &str, given: &Given) -> String {
         (_, Some(1)) => "warn",
         // A variable for clients: the lines of the master's start are waited for by scripts.
         (None, None) if program == CLIENT.name => {
-            let wanted = std::env::var("MC_LOG_LEVEL").unwrap_or_default();
+            // A text that names none is what the node then fails with.
+            let wanted = environment::variable("MC_LOG_LEVEL").unwrap_or_default();
             environment::log_level(&wanted).unwrap_or("info")
         }
         _ => "info",

@@ -36,7 +36,7 @@ const LONG_CALL_SILENCE: Duration = Duration::from_millis(1_200);
 /// What becomes of a mutation whose answer never came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Abandoned {
-    /// Whatever it did may stay.
+    /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
     Stays,
     /// Placements that it may have been given are found out and given up.
     GivesUpPlacements,
@@ -194,14 +194,14 @@ impl Control {
 
     /// A call that changes nothing, or that may be made twice.
     pub fn query(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
-        let request = Request { id: 0, sequence: 0, answered_below: 0, body: Some(body) };
+        let request = Request { body: Some(body), ..Request::default() };
         self.call(what, request, patience, true).map_err(|failed| failed.error)
     }
 
     /// A mutation that ends something: it goes out although the caller wants to stop.
     pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();
-        let request = Request { id: 0, sequence, answered_below: 0, body: Some(body) };
+        let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, false);
         self.sequences.answered(sequence);
         answer.map_err(|failed| failed.error)
@@ -216,7 +216,7 @@ impl Control {
         abandoned: Abandoned,
     ) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();
-        let request = Request { id: 0, sequence, answered_below: 0, body: Some(body) };
+        let request = Request { sequence, body: Some(body), ..Request::default() };
         match self.call(what, request, patience, true) {
             Ok(answer) => {
                 self.sequences.answered(sequence);
@@ -229,9 +229,10 @@ impl Control {
                         self.orphans.add(self, failed.session, failed.request)
                     }
                     Abandoned::VoidsPins if failed.sent => {
-                        self.sequences.answered(sequence);
+                        self.sequences.abandoned(sequence);
                         self.resume_anew();
                     }
+                    Abandoned::Stays if failed.sent => self.sequences.abandoned(sequence),
                     _ => self.sequences.answered(sequence),
                 }
                 Err(failed.error)
@@ -272,6 +273,7 @@ impl Control {
             if request.sequence != 0 {
                 request.answered_below = self.sequences.answered_below().min(request.sequence);
             }
+            request.abandoned = self.sequences.to_abandon();
             let outcome = self.checkout(&patience).and_then(|(attached, mut connection)| {
                 session = attached;
                 if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
@@ -285,7 +287,10 @@ impl Control {
             });
             match outcome {
                 Ok(reply) => match self.accept(what, reply, session.id) {
-                    Ok(Accepted::Answer(answer)) => return Ok(answer),
+                    Ok(Accepted::Answer(answer)) => {
+                        self.sequences.told_abandoned(&request.abandoned);
+                        return Ok(answer);
+                    }
                     Ok(Accepted::SessionLost) => {
                         last = "the master does not know this session any more".into();
                         self.session_lost(&session, &patience);

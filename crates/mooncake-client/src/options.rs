@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_settings::environment::{is_set, parsed, switch};
+use mooncake_settings::environment::{check, is_on, parsed, switch, variable};
 
 use crate::error::{Cause, StoreError};
 
@@ -37,7 +37,7 @@ pub struct StoreOptions {
     pub data_timeout: Duration,
     /// Longest time for a put's retries and waits for room, its copying aside. `MC_PUT_TIMEOUT_MS`.
     pub put_timeout: Duration,
-    /// Huge pages for the segment. `MC_STORE_USE_HUGEPAGE` (any value).
+    /// Huge pages for the segment. `MC_STORE_USE_HUGEPAGE` (any value but a no).
     pub huge_pages: bool,
     /// First and last port to choose from. `MC_STORE_CLIENT_MIN_PORT`, `MC_STORE_CLIENT_MAX_PORT`.
     pub ports: (u16, u16),
@@ -71,7 +71,7 @@ impl StoreOptions {
 
     /// The environment over these settings. A value that means nothing is an error that names it.
     pub fn from_env(self) -> Result<Self, StoreError> {
-        self.overlaid(|name| std::env::var(name).ok())
+        self.overlaid(variable)
     }
 
     fn overlaid(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
@@ -85,15 +85,15 @@ impl StoreOptions {
             self.verify = on;
         }
         if let Some(ms) = parsed::<u64>("MC_LOOKUP_TIMEOUT_MS", &var)? {
-            self.lookup_timeout = Duration::from_millis(ms.max(1));
+            self.lookup_timeout = Duration::from_millis(ms);
         }
         if let Some(ms) = parsed::<u64>("MC_DATA_TIMEOUT_MS", &var)? {
-            self.data_timeout = Duration::from_millis(ms.max(1));
+            self.data_timeout = Duration::from_millis(ms);
         }
         if let Some(ms) = parsed::<u64>("MC_PUT_TIMEOUT_MS", &var)? {
-            self.put_timeout = Duration::from_millis(ms.max(1));
+            self.put_timeout = Duration::from_millis(ms);
         }
-        self.huge_pages |= is_set("MC_STORE_USE_HUGEPAGE", &var);
+        self.huge_pages |= is_on("MC_STORE_USE_HUGEPAGE", &var);
         if let Some(port) = parsed("MC_STORE_CLIENT_MIN_PORT", &var)? {
             self.ports.0 = port;
         }
@@ -110,6 +110,8 @@ impl StoreOptions {
         if let Some(address) = parsed("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
             self.bind_address = Some(address);
         }
+        // Whoever writes the lines reads it; here a wrong one is told.
+        check("MC_LOG_LEVEL", &var)?;
         Ok(self)
     }
 }
@@ -220,10 +222,22 @@ mod tests {
             ("MC_STORE_CLIENT_MIN_PORT", "x"),
             ("MC_STORE_CLIENT_MIN_PORT", "15000"),
             ("MC_DATA_TIMEOUT_MS", "-1"),
+            ("MC_LOOKUP_TIMEOUT_MS", "0"),
+            ("MC_LOG_LEVEL", "x"),
+            ("MC_SHM", "\u{fffd}"),
         ] {
             let error = with(&[(name, value)]).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::InvalidParams);
             assert!(error.to_string().contains(name), "{error}");
+        }
+        let error = with(&[("MC_STORE_CLIENT_BIND_ADDRESS", "256.1.1.1")]).unwrap_err().to_string();
+        assert_eq!(error, "MC_STORE_CLIENT_BIND_ADDRESS=\"256.1.1.1\": expected an IP address, as in 10.0.0.5 or ::1");
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_by_anything_but_a_no() {
+        for (value, wanted) in [("1", true), ("on", true), ("2MB", true), ("0", false), ("false", false), ("", false)] {
+            assert_eq!(with(&[("MC_STORE_USE_HUGEPAGE", value)]).unwrap().huge_pages, wanted, "{value:?}");
         }
     }
 }

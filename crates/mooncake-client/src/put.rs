@@ -180,6 +180,11 @@ impl Put<'_> {
             let reason = format!("a group's name has at most {MAX_KEY} bytes, not {}", group.len());
             return Err(Cause::InvalidParams(reason).into());
         }
+        if self.sizes[index] == u64::MAX {
+            let reason =
+                "the sizes of this value's pieces add up to 2^64 - 1 bytes or more, which no memory has".into();
+            return Err(Cause::InvalidParams(reason).into());
+        }
         if self.sizes[index] == 0 {
             return Err(Cause::InvalidParams("an object has at least one byte; this value is empty".into()).into());
         }

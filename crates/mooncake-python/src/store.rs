@@ -33,8 +33,8 @@ struct Live {
     storage_only: bool,
     /// Bytes.
     local_buffer_size: u64,
-    /// Set up through the storage node of this host: it has no name of its own.
-    dummy: bool,
+    /// "host:port" of the storage node that it was set up through; then it has no name of its own.
+    node: Option<String>,
 }
 
 /// A store client: one session with the master, whatever process it is in.
@@ -80,15 +80,22 @@ impl MooncakeDistributedStore {
         live
     }
 
-    /// Replaces what is set up, as the reference: a second setup ends the first.
+    /// The storage node that this store was set up through, if it was.
+    pub(crate) fn node(&self) -> Option<String> {
+        self.live.read().as_ref().and_then(|live| live.node.clone())
+    }
+
+    /// Replaces what is set up, as the reference: a second setup ends the first. It does so before it begins, and thus
+    /// also when it fails: it may want the same port, and the memory.
     fn begin(
         &self,
         py: Python<'_>,
         local_buffer_size: u64,
-        dummy: bool,
+        node: Option<String>,
         connect: impl FnOnce() -> Result<Store, StoreError> + Send,
     ) -> PyResult<i64> {
         let before = self.live.write().take();
+        let replaces = before.is_some();
         let connected = py.detach(|| {
             drop_client(before);
             connect()
@@ -96,13 +103,18 @@ impl MooncakeDistributedStore {
         match connected {
             Ok(client) => {
                 open_stores::remember(py, &client)?;
-                let storage_only = local_buffer_size == 0 && !dummy;
+                let storage_only = local_buffer_size == 0 && node.is_none();
                 // Another thread may have set it up meanwhile: the last one counts, as said.
-                let overtaken = self.live.write().replace(Live { client, storage_only, local_buffer_size, dummy });
+                let overtaken = self.live.write().replace(Live { client, storage_only, local_buffer_size, node });
                 py.detach(|| drop_client(overtaken));
                 Ok(OK)
             }
-            Err(error) => Ok(failed(&self.errors, &error)),
+            Err(error) => {
+                if replaces {
+                    self.errors.set(|| format!("{error}; what was set up before is closed"));
+                }
+                Ok(failed(&self.errors, &error))
+            }
         }
     }
 }
@@ -134,7 +146,11 @@ impl MooncakeDistributedStore {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
-                self.begin(py, setup.local_buffer_size, false, || Store::connect(setup.options()?))
+                let local_buffer_size = setup.local_buffer_size;
+                match setup.options() {
+                    Ok(options) => self.begin(py, local_buffer_size, None, || Store::connect(options)),
+                    Err(error) => Ok(failed(&self.errors, &error)),
+                }
             },
         )
     }
@@ -157,7 +173,7 @@ impl MooncakeDistributedStore {
                 unsigned(mem_pool_size, "mem_pool_size")?;
                 let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
                 let node = text(server_address, "server_address")?;
-                let code = self.begin(py, buffer, true, || setup::connect_dummy(&node, buffer))?;
+                let code = self.begin(py, buffer, Some(node.clone()), || setup::connect_dummy(&node, buffer))?;
                 Ok(if code == OK { OK } else { INTERNAL })
             },
         )
@@ -194,7 +210,10 @@ impl MooncakeDistributedStore {
 
     fn get_hostname(&self) -> String {
         let live = self.live.read();
-        live.as_ref().filter(|live| !live.dummy).map(|live| live.client.hostname().to_owned()).unwrap_or_default()
+        live.as_ref()
+            .filter(|live| live.node.is_none())
+            .map(|live| live.client.hostname().to_owned())
+            .unwrap_or_default()
     }
 
     /// Address of memory for the zero-copy calls of a store that was set up through a storage node; 0 for others, and
@@ -209,7 +228,7 @@ impl MooncakeDistributedStore {
             || {
                 let size = unsigned(size, "size")?;
                 let Some(live) = self.live(NAME) else { return Ok(0) };
-                if !live.dummy {
+                if live.node.is_none() {
                     self.errors.set(|| format!("{NAME}: only a store that setup_dummy() has set up has a pool"));
                     return Ok(0);
                 }
