@@ -69,6 +69,7 @@ mod sequence;
 mod session;
 mod size;
 mod store;
+mod team;
 mod view;
 
 pub use describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
