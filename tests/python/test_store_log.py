@@ -58,6 +58,10 @@ def test_a_callers_mistake_is_told_to_the_caller_only(shared_cluster, monkeypatc
     assert said(shared_cluster, monkeypatch, MISTAKEN, MC_LOG_LEVEL="WARNING") == ""
 
 
+def test_a_level_that_is_none_is_named(shared_cluster, monkeypatch):
+    assert 'MC_LOG_LEVEL="loud"' in said(shared_cluster, monkeypatch, MC_LOG_LEVEL="loud")
+
+
 def test_variables_that_do_nothing_here_are_told_once_a_process(shared_cluster, monkeypatch):
     lines = said(shared_cluster, monkeypatch, MC_TRANSFER_TIMEOUT="60", MC_GID_INDEX="3", MC_DATA_TIMEOUT_MS="3000")
     assert lines.count("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS") == 1

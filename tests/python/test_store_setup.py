@@ -202,7 +202,6 @@ def test_a_second_setup_that_fails_leaves_the_store_closed_and_says_so(shared_cl
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("MC_LOG_LEVEL", "x"),
         ("MC_SHM", os.fsdecode(b"\xff")),
         ("MC_STORE_CLIENT_BIND_ADDRESS", "256.1.1.1"),
         ("MC_LOOKUP_TIMEOUT_MS", "0"),

@@ -9,6 +9,8 @@ use mooncake_settings::environment;
 use tracing::Dispatch;
 use tracing::level_filters::LevelFilter;
 
+use crate::notice::say_once;
+
 /// Runs a call with the store's log in place.
 pub fn logging<T>(body: impl FnOnce() -> T) -> T {
     static LOG: OnceLock<Dispatch> = OnceLock::new();
@@ -16,9 +18,13 @@ pub fn logging<T>(body: impl FnOnce() -> T) -> T {
 }
 
 fn open() -> Dispatch {
-    // A text that names none is what `setup` fails with.
-    let level = environment::variable("MC_LOG_LEVEL").and_then(|text| environment::log_level(&text));
-    let level = level.unwrap_or("info").parse().unwrap_or(LevelFilter::INFO);
+    let text = environment::variable("MC_LOG_LEVEL").unwrap_or_default();
+    // How much is said is no reason to refuse to work.
+    let level = environment::log_level(&text).unwrap_or_else(|| {
+        say_once(&format!("MC_LOG_LEVEL={text:?} is none of TRACE, DEBUG, INFO, WARNING, ERROR, OFF; INFO is taken"));
+        "info"
+    });
+    let level = level.parse().unwrap_or(LevelFilter::INFO);
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)

@@ -119,11 +119,6 @@ pub fn is_on(name: &str, var: &impl Fn(&str) -> Option<String>) -> bool {
     var(find(name).name).is_some_and(|value| !value.trim().is_empty() && boolean(&value) != Some(false))
 }
 
-/// An error if it is set to what means nothing: for those that are read elsewhere.
-pub fn check(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<(), BadVariable> {
-    checked(name, var).map(drop)
-}
-
 /// A variable of this process. What is no UTF-8 is shown as well as it can be, and then means nothing.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
