@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -63,8 +64,9 @@ UPLOAD = b"PUT /metadata?key=q HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\
         ("master", ASKS % b"/metrics" * 900),
         ("metadata", ASKS % b"/metadata?key=a" * 900),
         ("metadata", UPLOAD),
+        ("node", ASKS % b"/metrics" * 900),
     ],
-    ids=["master, not reading", "metadata, not reading", "metadata, uploading"],
+    ids=["master, not reading", "metadata, not reading", "metadata, uploading", "node, not reading"],
 )
 def test_connections_that_stand_still_lock_nobody_out(cluster, server, says):
     port = free_port()
@@ -72,6 +74,9 @@ def test_connections_that_stand_still_lock_nobody_out(cluster, server, says):
     made = cluster(nodes=0, master_flags=[*flags, "--http_metadata_server_host=127.0.0.1"])
     if server == "master":
         port = made.master.metrics_port
+    if server == "node":
+        node = made.add_node(16 << 20, ["--enable_http_server", "--http_port=0"])
+        port = int(re.search(r"HTTP server started on port (\d+)", node.output())[1])
     with crowd(port, says):
         probes = [health(port) for _ in range(20)]
     assert {status for status, _ in probes} == {200}

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use mooncake_memory::Guarded;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 
@@ -34,11 +35,12 @@ const CONNECTIONS_MAX: usize = 128;
 const UNSENT_MAX: u32 = 64 << 10;
 
 /// Accepts connections for ever. `pages` is asked for each: what it shows, and
-/// whether it may ask for more than one.
+/// whether it may ask for more than one. A forked child keeps none of the
+/// sockets.
 ///
 /// Whoever comes is let in. When there are too many, another one has to go:
 /// see [`Crowd::admit`].
-pub async fn accept(pages: impl Fn() -> (Router, bool) + Send + 'static, listener: TcpListener) {
+pub async fn accept(pages: impl Fn() -> (Router, bool) + Send + 'static, listener: Guarded<TcpListener>) {
     let crowd = Arc::new(Crowd::new(CONNECTIONS_MAX));
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -49,7 +51,8 @@ pub async fn accept(pages: impl Fn() -> (Router, bool) + Send + 'static, listene
                 continue;
             }
         };
-        if let Err(error) = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX) {
+        let stream = Guarded::new(stream);
+        if let Err(error) = SockRef::from(&*stream).set_tcp_notsent_lowat(UNSENT_MAX) {
             tracing::debug!(%error, "unsent answers are not bounded");
         }
         let member = crowd.admit(peer.ip());

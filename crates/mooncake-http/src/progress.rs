@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use mooncake_memory::Guarded;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -101,12 +102,12 @@ impl Progress {
 /// A stream that counts what moves over it.
 #[derive(Debug)]
 pub(crate) struct Counted {
-    stream: TcpStream,
+    stream: Guarded<TcpStream>,
     progress: Arc<Progress>,
 }
 
 impl Counted {
-    pub fn new(stream: TcpStream, progress: Arc<Progress>) -> Counted {
+    pub fn new(stream: Guarded<TcpStream>, progress: Arc<Progress>) -> Counted {
         Counted { stream, progress }
     }
 }
@@ -115,7 +116,7 @@ impl Drop for Counted {
     /// What a peer that is cut has not read yet is thrown away: the kernel would keep it for minutes.
     fn drop(&mut self) {
         if self.progress.is_cut.load(Ordering::Relaxed)
-            && let Err(error) = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO))
+            && let Err(error) = SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO))
         {
             tracing::debug!(%error, "a connection that was cut lingers");
         }
@@ -125,7 +126,7 @@ impl Drop for Counted {
 impl AsyncRead for Counted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = Pin::new(&mut *self.stream).poll_read(cx, buf);
         self.progress.moved(buf.filled().len() - before);
         read
     }
@@ -133,7 +134,7 @@ impl AsyncRead for Counted {
 
 impl AsyncWrite for Counted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        let written = Pin::new(&mut *self.stream).poll_write(cx, buf);
         if let Poll::Ready(Ok(count)) = written {
             self.progress.moved(count);
         }
@@ -145,7 +146,7 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        let written = Pin::new(&mut *self.stream).poll_write_vectored(cx, bufs);
         if let Poll::Ready(Ok(count)) = written {
             self.progress.moved(count);
         }
@@ -157,11 +158,11 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(&mut *self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut *self.stream).poll_shutdown(cx)
     }
 }
 
@@ -181,7 +182,7 @@ mod tests {
         // Small buffers: what is written is soon what was read.
         SockRef::from(&server).set_send_buffer_size(64 << 10).unwrap();
         SockRef::from(&client).set_recv_buffer_size(64 << 10).unwrap();
-        (Counted::new(server, Arc::new(Progress::new())), client)
+        (Counted::new(Guarded::new(server), Arc::new(Progress::new())), client)
     }
 
     #[tokio::test]

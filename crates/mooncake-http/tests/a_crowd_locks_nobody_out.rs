@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::{get, put};
+use mooncake_memory::Guarded;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -24,7 +25,7 @@ async fn server() -> SocketAddr {
         .route("/health", get(async || "OK"))
         .route("/page", get(move || std::future::ready(page.clone())))
         .route("/upload", put(async |body: Bytes| body.len().to_string()));
-    tokio::spawn(mooncake_http::accept(move || (router.clone(), true), listener));
+    tokio::spawn(mooncake_http::accept(move || (router.clone(), true), Guarded::new(listener)));
     address
 }
 

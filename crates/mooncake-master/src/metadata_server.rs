@@ -19,6 +19,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
+use mooncake_memory::Guarded;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
@@ -64,7 +65,7 @@ impl MetadataServer {
         let address = listener.local_addr()?;
         let router = router();
         let pages = move || (router.clone(), true);
-        let task = tokio::spawn(mooncake_http::accept(pages, listener));
+        let task = tokio::spawn(mooncake_http::accept(pages, Guarded::new(listener)));
         Ok(MetadataServer { address, task })
     }
 
