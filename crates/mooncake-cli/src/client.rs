@@ -140,7 +140,8 @@ fn serve_pages(given: &Given) -> Result<Option<ClientServer>, ClientError> {
     let host = address("http_host", given.text_or_default("http_host"))?;
     let address = SocketAddr::new(host, given.number("http_port").unwrap_or(9300));
     let pages = ClientServer::open(address).map_err(|source| ClientError::Http { address, source })?;
-    tracing::info!("HTTP server started on port {}", pages.address().port());
+    // Scripts wait for this line.
+    say(&format!("HTTP server started on port {}\n", pages.address().port()));
     Ok(Some(pages))
 }
 
