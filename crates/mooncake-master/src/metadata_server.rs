@@ -119,7 +119,8 @@ impl Table {
             return Written::Full;
         }
         self.bytes = bytes;
-        self.values.insert(key.to_owned(), value.clone());
+        // A copy: the value is a part of the request, and would keep all of it.
+        self.values.insert(key.to_owned(), Bytes::copy_from_slice(value));
         Written::Updated
     }
 
@@ -255,11 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn small_entries_are_bounded_by_what_they_really_take() {
-        let mut table = Table::default();
+    fn empty_entries_count_for_what_they_really_take() {
+        let mut table = Table { bytes: TOTAL_MAX - 10 * ENTRY, ..Table::default() };
         let empty = Bytes::new();
-        let taken = (0..).take_while(|number: &usize| table.set(&number.to_string(), &empty, None) == Written::Updated);
-        assert!(taken.count() < TOTAL_MAX / ENTRY);
+        let taken = (0..100).take_while(|number: &u8| table.set(&number.to_string(), &empty, None) == Written::Updated);
+        assert_eq!(taken.count(), 9, "the keys have a byte too");
+    }
+
+    #[test]
+    fn a_value_keeps_nothing_of_what_it_came_with() {
+        let request = Bytes::from(vec![7; 64 << 10]);
+        let mut table = Table::default();
+        assert_eq!(table.set("key", &request.slice(100..101), None), Written::Updated);
+        assert!(request.is_unique(), "one byte holds the whole request");
+        assert_eq!(table.values["key"], [7u8][..]);
     }
 
     #[tokio::test]
