@@ -62,7 +62,6 @@ def test_a_word_that_is_no_command_is_named():
         (["--global_segment_size=0"], "global_segment_size"),
         (["--globalsegmentsize=1"], "did you mean"),
         (["--enable_offload"], "enable_offload"),
-        (["--enable_http_server=true"], "enable_http_server"),
     ],
 )
 def test_a_storage_node_refuses_what_it_cannot_do(args, said):

@@ -9,13 +9,14 @@ use mooncake_memory::forked;
 use mooncake_wire::message::{
     AnchorUp, AttachCall, LogPosition, Refusal, Reply, Request, anchor_up, hello, refusal, reply, request,
 };
-use mooncake_wire::{Feature, MAX_FRAME};
+use mooncake_wire::{Feature, MAX_FRAME, RequestKind};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
 use crate::error::{Cause, StoreError};
 use crate::master_address::MasterAddress;
+use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
 use crate::orphans::Orphans;
 use crate::pins::Pins;
@@ -63,6 +64,8 @@ pub(crate) struct Control {
     pub sequences: Sequences,
     pub bell: Bell,
     pub orphans: Orphans,
+    /// None: nothing is counted.
+    pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
     session: RwLock<Arc<Session>>,
     /// Notified when `session` changes.
@@ -101,6 +104,7 @@ impl Control {
             sequences: Sequences::default(),
             bell: Bell::new()?,
             orphans: Orphans::default(),
+            metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),
             changed: Condvar::new(),
@@ -253,11 +257,27 @@ impl Control {
     fn call(
         &self,
         what: &'static str,
-        mut request: Request,
+        request: Request,
         patience: Duration,
         heed: bool,
     ) -> Result<Answer, Box<Failed>> {
         let started = Instant::now();
+        let kind = request.body.as_ref().map(RequestKind::of);
+        let outcome = self.exchange_until(what, request, started, patience, heed);
+        if let (Some(metrics), Some(kind)) = (&self.metrics, kind) {
+            metrics.asked(kind, started);
+        }
+        outcome
+    }
+
+    fn exchange_until(
+        &self,
+        what: &'static str,
+        mut request: Request,
+        started: Instant,
+        patience: Duration,
+        heed: bool,
+    ) -> Result<Answer, Box<Failed>> {
         let deadline = started + patience;
         let mut sent = false;
         let mut session = self.session();

@@ -106,11 +106,12 @@ impl Inner {
         fetched
     }
 
+    /// What was read, and how many bytes that was.
     pub(crate) fn get_batch_with<B: Receive>(
         &self,
         keys: &[&[u8]],
         mut alloc: impl FnMut(usize, u64) -> Result<B, StoreError>,
-    ) -> Vec<Result<Option<B>, StoreError>> {
+    ) -> (Vec<Result<Option<B>, StoreError>>, u64) {
         let mut received: Vec<Option<B>> = keys.iter().map(|_| None).collect();
         let read = self.read_batch(keys, |index, object, log_id, lost| {
             let mut buffer = match alloc(index, object.size) {
@@ -124,7 +125,9 @@ impl Inner {
             }
             fetched
         });
-        read.into_iter().zip(received).map(|(read, buffer)| read.map(|size| size.and(buffer))).collect()
+        let bytes = bytes_of(&read);
+        let results = read.into_iter().zip(received).map(|(read, buffer)| read.map(|size| size.and(buffer))).collect();
+        (results, bytes)
     }
 
     /// Looks keys up and reads what is there, each by `attempt`; what it could
@@ -323,6 +326,11 @@ impl Inner {
             tracing::debug!(%error, "bad replica not reported");
         }
     }
+}
+
+/// Bytes of what was read.
+pub(crate) fn bytes_of(read: &[Result<Option<u64>, StoreError>]) -> u64 {
+    read.iter().filter_map(|outcome| outcome.as_ref().ok().copied().flatten()).sum()
 }
 
 /// Exactly as much of the targets as the object needs.

@@ -44,6 +44,14 @@ pub struct StoreOptions {
     /// What to listen on for data where that is not what the host name says
     /// (behind address translation). `MC_STORE_CLIENT_BIND_ADDRESS`.
     pub bind_address: Option<IpAddr>,
+    /// Count calls, bytes and times. `MC_STORE_CLIENT_METRIC=0|1`.
+    pub metrics: bool,
+    /// Log a line of what was counted so often. `MC_STORE_CLIENT_METRIC_INTERVAL`, seconds; 0 = never.
+    pub metric_interval: Option<Duration>,
+    /// With the bytes a second in that line. `MC_STORE_CLIENT_METRIC_BANDWIDTH=0|1`.
+    pub metric_bandwidth: bool,
+    /// Told with all metrics. `MC_STORE_CLUSTER_ID`.
+    pub cluster_id: Option<String>,
     /// Ends calls that wait.
     pub interrupted: Option<InterruptHook>,
 }
@@ -65,6 +73,10 @@ impl StoreOptions {
             huge_pages: false,
             ports: (12300, 14300),
             bind_address: None,
+            metrics: true,
+            metric_interval: None,
+            metric_bandwidth: false,
+            cluster_id: None,
             interrupted: None,
         }
     }
@@ -109,6 +121,18 @@ impl StoreOptions {
         }
         if let Some(address) = parsed("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
             self.bind_address = Some(address);
+        }
+        if let Some(on) = switch("MC_STORE_CLIENT_METRIC", &var)? {
+            self.metrics = on;
+        }
+        if let Some(seconds) = parsed::<u64>("MC_STORE_CLIENT_METRIC_INTERVAL", &var)? {
+            self.metric_interval = (seconds > 0).then(|| Duration::from_secs(seconds));
+        }
+        if let Some(on) = switch("MC_STORE_CLIENT_METRIC_BANDWIDTH", &var)? {
+            self.metric_bandwidth = on;
+        }
+        if let Some(id) = parsed("MC_STORE_CLUSTER_ID", &var)? {
+            self.cluster_id = Some(id);
         }
         Ok(self)
     }

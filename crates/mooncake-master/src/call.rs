@@ -9,7 +9,7 @@ use mooncake_core::{
     Candidate, Origin, PutSlot, PutStarted, Refused, Remembered, RemoveAll, SegmentNo, SessionId, Ticket,
 };
 use mooncake_wire::message::{self, Reply, Request, reply, request};
-use mooncake_wire::{encode_frame, unpack_groups, unpack_keys};
+use mooncake_wire::{RequestKind, encode_frame, unpack_groups, unpack_keys};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::connection::{Connection, Ended};
 use crate::convert;
 use crate::log::LogClosed;
-use crate::metrics::{Op, Timed};
+use crate::metrics::Op;
 use crate::pattern::Pattern;
 use crate::shared::Shared;
 
@@ -46,7 +46,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             origin: Origin { session, sequence: request.sequence, answered_below: request.answered_below },
         };
         let (id, began) = (request.id, Instant::now());
-        let asked = request.body.as_ref().map(Timed::of);
+        let asked = request.body.as_ref().map(RequestKind::of);
         if !request.abandoned.is_empty() {
             shared.read(|core, _| core.abandon(session, &request.abandoned));
         }

@@ -3,7 +3,10 @@
 //! Long because a class has one block of methods, and each needs its own signature. What they do is in `writing`,
 //! `reading`, `segments` and `setup`.
 
+use std::sync::Arc;
+
 use mooncake_client::{GetInto, Health, Store, StoreError, Target};
+use mooncake_client_http::ClientServer;
 use mooncake_memory::{allocate_shared, forked, free_host_memory};
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
@@ -28,6 +31,8 @@ use crate::{open_stores, segments, setup};
 /// A client that is set up.
 #[derive(Clone)]
 struct Live {
+    /// Ends before the client does.
+    http: Option<Arc<ClientServer>>,
     client: Store,
     /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
     storage_only: bool,
@@ -92,20 +97,24 @@ impl MooncakeDistributedStore {
         py: Python<'_>,
         local_buffer_size: u64,
         node: Option<String>,
+        http_port: Option<u64>,
         connect: impl FnOnce() -> Result<Store, StoreError> + Send,
     ) -> PyResult<i64> {
         let before = self.live.write().take();
         let replaces = before.is_some();
         let connected = py.detach(|| {
             drop_client(before);
-            connect()
+            let client = connect()?;
+            let http = http_port.and_then(|port| setup::serve_http(port, &client));
+            Ok((client, http))
         });
         match connected {
-            Ok(client) => {
+            Ok((client, http)) => {
                 open_stores::remember(py, &client)?;
                 let storage_only = local_buffer_size == 0 && node.is_none();
                 // Another thread may have set it up meanwhile: the last one counts, as said.
-                let overtaken = self.live.write().replace(Live { client, storage_only, local_buffer_size, node });
+                let live = Live { http, client, storage_only, local_buffer_size, node };
+                let overtaken = self.live.write().replace(live);
                 py.detach(|| drop_client(overtaken));
                 Ok(OK)
             }
@@ -146,9 +155,9 @@ impl MooncakeDistributedStore {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
-                let local_buffer_size = setup.local_buffer_size;
+                let (local_buffer_size, http_port) = (setup.local_buffer_size, setup.http_port);
                 match setup.options() {
-                    Ok(options) => self.begin(py, local_buffer_size, None, || Store::connect(options)),
+                    Ok(options) => self.begin(py, local_buffer_size, None, http_port, || Store::connect(options)),
                     Err(error) => Ok(failed(&self.errors, &error)),
                 }
             },
@@ -173,7 +182,8 @@ impl MooncakeDistributedStore {
                 unsigned(mem_pool_size, "mem_pool_size")?;
                 let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
                 let node = text(server_address, "server_address")?;
-                let code = self.begin(py, buffer, Some(node.clone()), || setup::connect_dummy(&node, buffer))?;
+                let connect = || setup::connect_dummy(&node, buffer);
+                let code = self.begin(py, buffer, Some(node.clone()), None, connect)?;
                 Ok(if code == OK { OK } else { INTERNAL })
             },
         )
@@ -867,6 +877,7 @@ impl Drop for MooncakeDistributedStore {
 
 fn drop_client(live: Option<Live>) {
     if let Some(live) = live {
+        drop(live.http);
         live.client.close();
     }
 }

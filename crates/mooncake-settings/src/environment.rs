@@ -38,6 +38,15 @@ pub const VARIABLES: &[Setting] = &[
         "INFO",
         "what the store says on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
     ),
+    Setting::done("MC_STORE_CLIENT_METRIC", Type::Bool, "1", "count calls, bytes and times of a client; 0: do not"),
+    Setting::done(
+        "MC_STORE_CLIENT_METRIC_INTERVAL",
+        Type::U64,
+        "0",
+        "seconds between two log lines about what was counted; 0: none",
+    ),
+    Setting::done("MC_STORE_CLIENT_METRIC_BANDWIDTH", Type::Bool, "0", "those lines say bytes a second too"),
+    Setting::done("MC_STORE_CLUSTER_ID", Type::Text, "", "label `cluster_id` of a client's metrics"),
     Setting::accepted(
         "MC_RPC_TIMEOUT_MS",
         Type::Text,
