@@ -40,7 +40,7 @@ gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips w
 
 reference: $(VENV)/.wheel ## docs/settings.md, metrics.md and error-codes.md from the tables in the code
 	cargo run --quiet --locked -p mooncake-settings --example settings_page
-	cargo run --quiet --locked -p mooncake-master --example metrics_page
+	cargo run --quiet --locked -p mooncake-client --example metrics_page
 	$(PY) -c 'from mooncake.errors import reference_page; print(reference_page(), end="")' > docs/error-codes.md
 
 fmt: $(VENV)/.tools ## format Rust and Python

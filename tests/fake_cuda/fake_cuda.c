@@ -4,6 +4,9 @@
  * another mapping. Asynchronous copies are done late, by a thread for each stream, so that who does not wait sees it.
  * A call in a forked child ends that child with status 97.
  *
+ * FAKE_CUDA_LINK="GB/S,MICROSECONDS" gives copies the time of a link that all streams share, in each direction: that many
+ * bytes a second, and that much before the first.
+ *
  * Built by the tests: cc -shared -fPIC -pthread -Wl,-soname,libcuda.so.1. The functions named fake_cuda_* are theirs.
  */
 #define _GNU_SOURCE
@@ -13,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };
@@ -24,6 +29,7 @@ struct memory {
     size_t len;
     unsigned char *bytes; /* what a copy touches: another mapping for a device's, the same otherwise */
     int kind, managed, device;
+    int touched; /* by so many copies at this moment */
 };
 
 struct op {
@@ -60,6 +66,9 @@ static int active[DEVICES]; /* primary contexts that somebody has retained */
 static pid_t owner;
 static unsigned delay_us;
 static long streams, copies, waits, strays, calls, spoilt, events, records;
+static long busy, abreast; /* streams with operations under way: now, and at most since that was last asked */
+static double link_rate; /* bytes a nanosecond; 0: copies take what they take */
+static int64_t link_latency, link_free[2]; /* nanoseconds: before the first byte; when either direction is free */
 static char fail_call[64];
 static int fail_code, fail_after, fail_times;
 static __thread int stack[DEPTH], depth;
@@ -96,7 +105,9 @@ long fake_cuda_count(const char *what) {
                  : !strcmp(what, "spoilt")  ? spoilt
                  : !strcmp(what, "events")  ? events
                  : !strcmp(what, "records") ? records
+                 : !strcmp(what, "abreast") ? abreast
                                             : -1;
+    if (!strcmp(what, "abreast")) abreast = busy;
     pthread_mutex_unlock(&lock);
     return count;
 }
@@ -117,7 +128,7 @@ static uintptr_t add(int kind, int managed, int device, size_t len) {
     if (bytes == MAP_FAILED || addr == MAP_FAILED) return 0;
     for (int i = 0; i < MOST; i++)
         if (!memories[i].len) {
-            memories[i] = (struct memory){(uintptr_t)addr, len, bytes, kind, managed, device};
+            memories[i] = (struct memory){(uintptr_t)addr, len, bytes, kind, managed, device, 0};
             used = i < used ? used : i + 1;
             return (uintptr_t)addr;
         }
@@ -127,6 +138,7 @@ static uintptr_t add(int kind, int managed, int device, size_t len) {
 static int drop(uintptr_t addr, int kind) {
     struct memory *memory = find(addr, 1);
     if (!memory || memory->addr != addr || memory->kind != kind) return INVALID_VALUE;
+    while (memory->touched) pthread_cond_wait(&change, &lock);
     munmap(memory->bytes, memory->len);
     if (memory->bytes != (unsigned char *)addr) munmap((void *)addr, memory->len + 4096);
     memory->len = 0;
@@ -161,8 +173,32 @@ int fake_cuda_poke(uintptr_t addr, const unsigned char *from, size_t len) {
 
 /* ------------------------------------------------------------------- streams */
 
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+/* The time of a copy behind all that cross the link already. Called with the lock held, which it lets go meanwhile. */
+static void cross_link(int to_device, size_t len) {
+    int64_t begin = now(), free = link_free[to_device];
+    link_free[to_device] = (free > begin ? free : begin) + (int64_t)(len / link_rate);
+    int64_t end = link_free[to_device] + link_latency;
+    struct timespec until = {end / 1000000000LL, end % 1000000000LL};
+    pthread_mutex_unlock(&lock);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) continue;
+    pthread_mutex_lock(&lock);
+}
+
+static void move(struct op *op, unsigned char *bytes) {
+    if (!op->host) memset(bytes, op->value, op->len);
+    else if (op->to_device) memcpy(bytes, op->host, op->len);
+    else memcpy(op->host, bytes, op->len);
+}
+
 static void *run(void *arg) {
     struct stream *stream = arg;
+    prctl(PR_SET_TIMERSLACK, 1000UL);
     pthread_mutex_lock(&lock);
     for (;;) {
         struct op *op = stream->first;
@@ -180,18 +216,21 @@ static void *run(void *arg) {
             usleep(op->delay_us);
             pthread_mutex_lock(&lock);
         }
+        if (link_rate > 0 && op->host) cross_link(op->to_device, op->len);
         struct memory *device = find(op->device, op->len);
         struct memory *host = op->host ? find((uintptr_t)op->host, op->len) : NULL;
         if (!device || (op->host && (!host || host->kind != HOST))) {
             strays++; /* somebody gave memory back that a copy was still to touch */
         } else {
             unsigned char *bytes = device->bytes + (op->device - device->addr);
-            if (!op->host) memset(bytes, op->value, op->len);
-            else if (op->to_device) memcpy(bytes, op->host, op->len);
-            else memcpy(op->host, bytes, op->len);
+            device->touched++, host ? host->touched++ : 0;
+            pthread_mutex_unlock(&lock);
+            move(op, bytes);
+            pthread_mutex_lock(&lock);
+            device->touched--, host ? host->touched-- : 0;
         }
         stream->first = op->next;
-        if (!stream->first) stream->last = &stream->first;
+        if (!stream->first) stream->last = &stream->first, busy--;
         stream->done++;
         free(op);
         pthread_cond_broadcast(&change);
@@ -204,6 +243,7 @@ static void queue(struct stream *stream, struct op op) {
     struct op *copy = malloc(sizeof op);
     *copy = op;
     copy->next = NULL;
+    if (!stream->first && ++busy > abreast) abreast = busy;
     copy->after = stream->waits_for_default ? default_stream.queued : stream->after;
     *stream->last = copy;
     stream->last = &copy->next;
@@ -249,6 +289,10 @@ static int fails(const char *call) {
 int cuInit(unsigned flags) {
     (void)flags;
     pthread_mutex_lock(&lock);
+    const char *link = initialized ? NULL : getenv("FAKE_CUDA_LINK");
+    double rate = 0, latency = 0;
+    if (link && sscanf(link, "%lf,%lf", &rate, &latency) == 2)
+        link_rate = rate, link_latency = (int64_t)(latency * 1000);
     initialized = 1, owner = getpid();
     LEAVE(OK);
 }
@@ -505,6 +549,16 @@ int cuMemAddressFree(uintptr_t addr, size_t len) {
     LEAVE(drop(addr, 0));
 }
 
-int cuMemcpyHtoD_v2(uintptr_t device, const void *host, size_t len) { return fake_cuda_poke(device, host, len); }
+int cuMemcpyHtoD_v2(uintptr_t device, const void *host, size_t len) {
+    ENTER("cuMemcpyHtoD");
+    if (link_rate > 0) cross_link(1, len);
+    pthread_mutex_unlock(&lock);
+    return fake_cuda_poke(device, host, len);
+}
 
-int cuMemcpyDtoH_v2(void *host, uintptr_t device, size_t len) { return fake_cuda_peek(device, host, len); }
+int cuMemcpyDtoH_v2(void *host, uintptr_t device, size_t len) {
+    ENTER("cuMemcpyDtoH");
+    if (link_rate > 0) cross_link(0, len);
+    pthread_mutex_unlock(&lock);
+    return fake_cuda_peek(device, host, len);
+}

@@ -36,6 +36,18 @@ def test_each_command_lists_its_flags_and_its_version(command):
     assert run(binary(), "version").stdout.startswith("mooncake ")
 
 
+def test_errors_begin_with_the_name_of_the_program():
+    names = {
+        "master": "mooncake_master",
+        "client": "mooncake_client",
+        "metadata-server": "mooncake_http_metadata_server",
+    }
+    for command, name in names.items():
+        done = run(binary(), command, "--no_such_flag")
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"{name}: unknown flag --no_such_flag"), done.stderr
+
+
 def test_a_word_that_is_no_command_is_named():
     done = run(binary(), "serve")
     assert done.returncode == 2
@@ -50,7 +62,6 @@ def test_a_word_that_is_no_command_is_named():
         (["--global_segment_size=0"], "global_segment_size"),
         (["--globalsegmentsize=1"], "did you mean"),
         (["--enable_offload"], "enable_offload"),
-        (["--enable_http_server=true"], "enable_http_server"),
     ],
 )
 def test_a_storage_node_refuses_what_it_cannot_do(args, said):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from pool import free_port
 
 
 class Truth:
@@ -67,7 +68,8 @@ def test_setup_takes_what_has_a_truth_value(shared_cluster):
     s = MooncakeDistributedStore()
     required = ("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", address)
     for flag in (1, None, np.False_):
-        assert s.setup(*required, enable_ssd_offload=flag, enable_client_http_server=flag) == 0, s.last_error()
+        http = {"enable_client_http_server": flag, "client_http_port": free_port()}
+        assert s.setup(*required, enable_ssd_offload=flag, **http) == 0, s.last_error()
     with pytest.raises(TypeError, match="enable_ssd_offload"):
         s.setup(*required, enable_ssd_offload="no")
     s.close()

@@ -71,6 +71,12 @@ def test_what_means_nothing_is_named(tmp_path, name, value):
         MooncakeConfig.from_file(written(tmp_path, **{name: value}))
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
+    path = written(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert MooncakeConfig.from_file(path) == MooncakeConfig.from_file(written(tmp_path))
+
+
 def test_an_unknown_protocol_is_only_a_warning(tmp_path):
     with pytest.warns(UserWarning, match="pigeon"):
         assert MooncakeConfig.from_file(written(tmp_path, protocol="pigeon")).protocol == "pigeon"

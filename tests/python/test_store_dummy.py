@@ -133,6 +133,26 @@ def test_a_node_that_starts_anew_is_used_again(pool):
     assert dummy(port).get("after") == b"v"
 
 
+def test_a_pool_without_memory_is_said_to_lack_its_node(pool):
+    c, port = pool
+    made, real = dummy(port), c.store()
+    c.nodes[0].kill()
+    wait_for("no memory to be left", lambda: made.put("k", b"v") == -200)
+    assert made.put("k", b"v") == -200
+    assert f"the storage node 127.0.0.1:{port} has gone" in made.last_error()
+    assert made.put_batch(["k", "l"], [b"v", b"v"]) == -200
+    assert "has gone" in made.last_error()
+    assert real.put("k", b"v") == -200
+    assert "has gone" not in real.last_error(), "it knows of no node"
+
+
+def test_a_node_of_another_host_is_not_looked_for_on_this_one(pool):
+    _, port = pool
+    made = MooncakeDistributedStore()
+    assert made.setup_dummy(0, 1 << 20, f"192.0.2.1:{port}") == -1
+    assert f"192.0.2.1:{port}" in made.last_error()
+
+
 def test_nobody_there_is_an_error_that_says_what_to_start():
     made = MooncakeDistributedStore()
     port = free_port()

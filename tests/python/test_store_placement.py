@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +107,26 @@ def test_a_file_is_given_to_the_pool(cluster, tmp_path):
     assert store.mount_segment(tmp_path / "none", 4096)["ret"] < 0
     assert store.mount_segment(path, 64 * MIB)["ret"] < 0
     assert store.unmount_segment(given["segment_ids"]) == 0
+
+
+def memory_of_segments(process: int | str) -> list[str]:
+    found = []
+    for fd in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # what listed them is gone by now
+            if "memfd:kv-segment" in os.readlink(fd):
+                found.append(str(fd))
+    return found
+
+
+def test_a_segments_own_memory_is_not_given_a_second_time(cluster):
+    c = cluster(nodes=1)
+    store = c.store(segment=16 * MIB)
+    found = [fd for process in ("self", c.nodes[0].pid) for fd in memory_of_segments(process)]
+    assert len(found) >= 4, "data and stamps of two segments"
+    for fd in found:
+        assert store.mount_segment(fd, 4096)["ret"] == -600
+        assert "sealed" in store.last_error()
+    assert len(c.segments()) == 2
 
 
 def test_objects_are_removed_by_pattern(store):

@@ -124,3 +124,11 @@ store.remove_all(True)
 """,
     )
     assert result == [-600, 0, b"fine"]
+
+
+def test_sizes_that_add_up_to_more_than_can_be_counted_are_a_wrong_argument(store):
+    for sizes in [(2**64 - 1, 1), (2**63, 2**63)]:
+        assert store.put_from_with_metadata("k", 4096, 4096, *sizes) == -600
+        assert "add up" in store.last_error()
+        assert store.batch_put_from_multi_buffers(["k"], [[4096, 4096]], [list(sizes)]) == [-600]
+    assert store.is_exist("k") == 0

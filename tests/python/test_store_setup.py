@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -185,6 +186,37 @@ def test_setup_after_close_and_setup_twice(shared_cluster, fresh):
         assert fresh.setup("127.0.0.1", "P2PHANDSHAKE", 1 << 20, 1 << 20, "tcp", "", shared_cluster.master.addr) == 0
     wait_for("only the last segment", lambda: len(shared_cluster.segments()) == before + 1)
     assert works(fresh)
+
+
+def test_a_second_setup_that_fails_leaves_the_store_closed_and_says_so(shared_cluster, fresh):
+    assert fresh.setup(*POSITIONAL, shared_cluster.master.addr) == 0
+    assert fresh.setup("", *POSITIONAL[1:], shared_cluster.master.addr) == -600
+    assert works(fresh), "what is refused for its arguments changes nothing"
+    assert fresh.setup(*POSITIONAL, f"127.0.0.1:{free_port()}") == -900
+    assert "what was set up before is closed" in fresh.last_error()
+    assert fresh.put("k", b"v") == -600
+    assert fresh.setup(*POSITIONAL, shared_cluster.master.addr) == 0
+    assert works(fresh)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MC_SHM", os.fsdecode(b"\xff")),
+        ("MC_STORE_CLIENT_BIND_ADDRESS", "256.1.1.1"),
+        ("MC_LOOKUP_TIMEOUT_MS", "0"),
+    ],
+)
+def test_variables_that_mean_nothing_are_refused_by_name(shared_cluster, fresh, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert fresh.setup(*POSITIONAL, shared_cluster.master.addr) == -600
+    assert f"{name}=" in fresh.last_error()
+
+
+@pytest.mark.parametrize("value", ["0", "false", ""])
+def test_huge_pages_are_not_taken_when_the_variable_says_no(shared_cluster, fresh, monkeypatch, value):
+    monkeypatch.setenv("MC_STORE_USE_HUGEPAGE", value)
+    assert fresh.setup("127.0.0.1", "P2PHANDSHAKE", 1 << 20, 0, "tcp", "", shared_cluster.master.addr) == 0
 
 
 def test_two_stores_of_one_process_are_two_replica_hosts(cluster):

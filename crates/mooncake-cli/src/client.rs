@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_client::{ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, parse_size};
+use mooncake_client_http::ClientServer;
+use mooncake_master::{SettingsError, address};
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
 use crate::{logging, say, signals};
@@ -56,6 +58,17 @@ pub enum ClientError {
         /// What failed.
         source: std::io::Error,
     },
+    /// An address of the HTTP server that does not resolve.
+    #[error(transparent)]
+    Address(#[from] SettingsError),
+    /// The port of the HTTP server.
+    #[error("cannot listen on {address} for HTTP: {source}; choose another port with --http_port")]
+    Http {
+        /// Where.
+        address: SocketAddr,
+        /// What failed.
+        source: std::io::Error,
+    },
     /// Signals.
     #[error("signal handling: {0}")]
     Signals(std::io::Error),
@@ -88,7 +101,12 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         );
     }
     let ended = signals::watch().map_err(ClientError::Signals)?;
+    // It says that there is no store while the master is waited for.
+    let pages = serve_pages(&given)?;
     let Some(store) = connect(&given, &ended)? else { return Ok(()) };
+    if let Some(pages) = &pages {
+        pages.show(&store);
+    }
     let _introducer = introduce(&given, &store)?;
     // Scripts wait for this line.
     say(&format!(
@@ -114,6 +132,19 @@ fn in_force(given: &Given) -> Vec<(&'static str, String, String)> {
     flags.chain(set.map(|(name, value)| (name, value, "environment".to_owned()))).collect()
 }
 
+/// Health and metrics over HTTP, where that was asked for.
+fn serve_pages(given: &Given) -> Result<Option<ClientServer>, ClientError> {
+    if !given.boolean("enable_http_server") {
+        return Ok(None);
+    }
+    let host = address("http_host", given.text_or_default("http_host"))?;
+    let address = SocketAddr::new(host, given.number("http_port").unwrap_or(9300));
+    let pages = ClientServer::open(address).map_err(|source| ClientError::Http { address, source })?;
+    // Scripts wait for this line.
+    say(&format!("HTTP server started on port {}\n", pages.address().port()));
+    Ok(Some(pages))
+}
+
 /// Tells processes of this host where the pool is (`setup_dummy`). None if the
 /// port is taken and nobody asked for it: several nodes may live on one host.
 fn introduce(given: &Given, store: &Store) -> Result<Option<Introducer>, ClientError> {
@@ -122,8 +153,7 @@ fn introduce(given: &Given, store: &Store) -> Result<Option<Introducer>, ClientE
     let ip = match host.parse::<SocketAddr>() {
         Ok(both) => both.ip(),
         // A name has been resolved by the store already; here its own sockets do.
-        Err(_) => mooncake_master::address("host", host.split(':').next().unwrap_or(host))
-            .unwrap_or(IpAddr::from([127, 0, 0, 1])),
+        Err(_) => address("host", host.split(':').next().unwrap_or(host)).unwrap_or(IpAddr::from([127, 0, 0, 1])),
     };
     let introduction = Introduction::new(given.text_or_default("master_server_address"), store.hostname());
     match Introducer::start(SocketAddr::new(ip, port), &introduction) {

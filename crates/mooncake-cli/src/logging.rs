@@ -47,8 +47,11 @@ fn level(program: &str, given: &Given) -> String {
         (_, Some(1)) => "warn",
         // A variable for clients: the lines of the master's start are waited for by scripts.
         (None, None) if program == CLIENT.name => {
-            let wanted = std::env::var("MC_LOG_LEVEL").unwrap_or_default();
-            environment::log_level(&wanted).unwrap_or("info")
+            let wanted = environment::variable("MC_LOG_LEVEL").unwrap_or_default();
+            environment::log_level(&wanted).unwrap_or_else(|| {
+                eprintln!("MC_LOG_LEVEL={wanted:?} is none of TRACE, DEBUG, INFO, WARNING, ERROR, OFF; INFO is taken");
+                "info"
+            })
         }
         _ => "info",
     };

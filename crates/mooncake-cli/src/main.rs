@@ -12,6 +12,8 @@ mod signals;
 use std::io::Write;
 use std::process::ExitCode;
 
+use mooncake_settings::{CLIENT, MASTER, METADATA_SERVER, Program};
+
 const HELP: &str = "\
 mooncake: a distributed KV-cache pool for LLM inference
 
@@ -30,13 +32,13 @@ fn main() -> ExitCode {
     let command = args.next().unwrap_or_default();
     match command.as_str() {
         "master" => {
-            started(&command, clash::look()).unwrap_or_else(|| master::run(args, Some(mooncake_memory::trim_heap)))
+            started(&MASTER, clash::look()).unwrap_or_else(|| master::run(args, Some(mooncake_memory::trim_heap)))
         }
-        "client" => started(&command, clash::look())
-            .or_else(|| started(&command, client::run(args)))
-            .unwrap_or(ExitCode::SUCCESS),
-        "metadata-server" => started(&command, clash::look())
-            .or_else(|| started(&command, metadata_server::run(args)))
+        "client" => {
+            started(&CLIENT, clash::look()).or_else(|| started(&CLIENT, client::run(args))).unwrap_or(ExitCode::SUCCESS)
+        }
+        "metadata-server" => started(&METADATA_SERVER, clash::look())
+            .or_else(|| started(&METADATA_SERVER, metadata_server::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
         "version" | "--version" | "-V" => {
             say(concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n"));
@@ -57,10 +59,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// None, or the exit code of a command that could not go on.
-fn started<E: std::error::Error>(command: &str, step: Result<(), E>) -> Option<ExitCode> {
+/// None, or the exit code of a program that could not go on.
+fn started<E: std::error::Error>(program: &Program, step: Result<(), E>) -> Option<ExitCode> {
     let error = step.err()?;
-    eprintln!("mooncake_{command}: {error}");
+    eprintln!("{}: {error}", program.name);
     Some(ExitCode::FAILURE)
 }
 

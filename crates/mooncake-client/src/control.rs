@@ -9,13 +9,14 @@ use mooncake_memory::forked;
 use mooncake_wire::message::{
     AnchorUp, AttachCall, LogPosition, Refusal, Reply, Request, anchor_up, hello, refusal, reply, request,
 };
-use mooncake_wire::{Feature, MAX_FRAME};
+use mooncake_wire::{Feature, MAX_FRAME, RequestKind};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
 use crate::error::{Cause, StoreError};
 use crate::master_address::MasterAddress;
+use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
 use crate::orphans::Orphans;
 use crate::pins::Pins;
@@ -36,7 +37,7 @@ const LONG_CALL_SILENCE: Duration = Duration::from_millis(1_200);
 /// What becomes of a mutation whose answer never came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Abandoned {
-    /// Whatever it did may stay.
+    /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
     Stays,
     /// Placements that it may have been given are found out and given up.
     GivesUpPlacements,
@@ -63,6 +64,8 @@ pub(crate) struct Control {
     pub sequences: Sequences,
     pub bell: Bell,
     pub orphans: Orphans,
+    /// None: nothing is counted.
+    pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
     session: RwLock<Arc<Session>>,
     /// Notified when `session` changes.
@@ -101,6 +104,7 @@ impl Control {
             sequences: Sequences::default(),
             bell: Bell::new()?,
             orphans: Orphans::default(),
+            metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),
             changed: Condvar::new(),
@@ -194,14 +198,14 @@ impl Control {
 
     /// A call that changes nothing, or that may be made twice.
     pub fn query(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
-        let request = Request { id: 0, sequence: 0, answered_below: 0, body: Some(body) };
+        let request = Request { body: Some(body), ..Request::default() };
         self.call(what, request, patience, true).map_err(|failed| failed.error)
     }
 
     /// A mutation that ends something: it goes out although the caller wants to stop.
     pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();
-        let request = Request { id: 0, sequence, answered_below: 0, body: Some(body) };
+        let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, false);
         self.sequences.answered(sequence);
         answer.map_err(|failed| failed.error)
@@ -216,7 +220,7 @@ impl Control {
         abandoned: Abandoned,
     ) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();
-        let request = Request { id: 0, sequence, answered_below: 0, body: Some(body) };
+        let request = Request { sequence, body: Some(body), ..Request::default() };
         match self.call(what, request, patience, true) {
             Ok(answer) => {
                 self.sequences.answered(sequence);
@@ -229,9 +233,10 @@ impl Control {
                         self.orphans.add(self, failed.session, failed.request)
                     }
                     Abandoned::VoidsPins if failed.sent => {
-                        self.sequences.answered(sequence);
+                        self.sequences.abandoned(sequence);
                         self.resume_anew();
                     }
+                    Abandoned::Stays if failed.sent => self.sequences.abandoned(sequence),
                     _ => self.sequences.answered(sequence),
                 }
                 Err(failed.error)
@@ -252,11 +257,27 @@ impl Control {
     fn call(
         &self,
         what: &'static str,
-        mut request: Request,
+        request: Request,
         patience: Duration,
         heed: bool,
     ) -> Result<Answer, Box<Failed>> {
         let started = Instant::now();
+        let kind = request.body.as_ref().map(RequestKind::of);
+        let outcome = self.exchange_until(what, request, started, patience, heed);
+        if let (Some(metrics), Some(kind)) = (&self.metrics, kind) {
+            metrics.asked(kind, started);
+        }
+        outcome
+    }
+
+    fn exchange_until(
+        &self,
+        what: &'static str,
+        mut request: Request,
+        started: Instant,
+        patience: Duration,
+        heed: bool,
+    ) -> Result<Answer, Box<Failed>> {
         let deadline = started + patience;
         let mut sent = false;
         let mut session = self.session();
@@ -272,6 +293,7 @@ impl Control {
             if request.sequence != 0 {
                 request.answered_below = self.sequences.answered_below().min(request.sequence);
             }
+            request.abandoned = self.sequences.to_abandon();
             let outcome = self.checkout(&patience).and_then(|(attached, mut connection)| {
                 session = attached;
                 if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
@@ -285,7 +307,10 @@ impl Control {
             });
             match outcome {
                 Ok(reply) => match self.accept(what, reply, session.id) {
-                    Ok(Accepted::Answer(answer)) => return Ok(answer),
+                    Ok(Accepted::Answer(answer)) => {
+                        self.sequences.told_abandoned(&request.abandoned);
+                        return Ok(answer);
+                    }
                     Ok(Accepted::SessionLost) => {
                         last = "the master does not know this session any more".into();
                         self.session_lost(&session, &patience);

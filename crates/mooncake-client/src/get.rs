@@ -7,9 +7,10 @@ use mooncake_wire::message::{BadReplica, Lookup, Object, Replica, reply, request
 use mooncake_wire::pack_keys;
 
 use crate::error::{Cause, StoreError};
-use crate::put::{is_callers, link_error, transfer_error};
+use crate::put::{is_callers, is_no_staging, link_error, transfer_error};
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
+use crate::team::{share, threads_for};
 
 /// Keys looked up with one request.
 const ROUND_KEYS: usize = 32_768;
@@ -49,8 +50,15 @@ pub(crate) struct LookedUp {
     pub log_id: u64,
 }
 
+/// Where bytes of an object from one on go.
+pub(crate) struct Part<'p, 'a> {
+    pub offset: u64,
+    pub targets: &'p mut [Target<'a>],
+}
+
 /// A placement that could not be read, and why: what a second look-up finds
 /// unchanged is not tried again, and its miss keeps the first reason.
+#[derive(Clone)]
 pub(crate) struct LostReplica {
     rid: u64,
     cause: String,
@@ -59,29 +67,67 @@ pub(crate) struct LostReplica {
 impl Inner {
     pub(crate) fn get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<u64>, StoreError>> {
         let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
+        let on_device: u64 = items
+            .iter()
+            .filter(|item| item.targets.iter().any(Target::is_on_device))
+            .map(|item| total_of_targets(&item.targets))
+            .fold(0, u64::saturating_add);
+        if threads_for(keys.len(), on_device) > 1 {
+            return self
+                .read_batch_by_rounds(&keys, |found, log_id, lost| self.fetch_by_team(items, found, log_id, lost));
+        }
         self.read_batch(&keys, |index, object, log_id, lost| {
-            self.fetch(keys[index], object, log_id, &mut items[index].targets, lost)
+            self.fetch(keys[index], object, log_id, &mut items[index].targets, lost, &|| self.is_interrupted())
         })
     }
 
+    /// Objects into memory of devices, by several threads.
+    fn fetch_by_team(
+        &self,
+        items: &mut [GetInto<'_>],
+        found: &[(usize, &Object)],
+        log_id: u64,
+        lost: &mut Vec<LostReplica>,
+    ) -> Vec<Fetched> {
+        let mut items: Vec<Option<&mut GetInto<'_>>> = items.iter_mut().map(Some).collect();
+        let reads: Vec<_> = found.iter().filter_map(|(index, object)| Some((items[*index].take()?, *object))).collect();
+        let bytes = found.iter().fold(0_u64, |bytes, (_, object)| bytes.saturating_add(object.size));
+        let before: &[LostReplica] = lost;
+        let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &dyn Fn() -> bool| {
+            let mut lost = before.to_vec();
+            let fetched = self.fetch(item.key, object, log_id, &mut item.targets, &mut lost, interrupted);
+            (fetched, lost.split_off(before.len()))
+        };
+        let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
+        let threads = threads_for(reads.len(), bytes);
+        let (fetched, now_lost): (Vec<_>, Vec<_>) =
+            share(reads, threads, &|| self.is_interrupted(), starved, read).into_iter().unzip();
+        lost.extend(now_lost.into_iter().flatten());
+        fetched
+    }
+
+    /// What was read, and how many bytes that was.
     pub(crate) fn get_batch_with<B: Receive>(
         &self,
         keys: &[&[u8]],
         mut alloc: impl FnMut(usize, u64) -> Result<B, StoreError>,
-    ) -> Vec<Result<Option<B>, StoreError>> {
+    ) -> (Vec<Result<Option<B>, StoreError>>, u64) {
         let mut received: Vec<Option<B>> = keys.iter().map(|_| None).collect();
         let read = self.read_batch(keys, |index, object, log_id, lost| {
             let mut buffer = match alloc(index, object.size) {
                 Ok(buffer) => buffer,
                 Err(error) => return Fetched::Failed(error),
             };
-            let fetched = self.fetch(keys[index], object, log_id, &mut buffer.targets(), lost);
+            let fetched =
+                self.fetch(keys[index], object, log_id, &mut buffer.targets(), lost, &|| self.is_interrupted());
             if matches!(fetched, Fetched::Done(_)) {
                 received[index] = Some(buffer);
             }
             fetched
         });
-        read.into_iter().zip(received).map(|(read, buffer)| read.map(|size| size.and(buffer))).collect()
+        let bytes = bytes_of(&read);
+        let results = read.into_iter().zip(received).map(|(read, buffer)| read.map(|size| size.and(buffer))).collect();
+        (results, bytes)
     }
 
     /// Looks keys up and reads what is there, each by `attempt`; what it could
@@ -90,6 +136,17 @@ impl Inner {
         &self,
         keys: &[&[u8]],
         mut attempt: impl FnMut(usize, &Object, u64, &mut Vec<LostReplica>) -> Fetched,
+    ) -> Vec<Result<Option<u64>, StoreError>> {
+        self.read_batch_by_rounds(keys, |found, log_id, lost| {
+            found.iter().map(|(index, object)| attempt(*index, object, log_id, lost)).collect()
+        })
+    }
+
+    /// The same with an `attempt` at all that one look-up has found, which says what became of each.
+    fn read_batch_by_rounds(
+        &self,
+        keys: &[&[u8]],
+        mut attempt: impl FnMut(&[(usize, &Object)], u64, &mut Vec<LostReplica>) -> Vec<Fetched>,
     ) -> Vec<Result<Option<u64>, StoreError>> {
         let mut results: Vec<Result<Option<u64>, StoreError>> = Vec::with_capacity(keys.len());
         let mut pending = Vec::with_capacity(keys.len());
@@ -120,11 +177,14 @@ impl Inner {
                         continue;
                     }
                 };
-                for (&index, object) in round.iter().zip(&found.objects) {
-                    if object.replicas.is_empty() {
-                        continue;
-                    }
-                    match attempt(index, object, found.log_id, &mut lost) {
+                let there: Vec<(usize, &Object)> = round
+                    .iter()
+                    .copied()
+                    .zip(&found.objects)
+                    .filter(|(_, object)| !object.replicas.is_empty())
+                    .collect();
+                for (&(index, _), fetched) in there.iter().zip(attempt(&there, found.log_id, &mut lost)) {
+                    match fetched {
                         Fetched::Done(size) => results[index] = Ok(Some(size)),
                         Fetched::Failed(error) => results[index] = Err(error),
                         Fetched::Lost(cause) if last => causes.push((index, cause)),
@@ -171,13 +231,15 @@ impl Inner {
         log_id: u64,
         targets: &mut [Target<'_>],
         lost: &mut Vec<LostReplica>,
+        interrupted: &dyn Fn() -> bool,
     ) -> Fetched {
         let buffers = total_of_targets(targets);
         if buffers < object.size {
             return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
         }
         self.read_any_replica(object, log_id, lost, |replica| {
-            self.read_replica(key, object, replica, log_id, 0, &mut trimmed(targets, object.size))
+            let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
+            self.read_replica(key, object, replica, log_id, part, interrupted)
         })
     }
 
@@ -236,15 +298,14 @@ impl Inner {
         object: &Object,
         replica: &Replica,
         log_id: u64,
-        offset: u64,
-        targets: &mut [Target<'_>],
+        Part { offset, targets }: Part<'_, '_>,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<(), StoreError> {
         let [extent] = &replica.extents[..] else { return Err(self.shared.control.confused("a lookup")) };
         let Some(address) = self.shared.directory.find(log_id, extent.segment) else {
             return Err(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into());
         };
-        let interrupted = || self.is_interrupted();
-        let wait = self.transfer_wait(object.size, &interrupted);
+        let wait = self.transfer_wait(object.size, interrupted);
         let link = self.shared.links.link(&address, &wait).map_err(|error| link_error(&error))?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
@@ -265,6 +326,11 @@ impl Inner {
             tracing::debug!(%error, "bad replica not reported");
         }
     }
+}
+
+/// Bytes of what was read.
+pub(crate) fn bytes_of(read: &[Result<Option<u64>, StoreError>]) -> u64 {
+    read.iter().filter_map(|outcome| outcome.as_ref().ok().copied().flatten()).sum()
 }
 
 /// Exactly as much of the targets as the object needs.

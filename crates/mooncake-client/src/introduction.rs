@@ -1,18 +1,21 @@
 //! How a process that knows only the storage node of its host finds the pool.
 //!
 //! The node listens on its service port and on an abstract Unix socket of the
-//! port's name. Whoever connects is told in one line of JSON which master the
+//! port's name. Such a name belongs to whoever took it first: it is asked for only
+//! where the node that is meant is one of this host, and believed only from a
+//! process of the same user. Whoever connects is told in one line of JSON which master the
 //! node belongs to, and then sets up a client of its own: with the node's memory
 //! mapped it needs nobody in between, and its end takes nothing of the pool along.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_memory::peer_credentials;
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{ConnectionError, Patience};
@@ -26,6 +29,9 @@ const LINE_MAX: u64 = 4 << 10;
 
 /// Longest wait for a node to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Longest wait for a node whose absence would explain something.
+const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A peer that does not take its line has so long.
 const SENDING: Duration = Duration::from_millis(200);
@@ -51,30 +57,76 @@ impl Introduction {
         Introduction { master: master.into(), segment: segment.into(), version }
     }
 
-    /// Asks the storage node at `host:port`: over the Unix socket of this host,
-    /// or else over TCP.
+    /// Asks the storage node at `host:port`: over the Unix socket of this host if
+    /// the node is here and runs as the same user, or else over TCP.
     pub fn ask(node: &str, interrupted: Option<&InterruptHook>) -> Result<Introduction, StoreError> {
         let wrong = || Cause::InvalidParams(format!("server address {node:?} is not host:port of a mooncake_client"));
-        let (host, port) =
-            split_host_port(node.trim()).and_then(|(host, port)| Some((host, port?))).ok_or_else(wrong)?;
+        let (host, port) = host_and_port(node).ok_or_else(wrong)?;
         let check = || match interrupted.is_some_and(|interrupted| interrupted()) {
             true => Err(ConnectionError::Interrupted),
             false => Ok(()),
         };
         let patience = Patience { deadline: Instant::now() + PATIENCE, check: &check };
-        let found = match ask_here(port, &patience) {
-            Err(AskError::Io(_)) => ask_over_tcp(&host, port, &patience),
-            other => other,
-        };
-        found.map_err(|error| match error {
+        ask_at(&host, port, &patience).map_err(|error| match error {
             AskError::Interrupted => Cause::Interrupted.into(),
             AskError::Io(error) => Cause::Setup {
-                what: "asking the storage node of this host",
+                what: "asking the storage node",
                 reason: format!("{node}: {error}; is mooncake_client running there with --port={port}?"),
             }
             .into(),
         })
     }
+
+    /// Whether nobody listens at `host:port` any more. One that only does not answer is there.
+    pub fn has_gone(node: &str) -> bool {
+        let Some((host, port)) = host_and_port(node) else { return false };
+        let patience = Patience { deadline: Instant::now() + SHORT_PATIENCE, check: &|| Ok(()) };
+        let found = ask_at(&host, port, &patience);
+        matches!(found, Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+fn host_and_port(node: &str) -> Option<(String, u16)> {
+    split_host_port(node.trim()).and_then(|(host, port)| Some((host, port?)))
+}
+
+fn ask_at(host: &str, port: u16, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+    let resolved = resolver::resolve(host, port, patience);
+    let here = match &resolved {
+        Ok(addresses) => addresses.iter().any(|address| is_of_this_machine(address.ip())),
+        // Without a name service the machine still knows its own name.
+        Err(_) => own_name().is_ok_and(|name| name == host),
+    };
+    let stranger = match here.then(|| ask_here(port, patience)) {
+        None | Some(Err(AskError::Io(_))) => None,
+        Some(Ok(Heard::Stranger(uid))) => Some(uid),
+        Some(Ok(Heard::Node(found))) => return Ok(found),
+        Some(Err(interrupted)) => return Err(interrupted),
+    };
+    let over_tcp = resolved.map_err(AskError::from).and_then(|addresses| ask_over_tcp(&addresses, patience));
+    match (over_tcp, stranger) {
+        (Err(AskError::Io(error)), Some(uid)) => {
+            let text = format!("{error}; the Unix socket of that port is user {uid}'s, who is not believed");
+            Err(io::Error::new(error.kind(), text).into())
+        }
+        (other, _) => other,
+    }
+}
+
+fn own_name() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned())
+}
+
+/// Whether it can be listened on here.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    address.is_loopback() || address.is_unspecified() || UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Who answered on the Unix socket.
+enum Heard {
+    Node(Introduction),
+    /// Somebody of another user, by its number here.
+    Stranger(u32),
 }
 
 enum AskError {
@@ -98,16 +150,20 @@ impl From<ConnectionError> for AskError {
     }
 }
 
-fn ask_here(port: u16, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+fn ask_here(port: u16, patience: &Patience<'_>) -> Result<Heard, AskError> {
     let stream = UnixStream::connect_addr(&unix_address(port)?)?;
+    let peer = peer_credentials(&stream)?;
+    if !peer.is_own_user() {
+        return Ok(Heard::Stranger(peer.uid));
+    }
     stream.set_read_timeout(Some(LOOK / 2))?;
-    hear(stream, patience)
+    hear(stream, patience).map(Heard::Node)
 }
 
-fn ask_over_tcp(host: &str, port: u16, patience: &Patience<'_>) -> Result<Introduction, AskError> {
+fn ask_over_tcp(addresses: &[SocketAddr], patience: &Patience<'_>) -> Result<Introduction, AskError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in resolver::resolve(host, port, patience)? {
-        match TcpStream::connect_timeout(&address, patience.look()?.max(Duration::from_millis(1))) {
+    for address in addresses {
+        match TcpStream::connect_timeout(address, patience.look()?.max(Duration::from_millis(1))) {
             Ok(stream) => {
                 stream.set_read_timeout(Some(LOOK / 2))?;
                 return hear(stream, patience);
@@ -220,9 +276,57 @@ mod tests {
         let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &said).unwrap();
         let port = introducer.address().port();
         assert_eq!(Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
+        assert!(!Introduction::has_gone(&format!("127.0.0.1:{port}")));
         let patience = Patience { deadline: Instant::now() + PATIENCE, check: &|| Ok(()) };
-        let Ok(heard) = ask_over_tcp("127.0.0.1", port, &patience) else { panic!("no answer over TCP") };
+        let Ok(heard) = ask_over_tcp(&[introducer.address()], &patience) else { panic!("no answer over TCP") };
         assert_eq!(heard, said);
+    }
+
+    #[test]
+    fn a_node_of_another_host_is_not_looked_for_on_this_one() {
+        let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &Introduction::new("m:1", "n:2")).unwrap();
+        let port = introducer.address().port();
+        let error = Introduction::ask(&format!("192.0.2.1:{port}"), None).unwrap_err().to_string();
+        assert!(error.contains(&format!("192.0.2.1:{port}")), "{error}");
+        for name in ["127.0.0.1".into(), "localhost".into(), own_name().unwrap()] {
+            assert!(Introduction::ask(&format!("{name}:{port}"), None).is_ok(), "{name} is this host");
+        }
+    }
+
+    /// Needs a user that may become another one.
+    #[test]
+    fn nobody_of_another_user_is_believed() {
+        let real = Introducer::start("127.0.0.1:0".parse().unwrap(), &Introduction::new("real:1", "n:2")).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (beside, alone) = (real.address().port(), free.local_addr().unwrap().port());
+        drop(free);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let own_user = rustix::process::geteuid();
+        std::thread::spawn(move || {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            // Of this thread alone.
+            if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() || own_user == nobody {
+                return;
+            }
+            let unix = UnixListener::bind_addr(&unix_address(alone).unwrap()).unwrap();
+            ready.send(()).unwrap();
+            for stream in unix.incoming().flatten() {
+                tell_unix(stream, b"{\"master\":\"false:1\",\"segment\":\"n:2\",\"version\":\"1\"}\n");
+            }
+        });
+        if is_ready.recv().is_err() {
+            eprintln!("no right to become another user: nothing is tested");
+            return;
+        }
+        let error = Introduction::ask(&format!("127.0.0.1:{alone}"), None).unwrap_err().to_string();
+        assert!(error.contains("user 65534") && error.contains("refused"), "{error}");
+        let over_tcp = TcpListener::bind(("127.0.0.1", alone)).unwrap();
+        std::thread::spawn(move || {
+            let line = serde_json::to_vec(&Introduction::new("real:1", "n:2")).unwrap();
+            over_tcp.incoming().flatten().for_each(|stream| tell_tcp(stream, &[&line[..], b"\n"].concat()));
+        });
+        assert_eq!(Introduction::ask(&format!("127.0.0.1:{alone}"), None).unwrap().master, "real:1");
+        assert_eq!(Introduction::ask(&format!("127.0.0.1:{beside}"), None).unwrap().master, "real:1");
     }
 
     #[test]
@@ -230,6 +334,7 @@ mod tests {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();
         drop(silent);
+        assert!(Introduction::has_gone(&format!("127.0.0.1:{port}")));
         let error = Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap_err().to_string();
         assert!(error.contains("is mooncake_client running") && error.contains(&port.to_string()), "{error}");
         assert!(Introduction::ask("nowhere", None).unwrap_err().to_string().contains("host:port"));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_settings::environment::{is_set, parsed, switch};
+use mooncake_settings::environment::{is_on, parsed, switch, variable};
 
 use crate::error::{Cause, StoreError};
 
@@ -37,13 +37,21 @@ pub struct StoreOptions {
     pub data_timeout: Duration,
     /// Longest time for a put's retries and waits for room, its copying aside. `MC_PUT_TIMEOUT_MS`.
     pub put_timeout: Duration,
-    /// Huge pages for the segment. `MC_STORE_USE_HUGEPAGE` (any value).
+    /// Huge pages for the segment. `MC_STORE_USE_HUGEPAGE` (any value but a no).
     pub huge_pages: bool,
     /// First and last port to choose from. `MC_STORE_CLIENT_MIN_PORT`, `MC_STORE_CLIENT_MAX_PORT`.
     pub ports: (u16, u16),
     /// What to listen on for data where that is not what the host name says
     /// (behind address translation). `MC_STORE_CLIENT_BIND_ADDRESS`.
     pub bind_address: Option<IpAddr>,
+    /// Count calls, bytes and times. `MC_STORE_CLIENT_METRIC=0|1`.
+    pub metrics: bool,
+    /// Log a line of what was counted so often. `MC_STORE_CLIENT_METRIC_INTERVAL`, seconds; 0 = never.
+    pub metric_interval: Option<Duration>,
+    /// With the bytes a second in that line. `MC_STORE_CLIENT_METRIC_BANDWIDTH=0|1`.
+    pub metric_bandwidth: bool,
+    /// Told with all metrics. `MC_STORE_CLUSTER_ID`.
+    pub cluster_id: Option<String>,
     /// Ends calls that wait.
     pub interrupted: Option<InterruptHook>,
 }
@@ -65,13 +73,17 @@ impl StoreOptions {
             huge_pages: false,
             ports: (12300, 14300),
             bind_address: None,
+            metrics: true,
+            metric_interval: None,
+            metric_bandwidth: false,
+            cluster_id: None,
             interrupted: None,
         }
     }
 
     /// The environment over these settings. A value that means nothing is an error that names it.
     pub fn from_env(self) -> Result<Self, StoreError> {
-        self.overlaid(|name| std::env::var(name).ok())
+        self.overlaid(variable)
     }
 
     fn overlaid(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
@@ -85,15 +97,15 @@ impl StoreOptions {
             self.verify = on;
         }
         if let Some(ms) = parsed::<u64>("MC_LOOKUP_TIMEOUT_MS", &var)? {
-            self.lookup_timeout = Duration::from_millis(ms.max(1));
+            self.lookup_timeout = Duration::from_millis(ms);
         }
         if let Some(ms) = parsed::<u64>("MC_DATA_TIMEOUT_MS", &var)? {
-            self.data_timeout = Duration::from_millis(ms.max(1));
+            self.data_timeout = Duration::from_millis(ms);
         }
         if let Some(ms) = parsed::<u64>("MC_PUT_TIMEOUT_MS", &var)? {
-            self.put_timeout = Duration::from_millis(ms.max(1));
+            self.put_timeout = Duration::from_millis(ms);
         }
-        self.huge_pages |= is_set("MC_STORE_USE_HUGEPAGE", &var);
+        self.huge_pages |= is_on("MC_STORE_USE_HUGEPAGE", &var);
         if let Some(port) = parsed("MC_STORE_CLIENT_MIN_PORT", &var)? {
             self.ports.0 = port;
         }
@@ -109,6 +121,18 @@ impl StoreOptions {
         }
         if let Some(address) = parsed("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
             self.bind_address = Some(address);
+        }
+        if let Some(on) = switch("MC_STORE_CLIENT_METRIC", &var)? {
+            self.metrics = on;
+        }
+        if let Some(seconds) = parsed::<u64>("MC_STORE_CLIENT_METRIC_INTERVAL", &var)? {
+            self.metric_interval = (seconds > 0).then(|| Duration::from_secs(seconds));
+        }
+        if let Some(on) = switch("MC_STORE_CLIENT_METRIC_BANDWIDTH", &var)? {
+            self.metric_bandwidth = on;
+        }
+        if let Some(id) = parsed("MC_STORE_CLUSTER_ID", &var)? {
+            self.cluster_id = Some(id);
         }
         Ok(self)
     }
@@ -220,10 +244,21 @@ mod tests {
             ("MC_STORE_CLIENT_MIN_PORT", "x"),
             ("MC_STORE_CLIENT_MIN_PORT", "15000"),
             ("MC_DATA_TIMEOUT_MS", "-1"),
+            ("MC_LOOKUP_TIMEOUT_MS", "0"),
+            ("MC_SHM", "\u{fffd}"),
         ] {
             let error = with(&[(name, value)]).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::InvalidParams);
             assert!(error.to_string().contains(name), "{error}");
+        }
+        let error = with(&[("MC_STORE_CLIENT_BIND_ADDRESS", "256.1.1.1")]).unwrap_err().to_string();
+        assert_eq!(error, "MC_STORE_CLIENT_BIND_ADDRESS=\"256.1.1.1\": expected an IP address, as in 10.0.0.5 or ::1");
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_by_anything_but_a_no() {
+        for (value, wanted) in [("1", true), ("on", true), ("2MB", true), ("0", false), ("false", false), ("", false)] {
+            assert_eq!(with(&[("MC_STORE_USE_HUGEPAGE", value)]).unwrap().huge_pages, wanted, "{value:?}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Puts: reserve, write, end; then, holding nothing, wait for the rest.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{CopyError, Source, total_of_sources};
@@ -14,6 +15,7 @@ use crate::error::{Cause, StoreError};
 use crate::options::{PinKind, PutOptions};
 use crate::rounds::ROUND_KEY_BYTES;
 use crate::store::{Inner, check_key};
+use crate::team::{share, threads_for};
 
 /// Most bytes reserved at a time: space held by puts under way is space that nobody can use.
 const ROUND_BYTES: u64 = 64 << 20;
@@ -180,6 +182,11 @@ impl Put<'_> {
             let reason = format!("a group's name has at most {MAX_KEY} bytes, not {}", group.len());
             return Err(Cause::InvalidParams(reason).into());
         }
+        if self.sizes[index] == u64::MAX {
+            let reason =
+                "the sizes of this value's pieces add up to 2^64 - 1 bytes or more, which no memory has".into();
+            return Err(Cause::InvalidParams(reason).into());
+        }
         if self.sizes[index] == 0 {
             return Err(Cause::InvalidParams("an object has at least one byte; this value is empty".into()).into());
         }
@@ -289,18 +296,23 @@ impl Put<'_> {
         }
 
         let progress = control.progress.begin(all_rids().collect());
-        let mut written = Vec::with_capacity(placed.len());
-        for placed in &placed {
-            if round.interrupted {
-                written.push(Err(Lost::interrupted(true)));
-                continue;
+        let stopped = AtomicBool::new(false);
+        let write = |placed: &mut &Placed, interrupted: &dyn Fn() -> bool| {
+            if stopped.load(Ordering::Relaxed) {
+                return Err(Lost::interrupted(true));
             }
             progress.begin_write();
-            let outcome = self.write(placed, origin);
+            let outcome = self.write(placed, origin, interrupted);
             progress.end_write();
-            round.interrupted = matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted));
-            written.push(outcome);
-        }
+            if matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted)) {
+                stopped.store(true, Ordering::Relaxed);
+            }
+            outcome
+        };
+        let interrupted = || self.store.is_interrupted();
+        let starved = |outcome: &Result<Written, Lost>| matches!(outcome, Err(lost) if lost.found_no_staging());
+        let mut written = share(placed.iter().collect(), self.threads_for(&placed), &interrupted, starved, write);
+        round.interrupted = stopped.into_inner();
         // A copy within this host does not look up meanwhile: what the caller has given up is not to become an object.
         let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
         if !round.interrupted && bytes >= WORTH_A_LOOK && self.store.is_interrupted() {
@@ -315,8 +327,19 @@ impl Put<'_> {
         self.end(&placed, written, round);
     }
 
+    /// Threads for the bytes of so many keys: several only where devices hold them.
+    fn threads_for(&self, placed: &[Placed]) -> usize {
+        let threads = threads_for(placed.len(), placed.iter().map(|placed| self.sizes[placed.index]).sum());
+        if threads < 2 {
+            return threads;
+        }
+        let is_on_device = |placed: &&Placed| self.items[placed.index].value.iter().any(Source::is_on_device);
+        let bytes = placed.iter().filter(is_on_device).map(|placed| self.sizes[placed.index]).sum();
+        threads_for(placed.len(), bytes)
+    }
+
     /// Writes every replica of one key.
-    fn write(&self, placed: &Placed, origin: Origin) -> Result<Written, Lost> {
+    fn write(&self, placed: &Placed, origin: Origin, interrupted: &dyn Fn() -> bool) -> Result<Written, Lost> {
         let parts = self.items[placed.index].value;
         let outcomes = Vec::with_capacity(placed.slot.replicas.len());
         let mut written = Written { crc32c: 0, outcomes, spoilt: Vec::new() };
@@ -324,7 +347,7 @@ impl Put<'_> {
         let mut lost: Option<Lost> = None;
         let mut settled = true;
         for replica in &placed.slot.replicas {
-            match self.store.write_replica(replica, parts, origin) {
+            match self.store.write_replica(replica, parts, origin, interrupted) {
                 // Copies that differ mean that the caller changed the bytes in between.
                 Ok(crc) if good > 0 && crc != written.crc32c => {
                     written.spoilt.push(replica.rid);
@@ -460,6 +483,11 @@ impl Lost {
     fn interrupted(settled: bool) -> Self {
         Self { error: Cause::Interrupted.into(), final_word: true, settled }
     }
+
+    /// Nothing was the matter but that others had all the memory that a device's bytes go through.
+    fn found_no_staging(&self) -> bool {
+        self.settled && is_no_staging(&self.error)
+    }
 }
 
 impl Inner {
@@ -468,6 +496,7 @@ impl Inner {
         replica: &mooncake_wire::message::Replica,
         parts: &[Source<'_>],
         origin: Origin,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<u32, Lost> {
         let untouched = |error: StoreError| Lost { error, final_word: false, settled: true };
         let [extent] = &replica.extents[..] else {
@@ -476,8 +505,7 @@ impl Inner {
         let Some(address) = self.shared.directory.find(origin.log_id, extent.segment) else {
             return Err(untouched(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into()));
         };
-        let interrupted = || self.is_interrupted();
-        let wait = self.transfer_wait(extent.length, &interrupted);
+        let wait = self.transfer_wait(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session, &address, &wait);
         let link = link.map_err(|error| untouched(link_error(&error)))?;
         link.write(replica.rid, extent.offset, parts, &wait).map_err(|failed| {
@@ -511,6 +539,10 @@ pub(crate) fn is_callers(error: &StoreError) -> bool {
             | Cause::Closed
             | Cause::Forked
     )
+}
+
+pub(crate) fn is_no_staging(error: &StoreError) -> bool {
+    matches!(error.cause(), Cause::Device(CopyError::NoStaging { .. }))
 }
 
 pub(crate) fn link_error(error: &mooncake_transfer::LinkError) -> StoreError {

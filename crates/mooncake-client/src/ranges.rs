@@ -4,7 +4,7 @@
 use mooncake_memory::Target;
 
 use crate::error::{Cause, StoreError};
-use crate::get::Fetched;
+use crate::get::{Fetched, Part};
 use crate::store::Inner;
 
 /// Parts of one object, and where they go.
@@ -54,8 +54,9 @@ impl Inner {
                     if outcome.is_err() {
                         continue;
                     }
-                    let mut target = [range.target.reborrow()];
-                    self.read_replica(item.key, object, replica, log_id, range.offset, &mut target)?;
+                    let part = Part { offset: range.offset, targets: &mut [range.target.reborrow()] };
+                    let interrupted = || self.is_interrupted();
+                    self.read_replica(item.key, object, replica, log_id, part, &interrupted)?;
                     done += 1;
                 }
                 Ok(())

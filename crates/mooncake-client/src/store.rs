@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ForeignRange, Guarded, ProcessIdentity, Registry, Source, forked, watch_forks};
+use mooncake_memory::{
+    ForeignRange, Guarded, ProcessIdentity, Registry, Source, forked, total_of_sources, watch_forks,
+};
 use mooncake_transfer::{LinkReport, SegmentServer, ServerError, ServerOptions, Wait};
 use mooncake_wire::MAX_KEY;
 use mooncake_wire::message::{CloseSession, request};
@@ -19,14 +21,16 @@ use crate::control::Control;
 use crate::describe::ReplicaDescriptor;
 use crate::directory::Directory;
 use crate::error::{Cause, ErrorKind, StoreError};
-use crate::get::{GetInto, Receive};
+use crate::get::{GetInto, Receive, bytes_of};
 use crate::host::{self, Advertised, Host};
 use crate::link_set::LinkSet;
 use crate::master_address::{MasterAddress, split_host_port};
+use crate::metrics::{Metrics, Operation, Timer};
 use crate::options::{PutOptions, StoreOptions};
 use crate::put::{PutItem, PutOutcome};
 use crate::query::RemoveOutcome;
 use crate::ranges::{GetRanges, RangeOutcome};
+use crate::report;
 use crate::segment_owner::{Backing, OwnerEvents, Ownership, Reporter, SegmentId, SegmentOwner};
 use crate::view::View;
 
@@ -63,11 +67,13 @@ pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) settings: StoreOptions,
     registry: Registry,
-    closed: AtomicBool,
+    pub(crate) closed: AtomicBool,
     turn: AtomicU64,
     /// Cause, and the thread whose call it was.
     last_miss: Mutex<Option<(ThreadId, String)>>,
     anchor: Mutex<Option<JoinHandle<()>>>,
+    /// Says now and then what was counted.
+    reporter: OnceLock<thread::Thread>,
     /// Held while the owner of segments is made.
     starting: Mutex<()>,
     /// Keeps the port of a client that gives no memory its own.
@@ -117,6 +123,7 @@ impl Store {
             turn: AtomicU64::new(0),
             last_miss: Mutex::default(),
             anchor: Mutex::new(Some(anchor)),
+            reporter: OnceLock::new(),
             starting: Mutex::new(()),
             _port: port,
             settings: options,
@@ -128,7 +135,12 @@ impl Store {
             let owner = shared.owner.get_or_init(|| owner);
             owner.mount(Backing::Memory(inner.settings.global_segment_size))?;
         }
-        Ok(Store { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        if let Some(every) = inner.settings.metric_interval.filter(|_| inner.settings.metrics) {
+            let thread = report::start(&inner, every).map_err(setup("starting the report of metrics"))?;
+            inner.reporter.get_or_init(|| thread);
+        }
+        Ok(Store { inner })
     }
 
     /// "host:port": this client's name, its segment's, and what
@@ -188,10 +200,18 @@ impl Store {
 
     /// Stores objects; a result per object.
     pub fn put_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
-        match self.inner.check() {
-            Ok(()) => self.inner.put_batch(items, options),
-            Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
+        if let Err(error) = self.inner.check() {
+            return items.iter().map(|_| Err(error.clone())).collect();
         }
+        let timer = self.inner.timer();
+        let results = self.inner.put_batch(items, options);
+        if let Some(timer) = timer {
+            let stored =
+                items.iter().zip(&results).filter(|(_, result)| matches!(result, Ok(PutOutcome::Stored { .. })));
+            let bytes = stored.map(|(item, _)| total_of_sources(item.value)).sum();
+            timer.moved(Operation::write(options.replace, items.len()), bytes);
+        }
+        results
     }
 
     /// Stores one object in the place of what is there: [`PutOptions::replace`].
@@ -221,24 +241,39 @@ impl Store {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        self.inner.get_batch_with(&keys, alloc)
+        let timer = self.inner.timer();
+        let (results, bytes) = self.inner.get_batch_with(&keys, alloc);
+        if let Some(timer) = timer {
+            timer.moved(Operation::get(keys.len()), bytes);
+        }
+        results
     }
 
     /// Objects into the caller's memory. Bytes read per object; `None` is a miss.
     pub fn get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<u64>, StoreError>> {
-        match self.inner.check() {
-            Ok(()) => self.inner.get_into(items),
-            Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
+        if let Err(error) = self.inner.check() {
+            return items.iter().map(|_| Err(error.clone())).collect();
         }
+        let timer = self.inner.timer();
+        let results = self.inner.get_into(items);
+        if let Some(timer) = timer {
+            timer.moved(Operation::get_into(items.len()), bytes_of(&results));
+        }
+        results
     }
 
     /// Parts of objects into the caller's memory, with one look-up for all. An
     /// outcome per part; those of an object that is not there are misses.
     pub fn get_ranges(&self, items: &mut [GetRanges<'_>]) -> Vec<Vec<RangeOutcome>> {
-        match self.inner.check() {
-            Ok(()) => self.inner.get_ranges(items),
-            Err(error) => items.iter().map(|item| item.ranges.iter().map(|_| Err(error.clone())).collect()).collect(),
+        if let Err(error) = self.inner.check() {
+            return items.iter().map(|item| item.ranges.iter().map(|_| Err(error.clone())).collect()).collect();
         }
+        let timer = self.inner.timer();
+        let results = self.inner.get_ranges(items);
+        if let Some(timer) = timer {
+            timer.moved(Operation::GetRanges, results.iter().map(|outcomes| bytes_of(outcomes)).sum());
+        }
+        results
     }
 
     /// Objects in place, pinned and verified; `None` is a miss.
@@ -247,7 +282,13 @@ impl Store {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        self.inner.view_batch(&keys)
+        let timer = self.inner.timer();
+        let views = self.inner.view_batch(&keys);
+        if let Some(timer) = timer {
+            let bytes = views.iter().flatten().flatten().map(|view| view.len() as u64).sum();
+            timer.moved(Operation::get_buffer(keys.len()), bytes);
+        }
+        views
     }
 
     /// Which of the keys are there. What is found stays for a second at least,
@@ -329,6 +370,17 @@ impl Store {
         }
     }
 
+    /// What this store has counted, as Prometheus reads it; `None` with [`StoreOptions::metrics`] off. See
+    /// `docs/metrics.md`.
+    pub fn metrics_page(&self) -> Option<String> {
+        self.inner.shared.control.metrics.as_ref().map(Metrics::page)
+    }
+
+    /// What this store has counted, in one line for people; `None` with [`StoreOptions::metrics`] off.
+    pub fn metrics_summary(&self) -> Option<String> {
+        self.inner.shared.control.metrics.as_ref().map(|metrics| metrics.read().summary(None))
+    }
+
     /// How the segments met so far are reached.
     pub fn links(&self) -> Vec<LinkReport> {
         if forked() { Vec::new() } else { self.inner.shared.links.report() }
@@ -377,6 +429,10 @@ impl Inner {
         Ok(self.shared.owner.get_or_init(|| owner).clone())
     }
 
+    fn timer(&self) -> Option<Timer<'_>> {
+        self.shared.control.metrics.as_ref().map(Metrics::begin)
+    }
+
     /// Before every call.
     fn check(&self) -> Result<(), StoreError> {
         if forked() {
@@ -412,6 +468,7 @@ impl Inner {
             return;
         }
         self.shared.closing.store(true, Ordering::Release);
+        self.reporter.get().into_iter().for_each(thread::Thread::unpark);
         let control = &self.shared.control;
         if let Some(owner) = self.shared.owner.get() {
             owner.close();

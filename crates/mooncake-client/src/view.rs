@@ -123,7 +123,7 @@ impl Inner {
         // Whatever could not be borrowed is copied.
         let rest: Vec<usize> = (0..keys.len()).filter(|&index| views[index].is_none()).collect();
         let names: Vec<&[u8]> = rest.iter().map(|&index| keys[index]).collect();
-        let copies = self.get_batch_with(&names, |_, size| Ok(vec![0u8; size as usize]));
+        let (copies, _) = self.get_batch_with(&names, |_, size| Ok(vec![0u8; size as usize]));
         for (index, copy) in rest.into_iter().zip(copies) {
             views[index] = Some(copy.map(|bytes| bytes.map(|bytes| View { bytes: Bytes::Private(bytes) })));
         }

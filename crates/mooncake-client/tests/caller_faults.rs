@@ -73,6 +73,17 @@ fn registered_memory_is_used_and_forgotten() {
 }
 
 #[test]
+fn pieces_whose_sizes_add_up_to_more_than_can_be_counted_are_a_wrong_argument() {
+    let (_cluster, owner, _tcp) = stores();
+    for sizes in [[usize::MAX, 1], [1 << 63, 1 << 63], [usize::MAX, usize::MAX]] {
+        let parts = sizes.map(|size| Source::foreign(range(4096, size), owner.registry()));
+        let error = owner.put(b"bad", &parts, &PutOptions::default()).unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidParams && error.to_string().contains("add up"), "{error}");
+    }
+    assert_eq!(owner.exists(&["bad"]).unwrap(), [false]);
+}
+
+#[test]
 fn memory_that_is_not_there_is_an_error_and_leaves_nothing_behind() {
     let (_cluster, owner, tcp) = stores();
     let gone = Pages::map(0, 1 << 20).free();

@@ -4,6 +4,9 @@ mod cluster;
 #[path = "../../../tests/fake_cuda/mod.rs"]
 mod fake_cuda;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cluster::{Cluster, MIB, put, value};
 use fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
 use mooncake_client::{ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError, Target};
@@ -64,6 +67,103 @@ fn batches_of_many_buffers_of_one_registered_cache_come_back() {
         store.unregister(cache.addr).unwrap();
     }
     assert_eq!(fake.count("strays"), 0);
+}
+
+/// Objects of a batch that is large, each of them short: what is on its way for one must not wait for another's.
+#[test]
+fn objects_of_a_large_batch_go_side_by_side_and_each_has_its_own_outcome() {
+    const KEYS: usize = 24;
+    const LEN: usize = 1 << 20;
+    const BEYOND: usize = 13;
+    let fake = FakeCuda::load();
+    let (_cluster, owner, tcp) = stores();
+    for (nth, store) in [&owner, &tcp].into_iter().enumerate() {
+        fake.delay(2_000);
+        let contents = value("batch", KEYS * LEN);
+        let memory = fake.holding(0, &contents);
+        let small = fake.alloc(0, 100);
+        let range = |key: usize| if key == BEYOND { small.part(0, LEN) } else { memory.part(key * LEN, LEN) };
+        let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{nth}-{key}").into_bytes()).collect();
+        let sources: Vec<Source> = (0..KEYS).map(|key| Source::foreign(range(key), store.registry())).collect();
+        let items: Vec<PutItem> =
+            keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value: std::slice::from_ref(value) }).collect();
+        fake.count("abreast");
+        let outcomes = store.put_batch(&items, &PutOptions::default());
+        let putting = fake.count("abreast");
+        for (key, outcome) in outcomes.iter().enumerate() {
+            match key {
+                BEYOND => assert_eq!(outcome.as_ref().unwrap_err().kind(), ErrorKind::InvalidParams),
+                _ => assert!(outcome.is_ok(), "{key}: {outcome:?}"),
+            }
+        }
+        put(store, &format!("{nth}-{BEYOND}"), LEN).unwrap();
+
+        memory.write(0, &vec![0; contents.len()]);
+        let mut items: Vec<GetInto> = keys
+            .iter()
+            .enumerate()
+            .map(|(nth, key)| GetInto { key, targets: vec![Target::foreign(range(nth), store.registry())] })
+            .collect();
+        for (key, outcome) in store.get_into(&mut items).into_iter().enumerate() {
+            match key {
+                BEYOND => assert_eq!(outcome.unwrap_err().kind(), ErrorKind::InvalidParams),
+                _ => assert_eq!(outcome.unwrap(), Some(LEN as u64), "{key}"),
+            }
+        }
+        let mut expected = contents;
+        expected[BEYOND * LEN..][..LEN].fill(0);
+        assert!(memory.read() == expected);
+        let getting = fake.count("abreast");
+        // One object has four copies on their way at most, by TCP fewer. One processor gains nothing by another thread.
+        if nth == 0 && std::thread::available_parallelism().unwrap().get() > 1 {
+            assert!(putting > 4 && getting > 4, "{putting} and {getting}");
+        }
+    }
+    assert_eq!(fake.count("strays"), 0);
+}
+
+#[test]
+fn what_interrupts_a_large_batch_ends_it_on_all_its_threads_and_nothing_is_stored() {
+    const KEYS: usize = 32;
+    let fake = FakeCuda::load();
+    let cluster = Cluster::start();
+    let owner = cluster.store(64 * MIB);
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let mut options = cluster.options(0);
+    options.interrupted = Some(Arc::new(move || {
+        let thread = std::thread::current();
+        assert!(!thread.name().is_some_and(|name| name.starts_with("mooncake-copy")), "it is the caller's to ask");
+        asked.load(Ordering::SeqCst)
+    }));
+    let store = Store::connect(options).unwrap();
+    put(&store, "warm", 2 << 20).unwrap();
+    let memory = fake.alloc(0, KEYS << 20);
+    let names: Vec<String> = (0..KEYS).map(|key| format!("interrupted-{key}")).collect();
+    let sources: Vec<Source> =
+        (0..KEYS).map(|key| Source::foreign(memory.part(key << 20, 1 << 20), store.registry())).collect();
+    let items: Vec<PutItem> = names
+        .iter()
+        .zip(&sources)
+        .map(|(key, value)| PutItem { key: key.as_bytes(), value: std::slice::from_ref(value) })
+        .collect();
+    fake.delay(2_000);
+    let before = fake.count("copies");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while fake.count("copies") < before + 8 {
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        for outcome in store.put_batch(&items, &PutOptions::default()) {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
+        }
+    });
+    stop.store(false, Ordering::SeqCst);
+    assert!(owner.exists(&names).unwrap().iter().all(|found| !found));
+    // What it held is free again at once: the segment has no room for this otherwise.
+    put(&store, "after", 40 << 20).unwrap();
 }
 
 #[test]

@@ -28,6 +28,10 @@ struct Losses {
     lost: AtomicU64,
     /// Nothing is carried any more, and nothing is closed.
     frozen: AtomicBool,
+    /// So many of the next requests lie on the way until `holding` ends.
+    hold: AtomicU64,
+    holding: AtomicBool,
+    held: AtomicU64,
 }
 
 impl Proxy {
@@ -54,6 +58,19 @@ impl Proxy {
     }
 }
 
+impl Losses {
+    fn hold_one(&self) {
+        let take = |left: u64| left.checked_sub(1);
+        if self.hold.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+            return;
+        }
+        self.held.fetch_add(1, Ordering::SeqCst);
+        while self.holding.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
     let (mut client_in, mut server_out) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     let up = losses.clone();
@@ -69,12 +86,15 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
             }
             if std::mem::take(&mut first) {
                 role.store(buffer[12..count].windows(2).any(|pair| pair[0] == 0x4a && pair[1] < 20), Ordering::SeqCst);
+            } else if role.load(Ordering::SeqCst) && count > 0 {
+                up.hold_one();
             }
             if count == 0 || server_out.write_all(&buffer[..count]).is_err() {
                 break;
             }
         }
-        let _ = server_out.shutdown(Shutdown::Both);
+        // What was on the way arrives although its sender has hung up.
+        let _ = server_out.shutdown(Shutdown::Write);
     });
     let (mut server_in, mut client_out) = (server, client);
     std::thread::spawn(move || {
@@ -182,6 +202,55 @@ fn removes_queries_and_views_survive_the_loss_of_their_reply() {
     assert_eq!(proxy.lost(), 5);
     assert_eq!(view[..], value("b", 5000)[..]);
     assert_eq!(store.health(), Health::Ok);
+}
+
+#[test]
+fn an_interrupted_removal_takes_nothing_that_a_later_call_found() {
+    let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let proxy = Proxy::to(cluster.address());
+    let main = std::thread::current().id();
+    // The caller gives up once so many requests lie on the way: its own is one of them.
+    let gives_up_at = Arc::new(AtomicU64::new(u64::MAX));
+    let (limit, losses) = (gives_up_at.clone(), proxy.losses.clone());
+    let mut options = cluster.options(64 * MIB);
+    options.master = proxy.address.clone();
+    options.lookup_timeout = Duration::from_secs(10);
+    options.interrupted = Some(Arc::new(move || {
+        std::thread::current().id() == main && losses.held.load(Ordering::SeqCst) >= limit.load(Ordering::SeqCst)
+    }));
+    let store = Store::connect(options).unwrap();
+    put(&store, "k", 3000).unwrap();
+
+    type Removal = fn(&Store) -> Result<(), mooncake_client::StoreError>;
+    let removals: [(&str, Removal); 3] = [
+        ("remove", |store| store.remove(&["k"], true).map(drop)),
+        ("remove_all", |store| store.remove_all(true).map(drop)),
+        ("remove_by_regex", |store| store.remove_by_regex("k", true).map(drop)),
+    ];
+    for (name, removal) in removals {
+        proxy.losses.holding.store(true, Ordering::SeqCst);
+        proxy.losses.hold.store(2, Ordering::SeqCst);
+        let held = proxy.losses.held.load(Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            // An earlier call that is still without its answer: what counts is not the lowest of those alone.
+            let earlier = scope.spawn(|| store.remove(&["another"], true));
+            eventually("the earlier call is under way", Duration::from_secs(5), || {
+                proxy.losses.held.load(Ordering::SeqCst) == held + 1
+            });
+            gives_up_at.store(held + 2, Ordering::SeqCst);
+            assert_eq!(removal(&store).unwrap_err().kind(), ErrorKind::Interrupted, "{name}");
+            gives_up_at.store(u64::MAX, Ordering::SeqCst);
+            assert_eq!(put(&store, "k", 3000).unwrap(), PutOutcome::Existed, "{name}");
+
+            let answered = proxy.losses.seen.load(Ordering::SeqCst);
+            proxy.losses.holding.store(false, Ordering::SeqCst);
+            assert_eq!(earlier.join().unwrap().unwrap(), [RemoveOutcome::Missing], "{name}");
+            eventually("the master has answered the late request too", Duration::from_secs(5), || {
+                proxy.losses.seen.load(Ordering::SeqCst) == answered + 2
+            });
+            assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)), "{name}");
+        });
+    }
 }
 
 #[test]

@@ -58,6 +58,8 @@ fn segments_come_and_go_by_their_ids() {
 fn a_client_without_memory_can_give_some_later() {
     let cluster = Cluster::start();
     let store = cluster.store(0);
+    let error = put(&store, "k", 1000).unwrap_err();
+    assert!(error.kind() == ErrorKind::NoSpace && error.is_of_an_empty_pool(), "{error}");
     let writer = cluster.tcp_store(0);
     assert_eq!(put(&writer, "a", 10).unwrap_err().kind(), ErrorKind::NoSpace);
     let (id, _) = store.mount_memory(8 * MIB).unwrap();

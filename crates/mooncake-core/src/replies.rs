@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
-use crate::ids::Time;
+use crate::ids::{SessionId, Time};
 use crate::request::{Origin, Refused, Remembered};
 
 impl Core {
@@ -11,6 +11,16 @@ impl Core {
         let reply = self.sessions.admit(origin, self.config.unanswered_max)?;
         self.counts.replies_repeated += u64::from(reply.is_some());
         Ok(reply)
+    }
+
+    /// The client waits for these mutations no more: those that have not been carried out by now never are.
+    pub fn abandon(&mut self, session: SessionId, sequences: &[u64]) {
+        self.sessions.abandon(session, sequences, self.config.unanswered_max);
+    }
+
+    /// Whether a mutation that is under way in slices has been abandoned.
+    pub fn is_abandoned(&self, origin: Origin) -> bool {
+        self.sessions.get(origin.session).is_some_and(|session| session.abandoned.contains(&origin.sequence))
     }
 
     /// Notes the reply to a mutation. Only for what the shell does in slices; the others do it themselves.

@@ -217,6 +217,12 @@ pub enum Refused {
     /// Too many sessions.
     #[error("{0} sessions are open or away already; those that are away end ten minutes after they left")]
     TooManySessions(usize),
+    /// The client gave the mutation up before it was carried out.
+    #[error("sequence {sequence} was given up by its client before it came; it is not carried out")]
+    Abandoned {
+        /// The sequence of the request.
+        sequence: u64,
+    },
 }
 
 /// A remembered reply to a mutation.

@@ -1,6 +1,6 @@
 //! Sessions: who is there, what they own, and what they were told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 
@@ -21,6 +21,9 @@ pub(crate) struct Session {
     pub last_heard: Time,
     pub answered_below: u64,
     pub replies: BTreeMap<u64, Remembered>,
+    /// Mutations that are not to be carried out if they still come. No log has them: with this process their
+    /// connections end.
+    pub abandoned: BTreeSet<u64>,
     pub segments: SmallVec<[SegmentNo; 2]>,
     /// Views, with their number per rid.
     pub pins: BTreeMap<Rid, u32>,
@@ -135,6 +138,7 @@ impl Sessions {
                 last_heard: now,
                 answered_below: 0,
                 replies: BTreeMap::new(),
+                abandoned: BTreeSet::new(),
                 segments: SmallVec::new(),
                 pins: BTreeMap::new(),
                 unfinished: 0,
@@ -170,6 +174,9 @@ impl Sessions {
             let answered_below = session.answered_below;
             return Err(Refused::Forgotten { sequence: origin.sequence, answered_below });
         }
+        if session.abandoned.contains(&origin.sequence) {
+            return Err(Refused::Abandoned { sequence: origin.sequence });
+        }
         if session.replies.len() >= unanswered_max {
             let unanswered = session.replies.range(origin.answered_below..).count();
             if unanswered >= unanswered_max {
@@ -179,6 +186,16 @@ impl Sessions {
         Ok(None)
     }
 
+    /// Mutations that are not carried out from now on, should they come.
+    pub fn abandon(&mut self, session: SessionId, sequences: &[u64], most: usize) {
+        let Some(session) = self.map.get_mut(&session) else { return };
+        let below = session.answered_below;
+        session.abandoned.extend(sequences.iter().take(most).filter(|sequence| **sequence >= below));
+        while session.abandoned.len() > most {
+            session.abandoned.pop_first();
+        }
+    }
+
     pub fn remember(&mut self, session: SessionId, sequence: u64, answered_below: u64, reply: &Remembered) -> bool {
         let Some(session) = self.map.get_mut(&session) else { return false };
         if answered_below > session.answered_below {
@@ -186,6 +203,7 @@ impl Sessions {
             while session.replies.first_key_value().is_some_and(|(sequence, _)| *sequence < answered_below) {
                 session.replies.pop_first();
             }
+            session.abandoned = session.abandoned.split_off(&answered_below);
         }
         if sequence >= session.answered_below {
             session.replies.insert(sequence, reply.clone());

@@ -4,6 +4,7 @@ mod pool;
 
 use mooncake_core::{
     Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutSlot, PutStarted, Refused,
+    RemoveOutcome,
 };
 use pool::{KIB, Pool, is_busy, is_full, placed, plain};
 
@@ -67,6 +68,29 @@ fn a_reply_is_forgotten_when_the_client_has_it() {
     pool.remove(a, "y", false);
     let error = pool.core.remove(pool.now, old, &[b"x"], false, &mut pool.fx).unwrap_err();
     assert!(matches!(error, Refused::Forgotten { .. }), "{error}");
+}
+
+#[test]
+fn what_was_abandoned_before_it_came_is_never_done() {
+    let mut pool = Pool::with(Config { unanswered_max: 4, ..Config::default() });
+    let a = pool.session(1);
+    pool.mount(a, 1, 16 * KIB);
+    pool.put(a, "k", KIB);
+    let origin = |sequence| Origin { session: a, sequence, answered_below: 10 };
+    pool.core.remove(pool.now, origin(10), &[b"another"], true, &mut pool.fx).unwrap();
+    pool.core.abandon(a, &[3, 10, 12]);
+    for key in [b"k", b"l"] {
+        let error = pool.core.remove(pool.now, origin(12), &[key], true, &mut pool.fx).unwrap_err();
+        assert_eq!(error, Refused::Abandoned { sequence: 12 });
+    }
+    assert!(pool.exists("k"));
+    let outcomes = pool.core.remove(pool.now, origin(10), &[b"another"], true, &mut pool.fx).unwrap();
+    assert_eq!(outcomes, [RemoveOutcome::Missing], "it had been done before: that stays its answer");
+    pool.core.abandon(a, &(20..60).collect::<Vec<_>>());
+    pool.core.abandon(a, &(60..99).collect::<Vec<_>>());
+    assert!(pool.core.is_abandoned(origin(63)) && !pool.core.is_abandoned(origin(20)), "a limit holds");
+    let outcomes = pool.core.remove(pool.now, origin(11), &[b"k"], true, &mut pool.fx).unwrap();
+    assert_eq!(outcomes, [RemoveOutcome::Removed], "what was not abandoned is done");
 }
 
 #[test]

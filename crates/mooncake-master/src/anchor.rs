@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_core::{Core, Origin, Populated, Rid, SegmentNo, SegmentUuid, SessionId};
+use mooncake_wire::RequestKind;
 use mooncake_wire::message::{AnchorDown, AnchorUp, Beat, Pong, ProcessIdentity, anchor_down, anchor_up};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::connection::{Connection, Ended};
 use crate::convert;
-use crate::metrics::{Op, Timed};
+use crate::metrics::Op;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
 
@@ -111,7 +112,7 @@ async fn take_beat(shared: &Arc<Shared>, session: SessionId, queue: &AnchorQueue
     // Answered all the same when refused: a repeat would change nothing.
     let pong = Pong { number: beat.number, position: Some(shared.position()), unpin_sequence: beat.unpin_sequence };
     queue.push(&AnchorDown { body: Some(anchor_down::Body::Pong(pong)) });
-    shared.metrics.answered(Timed::Beat, began);
+    shared.metrics.answered(RequestKind::Beat, began);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use mooncake_core::{
     Candidate, Origin, PutSlot, PutStarted, Refused, Remembered, RemoveAll, SegmentNo, SessionId, Ticket,
 };
 use mooncake_wire::message::{self, Reply, Request, reply, request};
-use mooncake_wire::{encode_frame, unpack_groups, unpack_keys};
+use mooncake_wire::{RequestKind, encode_frame, unpack_groups, unpack_keys};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::connection::{Connection, Ended};
 use crate::convert;
 use crate::log::LogClosed;
-use crate::metrics::{Op, Timed};
+use crate::metrics::Op;
 use crate::pattern::Pattern;
 use crate::shared::Shared;
 
@@ -46,7 +46,10 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             origin: Origin { session, sequence: request.sequence, answered_below: request.answered_below },
         };
         let (id, began) = (request.id, Instant::now());
-        let asked = request.body.as_ref().map(Timed::of);
+        let asked = request.body.as_ref().map(RequestKind::of);
+        if !request.abandoned.is_empty() {
+            shared.read(|core, _| core.abandon(session, &request.abandoned));
+        }
         let body = call.answer(request, connection).await?;
         if let reply::Body::Refusal(refusal) = &body {
             shared.metrics.refused(refusal);
@@ -319,7 +322,7 @@ impl Call<'_> {
         if let Some(answer) = self.removed_before(Op::RemoveAll) {
             return Ok(answer);
         }
-        let removed = remove_all(self.shared, force).await?;
+        let removed = remove_all(self.shared, force, || self.is_abandoned()).await?;
         self.removed(removed).await
     }
 
@@ -331,8 +334,13 @@ impl Call<'_> {
         if let Some(answer) = self.removed_before(Op::RemoveByRegex) {
             return Ok(answer);
         }
-        let removed = remove_matching(self.shared, &pattern, ask.force).await?;
+        let removed = remove_matching(self.shared, &pattern, ask.force, || self.is_abandoned()).await?;
         self.removed(removed).await
+    }
+
+    /// Nobody waits for this removal any more, and what came after it may rely on what is still there.
+    fn is_abandoned(&self) -> bool {
+        self.shared.read(|core, _| core.is_abandoned(self.origin))
     }
 
     /// The answer to a repeat, or to what is not to be done at all.
@@ -419,10 +427,11 @@ impl Call<'_> {
     }
 }
 
-/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many.
-pub async fn remove_all(shared: &Arc<Shared>, force: bool) -> Result<u64, LogClosed> {
+/// Removes every object that is there now, in slices, so that nobody waits longer than one of them, until it is
+/// abandoned; returns how many.
+pub async fn remove_all(shared: &Arc<Shared>, force: bool, is_abandoned: impl Fn() -> bool) -> Result<u64, LogClosed> {
     let mut cursor = shared.read(|core, _| RemoveAll::new(core, force));
-    loop {
+    while !is_abandoned() {
         let finished =
             shared.apply_async(|core, now, effects| core.remove_all_slice(now, &mut cursor, SLICE, effects)).await?;
         if finished {
@@ -441,7 +450,12 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool) -> Result<u64, LogClo
 static SEARCH: Semaphore = Semaphore::const_new(1);
 
 /// Removes the objects whose keys match, in slices; returns how many. The keys are matched without the core's lock.
-async fn remove_matching(shared: &Arc<Shared>, pattern: &Pattern, force: bool) -> Result<u64, LogClosed> {
+async fn remove_matching(
+    shared: &Arc<Shared>,
+    pattern: &Pattern,
+    force: bool,
+    is_abandoned: impl Fn() -> bool,
+) -> Result<u64, LogClosed> {
     let mut cursor = shared.read(|core, _| RemoveAll::new(core, force));
     loop {
         let mut keys: Vec<u8> = Vec::new();
@@ -463,6 +477,9 @@ async fn remove_matching(shared: &Arc<Shared>, pattern: &Pattern, force: bool) -
             // Nothing is removed by a search that did not end, when the master stops.
             tokio::task::spawn_blocking(search).await.unwrap_or_default()
         };
+        if is_abandoned() {
+            break;
+        }
         if !chosen.is_empty() {
             shared.apply_async(|core, now, effects| core.remove_chosen(now, &mut cursor, &chosen, effects)).await?;
         }

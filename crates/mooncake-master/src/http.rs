@@ -9,11 +9,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use mooncake_core::{KeysCursor, SegmentState};
+use mooncake_http::reply::{as_json, failed, plain, text};
 use mooncake_memory::uuid_text;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -159,7 +160,7 @@ async fn remove_everything(
         Err(error) => return failed(StatusCode::BAD_REQUEST, -600, &error.body_text()),
     };
     let force = query.force.is_some_and(|force| force == "true" || force == "1");
-    match remove_all(&shared, force).await {
+    match remove_all(&shared, force, || false).await {
         Ok(removed) => as_json(StatusCode::OK, &json!({"success": true, "removed_count": removed})),
         Err(error) => failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &error.to_string()),
     }
@@ -171,26 +172,6 @@ async fn unknown() -> Response {
 
 async fn wrong_method() -> Response {
     failed(StatusCode::METHOD_NOT_ALLOWED, -600, "this page wants another method; /api/v1/remove_all wants POST")
-}
-
-pub(crate) fn text(body: impl Into<Body>) -> Response {
-    with_type(StatusCode::OK, "text/plain; version=0.0.4", body.into())
-}
-
-pub(crate) fn plain(body: String) -> Response {
-    with_type(StatusCode::OK, "text/plain; charset=utf-8", body.into())
-}
-
-pub(crate) fn as_json(status: StatusCode, value: &Value) -> Response {
-    with_type(status, "application/json; charset=utf-8", value.to_string().into())
-}
-
-pub(crate) fn failed(status: StatusCode, code: i32, message: &str) -> Response {
-    as_json(status, &json!({"success": false, "error_code": code, "error_message": message}))
-}
-
-pub(crate) fn with_type(status: StatusCode, kind: &'static str, body: Body) -> Response {
-    (status, [(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response()
 }
 
 /// The list of keys, taken from the core in slices while it is sent.
@@ -231,9 +212,9 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
+    use mooncake_http::accept;
+    use mooncake_memory::Guarded;
     use tokio::net::TcpListener;
-
-    use crate::http_connections::accept;
 
     use super::*;
     use crate::convert::SoftPinTtl;
@@ -255,7 +236,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(OnceLock::new());
-        let accepting = tokio::spawn(accept(pages(shared.clone()), listener));
+        let accepting = tokio::spawn(accept(pages(shared.clone()), Guarded::new(listener)));
         let health = page(address, "/health").await;
         assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"service_ready\":false"), "{health}");
         assert!(page(address, "/role").await.ends_with("standby"));

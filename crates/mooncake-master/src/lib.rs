@@ -15,7 +15,6 @@ mod convert;
 mod epoch_claim;
 mod hello;
 mod http;
-mod http_connections;
 mod log;
 mod master;
 mod metadata_server;
@@ -29,7 +28,6 @@ mod routes;
 mod settings;
 mod shared;
 mod summary;
-mod taken_count;
 mod ticker;
 
 pub use log::LogError;

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_core::{Core, Record, SessionId};
+use mooncake_memory::Guarded;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
@@ -20,7 +21,7 @@ use crate::process_watch::{self, Known, ProcessWatch};
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared};
 use crate::ticker::Ticker;
-use crate::{control, hello, http, http_connections, random, summary};
+use crate::{control, hello, http, random, summary};
 
 /// Connections that may wait while the log is replayed.
 const BACKLOG: u32 = 4096;
@@ -106,7 +107,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     let reporting = settings.metric_reporting;
     // From here on it says that it is alive and not ready.
     let serving = Arc::new(OnceLock::new());
-    let pages = tokio::spawn(http_connections::accept(http::pages(serving.clone()), web));
+    let pages = tokio::spawn(mooncake_http::accept(http::pages(serving.clone()), Guarded::new(web)));
     let started = tokio::task::spawn_blocking(move || start_core(&settings, identity)).await;
     let started = started.map_err(|e| StartError::System { what: "replay", source: e.into() }).flatten();
     let started = started.and_then(|(shared, compactor)| {

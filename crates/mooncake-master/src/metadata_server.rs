@@ -19,13 +19,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
+use mooncake_memory::Guarded;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::http_connections;
 use crate::master::{StartError, bind};
 
 /// Longest value. Descriptions of engines with thousands of buffers have some hundred KiB.
@@ -34,11 +34,17 @@ const VALUE_MAX: usize = 16 << 20;
 /// Longest key.
 const KEY_MAX: usize = 4 << 10;
 
-/// Bytes of all keys and values together.
+/// Bytes of all entries together.
 const TOTAL_MAX: usize = 256 << 20;
+
+/// What an entry takes besides its key and its value.
+const ENTRY: usize = 128;
 
 /// How long an engine has to show that it still listens.
 const PROBE: Duration = Duration::from_millis(300);
+
+/// Engines of one name that may have come and gone while one is being published.
+const PROBES: usize = 4;
 
 /// A metadata server that runs until it is dropped.
 #[derive(Debug)]
@@ -59,7 +65,7 @@ impl MetadataServer {
         let address = listener.local_addr()?;
         let router = router();
         let pages = move || (router.clone(), true);
-        let task = tokio::spawn(http_connections::accept(pages, listener));
+        let task = tokio::spawn(mooncake_http::accept(pages, Guarded::new(listener)));
         Ok(MetadataServer { address, task })
     }
 
@@ -80,28 +86,58 @@ type Shared = Arc<Mutex<Table>>;
 #[derive(Debug, Default)]
 struct Table {
     values: HashMap<String, Bytes>,
-    /// Of keys and values.
+    /// Of all entries, as [`size`] counts them.
     bytes: usize,
 }
 
+/// What became of a value.
+#[derive(Debug, PartialEq, Eq)]
+enum Written {
+    Updated,
+    Unchanged,
+    /// An engine's address, and this other one stands there.
+    Taken(Bytes),
+    Full,
+}
+
 impl Table {
-    /// False when there is no room.
-    fn set(&mut self, key: String, value: Bytes) -> bool {
-        let old = self.values.get(&key).map_or(0, |value| key.len() + value.len());
-        let bytes = self.bytes - old + key.len() + value.len();
+    /// Sets a value. An engine's address takes no other one's place than that of `gone`.
+    fn set(&mut self, key: &str, value: &Bytes, gone: Option<&Bytes>) -> Written {
+        let old = self.values.get(key);
+        if is_address(key)
+            && let Some(old) = old
+        {
+            if old == value {
+                return Written::Unchanged;
+            }
+            if Some(old) != gone {
+                return Written::Taken(old.clone());
+            }
+        }
+        let bytes = self.bytes - old.map_or(0, |old| size(key, old)) + size(key, value);
         if bytes > TOTAL_MAX {
-            return false;
+            return Written::Full;
         }
         self.bytes = bytes;
-        self.values.insert(key, value);
-        true
+        // A copy: the value is a part of the request, and would keep all of it.
+        self.values.insert(key.to_owned(), Bytes::copy_from_slice(value));
+        Written::Updated
     }
 
     fn remove(&mut self, key: &str) -> bool {
         let Some(value) = self.values.remove(key) else { return false };
-        self.bytes -= key.len() + value.len();
+        self.bytes -= size(key, &value);
         true
     }
+}
+
+fn size(key: &str, value: &Bytes) -> usize {
+    key.len() + value.len() + ENTRY
+}
+
+/// Whether an engine says under this key where it is.
+fn is_address(key: &str) -> bool {
+    key.contains("rpc_meta")
 }
 
 #[derive(Debug, Deserialize)]
@@ -149,21 +185,25 @@ async fn write(State(table): State<Shared>, asked: Asked, value: Bytes) -> Respo
         Ok(key) => key,
         Err(bad) => return bad.into_response(),
     };
-    if key.contains("rpc_meta") {
-        let before = table.lock().values.get(&key).cloned();
-        match before {
-            Some(before) if before == value => return (StatusCode::OK, "metadata unchanged").into_response(),
-            Some(before) if still_listens(&before).await => {
-                return (StatusCode::BAD_REQUEST, "Duplicate rpc_meta key not allowed").into_response();
+    let mut gone = None;
+    for _ in 0..PROBES {
+        // The check and the change are one step: of two engines that come at once, the second meets the first.
+        let written = table.lock().set(&key, &value, gone.as_ref());
+        match written {
+            Written::Updated => return (StatusCode::OK, "metadata updated").into_response(),
+            Written::Unchanged => return (StatusCode::OK, "metadata unchanged").into_response(),
+            Written::Full => {
+                let room = format!("there is room for {TOTAL_MAX} bytes, {ENTRY} of them for each entry");
+                return (StatusCode::INSUFFICIENT_STORAGE, room).into_response();
             }
-            Some(_) => tracing::info!(key, "an engine has come back under its name; its old address is replaced"),
-            None => {}
+            Written::Taken(other) if still_listens(&other).await => break,
+            Written::Taken(other) => {
+                tracing::info!(key, "the engine of this name has gone; its address is replaced");
+                gone = Some(other);
+            }
         }
     }
-    match table.lock().set(key, value) {
-        true => (StatusCode::OK, "metadata updated").into_response(),
-        false => (StatusCode::INSUFFICIENT_STORAGE, format!("there is room for {TOTAL_MAX} bytes")).into_response(),
-    }
+    (StatusCode::BAD_REQUEST, "Duplicate rpc_meta key not allowed").into_response()
 }
 
 async fn remove(State(table): State<Shared>, asked: Asked) -> Response {
@@ -207,11 +247,45 @@ mod tests {
     #[test]
     fn the_table_counts_what_it_holds_and_is_bounded() {
         let mut table = Table::default();
-        assert!(table.set("key".into(), Bytes::from_static(b"12345")));
-        assert!(table.set("key".into(), Bytes::from_static(b"1")));
-        assert_eq!(table.bytes, 4);
-        assert!(!table.set("big".into(), Bytes::from(vec![0; TOTAL_MAX])));
+        assert_eq!(table.set("key", &Bytes::from_static(b"12345"), None), Written::Updated);
+        assert_eq!(table.set("key", &Bytes::from_static(b"1"), None), Written::Updated);
+        assert_eq!(table.bytes, 4 + ENTRY);
+        assert_eq!(table.set("big", &Bytes::from(vec![0; TOTAL_MAX]), None), Written::Full);
         assert!(table.remove("key") && !table.remove("key"));
         assert_eq!(table.bytes, 0);
+    }
+
+    #[test]
+    fn empty_entries_count_for_what_they_really_take() {
+        let mut table = Table { bytes: TOTAL_MAX - 10 * ENTRY, ..Table::default() };
+        let empty = Bytes::new();
+        let taken = (0..100).take_while(|number: &u8| table.set(&number.to_string(), &empty, None) == Written::Updated);
+        assert_eq!(taken.count(), 9, "the keys have a byte too");
+    }
+
+    #[test]
+    fn a_value_keeps_nothing_of_what_it_came_with() {
+        let request = Bytes::from(vec![7; 64 << 10]);
+        let mut table = Table::default();
+        assert_eq!(table.set("key", &request.slice(100..101), None), Written::Updated);
+        assert!(request.is_unique(), "one byte holds the whole request");
+        assert_eq!(table.values["key"], [7u8][..]);
+    }
+
+    #[tokio::test]
+    async fn of_two_engines_of_one_name_that_come_at_once_one_is_refused() {
+        let address = |port: u16| Bytes::from(format!(r#"{{"ip_or_host_name":"127.0.0.1","rpc_port":{port}}}"#));
+        let (first, second) =
+            (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let table = Shared::default();
+        let put =
+            |value: Bytes| write(State(table.clone()), Ok(Query(Wanted { key: Some("rpc_meta/e".into()) })), value);
+        // Nobody listens at port 1: an engine that has gone.
+        assert_eq!(put(address(1)).await.status(), StatusCode::OK);
+        let engines = [&first, &second].map(|engine| address(engine.local_addr().unwrap().port()));
+        let (one, other) = tokio::join!(put(engines[0].clone()), put(engines[1].clone()));
+        let mut statuses = [one.status(), other.status()];
+        statuses.sort();
+        assert_eq!(statuses, [StatusCode::OK, StatusCode::BAD_REQUEST]);
     }
 }

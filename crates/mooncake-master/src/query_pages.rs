@@ -6,10 +6,10 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use mooncake_core::{Core, FoundRef, SegmentState};
+use mooncake_http::reply::{as_json, failed, text, with_type};
 use serde_json::{Map, Value, json};
 
 use crate::convert;
-use crate::http::{as_json, failed, text, with_type};
 use crate::shared::Shared;
 
 /// Most keys of one page.

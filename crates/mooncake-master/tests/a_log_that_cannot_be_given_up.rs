@@ -29,7 +29,8 @@ fn a_master_whose_log_can_neither_be_written_nor_renamed_away_is_not_ready() {
     let usual = getrlimit(Resource::Fsize);
     setrlimit(Resource::Fsize, Rlimit { current: Some(1), ..usual }).unwrap();
     let body = Some(put_start(&[("after", 1000)]));
-    let request = mooncake_wire::message::Request { id: 1, sequence: 100, answered_below: 0, body };
+    let request =
+        mooncake_wire::message::Request { id: 1, sequence: 100, answered_below: 0, body, ..Default::default() };
     write_frame(&mut client.call, &request).unwrap();
     let mut answer = Vec::new();
     let ended = client.call.read_to_end(&mut answer);

@@ -24,7 +24,13 @@ fn waiting_put(key: &str, size: u64, sequence: u64) -> message::Request {
         wait: true,
         ..message::PutStart::default()
     };
-    message::Request { id: 9, sequence, answered_below: 0, body: Some(request::Body::PutStart(start)) }
+    message::Request {
+        id: 9,
+        sequence,
+        answered_below: 0,
+        body: Some(request::Body::PutStart(start)),
+        ..message::Request::default()
+    }
 }
 
 #[test]

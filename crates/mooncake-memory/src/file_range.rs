@@ -3,10 +3,14 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, SealFlags, fcntl_get_seals};
 
 use crate::error::MemoryError;
 use crate::layout::PAGE;
+
+/// Seals that no file has of itself; every file of a tmpfs has [`SealFlags::SEAL`].
+const SEALED: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::FUTURE_WRITE);
 
 /// Opens a file whose bytes from `offset` on become a segment, and locks them against other segments. The lock is that of
 /// the open file: gone with its last descriptor.
@@ -24,6 +28,10 @@ pub(crate) fn open(path: &Path, offset: u64, bytes: u64) -> Result<OwnedFd, Memo
     let stat = rustix::fs::fstat(&file).map_err(|errno| refused(errno.to_string()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(refused("it is not a regular file".into()));
+    }
+    // Memory of a segment, of this process or of another one whose descriptors can be opened: it has stamps already.
+    if fcntl_get_seals(&file).is_ok_and(|seals| seals.intersects(SEALED)) {
+        return Err(refused("it is sealed memory, a segment of its own most likely".into()));
     }
     let size = stat.st_size as u64;
     if offset.checked_add(bytes).is_none_or(|end| end > size) {

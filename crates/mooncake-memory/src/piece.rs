@@ -152,6 +152,11 @@ impl<'a> Source<'a> {
         self.len == 0
     }
 
+    /// Whether it is a device's memory, which processors cannot touch.
+    pub fn is_on_device(&self) -> bool {
+        self.access.device().is_some()
+    }
+
     /// The bytes up to `mid` and those from it on. Panics if `mid > len`.
     pub fn split_at(self, mid: usize) -> (Self, Self) {
         assert!(mid <= self.len, "split at {mid} of a piece of {} bytes", self.len);
@@ -225,6 +230,11 @@ impl<'a> Target<'a> {
     /// No bytes at all.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether it is a device's memory, which processors cannot touch.
+    pub fn is_on_device(&self) -> bool {
+        self.access.device().is_some()
     }
 
     /// The same piece for a shorter time, so that it can be given away and used again.

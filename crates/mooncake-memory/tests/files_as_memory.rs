@@ -1,8 +1,9 @@
 //! Parts of existing files as a segment's memory.
 
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use mooncake_memory::{MemoryError, SegmentMemory, Source, Target, Verify};
+use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify};
 
 struct File(PathBuf);
 
@@ -58,4 +59,17 @@ fn a_range_is_one_segments_until_its_memory_is_gone() {
     assert_ne!(first.uuid(), behind.uuid());
     drop(first);
     SegmentMemory::over_file(&file.0, 0, 64 << 10).unwrap();
+}
+
+#[test]
+fn memory_of_a_segment_is_not_made_another_one() {
+    let segment = SegmentMemory::create(64 << 10, SegmentOptions::default()).unwrap();
+    for fd in [segment.data_fd(), segment.control_fd()] {
+        let own = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let others = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
+        for path in [own, others] {
+            let refused = SegmentMemory::over_file(&path, 0, 4096).unwrap_err();
+            assert!(matches!(refused, MemoryError::File { .. }) && refused.to_string().contains("sealed"), "{refused}");
+        }
+    }
 }

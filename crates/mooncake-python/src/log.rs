@@ -18,7 +18,8 @@ pub fn logging<T>(body: impl FnOnce() -> T) -> T {
 }
 
 fn open() -> Dispatch {
-    let text = std::env::var("MC_LOG_LEVEL").unwrap_or_default();
+    let text = environment::variable("MC_LOG_LEVEL").unwrap_or_default();
+    // How much is said is no reason to refuse to work.
     let level = environment::log_level(&text).unwrap_or_else(|| {
         say_once(&format!("MC_LOG_LEVEL={text:?} is none of TRACE, DEBUG, INFO, WARNING, ERROR, OFF; INFO is taken"));
         "info"

@@ -1,8 +1,10 @@
 //! Arguments of `setup` in its three forms.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mooncake_client::{Cause, InterruptHook, Introduction, Store, StoreError, StoreOptions, parse_size};
+use mooncake_client_http::ClientServer;
 use mooncake_settings::environment;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -37,6 +39,8 @@ const DEFAULT_BYTES: u64 = 16 << 20;
 const MOST_BUFFER_BYTES: u64 = 1 << 40;
 const LEAST_BYTES: u64 = 1 << 10;
 
+const HTTP_PORT: u64 = 9300;
+
 /// What `setup` was asked for.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -48,6 +52,8 @@ pub struct Setup {
     pub local_buffer_size: u64,
     /// "host:port" of the master.
     pub master: String,
+    /// Port of this client's HTTP server, where one is wanted.
+    pub http_port: Option<u64>,
 }
 
 impl Setup {
@@ -59,6 +65,21 @@ impl Setup {
         options.local_buffer_size = self.local_buffer_size;
         options.interrupted = Some(Arc::new(interrupt::requested));
         Ok(options)
+    }
+}
+
+/// Serves the client's health and metrics, to this host; a port that is taken is no more than a line.
+pub fn serve_http(port: u64, client: &Store) -> Option<Arc<ClientServer>> {
+    let address = SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).ok()?));
+    match ClientServer::open(address) {
+        Ok(server) => {
+            server.show(client);
+            Some(Arc::new(server))
+        }
+        Err(error) => {
+            say_once(&format!("client_http_port={port}: {error}; this client has no HTTP server"));
+            None
+        }
     }
 }
 
@@ -154,11 +175,13 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
                 .map_err(|_| type_error(format!("{}: a bool is needed", NAMES[at])))
         })
     };
+    let http_port = if slots[12].is_some() { number(12)? } else { HTTP_PORT };
     let setup = Setup {
         local_hostname: text(0)?.unwrap_or_default(),
         global_segment_size: number(2)?,
         local_buffer_size: number(3)?,
         master: text(6)?.unwrap_or_default(),
+        http_port: switch(11)?.then_some(http_port),
     };
     if slots[7].as_ref().is_some_and(|engine| !engine.is_none()) {
         return Ok(Err("setup: engine: sharing a TransferEngine is not supported; leave it None".into()));
@@ -166,9 +189,8 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
     for unused in [5, 9] {
         text(unused)?;
     }
-    number(12)?;
     say_what_is_not_needed(&text(1)?.unwrap_or_default(), &text(4)?.unwrap_or_default());
-    say_what_has_no_meaning(switch(8)?, switch(11)?, text(10)?.as_deref().unwrap_or("default"));
+    say_what_has_no_meaning(switch(8)?, text(10)?.as_deref().unwrap_or("default"));
     Ok(check(setup))
 }
 
@@ -213,12 +235,20 @@ fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
     };
     say_what_is_not_needed(&metadata_server, &value(&["protocol"])?.unwrap_or_default());
     let tenant = value(&["tenant_id"])?.unwrap_or_else(|| "default".into());
-    say_what_has_no_meaning(switch("enable_ssd_offload")?, switch("enable_client_http_server")?, &tenant);
+    say_what_has_no_meaning(switch("enable_ssd_offload")?, &tenant);
+    let http_port = match value(&["client_http_port"])? {
+        None => HTTP_PORT,
+        Some(port) => match port.trim().parse() {
+            Ok(port) => port,
+            Err(_) => return Ok(Err(format!("setup: client_http_port is {port:?}; a port is needed"))),
+        },
+    };
     Ok(check(Setup {
         local_hostname,
         global_segment_size: segment,
         local_buffer_size: buffer,
         master: value(&["master_server_addr", "master_server_address"])?.unwrap_or_else(|| "127.0.0.1:50051".into()),
+        http_port: switch("enable_client_http_server")?.then_some(http_port),
     }))
 }
 
@@ -235,6 +265,9 @@ fn check(setup: Setup) -> Parsed {
     }
     if setup.local_hostname.is_empty() {
         return Err("setup: local_hostname is empty; give the address at which peers reach this process".into());
+    }
+    if let Some(port) = setup.http_port.filter(|port| !(1..=0xffff).contains(port)) {
+        return Err(format!("setup: client_http_port is {port}; it is from 1 to 65535"));
     }
     Ok(setup)
 }
@@ -253,14 +286,9 @@ fn say_what_is_not_needed(metadata_server: &str, protocol: &str) {
     }
 }
 
-fn say_what_has_no_meaning(ssd: bool, http: bool, tenant: &str) {
+fn say_what_has_no_meaning(ssd: bool, tenant: &str) {
     if ssd {
         say_once("enable_ssd_offload: there is no SSD tier, objects stay in memory only");
-    }
-    if http {
-        say_once(
-            "enable_client_http_server: clients have no HTTP server, the master's metrics port shows every client",
-        );
     }
     if tenant != "default" && !tenant.is_empty() {
         say_once(&format!("tenant_id {tenant:?}: tenants are not kept apart, all clients see the same keys"));

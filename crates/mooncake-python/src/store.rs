@@ -3,7 +3,10 @@
 //! Long because a class has one block of methods, and each needs its own signature. What they do is in `writing`,
 //! `reading`, `segments` and `setup`.
 
+use std::sync::Arc;
+
 use mooncake_client::{GetInto, Health, Store, StoreError, Target};
+use mooncake_client_http::ClientServer;
 use mooncake_memory::{allocate_shared, forked, free_host_memory};
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
@@ -28,13 +31,15 @@ use crate::{open_stores, segments, setup};
 /// A client that is set up.
 #[derive(Clone)]
 struct Live {
+    /// Ends before the client does.
+    http: Option<Arc<ClientServer>>,
     client: Store,
     /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
     storage_only: bool,
     /// Bytes.
     local_buffer_size: u64,
-    /// Set up through the storage node of this host: it has no name of its own.
-    dummy: bool,
+    /// "host:port" of the storage node that it was set up through; then it has no name of its own.
+    node: Option<String>,
 }
 
 /// A store client: one session with the master, whatever process it is in.
@@ -80,29 +85,45 @@ impl MooncakeDistributedStore {
         live
     }
 
-    /// Replaces what is set up, as the reference: a second setup ends the first.
+    /// The storage node that this store was set up through, if it was.
+    pub(crate) fn node(&self) -> Option<String> {
+        self.live.read().as_ref().and_then(|live| live.node.clone())
+    }
+
+    /// Replaces what is set up, as the reference: a second setup ends the first. It does so before it begins, and thus
+    /// also when it fails: it may want the same port, and the memory.
     fn begin(
         &self,
         py: Python<'_>,
         local_buffer_size: u64,
-        dummy: bool,
+        node: Option<String>,
+        http_port: Option<u64>,
         connect: impl FnOnce() -> Result<Store, StoreError> + Send,
     ) -> PyResult<i64> {
         let before = self.live.write().take();
+        let replaces = before.is_some();
         let connected = py.detach(|| {
             drop_client(before);
-            connect()
+            let client = connect()?;
+            let http = http_port.and_then(|port| setup::serve_http(port, &client));
+            Ok((client, http))
         });
         match connected {
-            Ok(client) => {
+            Ok((client, http)) => {
                 open_stores::remember(py, &client)?;
-                let storage_only = local_buffer_size == 0 && !dummy;
+                let storage_only = local_buffer_size == 0 && node.is_none();
                 // Another thread may have set it up meanwhile: the last one counts, as said.
-                let overtaken = self.live.write().replace(Live { client, storage_only, local_buffer_size, dummy });
+                let live = Live { http, client, storage_only, local_buffer_size, node };
+                let overtaken = self.live.write().replace(live);
                 py.detach(|| drop_client(overtaken));
                 Ok(OK)
             }
-            Err(error) => Ok(failed(&self.errors, &error)),
+            Err(error) => {
+                if replaces {
+                    self.errors.set(|| format!("{error}; what was set up before is closed"));
+                }
+                Ok(failed(&self.errors, &error))
+            }
         }
     }
 }
@@ -134,7 +155,11 @@ impl MooncakeDistributedStore {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
                 };
-                self.begin(py, setup.local_buffer_size, false, || Store::connect(setup.options()?))
+                let (local_buffer_size, http_port) = (setup.local_buffer_size, setup.http_port);
+                match setup.options() {
+                    Ok(options) => self.begin(py, local_buffer_size, None, http_port, || Store::connect(options)),
+                    Err(error) => Ok(failed(&self.errors, &error)),
+                }
             },
         )
     }
@@ -157,7 +182,8 @@ impl MooncakeDistributedStore {
                 unsigned(mem_pool_size, "mem_pool_size")?;
                 let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
                 let node = text(server_address, "server_address")?;
-                let code = self.begin(py, buffer, true, || setup::connect_dummy(&node, buffer))?;
+                let connect = || setup::connect_dummy(&node, buffer);
+                let code = self.begin(py, buffer, Some(node.clone()), None, connect)?;
                 Ok(if code == OK { OK } else { INTERNAL })
             },
         )
@@ -194,7 +220,10 @@ impl MooncakeDistributedStore {
 
     fn get_hostname(&self) -> String {
         let live = self.live.read();
-        live.as_ref().filter(|live| !live.dummy).map(|live| live.client.hostname().to_owned()).unwrap_or_default()
+        live.as_ref()
+            .filter(|live| live.node.is_none())
+            .map(|live| live.client.hostname().to_owned())
+            .unwrap_or_default()
     }
 
     /// Address of memory for the zero-copy calls of a store that was set up through a storage node; 0 for others, and
@@ -209,7 +238,7 @@ impl MooncakeDistributedStore {
             || {
                 let size = unsigned(size, "size")?;
                 let Some(live) = self.live(NAME) else { return Ok(0) };
-                if !live.dummy {
+                if live.node.is_none() {
                     self.errors.set(|| format!("{NAME}: only a store that setup_dummy() has set up has a pool"));
                     return Ok(0);
                 }
@@ -848,6 +877,7 @@ impl Drop for MooncakeDistributedStore {
 
 fn drop_client(live: Option<Live>) {
     if let Some(live) = live {
+        drop(live.http);
         live.client.close();
     }
 }

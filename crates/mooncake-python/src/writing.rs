@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use mooncake_client::{PutItem, PutOptions, PutOutcome, Source, Store, StoreError};
+use mooncake_client::{Introduction, PutItem, PutOptions, PutOutcome, Source, Store, StoreError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -29,11 +29,26 @@ pub enum Write {
 type Config<'a, 'py> = Option<&'a Bound<'py, ReplicateConfig>>;
 
 impl MooncakeDistributedStore {
-    pub(crate) fn put_outcome(&self, outcome: Result<PutOutcome, StoreError>) -> i64 {
-        match outcome {
+    fn put_outcomes(&self, py: Python<'_>, outcomes: Vec<Result<PutOutcome, StoreError>>) -> Vec<i64> {
+        let empty =
+            outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).find(|error| error.is_of_an_empty_pool());
+        let gone = empty.and_then(|_| self.node_has_gone(py));
+        let code = |outcome: Result<PutOutcome, StoreError>| match outcome {
             Ok(_) => OK,
-            Err(error) => failed(self.errors(), &error),
-        }
+            Err(error) => {
+                if let Some(gone) = gone.as_ref().filter(|_| error.is_of_an_empty_pool()) {
+                    self.errors().set(|| format!("{error}: {gone}"));
+                }
+                failed(self.errors(), &error)
+            }
+        };
+        outcomes.into_iter().map(code).collect()
+    }
+
+    /// What to say besides when the pool has no memory because the node is gone that this store was set up through.
+    fn node_has_gone(&self, py: Python<'_>) -> Option<String> {
+        let node = self.node()?;
+        py.detach(|| Introduction::has_gone(&node)).then(|| format!("the storage node {node} has gone; start it again"))
     }
 
     fn options(
@@ -59,7 +74,8 @@ impl MooncakeDistributedStore {
         sources: &[Source<'_>],
         options: &PutOptions,
     ) -> i64 {
-        self.put_outcome(py.detach(|| client.put(key, sources, options)))
+        let outcome = py.detach(|| client.put(key, sources, options));
+        self.put_outcomes(py, vec![outcome])[0]
     }
 
     /// `put` and `upsert`.
@@ -263,7 +279,7 @@ impl MooncakeDistributedStore {
                 keys.iter().zip(&values).map(|(key, value)| PutItem { key, value: value.as_ref() }).collect();
             client.put_batch(&objects, options)
         });
-        outcomes.into_iter().map(|outcome| self.put_outcome(outcome)).collect()
+        self.put_outcomes(py, outcomes)
     }
 }
 

@@ -4,7 +4,6 @@ use crate::setting::{Setting, Type};
 
 const LOGS: &str = "log lines go to stderr";
 const SSD: &str = "the SSD tier";
-const HTTP: &str = "an HTTP server of its own; the master's metrics port shows every client";
 
 /// Flags in the order of `--help`.
 pub(crate) const SETTINGS: &[Setting] = &[
@@ -30,6 +29,14 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     Setting::done("metadata_server", Type::Text, "http://127.0.0.1:8080/metadata", "accepted; the store needs none"),
     Setting::done("protocol", Type::Text, "tcp", "tcp; peers on the same host use shared memory"),
+    Setting::done("enable_http_server", Type::Bool, "false", "serve /health, /metrics and /metrics/summary over HTTP"),
+    Setting::done("http_port", Type::Port, "9300", "port of that HTTP server; 0: any free port, printed at start"),
+    Setting::done(
+        "http_host",
+        Type::Text,
+        "127.0.0.1",
+        "address of that HTTP server; 0.0.0.0 takes all of IPv4, :: both",
+    ),
     Setting::done("v", Type::I32, "0", "1: also log debug messages"),
     Setting::done("minloglevel", Type::I32, "0", "0 info, 1 warnings, 2 errors"),
     Setting::accepted("device_names", Type::Text, "", "there are no RDMA devices to choose from"),
@@ -54,7 +61,5 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::accepted("log_link", Type::Text, "", LOGS),
     Setting::accepted("log_file_mode", Type::Text, "", LOGS),
     Setting::idle("start_offload_rpc_server", Type::Bool, "true", SSD),
-    Setting::idle("http_port", Type::Port, "9300", HTTP),
     Setting::refused("enable_offload", Type::Bool, "false", SSD),
-    Setting::refused("enable_http_server", Type::Bool, "false", HTTP),
 ];

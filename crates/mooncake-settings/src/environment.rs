@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+pub use crate::setting::log_level;
 use crate::setting::{Kind, Setting, Type, boolean};
 
 /// All of them.
@@ -9,24 +10,43 @@ pub const VARIABLES: &[Setting] = &[
     Setting::done("MC_SHM", Type::Bool, "1", "map the memory of peers on the same host; 0: bulk data by TCP only"),
     Setting::done("MC_SHM_VIEWS", Type::Bool, "1", "`get_buffer` borrows mapped memory; 0: it copies"),
     Setting::done("MOONCAKE_STORE_CHECKSUM", Type::Bool, "1", "verify the CRC-32C of whole objects as they are read"),
-    Setting::done("MC_LOOKUP_TIMEOUT_MS", Type::U64, "500", "longest wait for the master's answer to a query"),
-    Setting::done("MC_DATA_TIMEOUT_MS", Type::U64, "3000", "longest time without a byte moved"),
-    Setting::done("MC_PUT_TIMEOUT_MS", Type::U64, "5000", "longest time for a put's retries and waits for room"),
-    Setting::done("MC_STORE_USE_HUGEPAGE", Type::Text, "", "set to anything: huge pages for the segment"),
+    Setting::done("MC_LOOKUP_TIMEOUT_MS", Type::Milliseconds, "500", "longest wait for the master's answer to a query"),
+    Setting::done("MC_DATA_TIMEOUT_MS", Type::Milliseconds, "3000", "longest time without a byte moved"),
+    Setting::done(
+        "MC_PUT_TIMEOUT_MS",
+        Type::Milliseconds,
+        "5000",
+        "longest time for a put's retries and waits for room",
+    ),
+    Setting::done(
+        "MC_STORE_USE_HUGEPAGE",
+        Type::Text,
+        "",
+        "set to anything but 0, false, no, off or nothing: huge pages for the segment",
+    ),
     Setting::done("MC_STORE_CLIENT_MIN_PORT", Type::Port, "12300", "first port to choose from for data"),
     Setting::done("MC_STORE_CLIENT_MAX_PORT", Type::Port, "14300", "last port to choose from for data"),
     Setting::done(
         "MC_STORE_CLIENT_BIND_ADDRESS",
-        Type::Text,
+        Type::Address,
         "",
         "what to listen on for data where that is not what the host name says",
     ),
     Setting::done(
         "MC_LOG_LEVEL",
-        Type::Text,
+        Type::LogLevel,
         "INFO",
         "what the store says on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
     ),
+    Setting::done("MC_STORE_CLIENT_METRIC", Type::Bool, "1", "count calls, bytes and times of a client; 0: do not"),
+    Setting::done(
+        "MC_STORE_CLIENT_METRIC_INTERVAL",
+        Type::U64,
+        "0",
+        "seconds between two log lines about what was counted; 0: none",
+    ),
+    Setting::done("MC_STORE_CLIENT_METRIC_BANDWIDTH", Type::Bool, "0", "those lines say bytes a second too"),
+    Setting::done("MC_STORE_CLUSTER_ID", Type::Text, "", "label `cluster_id` of a client's metrics"),
     Setting::accepted(
         "MC_RPC_TIMEOUT_MS",
         Type::Text,
@@ -103,9 +123,14 @@ pub fn parsed<T: std::str::FromStr>(
     }
 }
 
-/// Whether it is set, to whatever.
-pub fn is_set(name: &str, var: &impl Fn(&str) -> Option<String>) -> bool {
-    var(find(name).name).is_some()
+/// Whether it is set to anything that is not a no: what the reference reads by its being there alone.
+pub fn is_on(name: &str, var: &impl Fn(&str) -> Option<String>) -> bool {
+    var(find(name).name).is_some_and(|value| !value.trim().is_empty() && boolean(&value) != Some(false))
+}
+
+/// A variable of this process. What is no UTF-8 is shown as well as it can be, and then means nothing.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 fn checked(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<String>, BadVariable> {
@@ -121,18 +146,4 @@ fn checked(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<S
 fn find(name: &str) -> &'static Setting {
     let found = VARIABLES.iter().find(|variable| variable.name == name);
     found.unwrap_or_else(|| panic!("{name} is no variable of the registry"))
-}
-
-/// What `MC_LOG_LEVEL` names, in the spelling of log filters; information for
-/// an empty text, `None` for none of them.
-pub fn log_level(text: &str) -> Option<&'static str> {
-    Some(match text.trim().to_ascii_uppercase().as_str() {
-        "" | "INFO" => "info",
-        "TRACE" => "trace",
-        "DEBUG" => "debug",
-        "WARNING" | "WARN" => "warn",
-        "ERROR" => "error",
-        "OFF" => "off",
-        _ => return None,
-    })
 }

@@ -1,10 +1,15 @@
 //! Files of settings: YAML or JSON by their ending, one value a key.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 
 use serde_json::Value;
 
 use crate::setting::SettingError;
+
+/// Largest file of settings, in bytes.
+const LARGEST: u64 = 1 << 20;
 
 /// Keys and values of a file, nested keys joined by dots.
 pub(crate) fn read(path: &str) -> Result<BTreeMap<String, String>, SettingError> {
@@ -13,10 +18,12 @@ pub(crate) fn read(path: &str) -> Result<BTreeMap<String, String>, SettingError>
     if !matches!(ending.as_str(), "yaml" | "yml" | "json") {
         return Err(bad("a file of settings ends with .yaml, .yml or .json".into()));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let text = text(path).map_err(|error| bad(error.to_string()))?;
+    // The mark that some editors begin a file with.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let value: Value = match ending.as_str() {
-        "json" => serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?,
-        _ => serde_yaml_ng::from_str(&text).map_err(|error| bad(error.to_string()))?,
+        "json" => serde_json::from_str(text).map_err(|error| bad(error.to_string()))?,
+        _ => serde_yaml_ng::from_str(text).map_err(|error| bad(error.to_string()))?,
     };
     let mut found = BTreeMap::new();
     match value {
@@ -28,10 +35,28 @@ pub(crate) fn read(path: &str) -> Result<BTreeMap<String, String>, SettingError>
     Ok(found)
 }
 
+/// A pipe may never have a writer, and a device no end.
+fn text(path: &str) -> io::Result<String> {
+    let found = std::fs::metadata(path)?;
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut text = String::new();
+    // What it has grown to by now does not matter.
+    File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LARGEST {
+        true => Err(io::Error::other(format!("a file of settings has at most {LARGEST} bytes"))),
+        false => Ok(text),
+    }
+}
+
 fn flatten(prefix: &str, value: Value, found: &mut BTreeMap<String, String>) -> Result<(), String> {
     let text = match value {
         Value::Object(entries) => {
             for (key, value) in entries {
+                if key == "<<" {
+                    return Err("<< (a YAML merge key) is not known here; write the names and values out".into());
+                }
                 let name = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
                 flatten(&name, value, found)?;
             }

@@ -12,7 +12,6 @@ pub struct ConfigValue {
 }
 
 const SSD: &str = "the SSD tier";
-const HTTP: &str = "an HTTP server of a client; the master's metrics port shows every client";
 
 /// Names the file.
 pub const CONFIG_PATH: Setting =
@@ -58,8 +57,19 @@ pub const VALUES: &[ConfigValue] = &[
             "tenants are not kept apart, all clients see the same keys",
         ),
     ),
-    value("enable_client_http_server", Setting::idle("MOONCAKE_ENABLE_CLIENT_HTTP_SERVER", Type::Bool, "false", HTTP)),
-    value("client_http_port", Setting::idle("MOONCAKE_CLIENT_HTTP_PORT", Type::Port, "9300", HTTP)),
+    value(
+        "enable_client_http_server",
+        Setting::done(
+            "MOONCAKE_ENABLE_CLIENT_HTTP_SERVER",
+            Type::Bool,
+            "false",
+            "for `setup`: serve /health, /metrics and /metrics/summary over HTTP, on 127.0.0.1",
+        ),
+    ),
+    value(
+        "client_http_port",
+        Setting::done("MOONCAKE_CLIENT_HTTP_PORT", Type::Port, "9300", "for `setup`: port of that HTTP server"),
+    ),
 ];
 
 const fn value(attribute: &'static str, variable: Setting) -> ConfigValue {

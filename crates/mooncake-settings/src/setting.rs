@@ -1,5 +1,7 @@
 //! One setting: what it is called, what its values look like, what it does.
 
+use std::net::IpAddr;
+
 /// A setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
@@ -54,6 +56,12 @@ pub enum Type {
     Duration,
     /// Bytes, or a number with KB, MB, GB or TB (powers of 1024). Whoever reads it parses it.
     Size,
+    /// A whole number of milliseconds, from 1 on.
+    Milliseconds,
+    /// An IPv4 or IPv6 address.
+    Address,
+    /// TRACE, DEBUG, INFO, WARNING, ERROR or OFF.
+    LogLevel,
     /// Anything.
     Text,
 }
@@ -155,6 +163,11 @@ impl Type {
             Type::Duration => {
                 (duration_ms(text).is_some(), "milliseconds, or a whole number with ms, s, m or h, as in 5s")
             }
+            Type::Milliseconds => {
+                (trimmed.parse::<u64>().is_ok_and(|ms| ms > 0), "a whole number of milliseconds, from 1 on")
+            }
+            Type::Address => (trimmed.parse::<IpAddr>().is_ok(), "an IP address, as in 10.0.0.5 or ::1"),
+            Type::LogLevel => (log_level(text).is_some(), "one of TRACE, DEBUG, INFO, WARNING, ERROR, OFF"),
             Type::Size | Type::Text => (true, ""),
         };
         if good { Ok(()) } else { Err(expected) }
@@ -170,6 +183,9 @@ impl Type {
             Type::Port => "port",
             Type::Duration => "duration",
             Type::Size => "size",
+            Type::Milliseconds => "milliseconds",
+            Type::Address => "address",
+            Type::LogLevel => "level",
             Type::Text => "text",
         }
     }
@@ -196,6 +212,20 @@ pub fn duration_ms(text: &str) -> Option<u64> {
         _ => return None,
     };
     text[..digits].parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// What `MC_LOG_LEVEL` names, in the spelling of log filters; information for
+/// an empty text, `None` for none of them.
+pub fn log_level(text: &str) -> Option<&'static str> {
+    Some(match text.trim().to_ascii_uppercase().as_str() {
+        "" | "INFO" => "info",
+        "TRACE" => "trace",
+        "DEBUG" => "debug",
+        "WARNING" | "WARN" => "warn",
+        "ERROR" => "error",
+        "OFF" => "off",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

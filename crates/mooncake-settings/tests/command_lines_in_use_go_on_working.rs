@@ -159,12 +159,38 @@ fn a_file_that_is_wrong_says_where() {
         ("f.yaml", ": : :", ""),
         ("g.json", "{", ""),
         ("h.toml", "", ".yaml"),
+        ("m.yaml", "x: &x\n  rpc_port: 1\n<<: *x\n", "merge key"),
+        ("n.yaml", "x: &x\n  rpc_port: 1\ny:\n  <<: *x\n", "merge key"),
+        ("o.yaml", &format!("# {}", "x".repeat(1 << 20)), "at most 1048576 bytes"),
     ] {
         let file = File::new(name, text);
         let error = given(&[&file.flag("config_path")]).unwrap_err().to_string();
         assert!(error.contains(wanted) && error.contains(name), "{name}: {error}");
     }
     assert!(given(&["--config_path=/nowhere/x.yaml"]).unwrap_err().to_string().contains("/nowhere/x.yaml"));
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    for (name, text) in [("p.json", "\u{feff}{\"rpc_port\": 5}"), ("q.yaml", "\u{feff}rpc_port: 5\n")] {
+        let file = File::new(name, text);
+        assert_eq!(given(&[&file.flag("config_path")]).unwrap().number::<u16>("rpc_port"), Some(5), "{name}");
+    }
+}
+
+#[test]
+fn a_path_that_is_no_regular_file_is_refused_without_reading_it() {
+    let folder = File::new("r.d", "").0.with_extension("folder");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (pipe, zeros) = (folder.join("pipe.yaml"), folder.join("zeros.yaml"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", &zeros).unwrap();
+    let errors =
+        [&pipe, &zeros].map(|path| given(&[&format!("--config_path={}", path.display())]).unwrap_err().to_string());
+    std::fs::remove_dir_all(&folder).unwrap();
+    for error in errors {
+        assert!(error.contains("not a regular file"), "{error}");
+    }
 }
 
 #[test]

@@ -9,11 +9,13 @@ mod feature;
 mod frame;
 mod keys;
 mod preface;
+mod request_kind;
 
 pub use feature::{FEATURES, Feature};
 pub use frame::{FrameError, FrameReader, MAX_FRAME, MAX_HELLO_FRAME, encode_frame};
 pub use keys::{KeysError, MAX_BATCH, MAX_KEY, pack_keys, unpack_groups, unpack_keys};
 pub use preface::{CONTROL_PREFACE, LANE_PREFACE, PREFACE_LEN, VERSION};
+pub use request_kind::RequestKind;
 
 /// The messages, generated from `proto/control.proto`.
 #[allow(missing_docs, clippy::all)]

@@ -101,17 +101,17 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
 
 
 async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    if name == "last_error":
-        return store.last_error()
-    if store._crew.forked:
-        # Its threads are the parent's. Every call is refused there, at once.
+    crew = store._crew
+    if name == "last_error" or crew.forked:
+        # In a forked child its threads are the parent's: every call is refused there, at once.
         return getattr(store, name)(*args, **kwargs)
-    kind = name if not kwargs and _BATCHES.get(name, (None,))[0] == len(args) else None
+    batch = _BATCHES.get(name)
+    kind = name if batch is not None and batch[0] == len(args) and not kwargs else None
     if kind is None:
         args = tuple(_own(arg) if isinstance(arg, _CHANGEABLE) else arg for arg in args)
         kwargs = {name: _own(arg) if isinstance(arg, _CHANGEABLE) else arg for name, arg in kwargs.items()}
     call = Call(asyncio.get_running_loop(), name, kind, args, kwargs)
-    store._crew.take(call)
+    crew.take(call)
     try:
         result = await call.future
     except asyncio.CancelledError:

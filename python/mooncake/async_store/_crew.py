@@ -51,7 +51,8 @@ class Call:
         self.shared: _Shared | None = None
         # Why it failed.
         self.reason = ""
-        self.watchers: list[asyncio.Future] = []
+        # Who waits until no thread works on it any more; hardly any call has one.
+        self.watchers: list[asyncio.Future] | None = None
 
     def withdraw(self) -> bool:
         """True if no thread has begun it, and now none will. One that runs is interrupted if nobody wants it now."""
@@ -68,18 +69,11 @@ class Call:
         if not self.future.done():
             self.future.set_exception(_closed())
 
-    def begin(self) -> bool:
-        with _STATE:
-            if self.state != "waiting":
-                return False
-            self.state = "running"
-            return True
-
     def when_over(self, future: asyncio.Future) -> None:
         """Sets a future of the same loop once no thread works on it any more."""
         with _STATE:
             if self.state != "over":
-                self.watchers.append(future)
+                self.watchers = [*(self.watchers or ()), future]
                 return
         future.set_result(None)
 
@@ -92,9 +86,10 @@ class _Shared:
     def __init__(self, calls: list[Call]):
         self.interrupt = _native._Interrupt()
         with _STATE:
-            self._wanted = sum(call.wanted for call in calls)
+            self._wanted = 0
             for call in calls:
                 call.shared = self
+                self._wanted += call.wanted
             if self._wanted == 0:
                 self.interrupt.set()
 
@@ -250,13 +245,16 @@ class Crew:
     def _next(self, me: _Worker) -> list[Call]:
         """The next calls of one kind, a fair share of them."""
         calls: list[Call] = []
-        kind = self._queue[0].kind
-        while self._queue and len(calls) < self._share and self._queue[0].kind == kind:
-            call = self._queue.popleft()
-            if call.begin():
-                calls.append(call)
-            if kind is None:
-                break
+        queue, most = self._queue, self._share
+        kind = queue[0].kind
+        with _STATE:
+            while queue and len(calls) < most and queue[0].kind == kind:
+                call = queue.popleft()
+                if call.state == "waiting":
+                    call.state = "running"
+                    calls.append(call)
+                if kind is None:
+                    break
         if len(calls) >= _MANY:
             self._taker, self._taken = me, time.monotonic()
         if self._queue:
@@ -287,10 +285,15 @@ class Crew:
     def _deliver(self, outcomes: list[tuple[Call, Any, BaseException | None]]) -> None:
         """One wake-up a loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list] = {}
+        loop, ready = None, []
         with _STATE:
             for outcome in outcomes:
-                outcome[0].state = "over"
-                by_loop.setdefault(outcome[0].loop, []).append(outcome)
+                call = outcome[0]
+                call.state = "over"
+                if call.loop is not loop:
+                    loop = call.loop
+                    ready = by_loop.setdefault(loop, [])
+                ready.append(outcome)
         for loop, ready in by_loop.items():
             # A loop that was closed meanwhile has nobody who waits.
             with contextlib.suppress(RuntimeError):
@@ -314,12 +317,13 @@ def _is_failure(result: Any) -> bool:
 
 def _settle(ready: list[tuple[Call, Any, BaseException | None]]) -> None:
     for call, result, error in ready:
-        for watcher in call.watchers:
+        for watcher in call.watchers or ():
             if not watcher.done():
                 watcher.set_result(None)
-        if call.future.done():
+        future = call.future
+        if future.done():
             continue
         if error is None:
-            call.future.set_result(result)
+            future.set_result(result)
         else:
-            call.future.set_exception(error)
+            future.set_exception(error)

@@ -71,7 +71,7 @@ class MooncakeConfig:
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> MooncakeConfig:
         """Reads a JSON file. Keys that are no attributes belong to somebody else and are left alone."""
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             found = json.load(file)
         if not isinstance(found, dict):
             raise ValueError(f"{os.fspath(path)}: an object with names and values is needed")

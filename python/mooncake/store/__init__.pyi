@@ -317,7 +317,11 @@ class MooncakeDistributedStore:
         enable_client_http_server: bool = False,
         client_http_port: int = 9300,
     ) -> int:
-        """0, or a negative code. An earlier setup of this object is closed first."""
+        """0, or a negative code. An earlier setup of this object is closed first, also when this one then fails.
+
+        With `enable_client_http_server` this client serves /health, /metrics and /metrics/summary on 127.0.0.1, at
+        `client_http_port`, from 1 to 65535. A port that is taken is a line on stderr, and no failure.
+        """
     def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int: ...
     def close(self) -> int: ...
     def health_check(self) -> int:

@@ -9,6 +9,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
 use mooncake_core::{Effects, Push, PutSlot, Record, SessionId, Ticket};
+use mooncake_metrics::{Distribution, Histogram, Unit};
 use parking_lot::Mutex;
 
 use super::folder::Folder;
@@ -16,7 +17,6 @@ use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
 use super::witness::Witness;
 use super::{LogError, frame};
-use crate::metrics::{Distribution, Histogram, Unit};
 
 /// Buffers larger than this are not kept between commits.
 const BUFFER_KEPT: usize = 256 << 10;

@@ -2,19 +2,16 @@
 //!
 //! Nothing here takes a lock when it counts.
 
-mod exposition;
-mod histogram;
 mod page;
-mod timed;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use mooncake_metrics::{Distribution, Histogram, Unit};
+use mooncake_wire::RequestKind;
 use mooncake_wire::message::Refusal;
 
-pub use histogram::{Distribution, Histogram, Unit};
 pub use page::{page, reference_page};
-pub use timed::Timed;
 
 /// Kinds of requests that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +132,7 @@ pub struct OpReading {
 #[derive(Debug)]
 pub struct Metrics {
     ops: [OpCounters; Op::ALL.len()],
-    latencies: [Histogram; Timed::ALL.len()],
+    latencies: [Histogram; RequestKind::ALL.len()],
     refusals: [AtomicU64; REFUSALS.len()],
     value_sizes: Histogram,
     partial_allocations: AtomicU64,
@@ -152,7 +149,7 @@ impl Default for Metrics {
     fn default() -> Metrics {
         Metrics {
             ops: Default::default(),
-            latencies: Timed::ALL.map(|_| Histogram::of_latencies()),
+            latencies: RequestKind::ALL.map(|_| Histogram::of_latencies()),
             refusals: Default::default(),
             value_sizes: Histogram::new(Unit::Bytes, VALUE_BYTES),
             partial_allocations: AtomicU64::new(0),
@@ -205,7 +202,7 @@ impl Metrics {
     }
 
     /// Counts how long the answer to a request took.
-    pub fn answered(&self, what: Timed, began: Instant) {
+    pub fn answered(&self, what: RequestKind, began: Instant) {
         self.latencies[what as usize].since(began);
     }
 

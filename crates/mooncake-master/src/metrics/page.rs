@@ -1,13 +1,12 @@
 //! What is told, name by name: names of the reference where they have a meaning here, and our own.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use mooncake_core::{SegmentState, Stats};
+use mooncake_metrics::{Kind, Page};
+use mooncake_wire::RequestKind;
 
-use super::exposition::{Family, Kind, Table, Text};
-use super::histogram::Distribution;
-use super::{Metrics, Op, REFUSALS, ShellReading, Timed};
+use super::{Metrics, Op, REFUSALS, ShellReading};
 use crate::log::{LogReading, LogStats};
 use crate::shared::Shared;
 
@@ -29,7 +28,7 @@ pub fn page(shared: &Arc<Shared>) -> String {
         connections: shared.connections.len() as u64,
         peer_faults: shared.peers.faults(),
     };
-    let mut out = Out::Text(Text::default());
+    let mut out = Page::text(&[]);
     reading.tell(&mut out);
     out.finish()
 }
@@ -47,7 +46,7 @@ pub fn reference_page() -> String {
         connections: 0,
         peer_faults: 0,
     };
-    let mut out = Out::Table(Table::default());
+    let mut out = Page::table();
     nothing.tell(&mut out);
     let tables = out.finish();
     format!(
@@ -74,7 +73,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn tell(&self, out: &mut Out) {
+    fn tell(&self, out: &mut Page) {
         self.tell_pool(out);
         self.tell_cache(out);
         self.tell_puts(out);
@@ -86,7 +85,7 @@ impl Reading {
         self.tell_log(out);
     }
 
-    fn tell_pool(&self, out: &mut Out) {
+    fn tell_pool(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("The pool");
         out.labelled(Kind::Gauge, "mooncake_master_info", "version", "1, with the version", [(VERSION, 1)]);
@@ -116,7 +115,7 @@ impl Reading {
         out.counter("mooncake_removed_objects_total", "objects removed by request", s.removed_objects);
     }
 
-    fn tell_cache(&self, out: &mut Out) {
+    fn tell_cache(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Hits");
         out.counter("total_get_nums_", "keys looked up by gets", s.lookup_keys);
@@ -134,7 +133,7 @@ impl Reading {
         out.counter("mooncake_exists_hits_total", "keys of existence queries, and found", s.exists_hits);
     }
 
-    fn tell_puts(&self, out: &mut Out) {
+    fn tell_puts(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Puts");
         out.histogram("master_value_size_bytes", "sizes of the objects that got room", &self.shell.value_sizes);
@@ -165,7 +164,7 @@ impl Reading {
         out.gauge("mooncake_parked_puts", "requests that wait for room or for another put", s.tickets);
     }
 
-    fn tell_evictions(&self, out: &mut Out) {
+    fn tell_evictions(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Eviction");
         for (tries, successes) in [
@@ -184,7 +183,7 @@ impl Reading {
         }
     }
 
-    fn tell_requests(&self, out: &mut Out) {
+    fn tell_requests(&self, out: &mut Page) {
         out.section("Requests");
         for (op, read) in Op::ALL.into_iter().zip(&self.shell.ops) {
             let name = op.metric_name();
@@ -215,9 +214,9 @@ impl Reading {
         out.gauge("mooncake_connections", "control connections", self.connections);
     }
 
-    fn tell_latencies(&self, out: &mut Out) {
+    fn tell_latencies(&self, out: &mut Page) {
         out.section("Latencies");
-        let timed = Timed::ALL.iter().map(|timed| timed.name()).zip(&self.shell.latencies);
+        let timed = RequestKind::ALL.iter().map(|timed| timed.name()).zip(&self.shell.latencies);
         out.histograms(
             "mooncake_request_duration_seconds",
             "op",
@@ -237,7 +236,7 @@ impl Reading {
         out.histogram("master_snapshot_duration_ms", "one snapshot of the log", &self.log.snapshot);
     }
 
-    fn tell_safety(&self, out: &mut Out) {
+    fn tell_safety(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Safety: what holds space");
         out.gauge("mooncake_pins", "readers' views", s.pins);
@@ -327,7 +326,7 @@ impl Reading {
         );
     }
 
-    fn tell_clients(&self, out: &mut Out) {
+    fn tell_clients(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Clients");
         out.gauge("master_active_clients", "clients that are here", s.sessions.saturating_sub(s.sessions_away));
@@ -345,7 +344,7 @@ impl Reading {
         out.counter("mooncake_sessions_expired_total", "clients that were away for too long", s.sessions_expired);
     }
 
-    fn tell_log(&self, out: &mut Out) {
+    fn tell_log(&self, out: &mut Page) {
         let LogStats { enabled, lost, bytes, frames, writes, snapshots, snapshots_failed } = self.log.stats;
         out.section("The log");
         out.gauge("mooncake_log_enabled", "1: changes are logged", u8::from(enabled));
@@ -375,98 +374,6 @@ impl Reading {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-enum Out {
-    Text(Text),
-    Table(Table),
-}
-
-impl Out {
-    fn finish(self) -> String {
-        match self {
-            Out::Text(text) => text.finish(),
-            Out::Table(table) => table.finish(),
-        }
-    }
-
-    fn section(&mut self, title: &str) {
-        if let Out::Table(table) = self {
-            table.section(title);
-        }
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.one(&Family { name, kind: Kind::Counter, help, label: None }, Some(value));
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.gauge_if(name, help, Some(value));
-    }
-
-    fn gauge_if(&mut self, name: &str, help: &str, value: Option<impl Display>) {
-        self.one(&Family { name, kind: Kind::Gauge, help, label: None }, value);
-    }
-
-    fn one(&mut self, family: &Family<'_>, value: Option<impl Display>) {
-        match self {
-            Out::Text(text) => {
-                text.begin(family);
-                if let Some(value) = value {
-                    text.value(family, "", value);
-                }
-            }
-            Out::Table(table) => table.row(family, None),
-        }
-    }
-
-    fn labelled<'v>(
-        &mut self,
-        kind: Kind,
-        name: &str,
-        label: &'static str,
-        help: &str,
-        values: impl IntoIterator<Item = (&'v str, u64)>,
-    ) {
-        let family = Family { name, kind, help, label: Some(label) };
-        match self {
-            Out::Text(text) => {
-                text.begin(&family);
-                for (label, value) in values {
-                    text.value(&family, label, value);
-                }
-            }
-            Out::Table(table) => table.row(&family, None),
-        }
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, read: &Distribution) {
-        let family = Family { name, kind: Kind::Histogram, help, label: None };
-        self.distributions(&family, [("", read)].into_iter());
-    }
-
-    fn histograms<'v>(
-        &mut self,
-        name: &str,
-        label: &'static str,
-        help: &str,
-        reads: impl Iterator<Item = (&'v str, &'v Distribution)>,
-    ) {
-        let family = Family { name, kind: Kind::Histogram, help, label: Some(label) };
-        self.distributions(&family, reads);
-    }
-
-    fn distributions<'v>(&mut self, family: &Family<'_>, mut reads: impl Iterator<Item = (&'v str, &'v Distribution)>) {
-        match self {
-            Out::Text(text) => {
-                text.begin(family);
-                for (label, read) in reads {
-                    text.distribution(family, label, read);
-                }
-            }
-            Out::Table(table) => table.row(family, reads.next().map(|(_, read)| (read.unit, read.bounds))),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -491,7 +398,7 @@ mod tests {
     #[test]
     fn the_text_has_what_the_page_has() {
         let listed = reference_page();
-        let mut text = Out::Text(Text::default());
+        let mut text = Page::text(&[]);
         let reading = Reading {
             stats: Stats { lookup_keys: 4, lookup_hits: 3, ..Stats::default() },
             quarantine_age_us: 1_500_000,

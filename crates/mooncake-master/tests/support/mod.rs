@@ -228,7 +228,7 @@ impl Client {
     }
 
     pub fn call_as(&mut self, sequence: u64, body: request::Body) -> reply::Body {
-        let request = Request { id: 7, sequence, answered_below: 0, body: Some(body) };
+        let request = Request { id: 7, sequence, answered_below: 0, body: Some(body), ..Request::default() };
         write_frame(&mut self.call, &request).unwrap();
         let reply: Reply = read_frame(&mut self.call, MAX_FRAME).unwrap();
         assert_eq!(reply.id, 7);

@@ -22,12 +22,12 @@ impl Bounce {
 
     /// Whether any of the pieces needs a stand-in to be sent.
     pub fn is_needed_for_sources(parts: &[Source<'_>]) -> bool {
-        parts.iter().any(|part| part.access.device().is_some())
+        parts.iter().any(Source::is_on_device)
     }
 
     /// Whether any of the pieces needs a stand-in to be received into.
     pub fn is_needed_for_targets(parts: &[Target<'_>]) -> bool {
-        parts.iter().any(|part| part.access.device().is_some())
+        parts.iter().any(Target::is_on_device)
     }
 
     /// The pieces with the device's bytes copied to host memory.
@@ -48,7 +48,7 @@ impl Bounce {
         }
         let mut at = base.cast_const();
         let stand_in = |part: &Source<'a>| {
-            if part.access.device().is_none() {
+            if !part.is_on_device() {
                 return *part;
             }
             // SAFETY: filled above, and borrowed for as long as the pieces are.
@@ -65,7 +65,7 @@ impl Bounce {
         self.reserve(parts.iter().map(|part| (part.access, part.len)));
         let mut free = &mut self.memory[..];
         let stand_in = |part: &'a mut Target<'_>| {
-            if part.access.device().is_none() {
+            if !part.is_on_device() {
                 return part.reborrow();
             }
             let (bytes, rest) = std::mem::take(&mut free).split_at_mut(part.len);

@@ -1,5 +1,6 @@
 //! Pinned slots and the streams that fill and empty them.
 
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,31 @@ struct State {
     idle: Vec<Slots>,
     /// Idle and lent.
     made: usize,
+    /// Who asks, in the order of their coming: one that gives a ring back and wants it again at once would otherwise
+    /// always be quicker than who is asleep.
+    asking: VecDeque<u64>,
+    /// Who came last.
+    last: u64,
+}
+
+/// What there was for who asked.
+enum Found {
+    Ring(Slots),
+    /// Room for another ring, once these are gone.
+    Room(Option<Slots>),
+}
+
+impl State {
+    fn take(&mut self, device: i32, most: usize) -> Option<Found> {
+        if let Some(at) = self.idle.iter().rposition(|slots| slots.device == device) {
+            return Some(Found::Ring(self.idle.swap_remove(at)));
+        }
+        if self.made < most {
+            self.made += 1;
+            return Some(Found::Room(None));
+        }
+        self.idle.pop().map(|others| Found::Room(Some(others)))
+    }
 }
 
 /// Pinned memory and a stream for each of its slots.
@@ -56,32 +82,15 @@ unsafe impl Send for Slots {}
 
 impl Pool {
     pub(super) const fn new(most: usize, patience: Duration) -> Self {
-        Self { most, patience, state: Mutex::new(State { idle: Vec::new(), made: 0 }), freed: Condvar::new() }
+        let state = State { idle: Vec::new(), made: 0, asking: VecDeque::new(), last: 0 };
+        Self { most, patience, state: Mutex::new(state), freed: Condvar::new() }
     }
 
-    /// A ring for a device; waits for one while all are lent.
+    /// A ring for a device; waits for one while all are lent, behind those who wait already.
     pub(super) fn lend(&'static self, driver: &'static dyn Driver, device: i32) -> Result<Ring, CopyError> {
-        let deadline = Instant::now() + self.patience;
-        let mut state = self.state.lock();
-        let others = loop {
-            if let Some(at) = state.idle.iter().rposition(|slots| slots.device == device) {
-                let slots = state.idle.swap_remove(at);
-                return Ok(Ring::new(self, slots));
-            }
-            if state.made < self.most {
-                state.made += 1;
-                break None;
-            }
-            if let Some(others) = state.idle.pop() {
-                break Some(others);
-            }
-            if self.freed.wait_until(&mut state, deadline).timed_out() {
-                return Err(CopyError::NoStaging { device, rings: self.most, waited: self.patience });
-            }
-        };
-        drop(state);
-        if let Some(others) = others {
-            others.free();
+        match self.wait_for_one(device)? {
+            Found::Ring(slots) => return Ok(Ring::new(self, slots)),
+            Found::Room(others) => others.into_iter().for_each(Slots::free),
         }
         match Slots::make(driver, device) {
             Ok(slots) => Ok(Ring::new(self, slots)),
@@ -92,9 +101,33 @@ impl Pool {
         }
     }
 
+    fn wait_for_one(&self, device: i32) -> Result<Found, CopyError> {
+        let deadline = Instant::now() + self.patience;
+        let mut state = self.state.lock();
+        state.last += 1;
+        let mine = state.last;
+        state.asking.push_back(mine);
+        let found = loop {
+            if state.asking.front() == Some(&mine)
+                && let Some(found) = state.take(device, self.most)
+            {
+                break Ok(found);
+            }
+            if self.freed.wait_until(&mut state, deadline).timed_out() {
+                break Err(CopyError::NoStaging { device, rings: self.most, waited: self.patience });
+            }
+        };
+        state.asking.retain(|other| *other != mine);
+        if !state.asking.is_empty() {
+            // There may be one for the next, who was not the first until now.
+            self.freed.notify_all();
+        }
+        found
+    }
+
     fn put_back(&self, slots: Slots) {
         self.state.lock().idle.push(slots);
-        self.freed.notify_one();
+        self.freed.notify_all();
     }
 
     /// Gives up the idle rings of a device that may have lost its state: each would fail one more call.
@@ -110,7 +143,7 @@ impl Pool {
 
     fn forget(&self) {
         self.state.lock().made -= 1;
-        self.freed.notify_one();
+        self.freed.notify_all();
     }
 }
 
@@ -308,6 +341,26 @@ mod tests {
         drop(first);
         waiting.join().unwrap().unwrap();
         assert_eq!(driver.pinned.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn who_has_waited_is_served_before_who_gives_a_ring_back_and_wants_it_again() {
+        let pool: &'static Pool = Box::leak(Box::new(Pool::new(1, Duration::from_secs(20))));
+        let driver: &'static Counting = Box::leak(Box::default());
+        let ring = pool.lend(driver, 0).unwrap();
+        let order: &'static Mutex<Vec<&str>> = Box::leak(Box::default());
+        let waiting = std::thread::spawn(move || {
+            let _ring = pool.lend(driver, 0).unwrap();
+            order.lock().push("who waited");
+        });
+        while pool.state.lock().asking.is_empty() {
+            std::thread::yield_now();
+        }
+        drop(ring);
+        let _ring = pool.lend(driver, 0).unwrap();
+        order.lock().push("who came back");
+        assert_eq!(*order.lock(), ["who waited", "who came back"]);
+        waiting.join().unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bounds of latencies, nanoseconds: 1-2-5 from 1 us to 10 s.
-pub const LATENCY_NS: &[u64] = &[
+const LATENCY_NS: &[u64] = &[
     1_000,
     2_000,
     5_000,
@@ -38,6 +38,8 @@ pub enum Unit {
     Seconds,
     /// Told in nanoseconds, shown in milliseconds.
     Milliseconds,
+    /// Told in nanoseconds, shown in microseconds.
+    Microseconds,
 }
 
 impl Unit {
@@ -47,6 +49,7 @@ impl Unit {
             Unit::Bytes => value as f64,
             Unit::Seconds => value as f64 / 1e9,
             Unit::Milliseconds => value as f64 / 1e6,
+            Unit::Microseconds => value as f64 / 1e3,
         }
     }
 }
@@ -72,6 +75,39 @@ pub struct Distribution {
     pub counts: Vec<u64>,
     /// Of all values.
     pub sum: u64,
+}
+
+impl Distribution {
+    /// Nothing observed.
+    pub fn nothing(unit: Unit, bounds: &'static [u64]) -> Distribution {
+        Distribution { unit, bounds, counts: vec![0; bounds.len() + 1], sum: 0 }
+    }
+
+    /// Adds what was observed elsewhere, with the same bounds.
+    pub fn add(&mut self, other: &Distribution) {
+        debug_assert_eq!((self.unit, self.bounds), (other.unit, other.bounds));
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+        self.sum += other.sum;
+    }
+
+    /// How many values were observed.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The bound that this share of the values, 0 to 1, stays within; `None` when it is above all bounds, or without
+    /// values.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
+        let mut count = 0;
+        let mut buckets = self.bounds.iter().zip(&self.counts);
+        buckets
+            .find(|(_, here)| {
+                count += **here;
+                count >= wanted
+            })
+            .map(|(bound, _)| *bound)
+    }
 }
 
 impl Histogram {
@@ -126,6 +162,21 @@ mod tests {
         }
         let read = histogram.read();
         assert_eq!((read.counts, read.sum), (vec![2, 2, 2], 62 + u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn distributions_add_up_and_tell_what_most_stay_within() {
+        let histogram = Histogram::new(Unit::Microseconds, &[1_000, 5_000]);
+        (0..98).for_each(|_| histogram.observe(800));
+        let mut read = histogram.read();
+        histogram.observe(4_000);
+        histogram.observe(9_000);
+        assert_eq!((read.quantile(0.5), read.quantile(1.0)), (Some(1_000), Some(1_000)));
+        read = histogram.read();
+        assert_eq!((read.quantile(0.98), read.quantile(0.99), read.quantile(1.0)), (Some(1_000), Some(5_000), None));
+        read.add(&histogram.read());
+        assert_eq!((read.count(), read.sum), (200, 2 * histogram.read().sum));
+        assert_eq!(Distribution::nothing(Unit::Bytes, &[1]).quantile(0.5), None);
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Two ways to tell metrics: the text that Prometheus reads, and the reference
-//! page. Both are told by the same code, so that neither has what the other has not.
+//! How metrics are written down: the text that Prometheus reads, and tables for people.
 
 use std::fmt::{Display, Write};
 
-use super::histogram::{Distribution, Unit};
+use crate::histogram::{Distribution, Unit};
 
 /// What kind of metric it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +41,22 @@ pub struct Family<'a> {
 
 /// The text format, version 0.0.4.
 #[derive(Debug, Default)]
-pub struct Text(String);
+pub struct Text {
+    page: String,
+    /// Labels of everything, as they stand between the braces.
+    labels: String,
+}
 
 impl Text {
+    /// An empty page with labels, names and values, of everything.
+    pub fn with(labels: &[(&'static str, &str)]) -> Text {
+        let labels: Vec<String> = labels.iter().map(|(name, value)| labelled(name, value)).collect();
+        Text { page: String::new(), labels: labels.join(",") }
+    }
+
     /// The page so far.
     pub fn finish(self) -> String {
-        self.0
+        self.page
     }
 
     /// Begins a name.
@@ -59,33 +68,47 @@ impl Text {
 
     /// One value of the name that was begun.
     pub fn value(&mut self, family: &Family<'_>, label: &str, value: impl Display) {
-        match family.label {
-            Some(name) => self.line(format_args!("{}{{{name}=\"{}\"}} {value}", family.name, escaped(label))),
-            None => self.line(format_args!("{} {value}", family.name)),
-        }
+        let labels = braced(&self.labels(family, label));
+        self.line(format_args!("{}{labels} {value}", family.name));
     }
 
     /// One distribution of the name that was begun.
     pub fn distribution(&mut self, family: &Family<'_>, label: &str, read: &Distribution) {
         let name = family.name;
-        let (labels, more) = match family.label {
-            Some(key) => (format!("{{{key}=\"{}\"}}", escaped(label)), format!("{key}=\"{}\",", escaped(label))),
-            None => (String::new(), String::new()),
-        };
+        let labels = self.labels(family, label);
+        let more = if labels.is_empty() { String::new() } else { format!("{labels},") };
         let mut count = 0;
         let bounds = read.bounds.iter().map(|bound| read.unit.show(*bound).to_string());
         for (bound, here) in bounds.chain(["+Inf".to_owned()]).zip(&read.counts) {
             count += here;
             self.line(format_args!("{name}_bucket{{{more}le=\"{bound}\"}} {count}"));
         }
+        let labels = braced(&labels);
         self.line(format_args!("{name}_sum{labels} {}\n{name}_count{labels} {count}", read.unit.show(read.sum)));
+    }
+
+    /// What stands between the braces behind a name: everybody's labels, and its own.
+    fn labels(&self, family: &Family<'_>, label: &str) -> String {
+        match family.label.map(|name| labelled(name, label)) {
+            None => self.labels.clone(),
+            Some(own) if self.labels.is_empty() => own,
+            Some(own) => format!("{},{own}", self.labels),
+        }
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         // A string takes whatever is written.
-        let _ = self.0.write_fmt(line);
-        self.0.push('\n');
+        let _ = self.page.write_fmt(line);
+        self.page.push('\n');
     }
+}
+
+fn labelled(name: &str, value: &str) -> String {
+    format!("{name}=\"{}\"", escaped(value))
+}
+
+fn braced(labels: &str) -> String {
+    if labels.is_empty() { String::new() } else { format!("{{{labels}}}") }
 }
 
 fn escaped(label: &str) -> String {
@@ -126,7 +149,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::histogram::Histogram;
+    use crate::histogram::Histogram;
 
     #[test]
     fn labels_and_helps_cannot_break_a_line() {

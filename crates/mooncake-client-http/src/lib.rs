@@ -1,0 +1,8 @@
+//! The HTTP server of a client: whether it is well, and what it has counted.
+//! Paths and shapes are the reference's.
+#![forbid(unsafe_code)]
+
+mod pages;
+mod server;
+
+pub use server::ClientServer;

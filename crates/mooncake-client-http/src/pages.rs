@@ -1,0 +1,76 @@
+//! The pages.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use mooncake_client::{Health, Store};
+use mooncake_http::reply::{as_json, failed, plain, text, with_type};
+use serde_json::json;
+use tokio::sync::Mutex;
+
+/// Age up to which a word of the master answers further questions: probes, however many, ask it ten times a second.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// What the pages are about.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub store: OnceLock<Store>,
+    last: Mutex<Option<(Instant, Health)>>,
+}
+
+pub(crate) fn router(shown: Arc<Shown>) -> Router {
+    Router::new()
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .route("/metrics/summary", get(summary))
+        .fallback(async || failed(StatusCode::NOT_FOUND, -600, "no such page; see /health, /metrics, /metrics/summary"))
+        .with_state(shown)
+}
+
+async fn health(State(shown): State<Arc<Shown>>) -> Response {
+    let (status, word, code) = match shown.health().await {
+        Some(Health::Ok) => (StatusCode::OK, "healthy", 0),
+        Some(Health::Closed) | None => (StatusCode::SERVICE_UNAVAILABLE, "not_initialized", 1),
+        Some(Health::MasterUnreachable) => (StatusCode::SERVICE_UNAVAILABLE, "master_unreachable", 2),
+    };
+    as_json(status, &json!({"status": word, "code": code}))
+}
+
+async fn metrics(State(shown): State<Arc<Shown>>) -> Response {
+    shown.store.get().and_then(Store::metrics_page).map_or_else(not_available, text)
+}
+
+async fn summary(State(shown): State<Arc<Shown>>) -> Response {
+    let line = shown.store.get().and_then(Store::metrics_summary);
+    line.map_or_else(not_available, |line| plain(format!("{line}\n")))
+}
+
+fn not_available() -> Response {
+    with_type(StatusCode::SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", "metrics not available".into())
+}
+
+impl Shown {
+    /// None: there is no store yet.
+    async fn health(&self) -> Option<Health> {
+        let store = self.store.get()?;
+        if store.is_closed() {
+            return Some(Health::Closed);
+        }
+        // One asks the master; whoever comes meanwhile waits for that answer.
+        let mut last = self.last.lock().await;
+        if let Some((at, health)) = *last
+            && at.elapsed() < FRESH
+        {
+            return Some(health);
+        }
+        let store = store.clone();
+        let health = tokio::task::spawn_blocking(move || store.health()).await.unwrap_or(Health::MasterUnreachable);
+        *last = Some((Instant::now(), health));
+        Some(health)
+    }
+}

@@ -1,0 +1,35 @@
+//! The line about what was counted, now and then.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use crate::store::Inner;
+
+/// Logs a line every so often, until the store is closed; unparked, the thread looks whether it is.
+pub(crate) fn start(store: &Arc<Inner>, every: Duration) -> io::Result<Thread> {
+    let store = Arc::downgrade(store);
+    let thread = thread::Builder::new().name("mooncake-report".into()).spawn(move || run(&store, every))?;
+    Ok(thread.thread().clone())
+}
+
+fn run(store: &Weak<Inner>, every: Duration) {
+    let mut last = None;
+    loop {
+        let at = Instant::now() + every;
+        while let Some(left) = at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            thread::park_timeout(left);
+            if store.upgrade().is_none_or(|store| store.closed.load(Ordering::Acquire)) {
+                return;
+            }
+        }
+        let Some(store) = store.upgrade() else { return };
+        let Some(metrics) = &store.shared.control.metrics else { return };
+        let reading = metrics.read();
+        let since = last.as_ref().filter(|_| store.settings.metric_bandwidth).map(|then| (then, every));
+        tracing::info!("Client Metrics: {}", reading.summary(since));
+        last = Some(reading);
+    }
+}

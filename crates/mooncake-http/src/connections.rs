@@ -1,0 +1,99 @@
+//! Connections of HTTP servers: so many, each with a deadline on everything.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use mooncake_memory::Guarded;
+use socket2::SockRef;
+use tokio::net::TcpListener;
+
+use crate::crowd::Crowd;
+use crate::progress::{Counted, Progress};
+
+/// For the whole of a request's header, and between two requests.
+const HEADER_TIMEOUT: Duration = Duration::from_millis(900);
+
+/// A connection over which no request and no more than [`MOVED_MIN`] comes or goes in so long is cut. Long replies and
+/// uploads may take longer than that.
+const STUCK: Duration = Duration::from_secs(30);
+
+const MOVED_MIN: u64 = 64 << 10;
+
+const CONNECTIONS_MAX: usize = 128;
+
+/// Bytes of answers that the kernel takes before they can be sent. With its own megabytes a crowd that asks and does
+/// not read would have the server make pages for seconds.
+const UNSENT_MAX: u32 = 64 << 10;
+
+/// Accepts connections for ever. `pages` is asked for each: what it shows, and
+/// whether it may ask for more than one. A forked child keeps none of the
+/// sockets.
+///
+/// Whoever comes is let in. When there are too many, another one has to go:
+/// see [`Crowd::admit`].
+pub async fn accept(pages: impl Fn() -> (Router, bool) + Send + 'static, listener: Guarded<TcpListener>) {
+    let crowd = Arc::new(Crowd::new(CONNECTIONS_MAX));
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "HTTP accept failed");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+        };
+        let stream = Guarded::new(stream);
+        if let Err(error) = SockRef::from(&*stream).set_tcp_notsent_lowat(UNSENT_MAX) {
+            tracing::debug!(%error, "unsent answers are not bounded");
+        }
+        let member = crowd.admit(peer.ip());
+        let progress = member.progress().clone();
+        let (router, again) = pages();
+        let service = InTurn { pages: TowerToHyperService::new(router), progress: progress.clone() };
+        tokio::spawn(async move {
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .max_buf_size(64 << 10)
+                .keep_alive(again)
+                .serve_connection(TokioIo::new(Counted::new(stream, progress.clone())), service);
+            match progress.while_moving(connection, STUCK, MOVED_MIN).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
+                None => tracing::debug!(%peer, "HTTP connection cut: it took too long, or held up others"),
+            }
+            drop(member);
+        });
+    }
+}
+
+/// Answers the requests of one connection: each when its turn comes, so that one that sends hundreds at once has no more
+/// than its share of the processor.
+struct InTurn {
+    pages: TowerToHyperService<Router>,
+    progress: Arc<Progress>,
+}
+
+impl Service<Request<Incoming>> for InTurn {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.progress.asked();
+        let answer = self.pages.call(request);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            answer.await
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! Who is connected, and who has to go when there are too many.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::progress::Progress;
+
+/// Connections of one address that count as few: whoever has no more is not told apart by how many.
+const FEW: usize = 8;
+
+/// The connections of a server.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    limit: usize,
+    members: Mutex<Members>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    last: u64,
+    here: HashMap<u64, (IpAddr, Arc<Progress>)>,
+}
+
+/// A connection that counts until this is dropped, or another one takes its place.
+#[derive(Debug)]
+pub(crate) struct Member {
+    crowd: Arc<Crowd>,
+    number: u64,
+    progress: Arc<Progress>,
+}
+
+impl Crowd {
+    pub fn new(limit: usize) -> Crowd {
+        Crowd { limit, members: Mutex::default() }
+    }
+
+    /// Lets one in. When there are as many as may be, one of the address with the most connections goes, so that no
+    /// address can starve another: of those the one that has done nothing for the longest. Refusing the newcomer
+    /// instead would let a crowd that stands still keep everybody out.
+    pub fn admit(self: &Arc<Crowd>, peer: IpAddr) -> Member {
+        let peer = household(peer);
+        let progress = Arc::new(Progress::new());
+        let mut members = self.members.lock();
+        if members.here.len() >= self.limit
+            && let Some(number) = laziest(&members.here, peer)
+            && let Some((_, other)) = members.here.remove(&number)
+        {
+            other.cut();
+        }
+        members.last += 1;
+        let number = members.last;
+        members.here.insert(number, (peer, progress.clone()));
+        drop(members);
+        Member { crowd: self.clone(), number, progress }
+    }
+}
+
+impl Member {
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.crowd.members.lock().here.remove(&self.number);
+    }
+}
+
+fn laziest(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr) -> Option<u64> {
+    let mut shares = HashMap::from([(newcomer, 1)]);
+    for (peer, _) in here.values() {
+        *shares.entry(*peer).or_insert(0) += 1;
+    }
+    let largest = here.values().map(|(peer, _)| shares[peer]).max()?.max(FEW);
+    let of_the_largest = here.iter().filter(|(_, (peer, _))| shares[peer].max(FEW) == largest);
+    of_the_largest.min_by_key(|(_, (_, progress))| progress.alive_at()).map(|(number, _)| *number)
+}
+
+/// Whom an address belongs to: one host has as many IPv6 addresses of its network as it likes.
+fn household(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (!0 << 64)).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_here(crowd: &Crowd, member: &Member) -> bool {
+        crowd.members.lock().here.contains_key(&member.number)
+    }
+
+    #[test]
+    fn the_one_that_stands_still_longest_makes_room() {
+        let crowd = Arc::new(Crowd::new(3));
+        let peer: IpAddr = "127.0.0.1".parse().unwrap();
+        let early = crowd.admit(peer);
+        let still = crowd.admit(peer);
+        let late = crowd.admit(peer);
+        early.progress().asked();
+        let newcomer = crowd.admit(peer);
+        assert!(!is_here(&crowd, &still), "it did nothing since it came");
+        assert!([&early, &late, &newcomer].into_iter().all(|member| is_here(&crowd, member)));
+        drop((still, early));
+        let next = crowd.admit(peer);
+        assert!([&late, &newcomer, &next].into_iter().all(|member| is_here(&crowd, member)), "there was room");
+    }
+
+    #[test]
+    fn an_address_with_many_pushes_out_its_own() {
+        let crowd = Arc::new(Crowd::new(20));
+        let quiet: Vec<Member> = (0..FEW).map(|_| crowd.admit("10.0.0.1".parse().unwrap())).collect();
+        let greedy: Vec<Member> =
+            (0..100).map(|host| crowd.admit(Ipv6Addr::new(1, 2, 3, 4, 5, 6, 7, host).into())).collect();
+        assert!(quiet.iter().all(|member| is_here(&crowd, member)), "they came first and did nothing since");
+        assert_eq!(greedy.iter().filter(|member| is_here(&crowd, member)).count(), 20 - FEW);
+        assert!(is_here(&crowd, &greedy[99]));
+    }
+
+    #[test]
+    fn one_host_is_one_address_however_it_is_written() {
+        let same = |a: &str, b: &str| household(a.parse().unwrap()) == household(b.parse().unwrap());
+        assert!(same("::ffff:10.0.0.1", "10.0.0.1") && same("fd00::1", "fd00::ffff:2"));
+        assert!(!same("10.0.0.1", "10.0.0.2") && !same("fd00::1", "fd00:0:0:1::1"));
+    }
+}

@@ -1,0 +1,10 @@
+//! What the HTTP servers of the pool have in common: how connections are taken
+//! and cut, and what answers look like. Which pages there are is theirs to say.
+#![forbid(unsafe_code)]
+
+mod connections;
+mod crowd;
+mod progress;
+pub mod reply;
+
+pub use connections::accept;

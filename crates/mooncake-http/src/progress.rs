@@ -1,0 +1,244 @@
+//! What one connection does: bytes either way, and requests, to tell a slow peer from one that is stuck.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::Guarded;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// Fewer bytes than this are no sign of life: a byte now and then costs a peer nothing.
+const STEP: u64 = 4 << 10;
+
+/// What a connection has done so far.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    began: Instant,
+    /// Bytes either way.
+    moved: AtomicU64,
+    requests: AtomicU64,
+    /// Bytes moved at the last sign of life.
+    stepped: AtomicU64,
+    /// The last sign of life, nanoseconds after `began`.
+    stepped_ns: AtomicU64,
+    is_cut: AtomicBool,
+    cut: Notify,
+}
+
+impl Progress {
+    /// Begins with a sign of life.
+    pub fn new() -> Progress {
+        Progress {
+            began: Instant::now(),
+            moved: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            stepped: AtomicU64::new(0),
+            stepped_ns: AtomicU64::new(0),
+            is_cut: AtomicBool::new(false),
+            cut: Notify::new(),
+        }
+    }
+
+    /// A request came.
+    pub fn asked(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.step(self.moved.load(Ordering::Relaxed));
+    }
+
+    fn moved(&self, bytes: usize) {
+        let moved = self.moved.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        if moved - self.stepped.load(Ordering::Relaxed) >= STEP {
+            self.step(moved);
+        }
+    }
+
+    fn step(&self, moved: u64) {
+        self.stepped.store(moved, Ordering::Relaxed);
+        self.stepped_ns.store(self.began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// The last sign of life.
+    pub fn alive_at(&self) -> Instant {
+        self.began + Duration::from_nanos(self.stepped_ns.load(Ordering::Relaxed))
+    }
+
+    /// Ends [`Progress::while_moving`].
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+        self.cut.notify_one();
+    }
+
+    /// Waits for the connection's work for as long as in each `window` a request comes or `least` bytes move; `None`
+    /// when neither did, or when it is cut.
+    pub async fn while_moving<F: Future>(&self, work: F, window: Duration, least: u64) -> Option<F::Output> {
+        let work = async {
+            tokio::pin!(work);
+            loop {
+                let (moved, requests) = (self.moved.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed));
+                if let Ok(done) = timeout(window, &mut work).await {
+                    return Some(done);
+                }
+                let still = self.requests.load(Ordering::Relaxed) == requests;
+                if still && self.moved.load(Ordering::Relaxed) - moved < least {
+                    self.is_cut.store(true, Ordering::Relaxed);
+                    return None;
+                }
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            () = self.cut.notified() => None,
+        }
+    }
+}
+
+/// A stream that counts what moves over it.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    stream: Guarded<TcpStream>,
+    progress: Arc<Progress>,
+}
+
+impl Counted {
+    pub fn new(stream: Guarded<TcpStream>, progress: Arc<Progress>) -> Counted {
+        Counted { stream, progress }
+    }
+}
+
+impl Drop for Counted {
+    /// What a peer that is cut has not read yet is thrown away: the kernel would keep it for minutes.
+    fn drop(&mut self) {
+        if self.progress.is_cut.load(Ordering::Relaxed)
+            && let Err(error) = SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO))
+        {
+            tracing::debug!(%error, "a connection that was cut lingers");
+        }
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut *self.stream).poll_read(cx, buf);
+        self.progress.moved(buf.filled().len() - before);
+        read
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut *self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Ok(count)) = written {
+            self.progress.moved(count);
+        }
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut *self.stream).poll_write_vectored(cx, bufs);
+        if let Poll::Ready(Ok(count)) = written {
+            self.progress.moved(count);
+        }
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_millis(400);
+
+    async fn pair() -> (Counted, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        // Small buffers: what is written is soon what was read.
+        SockRef::from(&server).set_send_buffer_size(64 << 10).unwrap();
+        SockRef::from(&client).set_recv_buffer_size(64 << 10).unwrap();
+        (Counted::new(Guarded::new(server), Arc::new(Progress::new())), client)
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_gets_everything_and_one_that_is_stuck_is_cut() {
+        const BYTES: usize = 4 << 20;
+        let (mut counted, mut client) = pair().await;
+        let progress = counted.progress.clone();
+        let send = async move {
+            counted.write_all(&vec![7; BYTES]).await.unwrap();
+            counted
+        };
+        let read = tokio::spawn(async move {
+            let mut got = vec![0; BYTES];
+            for part in got.chunks_mut(BYTES / 10) {
+                tokio::time::sleep(WINDOW / 4).await;
+                client.read_exact(part).await.unwrap();
+            }
+            (client, got)
+        });
+        let counted = progress.while_moving(send, WINDOW, 1).await;
+        let mut counted = counted.expect("it took more than two windows and moved in each of them");
+        let (_client, got) = read.await.unwrap();
+        assert_eq!(got, vec![7; BYTES]);
+        let stuck = progress.while_moving(counted.write_all(&vec![7; BYTES]), WINDOW, BYTES as u64).await;
+        assert!(stuck.is_none(), "nobody reads: only the buffers were filled");
+    }
+
+    #[tokio::test]
+    async fn an_upload_that_moves_is_not_cut_and_one_that_stands_still_is() {
+        let (mut counted, mut client) = pair().await;
+        let progress = counted.progress.clone();
+        let send = tokio::spawn(async move {
+            for _ in 0..10 {
+                tokio::time::sleep(WINDOW / 4).await;
+                client.write_all(&[7; 100]).await.unwrap();
+            }
+            client
+        });
+        let mut got = [0; 1000];
+        let read = progress.while_moving(counted.read_exact(&mut got), WINDOW, 100).await;
+        assert_eq!(read.expect("it took more than two windows and moved in each of them").unwrap(), 1000);
+        let _client = send.await.unwrap();
+        assert!(progress.while_moving(counted.read_exact(&mut got), WINDOW, 100).await.is_none());
+    }
+
+    #[test]
+    fn a_trickle_is_no_sign_of_life_and_a_request_is() {
+        let progress = Progress::new();
+        let mark = Instant::now();
+        progress.moved(STEP as usize - 1);
+        assert!(progress.alive_at() < mark);
+        progress.moved(1);
+        assert!(progress.alive_at() >= mark);
+        let mark = Instant::now();
+        assert!(progress.alive_at() < mark);
+        progress.asked();
+        assert!(progress.alive_at() >= mark);
+    }
+}

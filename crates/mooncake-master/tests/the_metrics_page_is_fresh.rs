@@ -1,8 +1,0 @@
-//! `docs/metrics.md` says what `/metrics` tells.
-
-#[test]
-fn the_page_in_docs_is_the_one_that_the_code_makes() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-    let written = std::fs::read_to_string(page).expect("docs/metrics.md");
-    assert!(written == mooncake_master::metrics_page(), "docs/metrics.md is stale: run `make reference`");
-}
