@@ -79,9 +79,16 @@ impl FakeCuda {
     }
 
     pub fn count(&self, what: &str) -> i64 {
+        self.counter(what)()
+    }
+
+    /// The same for those that outlive this handle: the library stays.
+    pub fn counter(&self, what: &str) -> impl Fn() -> i64 + Send + Sync + 'static {
         let what = CString::new(what).unwrap();
         // SAFETY: the signature of fake_cuda.c.
-        unsafe { self.function::<unsafe extern "C" fn(*const c_char) -> c_long>(c"fake_cuda_count")(what.as_ptr()) }
+        let count = unsafe { self.function::<unsafe extern "C" fn(*const c_char) -> c_long>(c"fake_cuda_count") };
+        // SAFETY: as above, and it locks for itself.
+        move || unsafe { count(what.as_ptr()) }
     }
 
     /// Zeroed memory of a device.

@@ -5,7 +5,7 @@ mod cluster;
 mod fake_cuda;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use cluster::{Cluster, MIB, put, value};
 use fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
@@ -128,13 +128,14 @@ fn what_interrupts_a_large_batch_ends_it_on_all_its_threads_and_nothing_is_store
     let fake = FakeCuda::load();
     let cluster = Cluster::start();
     let owner = cluster.store(64 * MIB);
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
+    // The caller wants no more once so many copies are made, whenever it is asked.
+    let enough = Arc::new(AtomicI64::new(i64::MAX));
+    let (copies, limit) = (fake.counter("copies"), enough.clone());
     let mut options = cluster.options(0);
     options.interrupted = Some(Arc::new(move || {
         let thread = std::thread::current();
         assert!(!thread.name().is_some_and(|name| name.starts_with("mooncake-copy")), "it is the caller's to ask");
-        asked.load(Ordering::SeqCst)
+        copies() >= limit.load(Ordering::SeqCst)
     }));
     let store = Store::connect(options).unwrap();
     put(&store, "warm", 2 << 20).unwrap();
@@ -148,19 +149,11 @@ fn what_interrupts_a_large_batch_ends_it_on_all_its_threads_and_nothing_is_store
         .map(|(key, value)| PutItem { key: key.as_bytes(), value: std::slice::from_ref(value) })
         .collect();
     fake.delay(2_000);
-    let before = fake.count("copies");
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while fake.count("copies") < before + 8 {
-                std::thread::yield_now();
-            }
-            stop.store(true, Ordering::SeqCst);
-        });
-        for outcome in store.put_batch(&items, &PutOptions::default()) {
-            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
-        }
-    });
-    stop.store(false, Ordering::SeqCst);
+    enough.store(fake.count("copies") + 8, Ordering::SeqCst);
+    for outcome in store.put_batch(&items, &PutOptions::default()) {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
+    }
+    enough.store(i64::MAX, Ordering::SeqCst);
     assert!(owner.exists(&names).unwrap().iter().all(|found| !found));
     // What it held is free again at once: the segment has no room for this otherwise.
     put(&store, "after", 40 << 20).unwrap();
