@@ -123,10 +123,6 @@ impl Buffers {
         self.by_addr.read().values().cloned().collect()
     }
 
-    pub fn addresses(&self) -> Vec<usize> {
-        self.by_addr.read().keys().copied().collect()
-    }
-
     /// Memory to be read from.
     pub fn source(&self, range: ForeignRange) -> Source<'static> {
         Source::foreign(range, &self.registry)

@@ -17,6 +17,7 @@ use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::handshake::{self, Kind, Message, NotifyBody};
 use crate::host_frame::{SECRET_LEN, Secret};
+use crate::metadata::{Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
 use crate::peer::{Patience, Peer};
@@ -54,6 +55,17 @@ impl PeerId {
     pub const SELF: PeerId = PeerId(0);
 }
 
+/// A range that an engine lends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// First address.
+    pub addr: usize,
+    /// Bytes.
+    pub len: usize,
+    /// Where it lies: `cpu:0`, `cuda:1`, `*`.
+    pub location: String,
+}
+
 /// How bytes go to a peer, and what has gone.
 #[derive(Debug, Clone)]
 pub struct LinkReport {
@@ -82,6 +94,9 @@ pub(crate) struct Home {
     unix: String,
     boot: String,
     secret: Box<[u8; SECRET_LEN]>,
+    registry: Option<Registry>,
+    /// One document is published at a time, so that none overtakes a newer one.
+    publishing: Mutex<()>,
 }
 
 impl Home {
@@ -108,12 +123,38 @@ impl Home {
         Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
     }
 
-    /// Where a peer's handshakes are answered: its name says so.
-    pub fn handshake_addresses(&self, name: &str) -> Result<Vec<SocketAddr>, EngineError> {
-        match address::split(name) {
-            (host, Some(port)) => address::resolve(host, port),
-            _ => Err(EngineError::InvalidArgument(format!("{name:?} is no host:port"))),
-        }
+    /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
+    pub fn handshake_at(&self, name: &str) -> Result<(String, Vec<SocketAddr>), EngineError> {
+        let (host, port) = match &self.registry {
+            Some(registry) => registry.handshake(name)?,
+            None => match address::split(name) {
+                (host, Some(port)) => (host.to_owned(), port),
+                _ => return Err(EngineError::InvalidArgument(format!("{name:?} is no host:port"))),
+            },
+        };
+        let addresses = address::resolve(&host, port)?;
+        Ok((host, addresses))
+    }
+
+    /// A peer's description and its host.
+    pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
+        let (host, addresses) = self.handshake_at(name)?;
+        let json = match &self.registry {
+            Some(registry) => registry.segment(name)?.into_bytes(),
+            None => {
+                let ask = Message::new(Kind::Metadata, self.describe());
+                let (connect, longest) = (self.options.connect_timeout, crate::descriptor::LONGEST);
+                handshake::ask(name, &addresses, &ask, connect, patience.deadline, longest)?
+            }
+        };
+        Ok((Descriptor::decode(name, &json)?, host))
+    }
+
+    /// Tells the metadata what is registered now.
+    fn publish(&self) -> Result<(), EngineError> {
+        let Some(registry) = &self.registry else { return Ok(()) };
+        let _one = self.publishing.lock();
+        registry.publish(&self.name, &self.describe())
     }
 }
 
@@ -141,10 +182,25 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine. `host` is the name or address that peers reach this host by, with or without a port (which is
-    /// not used: the engine takes a free one, and [`Engine::name`] says which).
+    /// Starts an engine that needs no service to be found. `host` is the name or address that peers reach this host by,
+    /// with or without a port (which is not used: the engine takes a free one, and [`Engine::name`] says which).
     pub fn new(host: &str, options: EngineOptions) -> Result<Engine, EngineError> {
-        let (host, _) = address::split(host);
+        Engine::start(host, options, None)
+    }
+
+    /// Starts an engine that is found by its name in a metadata service. `cluster` keeps the names of several clusters in
+    /// one service apart; it may be empty.
+    pub fn with_metadata(
+        name: &str,
+        options: EngineOptions,
+        service: Box<dyn Metadata>,
+        cluster: &str,
+    ) -> Result<Engine, EngineError> {
+        Engine::start(name, options, Some(Registry::new(service, cluster)))
+    }
+
+    fn start(name: &str, options: EngineOptions, registry: Option<Registry>) -> Result<Engine, EngineError> {
+        let (host, _) = address::split(name);
         if host.is_empty() {
             return Err(EngineError::InvalidArgument("an engine needs the name of its host".into()));
         }
@@ -161,7 +217,7 @@ impl Engine {
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
         let home = Arc::new(Home {
             id,
-            name: address::join(host, port),
+            name: if registry.is_some() { name.to_owned() } else { address::join(host, port) },
             buffers: Buffers::new().map_err(memory)?,
             inbox: Inbox::default(),
             data_port,
@@ -169,16 +225,23 @@ impl Engine {
             boot,
             secret: Box::new(secret),
             options,
+            registry,
+            publishing: Mutex::new(()),
         });
         let ports = Ports { handshake, data, host: host_door };
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
         let myself = PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?;
+        if let Some(registry) = &home.registry {
+            let ip = home.options.advertise.or(home.options.bind).map_or_else(|| registry.own_address(), Ok)?;
+            registry.announce(&home.name, ip, port)?;
+            home.publish()?;
+        }
         let (peers, closed) = (RwLock::default(), AtomicBool::new(false));
         let core = Arc::new(Core { home, workers: Workers::default(), peers, myself, closed });
         Ok(Engine { core, batches: Batches::default(), server: Mutex::new(Some(server)), port })
     }
 
-    /// The name that peers open: `host:port`.
+    /// The name that peers open: `host:port`, or what the metadata service knows it by.
     pub fn name(&self) -> &str {
         &self.core.home.name
     }
@@ -199,18 +262,42 @@ impl Engine {
     /// engine is closed, any peer reads and writes them at any time.
     pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
-        self.core.home.buffers.register(ranges, location)
+        self.core.home.buffers.register(ranges, location)?;
+        let published = self.core.home.publish();
+        if published.is_err() {
+            for range in ranges {
+                // Just registered, and nobody knows.
+                let _ = self.core.home.buffers.unregister(range.addr());
+            }
+        }
+        published
     }
 
     /// Gives a range up, by its first address. When it returns, nobody touches that memory any more.
     pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
-        self.check()?;
-        self.core.home.buffers.unregister(addr)
+        self.unregister_all(&[addr])
     }
 
-    /// First addresses of all registered ranges, ascending.
-    pub fn registered(&self) -> Vec<usize> {
-        self.core.home.buffers.addresses()
+    /// The same for several; all that can be are given up, and the error is that of the first that could not.
+    pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
+        self.check()?;
+        let buffers = &self.core.home.buffers;
+        let given_up = addresses.iter().map(|addr| buffers.unregister(*addr)).fold(Ok(()), |all, one| all.and(one));
+        if let Err(error) = self.core.home.publish() {
+            // Peers that still try are refused.
+            tracing::warn!(%error, "the metadata still names buffers that were given up");
+        }
+        given_up
+    }
+
+    /// All registered ranges, by ascending address.
+    pub fn registered(&self) -> Vec<Registered> {
+        let one = |buffer: Arc<crate::buffers::Buffer>| Registered {
+            addr: buffer.range.addr(),
+            len: buffer.range.len(),
+            location: buffer.location.clone(),
+        };
+        self.core.home.buffers.all().into_iter().map(one).collect()
     }
 
     // -------------------------------------------------------------- peers
@@ -224,7 +311,7 @@ impl Engine {
     pub fn first_buffer(&self, name: &str) -> Result<Option<u64>, EngineError> {
         let name = name.trim_start_matches('/');
         if name == self.name() {
-            return Ok(self.registered().first().map(|addr| *addr as u64));
+            return Ok(self.registered().first().map(|buffer| buffer.addr as u64));
         }
         let patience = self.core.patience(0);
         let peer = Peer::open(&self.core.home, name, &patience)?;
@@ -359,9 +446,14 @@ impl Engine {
             return;
         }
         self.core.workers.close();
+        if let Some(registry) = &self.core.home.registry
+            && let Err(error) = registry.withdraw(self.name())
+        {
+            tracing::warn!(%error, "the metadata still names an engine that has ended");
+        }
         self.server.lock().take();
-        for addr in self.registered() {
-            if let Err(error) = self.core.home.buffers.unregister(addr) {
+        for buffer in self.registered() {
+            if let Err(error) = self.core.home.buffers.unregister(buffer.addr) {
                 tracing::error!(%error, "a buffer is still in use at the engine's end");
             }
         }
@@ -487,7 +579,7 @@ impl Core {
 
     fn say(&self, name: &str, message: Message) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        let addresses = self.home.handshake_addresses(name)?;
+        let (_, addresses) = self.home.handshake_at(name)?;
         let timeout = self.home.options.connect_timeout;
         let deadline = Instant::now() + timeout;
         handshake::ask(name, &addresses, &message, timeout, deadline, self.home.options.handshake_max).map(drop)

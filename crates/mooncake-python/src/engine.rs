@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status};
+use mooncake_engine::{
+    BatchId, Engine, EngineError, EngineOptions, HttpMetadata, Notify, Opcode, PeerId, Request, Status, Topology,
+};
 use mooncake_memory::{allocate_shared, free_host_memory};
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
@@ -15,6 +17,7 @@ use crate::call::entry;
 use crate::integer::{unsigned, unsigned_list};
 use crate::interrupt;
 use crate::last_error::LastError;
+use crate::notice::say_once;
 use crate::text::text;
 
 /// A call that waits in the background looks up so often: for Ctrl-C.
@@ -28,6 +31,10 @@ pub struct TransferEngine {
     managed: Mutex<Vec<(usize, usize)>>,
     errors: LastError,
 }
+
+/// An engine as others hold it.
+#[pyclass(frozen, module = "mooncake.engine")]
+pub struct InnerTransferEngine(#[allow(dead_code)] Arc<Engine>);
 
 /// A message of a peer.
 #[pyclass(get_all, set_all, from_py_object, module = "mooncake.engine")]
@@ -121,7 +128,9 @@ impl TransferEngine {
 
     // ---------------------------------------------------------- beginning and end
 
-    /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`.
+    /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`: `tcp`, or
+    /// `rdma`, which this version has not and for which it takes what it has. `device_name`: names with commas between them,
+    /// for the topology.
     #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, /))]
     fn initialize(
         &self,
@@ -136,6 +145,45 @@ impl TransferEngine {
         let protocol = text(protocol, "protocol")?;
         let _devices = text(device_name, "device_name")?;
         self.call("initialize", |e| e.begin(py, &host, &metadata, &protocol))
+    }
+
+    /// As `initialize`; `metadata_type` is the scheme of a `metadata_server` that has none.
+    #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, metadata_type, /))]
+    fn initialize_ext(
+        &self,
+        py: Python<'_>,
+        local_hostname: &Bound<'_, PyAny>,
+        metadata_server: &Bound<'_, PyAny>,
+        protocol: &Bound<'_, PyAny>,
+        device_name: &Bound<'_, PyAny>,
+        metadata_type: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let host = text(local_hostname, "local_hostname")?;
+        let mut metadata = text(metadata_server, "metadata_server")?;
+        let protocol = text(protocol, "protocol")?;
+        let _devices = text(device_name, "device_name")?;
+        let kind = text(metadata_type, "metadata_type")?;
+        if metadata != "P2PHANDSHAKE" && !metadata.contains("://") {
+            metadata = format!("{kind}://{metadata}");
+        }
+        self.call("initialize_ext", |e| e.begin(py, &host, &metadata, &protocol))
+    }
+
+    /// Which network devices are near which memory, as JSON; also before `initialize`. `device_name`: those that count,
+    /// with commas between them; all if there is none.
+    #[pyo3(signature = (device_name = None))]
+    fn get_local_topology(&self, py: Python<'_>, device_name: Option<String>) -> String {
+        py.detach(|| local_topology(device_name.as_deref().unwrap_or_default()))
+    }
+
+    /// The engine itself, for those that share it.
+    fn get_engine(&self) -> PyResult<Option<InnerTransferEngine>> {
+        Ok(self.engine().ok().map(InnerTransferEngine))
+    }
+
+    /// An integer that is 0 before `initialize` only: the address of an engine of C++, which there is none of here.
+    fn get_engine_ptr(&self) -> usize {
+        self.engine().map_or(0, |engine| Arc::as_ptr(&engine).addr())
     }
 
     /// Ends the engine: peers are served no more, and memory that it was lent is the caller's again. 0, also twice.
@@ -173,12 +221,16 @@ impl TransferEngine {
     #[pyo3(signature = (buffer_addr, capacity, location = "*"))]
     fn register_memory(
         &self,
+        py: Python<'_>,
         buffer_addr: &Bound<'_, PyAny>,
         capacity: &Bound<'_, PyAny>,
         location: &str,
     ) -> PyResult<i64> {
         let range = range(unsigned(buffer_addr, "buffer_addr")?, unsigned(capacity, "capacity")?);
-        self.call("register_memory", |e| e.engine()?.register(&[range], location).map(|()| 0))
+        self.call("register_memory", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.register(&[range], location)).map(|()| 0)
+        })
     }
 
     /// Gives a range up: when this returns, nobody touches it any more. 0, or a negative code.
@@ -195,6 +247,7 @@ impl TransferEngine {
     #[pyo3(signature = (buffer_addresses, capacities, location = "*"))]
     fn batch_register_memory(
         &self,
+        py: Python<'_>,
         buffer_addresses: &Bound<'_, PyAny>,
         capacities: &Bound<'_, PyAny>,
         location: &str,
@@ -208,7 +261,7 @@ impl TransferEngine {
                 return Err(EngineError::InvalidArgument(reason));
             }
             let ranges: Vec<_> = addresses.iter().zip(&capacities).map(|(&addr, &len)| range(addr, len)).collect();
-            engine.register(&ranges, location).map(|()| 0)
+            py.detach(|| engine.register(&ranges, location)).map(|()| 0)
         })
     }
 
@@ -218,10 +271,8 @@ impl TransferEngine {
         let addresses = unsigned_list(buffer_addresses, "buffer_addresses")?;
         self.call("batch_unregister_memory", |e| {
             let engine = e.engine()?;
-            py.detach(|| {
-                let all = addresses.iter().map(|addr| engine.unregister(*addr as usize));
-                all.fold(Ok(0), |result, one| result.and(one.map(|()| 0)))
-            })
+            let addresses: Vec<usize> = addresses.iter().map(|addr| *addr as usize).collect();
+            py.detach(|| engine.unregister_all(&addresses)).map(|()| 0)
         })
     }
 
@@ -618,6 +669,24 @@ impl TransferEngine {
     }
 }
 
+fn local_topology(devices: &str) -> String {
+    let variable = |name: &str| mooncake_settings::environment::variable(name).filter(|value| !value.is_empty());
+    let custom = variable("MC_CUSTOM_TOPO_JSON").and_then(|path| {
+        let read = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+        let parsed = read.and_then(|json| Topology::parse(&json).map_err(|error| error.to_string()));
+        parsed.map_err(|error| say_once(&format!("MC_CUSTOM_TOPO_JSON={path:?}: {error}; devices are discovered"))).ok()
+    });
+    let names = |list: &str| -> Vec<String> {
+        list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    };
+    let mut only = names(devices);
+    if let Some(filters) = variable("MC_TE_FILTERS") {
+        let filters = names(&filters);
+        only = if only.is_empty() { filters } else { only.into_iter().filter(|name| filters.contains(name)).collect() };
+    }
+    custom.unwrap_or_else(|| Topology::discover(&only)).to_json()
+}
+
 /// Waits for a batch and frees it.
 fn finish(engine: &Engine, batch: BatchId, patience: Option<Duration>) -> Result<i64, EngineError> {
     let until = patience.and_then(|patience| Instant::now().checked_add(patience));
@@ -669,17 +738,23 @@ impl TransferEngine {
 
     fn begin(&self, py: Python<'_>, host: &str, metadata: &str, protocol: &str) -> Result<i64, EngineError> {
         let refused = |reason: String| Err(EngineError::InvalidArgument(reason));
-        let begun = match (metadata, protocol) {
-            (_, "rdma" | "tcp" | "") if metadata == "P2PHANDSHAKE" => {
-                let options = EngineOptions::default();
-                py.detach(|| Engine::new(host, options))
+        let variable = |name: &str| mooncake_settings::environment::variable(name);
+        let options = EngineOptions::default().from_env(variable);
+        let known = matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp" | "rdma");
+        let begun = options.and_then(|options| match metadata.split_once("://") {
+            _ if !known => refused(format!("protocol {protocol:?}: this version has tcp")),
+            None if metadata == "P2PHANDSHAKE" => py.detach(|| Engine::new(host, options)),
+            Some(("http" | "https", _)) => {
+                let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
+                let service = Box::new(HttpMetadata::new(metadata));
+                py.detach(|| Engine::with_metadata(host, options, service, &cluster))
             }
-            ("P2PHANDSHAKE", other) => refused(format!("protocol {other:?}: tcp is what this version has")),
-            (other, _) => refused(format!("metadata server {other:?}: P2PHANDSHAKE is what this version has")),
-        };
+            _ => refused(format!("metadata server {metadata:?}: this version has P2PHANDSHAKE, http:// and https://")),
+        });
         let mut engine = self.engine.write();
         if engine.is_some() {
-            return Err(EngineError::InvalidArgument("the engine is initialized already; close it first".into()));
+            self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
+            return Ok(-1);
         }
         match begun {
             Ok(begun) => {

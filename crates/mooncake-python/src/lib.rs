@@ -54,6 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<enums::TaskStatus>()?;
     module.add_class::<engine::TransferEngine>()?;
     module.add_class::<engine::TransferNotify>()?;
+    module.add_class::<engine::InnerTransferEngine>()?;
     registry::add_to(module)?;
     host_memory::add_to(module)?;
     tensor_memory::add_to(module)

@@ -9,6 +9,7 @@
 
 mod client;
 mod command_line;
+pub mod engine;
 pub mod environment;
 mod file;
 mod given;

@@ -11,11 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mooncake_memory::boot_id;
 use parking_lot::Mutex;
 
-use crate::address;
 use crate::descriptor::Descriptor;
 use crate::engine::{Home, Request};
 use crate::error::EngineError;
-use crate::handshake::{self, Kind, Message};
 use host_lane::HostLane;
 use lane::Lane;
 pub(crate) use pace::Patience;
@@ -99,17 +97,10 @@ impl Peer {
 }
 
 impl Route {
-    /// Fetches the description over the peer's handshake port.
+    /// Fetches the description.
     fn find(home: &Home, name: &str, patience: &Patience<'_>) -> Result<Arc<Route>, EngineError> {
-        let addresses = home.handshake_addresses(name)?;
-        let ask = Message::new(Kind::Metadata, home.describe());
-        let longest = crate::descriptor::LONGEST;
-        let connect_timeout = home.options.connect_timeout;
-        let json = handshake::ask(name, &addresses, &ask, connect_timeout, patience.deadline, longest)?;
-        let descriptor = Descriptor::decode(name, &json)?;
-        // The data port is on the host that has just answered.
-        let (host, _) = address::split(name);
-        let tcp = descriptor.data_addresses(host)?;
+        let (descriptor, host) = home.look_up(name, patience)?;
+        let tcp = descriptor.data_addresses(&host)?;
         let tcp = Pool::new(home.options.stripes().max(64), lane::Address::new(name, tcp, &descriptor));
         let host = Mutex::new(HostPath::Untried);
         Ok(Arc::new(Route { descriptor, tcp, host, striping: home.options.stripes() }))
