@@ -83,10 +83,10 @@ pub fn remarks(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut unknown = Vec::new();
     for name in names.into_iter().filter(|name| name.starts_with("MC_")).collect::<BTreeSet<_>>() {
-        match VARIABLES.iter().find(|variable| variable.name == name) {
+        // What only transfer engines read is no store's affair, unless they pass over it too.
+        match VARIABLES.iter().chain(engine::VARIABLES).find(|variable| variable.name == name) {
             Some(variable) if variable.kind == Kind::Done => {}
             Some(variable) => remarks.push(format!("{name} has no effect: {}", variable.help)),
-            None if engine::VARIABLES.iter().any(|variable| variable.name == name) => {}
             None => unknown.push(name),
         }
     }
