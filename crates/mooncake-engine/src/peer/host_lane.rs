@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use mooncake_memory::{BoardView, Guarded, PeerProcess, PullError, recv_fds};
 use mooncake_transfer::{Habit, busy_poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
@@ -77,8 +76,7 @@ impl Carrier for HostLane {
     fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<HostLane, Failure> {
         let peer = address.peer.clone();
         let other_way = |what: &'static str| move |error: std::io::Error| Failure::OtherWay(format!("{what}: {error}"));
-        let name = SocketAddr::from_abstract_name(&address.unix).map_err(other_way("its socket's name"))?;
-        let stream = UnixStream::connect_addr(&name).map_err(other_way("its Unix socket cannot be reached"))?;
+        let stream = connect(&address.unix).map_err(other_way("its Unix socket cannot be reached"))?;
         stream.set_read_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
         stream.set_write_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
         let stream = Guarded::new(stream);
@@ -124,6 +122,11 @@ impl Carrier for HostLane {
 
     fn peer(address: &Address) -> &str {
         &address.peer
+    }
+
+    fn is_lost(_: &Failure) -> bool {
+        // TCP is tried next, which finds out whether the peer is there at all.
+        false
     }
 }
 
@@ -256,6 +259,17 @@ impl HostLane {
         }
         Ok(())
     }
+}
+
+/// Connects at once or not at all: to one that has stopped accepting, a connect that waits would wait for ever.
+fn connect(name: &str) -> std::io::Result<UnixStream> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 fn piece(request: &Request) -> Piece {

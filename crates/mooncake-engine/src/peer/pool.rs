@@ -24,6 +24,8 @@ pub(super) trait Carrier: Sized {
     /// It stands between two calls.
     fn is_reusable(&self) -> bool;
     fn peer(address: &Self::Address) -> &str;
+    /// The connection is gone, which says nothing of what was asked for on it.
+    fn is_lost(error: &Self::Error) -> bool;
 }
 
 pub(super) struct Pool<C: Carrier> {
@@ -58,7 +60,8 @@ impl<C: Carrier> Pool<C> {
         loop {
             let result = call(&mut carrier);
             let reusable = carrier.is_reusable();
-            if reusable || result.is_ok() || fresh {
+            let lost = result.as_ref().is_err_and(C::is_lost) && !reusable;
+            if !lost || fresh || patience.is_over() {
                 self.check_in(reusable.then_some(carrier));
                 return result;
             }
