@@ -68,7 +68,8 @@ fn listen_on(bind: Option<IpAddr>, port: u16) -> std::io::Result<TcpListener> {
         if dual {
             socket.set_only_v6(false)?;
         }
-        // Not SO_REUSEADDR: two engines must never share a port.
+        // Connections of a port's last owner that linger are no hindrance; on Linux a second listener still is.
+        socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(1024)?;
         Ok(TcpListener::from(socket))
