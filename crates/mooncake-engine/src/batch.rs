@@ -212,7 +212,7 @@ impl Batches {
         let slot = &mut slots.list[index as usize];
         slot.0 = (slot.0 + 1) & 0x7fff_ffff;
         slot.1 = Some(Arc::new(Batch::new(capacity)));
-        BatchId(u64::from(slot.0) << 32 | u64::from(index) + 1)
+        BatchId((u64::from(slot.0) << 32) | (u64::from(index) + 1))
     }
 
     pub fn get(&self, id: BatchId) -> Result<Arc<Batch>, EngineError> {

@@ -1,7 +1,7 @@
 //! The engine: one segment, its peers, transfers in the caller's thread and in the background.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,11 +17,12 @@ use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::handshake::{self, Kind, Message, NotifyBody};
 use crate::host_frame::{SECRET_LEN, Secret};
-use crate::metadata::{Metadata, Registry};
+use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
 use crate::peer::{Patience, Peer};
 use crate::server::{Ports, Server, listen_on_host};
+use crate::topology::Topology;
 use crate::workers::Workers;
 
 /// Which way a request's bytes go.
@@ -95,6 +96,8 @@ pub(crate) struct Home {
     boot: String,
     secret: Box<[u8; SECRET_LEN]>,
     registry: Option<Registry>,
+    /// What the metadata tells peers.
+    advertised: Option<IpAddr>,
     /// One document is published at a time, so that none overtakes a newer one.
     publishing: Mutex<()>,
 }
@@ -199,6 +202,20 @@ impl Engine {
         Engine::start(name, options, Some(Registry::new(service, cluster)))
     }
 
+    /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
+    /// `https://`.
+    pub fn connect(metadata: &str, name: &str, options: EngineOptions, cluster: &str) -> Result<Engine, EngineError> {
+        match metadata.split_once("://") {
+            None if metadata == "P2PHANDSHAKE" => Engine::new(name, options),
+            Some(("http" | "https", _)) => {
+                Engine::with_metadata(name, options, Box::new(HttpMetadata::new(metadata)), cluster)
+            }
+            _ => Err(EngineError::InvalidArgument(format!(
+                "metadata server {metadata:?}: this version has P2PHANDSHAKE, http:// and https://"
+            ))),
+        }
+    }
+
     fn start(name: &str, options: EngineOptions, registry: Option<Registry>) -> Result<Engine, EngineError> {
         let (host, _) = address::split(name);
         if host.is_empty() {
@@ -214,6 +231,10 @@ impl Engine {
         let host_door = if options.same_host { listen_on_host(&unix).ok() } else { None };
         let unix = if host_door.is_some() { unix } else { String::new() };
         let boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
+        let advertised = match &registry {
+            Some(registry) => Some(options.advertise.or(options.bind).map_or_else(|| registry.own_address(), Ok)?),
+            None => None,
+        };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
         let home = Arc::new(Home {
             id,
@@ -226,13 +247,13 @@ impl Engine {
             secret: Box::new(secret),
             options,
             registry,
+            advertised,
             publishing: Mutex::new(()),
         });
         let ports = Ports { handshake, data, host: host_door };
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
         let myself = PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?;
-        if let Some(registry) = &home.registry {
-            let ip = home.options.advertise.or(home.options.bind).map_or_else(|| registry.own_address(), Ok)?;
+        if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
             registry.announce(&home.name, ip, port)?;
             home.publish()?;
         }
@@ -244,6 +265,15 @@ impl Engine {
     /// The name that peers open: `host:port`, or what the metadata service knows it by.
     pub fn name(&self) -> &str {
         &self.core.home.name
+    }
+
+    /// Where its handshakes are answered, as peers reach it: `ip:port`.
+    pub fn address(&self) -> String {
+        let host = match &self.core.home.advertised {
+            Some(ip) => ip.to_string(),
+            None => address::split(self.name()).0.to_owned(),
+        };
+        address::join(&host, self.port)
     }
 
     /// Port of its handshakes.
@@ -282,7 +312,10 @@ impl Engine {
     pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
         self.check()?;
         let buffers = &self.core.home.buffers;
-        let given_up = addresses.iter().map(|addr| buffers.unregister(*addr)).fold(Ok(()), |all, one| all.and(one));
+        let mut given_up = Ok(());
+        for addr in addresses {
+            given_up = given_up.and(buffers.unregister(*addr));
+        }
         if let Err(error) = self.core.home.publish() {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
@@ -346,6 +379,28 @@ impl Engine {
             LinkReport { peer: peer.name.clone(), path, reason, bytes, requests, failed }
         };
         peers.into_iter().map(report).collect()
+    }
+
+    /// The same as a text: JSON in Mooncake's shape with a list of `peers`, or a table.
+    pub fn show_links(&self, json: bool) -> String {
+        let links = self.links();
+        if json {
+            let peer = |link: &LinkReport| {
+                serde_json::json!({
+                    "peer": link.peer, "path": link.path, "reason": link.reason,
+                    "bytes": link.bytes, "requests": link.requests, "failed": link.failed,
+                })
+            };
+            let topology = Topology::discover(&[]);
+            let peers: Vec<_> = links.iter().map(peer).collect();
+            return serde_json::json!({ "local_nics": [], "topology": topology, "peers": peers }).to_string();
+        }
+        let mut out =
+            format!("{:<32} {:<10} {:>14} {:>10} {:>7}  why\n", "peer", "path", "bytes", "requests", "failed");
+        for LinkReport { peer, path, reason, bytes, requests, failed } in links {
+            out.push_str(&format!("{peer:<32} {path:<10} {bytes:>14} {requests:>10} {failed:>7}  {reason}\n"));
+        }
+        out
     }
 
     // ---------------------------------------------------------- transfers

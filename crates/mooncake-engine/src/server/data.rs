@@ -75,7 +75,7 @@ struct Payload {
 }
 
 impl Data {
-    pub fn new(stream: TcpStream, from: SocketAddr) -> io::Result<Session> {
+    pub fn session(stream: TcpStream, from: SocketAddr) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         unpace(&stream);

@@ -35,7 +35,7 @@ enum State {
 }
 
 impl Handshake {
-    pub fn new(stream: TcpStream) -> io::Result<Session> {
+    pub fn session(stream: TcpStream) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         let stream = Guarded::new(stream);
         Ok(Session::Handshake(Handshake { stream, began: Instant::now(), state: State::Ask(Vec::new()) }))

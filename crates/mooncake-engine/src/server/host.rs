@@ -36,7 +36,7 @@ enum State {
 }
 
 impl Host {
-    pub fn new(stream: UnixStream) -> io::Result<Session> {
+    pub fn session(stream: UnixStream) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         let stream = Guarded::new(stream);
         Ok(Session::Host(Box::new(Host { stream, peer: None, state: State::Hello(Vec::new()), moved: Instant::now() })))

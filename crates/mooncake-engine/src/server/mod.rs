@@ -222,15 +222,17 @@ impl Shared {
         };
         loop {
             let session = match token {
-                HANDSHAKE => self.ports.handshake.accept().and_then(|(stream, _)| handshake::Handshake::new(stream)),
-                DATA => self.ports.data.accept().and_then(|(stream, from)| data::Data::new(stream, from)),
+                HANDSHAKE => {
+                    self.ports.handshake.accept().and_then(|(stream, _)| handshake::Handshake::session(stream))
+                }
+                DATA => self.ports.data.accept().and_then(|(stream, from)| data::Data::session(stream, from)),
                 _ => self
                     .ports
                     .host
                     .as_ref()
                     .expect("it has accepted")
                     .accept()
-                    .and_then(|(stream, _)| host::Host::new(stream)),
+                    .and_then(|(stream, _)| host::Host::session(stream)),
             };
             match session {
                 Ok(session) => self.enter(session),
