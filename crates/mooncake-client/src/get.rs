@@ -100,8 +100,9 @@ impl Inner {
         };
         let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
         let threads = threads_for(reads.len(), bytes);
-        let (fetched, now_lost): (Vec<_>, Vec<_>) =
-            share(reads, threads, &|| self.is_interrupted(), starved, read).into_iter().unzip();
+        // What was read before it was interrupted is no less read.
+        let (outcomes, _) = share(reads, threads, &|| self.is_interrupted(), starved, read);
+        let (fetched, now_lost): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
         lost.extend(now_lost.into_iter().flatten());
         fetched
     }
