@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::thread::{self, Thread};
+use std::thread::{self, Builder, Thread};
 use std::time::{Duration, Instant};
 
 use crate::store::Inner;
@@ -11,7 +11,8 @@ use crate::store::Inner;
 /// Logs a line every so often, until the store is closed; unparked, the thread looks whether it is.
 pub(crate) fn start(store: &Arc<Inner>, every: Duration) -> io::Result<Thread> {
     let store = Arc::downgrade(store);
-    let thread = thread::Builder::new().name("mooncake-report".into()).spawn(move || run(&store, every))?;
+    let builder = Builder::new().name("mooncake-report".into());
+    let thread = mooncake_transfer::thread::start(builder, move || run(&store, every))?;
     Ok(thread.thread().clone())
 }
 
