@@ -69,7 +69,13 @@ def test_what_was_counted_is_told_as_often_as_asked(shared_cluster, monkeypatch)
     monkeypatch.delenv("MC_LOG_LEVEL", raising=False)
     lines = said(shared_cluster, monkeypatch, COUNTED, MC_STORE_CLIENT_METRIC_INTERVAL="1").splitlines()
     told = [line for line in lines if "Client Metrics: " in line]
-    assert len(told) == 1 and "Put: 1 " in told[0], lines
+    assert len(told) == 1, lines
+    assert "Put: 1 " in told[0]
+
+
+def test_a_report_that_is_never_due_harms_nothing(shared_cluster, monkeypatch):
+    told = said(shared_cluster, monkeypatch, MC_STORE_CLIENT_METRIC_INTERVAL=str(2**64 - 1), MC_LOG_LEVEL="WARNING")
+    assert told == ""
 
 
 def test_a_callers_mistake_is_told_to_the_caller_only(shared_cluster, monkeypatch):
