@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -120,6 +121,23 @@ def test_the_server_is_off_unless_asked_for_and_only_this_host_is_served(cluster
         socket.create_connection(("127.0.0.2", port), timeout=2)
     elsewhere = port_in(pool.add_node(16 << 20, [*HTTP, "--http_host=127.0.0.2"]).output())
     socket.create_connection(("127.0.0.2", elsewhere), timeout=2).close()
+
+
+def test_probes_that_hang_up_ask_the_master_no_more_often_than_others(cluster):
+    pool = cluster(nodes=0)
+    port = port_in(pool.add_node(16 << 20, HTTP).output())
+    assert health(port) == HEALTHY
+    pool.master.stop()
+    try:
+        for _ in range(60):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as probe:
+                probe.sendall(b"GET /health HTTP/1.1\r\nHost: node\r\n\r\n")
+                time.sleep(0.01)
+    finally:
+        pool.master.cont()
+    wait_for("the node well", lambda: health(port) == HEALTHY)
+    # One was being asked, and one every tenth of a second since: not one for each probe, two at a time.
+    assert value(ask(port, "/metrics")[1], "mooncake_client_rpc_count", rpc_name="ping") < 30
 
 
 def served(pool, port: int):
