@@ -860,9 +860,9 @@ impl MooncakeDistributedStore {
 
 impl Drop for MooncakeDistributedStore {
     fn drop(&mut self) {
-        if let Some(live) = self.live.write().take() {
+        if let Some(live) = self.live.get_mut().take() {
             // The interpreter may be on its way out: then the exit handler has closed it, or the process ends anyway.
-            Python::try_attach(|py| py.detach(|| live.client.close()));
+            Python::try_attach(|py| py.detach(|| drop_client(Some(live))));
         }
         if forked() {
             // The parent's, and its locks may be held for ever.
