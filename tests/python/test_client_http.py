@@ -179,6 +179,15 @@ def test_a_store_counts_its_calls_and_their_bytes(cluster):
         socket.create_connection(("127.0.0.1", port), timeout=2)
 
 
+def test_a_store_that_is_forgotten_takes_its_server_with_it(cluster):
+    pool, port = cluster(nodes=0), free_port()
+    store = served(pool, port)
+    assert health(port) == HEALTHY
+    del store
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=2)
+
+
 def test_a_taken_port_leaves_a_store_without_a_server_and_a_port_that_is_none_is_refused(cluster):
     from mooncake.store import MooncakeDistributedStore
 
