@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -122,6 +123,23 @@ def test_the_server_is_off_unless_asked_for_and_only_this_host_is_served(cluster
     socket.create_connection(("127.0.0.2", elsewhere), timeout=2).close()
 
 
+def test_probes_that_hang_up_ask_the_master_no_more_often_than_others(cluster):
+    pool = cluster(nodes=0)
+    port = port_in(pool.add_node(16 << 20, HTTP).output())
+    assert health(port) == HEALTHY
+    pool.master.stop()
+    try:
+        for _ in range(60):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as probe:
+                probe.sendall(b"GET /health HTTP/1.1\r\nHost: node\r\n\r\n")
+                time.sleep(0.01)
+    finally:
+        pool.master.cont()
+    wait_for("the node well", lambda: health(port) == HEALTHY)
+    # One was being asked, and one every tenth of a second since: not one for each probe, two at a time.
+    assert value(ask(port, "/metrics")[1], "mooncake_client_rpc_count", rpc_name="ping") < 30
+
+
 def served(pool, port: int):
     """A store with an HTTP server."""
     from mooncake.store import MooncakeDistributedStore
@@ -157,6 +175,15 @@ def test_a_store_counts_its_calls_and_their_bytes(cluster):
     assert value(page, "mooncake_transfer_get_latency_bucket", le="20000000") == 2
     assert 0 < value(page, "mooncake_transfer_get_latency_sum") < 60e6
     store.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=2)
+
+
+def test_a_store_that_is_forgotten_takes_its_server_with_it(cluster):
+    pool, port = cluster(nodes=0), free_port()
+    store = served(pool, port)
+    assert health(port) == HEALTHY
+    del store
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=2)
 

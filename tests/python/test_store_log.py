@@ -18,6 +18,17 @@ store.close()
 """
 
 
+COUNTED = """
+import sys, time
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", sys.argv[1]) == 0
+assert store.put("counted", b"v") == 0 and store.remove("counted", True) == 0
+time.sleep(1.5)
+store.close()
+"""
+
+
 MISTAKEN = """
 import sys
 from mooncake.store import MooncakeDistributedStore
@@ -52,6 +63,19 @@ def test_the_path_to_each_peer_is_reported_with_its_reason(shared_cluster, monke
 
 def test_a_level_silences_it(shared_cluster, monkeypatch):
     assert said(shared_cluster, monkeypatch, MC_LOG_LEVEL="WARNING") == ""
+
+
+def test_what_was_counted_is_told_as_often_as_asked(shared_cluster, monkeypatch):
+    monkeypatch.delenv("MC_LOG_LEVEL", raising=False)
+    lines = said(shared_cluster, monkeypatch, COUNTED, MC_STORE_CLIENT_METRIC_INTERVAL="1").splitlines()
+    told = [line for line in lines if "Client Metrics: " in line]
+    assert len(told) == 1, lines
+    assert "Put: 1 " in told[0]
+
+
+def test_a_report_that_is_never_due_harms_nothing(shared_cluster, monkeypatch):
+    told = said(shared_cluster, monkeypatch, MC_STORE_CLIENT_METRIC_INTERVAL=str(2**64 - 1), MC_LOG_LEVEL="WARNING")
+    assert told == ""
 
 
 def test_a_callers_mistake_is_told_to_the_caller_only(shared_cluster, monkeypatch):

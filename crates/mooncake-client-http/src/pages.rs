@@ -56,21 +56,26 @@ fn not_available() -> Response {
 
 impl Shown {
     /// None: there is no store yet.
-    async fn health(&self) -> Option<Health> {
-        let store = self.store.get()?;
+    async fn health(self: Arc<Self>) -> Option<Health> {
+        let store = self.store.get()?.clone();
         if store.is_closed() {
             return Some(Health::Closed);
         }
-        // One asks the master; whoever comes meanwhile waits for that answer.
+        // A probe that hangs up takes its handler along, but not what it has begun to ask: the next one gets that answer.
+        let asked = tokio::spawn(async move { self.ask(store).await });
+        Some(asked.await.unwrap_or(Health::MasterUnreachable))
+    }
+
+    /// One asks the master; whoever comes meanwhile waits for that answer.
+    async fn ask(&self, store: Store) -> Health {
         let mut last = self.last.lock().await;
         if let Some((at, health)) = *last
             && at.elapsed() < FRESH
         {
-            return Some(health);
+            return health;
         }
-        let store = store.clone();
         let health = tokio::task::spawn_blocking(move || store.health()).await.unwrap_or(Health::MasterUnreachable);
         *last = Some((Instant::now(), health));
-        Some(health)
+        health
     }
 }

@@ -41,9 +41,8 @@ impl ClientServer {
         let shown = Arc::new(Shown::default());
         let (end, ended) = oneshot::channel();
         let pages = shown.clone();
-        let thread = std::thread::Builder::new()
-            .name("mooncake-http".into())
-            .spawn(move || serve(runtime, listener, pages, ended))?;
+        let builder = std::thread::Builder::new().name("mooncake-http".into());
+        let thread = mooncake_transfer::thread::start(builder, move || serve(runtime, listener, pages, ended))?;
         Ok(ClientServer { address, shown, thread: Some((end, thread)) })
     }
 

@@ -202,6 +202,17 @@ impl Control {
         self.call(what, request, patience, true).map_err(|failed| failed.error)
     }
 
+    /// A query that the caller's interrupt hook does not end, nor hears of: any thread may make it.
+    pub fn query_on_any_thread(
+        &self,
+        what: &'static str,
+        body: request::Body,
+        patience: Duration,
+    ) -> Result<Answer, StoreError> {
+        let request = Request { body: Some(body), ..Request::default() };
+        self.call(what, request, patience, false).map_err(|failed| failed.error)
+    }
+
     /// A mutation that ends something: it goes out although the caller wants to stop.
     pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();

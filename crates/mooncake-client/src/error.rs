@@ -58,12 +58,6 @@ impl StoreError {
         self.cause.kind()
     }
 
-    /// Whether a put failed because nobody lends memory to the pool, as the master says it.
-    pub fn is_of_an_empty_pool(&self) -> bool {
-        matches!(&*self.cause, Cause::NoSpace { reason, .. } | Cause::TooLarge { reason, .. }
-            if reason.contains("no segment is mounted"))
-    }
-
     /// What happened, with its figures.
     pub fn cause(&self) -> &Cause {
         &self.cause

@@ -100,8 +100,9 @@ impl Inner {
         };
         let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
         let threads = threads_for(reads.len(), bytes);
-        let (fetched, now_lost): (Vec<_>, Vec<_>) =
-            share(reads, threads, &|| self.is_interrupted(), starved, read).into_iter().unzip();
+        // What was read before it was interrupted is no less read.
+        let (outcomes, _) = share(reads, threads, &|| self.is_interrupted(), starved, read);
+        let (fetched, now_lost): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
         lost.extend(now_lost.into_iter().flatten());
         fetched
     }
@@ -315,14 +316,14 @@ impl Inner {
         })
     }
 
-    /// A replica whose bytes are wrong is the master's business too.
+    /// A replica whose bytes are wrong is the master's business too. Perhaps not the caller's thread that finds it.
     pub(crate) fn report_if_bad(&self, key: &[u8], error: &TransferError) {
         let TransferError::Checksum { rid, .. } = error else { return };
         tracing::warn!(%error, "a replica is bad; reported");
         let body =
             request::Body::BadReplica(BadReplica { key: key.to_vec().into(), rid: *rid, reason: error.to_string() });
         let control = &self.shared.control;
-        if let Err(error) = control.query("the report of a bad replica", body, control.lookup_timeout) {
+        if let Err(error) = control.query_on_any_thread("the report of a bad replica", body, control.lookup_timeout) {
             tracing::debug!(%error, "bad replica not reported");
         }
     }

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::peer_credentials;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{ConnectionError, Patience};
@@ -35,6 +37,9 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A peer that does not take its line has so long.
 const SENDING: Duration = Duration::from_millis(200);
+
+/// Between two tries of a Unix socket whose queue is full.
+const BUSY: Duration = Duration::from_millis(10);
 
 /// Between two looks at whether a listener is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -151,13 +156,32 @@ impl From<ConnectionError> for AskError {
 }
 
 fn ask_here(port: u16, patience: &Patience<'_>) -> Result<Heard, AskError> {
-    let stream = UnixStream::connect_addr(&unix_address(port)?)?;
+    let stream = connect_here(port, patience)?;
     let peer = peer_credentials(&stream)?;
     if !peer.is_own_user() {
         return Ok(Heard::Stranger(peer.uid));
     }
     stream.set_read_timeout(Some(LOOK / 2))?;
     hear(stream, patience).map(Heard::Node)
+}
+
+/// A stopped node whose queue is full keeps others waiting: no longer than half of what is left, as there is TCP besides.
+fn connect_here(port: u16, patience: &Patience<'_>) -> Result<UnixStream, AskError> {
+    let address = SocketAddrUnix::new_abstract_name(unix_name(port).as_bytes()).map_err(io::Error::from)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+    let now = Instant::now();
+    let half = Patience { deadline: now + patience.deadline.saturating_duration_since(now) / 2, ..*patience };
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::AGAIN | Errno::INTR) => std::thread::sleep(half.look()?.min(BUSY)),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 fn ask_over_tcp(addresses: &[SocketAddr], patience: &Patience<'_>) -> Result<Introduction, AskError> {
@@ -263,7 +287,11 @@ fn wait_for(tcp: &TcpListener, unix: &UnixListener) {
 }
 
 fn unix_address(port: u16) -> io::Result<std::os::unix::net::SocketAddr> {
-    std::os::unix::net::SocketAddr::from_abstract_name(format!("mooncake_client_{port}.sock"))
+    std::os::unix::net::SocketAddr::from_abstract_name(unix_name(port))
+}
+
+fn unix_name(port: u16) -> String {
+    format!("mooncake_client_{port}.sock")
 }
 
 #[cfg(test)]
@@ -327,6 +355,26 @@ mod tests {
         });
         assert_eq!(Introduction::ask(&format!("127.0.0.1:{alone}"), None).unwrap().master, "real:1");
         assert_eq!(Introduction::ask(&format!("127.0.0.1:{beside}"), None).unwrap().master, "real:1");
+    }
+
+    #[test]
+    fn a_node_that_stands_still_is_neither_gone_nor_waited_for() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let unix = UnixListener::bind_addr(&unix_address(port).unwrap()).unwrap();
+        // One of those that nobody accepts fills the queue.
+        rustix::net::listen(&unix, 0).unwrap();
+        let _queued = UnixStream::connect_addr(&unix_address(port).unwrap()).unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let node = format!("127.0.0.1:{port}");
+            let gone = Introduction::has_gone(&node);
+            done.send((gone, Introduction::ask(&node, None).map_err(|error| error.to_string()))).unwrap();
+        });
+        let (gone, asked) =
+            is_done.recv_timeout(Duration::from_secs(20)).expect("it waits no longer than its patience");
+        assert!(!gone, "one that does not answer is there");
+        assert!(asked.unwrap_err().contains(&port.to_string()));
     }
 
     #[test]

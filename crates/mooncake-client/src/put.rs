@@ -311,12 +311,12 @@ impl Put<'_> {
         };
         let interrupted = || self.store.is_interrupted();
         let starved = |outcome: &Result<Written, Lost>| matches!(outcome, Err(lost) if lost.found_no_staging());
-        let mut written = share(placed.iter().collect(), self.threads_for(&placed), &interrupted, starved, write);
-        round.interrupted = stopped.into_inner();
+        let (mut written, told) =
+            share(placed.iter().collect(), self.threads_for(&placed), &interrupted, starved, write);
         // A copy within this host does not look up meanwhile: what the caller has given up is not to become an object.
         let bytes: u64 = placed.iter().map(|placed| self.sizes[placed.index]).sum();
-        if !round.interrupted && bytes >= WORTH_A_LOOK && self.store.is_interrupted() {
-            round.interrupted = true;
+        round.interrupted = told || stopped.into_inner() || (bytes >= WORTH_A_LOOK && self.store.is_interrupted());
+        if round.interrupted {
             for outcome in &mut written {
                 if let Ok(written) = outcome {
                     *outcome = Err(Lost::interrupted(written.is_settled()));
@@ -421,7 +421,7 @@ impl Put<'_> {
         }
         const WHAT: &str = "the end of a put";
         let control = &self.store.shared.control;
-        let body = request::Body::PutEnd(PutEnd { ended });
+        let body = request::Body::PutEnd(PutEnd { ended, waiting: !round.rest.is_empty() });
         let patience = control.lookup_timeout * 2;
         let answer = control.finish(WHAT, body, patience).map(|answer| answer.body);
         // Ended as bad, and nothing of them can land any more: no fence has to prove that.

@@ -3,22 +3,26 @@
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::thread::{self, Thread};
+use std::thread::{self, Builder, Thread};
 use std::time::{Duration, Instant};
 
 use crate::store::Inner;
 
+/// Longest time between two lines: what a clock can still add.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Logs a line every so often, until the store is closed; unparked, the thread looks whether it is.
 pub(crate) fn start(store: &Arc<Inner>, every: Duration) -> io::Result<Thread> {
     let store = Arc::downgrade(store);
-    let thread = thread::Builder::new().name("mooncake-report".into()).spawn(move || run(&store, every))?;
+    let builder = Builder::new().name("mooncake-report".into());
+    let thread = mooncake_transfer::thread::start(builder, move || run(&store, every))?;
     Ok(thread.thread().clone())
 }
 
 fn run(store: &Weak<Inner>, every: Duration) {
     let mut last = None;
     loop {
-        let at = Instant::now() + every;
+        let at = Instant::now() + every.min(LONGEST);
         while let Some(left) = at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             thread::park_timeout(left);
             if store.upgrade().is_none_or(|store| store.closed.load(Ordering::Acquire)) {
@@ -27,9 +31,11 @@ fn run(store: &Weak<Inner>, every: Duration) {
         }
         let Some(store) = store.upgrade() else { return };
         let Some(metrics) = &store.shared.control.metrics else { return };
-        let reading = metrics.read();
-        let since = last.as_ref().filter(|_| store.settings.metric_bandwidth).map(|then| (then, every));
+        let (now, reading) = (Instant::now(), metrics.read());
+        // A thread that had to wait for a processor has counted for longer than it was to.
+        let since = last.as_ref().filter(|_| store.settings.metric_bandwidth);
+        let since = since.map(|(at, then)| (then, now.duration_since(*at)));
         tracing::info!("Client Metrics: {}", reading.summary(since));
-        last = Some(reading);
+        last = Some((now, reading));
     }
 }

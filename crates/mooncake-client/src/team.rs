@@ -28,10 +28,11 @@ pub(crate) fn threads_for(objects: usize, bytes: u64) -> usize {
     MOST.min(*PROCESSORS).min(objects).min(usize::try_from(bytes / WORTH_A_THREAD).unwrap_or(MOST))
 }
 
-/// Does `work` for each item, on so many threads, and gives what became of each, in order.
+/// Does `work` for each item, on so many threads, and gives what became of each, in order, and whether the caller's
+/// `interrupted` has said yes: it may say so only once.
 ///
-/// The caller's thread is one of them. It alone can ask the caller's `interrupted`; the function that `work` is given
-/// tells its answer to all. A thread whose outcome is `starved` takes no further item, and that one is worked on again
+/// The caller's thread is one of them. It alone can ask `interrupted`; the function that `work` is given tells
+/// its answer to all. A thread whose outcome is `starved` takes no further item, and that one is worked on again
 /// once no other thread of the call is at work.
 pub(crate) fn share<T: Send, R: Send>(
     items: Vec<T>,
@@ -39,13 +40,7 @@ pub(crate) fn share<T: Send, R: Send>(
     interrupted: &dyn Fn() -> bool,
     starved: impl Fn(&R) -> bool + Sync,
     work: impl Fn(&mut T, &dyn Fn() -> bool) -> R + Sync,
-) -> Vec<R> {
-    if threads < 2 {
-        return items.into_iter().map(|mut item| work(&mut item, interrupted)).collect();
-    }
-    let mut outcomes: Vec<Option<R>> = items.iter().map(|_| None).collect();
-    let queue = Mutex::new(items.into_iter().enumerate());
-    let (done, late) = (Mutex::new(Vec::with_capacity(outcomes.len())), Mutex::new(Vec::new()));
+) -> (Vec<R>, bool) {
     let over = AtomicBool::new(false);
     let told = || over.load(Ordering::Relaxed);
     let ask = || {
@@ -54,6 +49,13 @@ pub(crate) fn share<T: Send, R: Send>(
         }
         told()
     };
+    if threads < 2 {
+        let outcomes = items.into_iter().map(|mut item| work(&mut item, &ask)).collect();
+        return (outcomes, told());
+    }
+    let mut outcomes: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    let queue = Mutex::new(items.into_iter().enumerate());
+    let (done, late) = (Mutex::new(Vec::with_capacity(outcomes.len())), Mutex::new(Vec::new()));
     let take = |interrupted: &dyn Fn() -> bool| {
         loop {
             let next = queue.lock().next();
@@ -94,7 +96,8 @@ pub(crate) fn share<T: Send, R: Send>(
     for (nth, outcome) in done.into_inner().into_iter().chain(rest) {
         outcomes[nth] = Some(outcome);
     }
-    outcomes.into_iter().map(|outcome| outcome.expect("each item was worked on")).collect()
+    let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("each item was worked on")).collect();
+    (outcomes, told())
 }
 
 /// Tells the caller's thread when another is done, also by a panic.
@@ -123,7 +126,7 @@ mod tests {
     fn outcomes_are_those_of_their_items_whichever_thread_had_them() {
         for threads in [1, 2, 4] {
             let meeting = Barrier::new(threads);
-            let outcomes = share(
+            let (outcomes, told) = share(
                 (0..100).collect(),
                 threads,
                 NEVER,
@@ -137,6 +140,7 @@ mod tests {
                 },
             );
             assert_eq!(outcomes, (0..100).map(|item| item * 2).collect::<Vec<_>>());
+            assert!(!told);
         }
     }
 
@@ -145,18 +149,19 @@ mod tests {
         // One place for two threads: whoever comes second goes without, until the first is done with everything.
         let (place, meeting) = (AtomicUsize::new(1), Barrier::new(2));
         let begun = AtomicUsize::new(0);
-        let outcomes = share((0..50).collect(), 2, NEVER, Option::is_none, |item: &mut u64, _: &dyn Fn() -> bool| {
-            let mine = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok();
-            if begun.fetch_add(1, Ordering::AcqRel) < 2 {
-                meeting.wait();
-            }
-            mine.then(|| {
-                place.store(1, Ordering::Release);
-                *item
-            })
-        });
+        let (outcomes, _) =
+            share((0..50).collect(), 2, NEVER, Option::is_none, |item: &mut u64, _: &dyn Fn() -> bool| {
+                let mine = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok();
+                if begun.fetch_add(1, Ordering::AcqRel) < 2 {
+                    meeting.wait();
+                }
+                mine.then(|| {
+                    place.store(1, Ordering::Release);
+                    *item
+                })
+            });
         assert_eq!(outcomes, (0..50).map(Some).collect::<Vec<_>>());
-        let outcomes =
+        let (outcomes, _) =
             share((0..50).collect(), 3, NEVER, Option::is_none, |_: &mut u64, _: &dyn Fn() -> bool| None::<()>);
         assert_eq!(outcomes, vec![None; 50], "what stays without it has that as its outcome");
     }
@@ -166,15 +171,21 @@ mod tests {
         let (caller, asked) = (thread::current().id(), AtomicUsize::new(0));
         let interrupted = || {
             assert_eq!(thread::current().id(), caller, "a hook is the calling thread's");
-            asked.fetch_add(1, Ordering::Relaxed) > 2
+            // Says it once, as a signal does.
+            asked.fetch_add(1, Ordering::Relaxed) == 3
         };
+        let meeting = Barrier::new(4);
         let until = Instant::now() + Duration::from_secs(20);
-        let outcomes = share(
+        let (outcomes, told) = share(
             (0..8).collect(),
             4,
             &interrupted,
             |_| false,
             |item: &mut u64, over: &dyn Fn() -> bool| {
+                if *item < 4 {
+                    // Nobody has two of the first: some are not the caller's.
+                    meeting.wait();
+                }
                 // The caller's own are done at once: it hears of it while it waits.
                 while thread::current().id() != caller && !over() {
                     assert!(Instant::now() < until);
@@ -183,7 +194,7 @@ mod tests {
                 *item
             },
         );
-        assert_eq!(outcomes.len(), 8);
+        assert!(told && outcomes.len() == 8);
     }
 
     #[test]

@@ -3,12 +3,15 @@
 mod cluster;
 #[path = "../../../tests/fake_cuda/mod.rs"]
 mod fake_cuda;
+mod flip;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
-use cluster::{Cluster, MIB, put, value};
+use cluster::{Cluster, MIB, eventually, put, value};
 use fake_cuda::{FakeCuda, ILLEGAL_ADDRESS, OUT_OF_MEMORY};
+use flip::{flip, segment};
 use mooncake_client::{ErrorKind, ForeignRange, GetInto, PutItem, PutOptions, Source, Store, StoreError, Target};
 
 fn stores() -> (Cluster, Store, Store) {
@@ -135,7 +138,8 @@ fn what_interrupts_a_large_batch_ends_it_on_all_its_threads_and_nothing_is_store
     options.interrupted = Some(Arc::new(move || {
         let thread = std::thread::current();
         assert!(!thread.name().is_some_and(|name| name.starts_with("mooncake-copy")), "it is the caller's to ask");
-        copies() >= limit.load(Ordering::SeqCst)
+        // Says it once, as a signal does.
+        copies() >= limit.load(Ordering::SeqCst) && limit.swap(i64::MAX, Ordering::SeqCst) < i64::MAX
     }));
     let store = Store::connect(options).unwrap();
     put(&store, "warm", 2 << 20).unwrap();
@@ -153,10 +157,43 @@ fn what_interrupts_a_large_batch_ends_it_on_all_its_threads_and_nothing_is_store
     for outcome in store.put_batch(&items, &PutOptions::default()) {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
     }
-    enough.store(i64::MAX, Ordering::SeqCst);
     assert!(owner.exists(&names).unwrap().iter().all(|found| !found));
     // What it held is free again at once: the segment has no room for this otherwise.
     put(&store, "after", 40 << 20).unwrap();
+}
+
+#[test]
+fn the_threads_of_a_batch_report_what_is_bad_and_leave_the_hook_to_the_caller() {
+    const KEYS: usize = 8;
+    let fake = FakeCuda::load();
+    let cluster = Cluster::start();
+    // A size that no other segment of this process has.
+    let size = 37 * MIB;
+    let owner = cluster.store(size);
+    let mut options = cluster.options(0);
+    options.interrupted = Some(Arc::new(|| {
+        let thread = std::thread::current();
+        assert!(!thread.name().is_some_and(|name| name.starts_with("mooncake-copy")), "it is the caller's to ask");
+        false
+    }));
+    let reader = Store::connect(options).unwrap();
+    let names: Vec<String> = (0..KEYS).map(|key| format!("bad-{key}")).collect();
+    for name in &names {
+        put(&owner, name, 1 << 20).unwrap();
+        flip(&segment(size), &value(name, 1 << 20));
+    }
+    fake.delay(2_000);
+    let memory = fake.alloc(0, KEYS << 20);
+    let mut items: Vec<GetInto> = (0..KEYS)
+        .map(|key| GetInto {
+            key: names[key].as_bytes(),
+            targets: vec![Target::foreign(memory.part(key << 20, 1 << 20), reader.registry())],
+        })
+        .collect();
+    for got in reader.get_into(&mut items) {
+        assert_eq!(got.unwrap(), None);
+    }
+    eventually("all are dropped", Duration::from_secs(2), || !owner.exists(&names).unwrap().contains(&true));
 }
 
 #[test]

@@ -320,6 +320,11 @@ impl Objects {
         }
     }
 
+    /// As if an existence query had found it alone.
+    pub fn spare(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        self.protect_one(now, slot, protect_ms);
+    }
+
     #[inline]
     fn protect_one(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let object = &mut self.slab[slot];

@@ -472,7 +472,8 @@ impl Core {
             return Err(Denied::Full(String::new()));
         }
         let room = self.search_room(now, terms, need, used, mode, search, fx);
-        if let Err(Denied::Full(reason) | Denied::Populating(reason)) = &room
+        // What waits for a populator says nothing of larger keys, for which another segment may be.
+        if let Err(Denied::Full(reason)) = &room
             && used.is_empty()
         {
             search.found_none(need, reason);
@@ -512,7 +513,7 @@ impl Core {
             let object = self.objects.object(victim);
             let is_its_own = terms.config.first_rid.is_some_and(|first| object.rid() >= first);
             if is_its_own && object.protected_until == Time(0) {
-                self.objects.protect(now, victim, self.config.lookup_protect_ms);
+                self.objects.spare(now, victim, self.config.lookup_protect_ms);
                 continue;
             }
             for number in self.evict(now, victim, fx) {

@@ -18,9 +18,12 @@ impl Core {
         self.sessions.abandon(session, sequences, self.config.unanswered_max);
     }
 
-    /// Whether a mutation that is under way in slices has been abandoned.
+    /// Whether nobody waits any more for a mutation that is under way in slices: it was abandoned, and perhaps the client has
+    /// gone on since then, which forgets that.
     pub fn is_abandoned(&self, origin: Origin) -> bool {
-        self.sessions.get(origin.session).is_some_and(|session| session.abandoned.contains(&origin.sequence))
+        let Some(session) = self.sessions.get(origin.session) else { return false };
+        let gone_by = origin.sequence != 0 && origin.sequence < session.answered_below;
+        gone_by || session.abandoned.contains(&origin.sequence)
     }
 
     /// Notes the reply to a mutation. Only for what the shell does in slices; the others do it themselves.

@@ -102,6 +102,8 @@ pub struct Ended {
     pub replicas: SmallVec<[(Rid, bool); 1]>,
     /// CRC-32C (Castagnoli) of the whole object.
     pub crc32c: u32,
+    /// Its call waits for other keys still: the object counts as looked up, so that it is there when the call returns.
+    pub waiting: bool,
 }
 
 /// What became of an ended reservation.

@@ -166,6 +166,32 @@ fn a_call_does_not_evict_what_it_has_just_stored_itself() {
 }
 
 #[test]
+fn nobody_else_takes_what_a_waiting_call_has_stored() {
+    let mut pool = Pool::with(Config { high_watermark: 0.9, ..Config::default() });
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 100 * KIB);
+    for n in 0..88 {
+        pool.put(a, &format!("old{n}"), KIB);
+        assert!(pool.exists(&format!("old{n}")));
+    }
+    for n in 0..10 {
+        let replicas = pool.reserve(a, &format!("new{n}"), KIB);
+        let rids: Vec<_> = replicas.iter().map(|replica| (replica.rid, true)).collect();
+        assert_eq!(pool.end_of(a, &rids, 7, true), EndOutcome::Committed);
+    }
+    // Neither the watermark nor another client's put.
+    pool.pass(200);
+    for n in 0..4 {
+        pool.put(b, &format!("other{n}"), KIB);
+    }
+    assert_eq!((0..10).filter(|n| pool.get(&format!("new{n}")).is_some()).count(), 10);
+    pool.pass(2_000);
+    pool.put(a, "large", 99 * KIB);
+    assert!((0..10).all(|n| pool.get(&format!("new{n}")).is_none()), "not for longer than a look-up would");
+    pool.check();
+}
+
+#[test]
 fn a_call_larger_than_the_pool_stores_each_key_in_bounded_time() {
     let (mut pool, a) = Pool::single(100 * KIB);
     let keys: Vec<String> = (0..350).map(|n| format!("new{n}")).collect();

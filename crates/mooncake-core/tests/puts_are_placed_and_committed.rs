@@ -50,7 +50,8 @@ fn a_retry_gets_the_same_reply_even_from_a_restarted_master() {
     let PutStarted::Now(slots) = first else { panic!() };
     let replicas = placed(&slots[0]);
     let origin = Origin { answered_below: origin.sequence, ..pool.origin(a) };
-    let ended = [Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 1 }];
+    let ended =
+        [Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 1, waiting: false }];
     for _ in 0..3 {
         let outcome = pool.core.put_end(pool.now, origin, &ended, &mut pool.fx).unwrap();
         pool.collect();
@@ -91,6 +92,19 @@ fn what_was_abandoned_before_it_came_is_never_done() {
     assert!(pool.core.is_abandoned(origin(63)) && !pool.core.is_abandoned(origin(20)), "a limit holds");
     let outcomes = pool.core.remove(pool.now, origin(11), &[b"k"], true, &mut pool.fx).unwrap();
     assert_eq!(outcomes, [RemoveOutcome::Removed], "what was not abandoned is done");
+}
+
+#[test]
+fn a_removal_in_slices_is_over_once_its_client_has_gone_on() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let removal = Origin { session: a, sequence: 5, answered_below: 5 };
+    assert!(!pool.core.is_abandoned(removal));
+    pool.core.abandon(a, &[5]);
+    // The request that brings the word brings a higher mark, too.
+    let next = Origin { session: a, sequence: 6, answered_below: 6 };
+    pool.core.remove(pool.now, next, &[b"another"], true, &mut pool.fx).unwrap();
+    assert!(pool.core.is_abandoned(removal) && !pool.core.is_abandoned(next));
+    assert!(!pool.core.is_abandoned(Origin { session: a, sequence: 0, answered_below: 0 }), "an operator's");
 }
 
 #[test]

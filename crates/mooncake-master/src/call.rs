@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_core::{
-    Candidate, Origin, PutSlot, PutStarted, Refused, Remembered, RemoveAll, SegmentNo, SessionId, Ticket,
+    Candidate, Core, Effects, Origin, PutSlot, PutStarted, Refused, Remembered, RemoveAll, SegmentNo, SessionId, Ticket,
 };
 use mooncake_wire::message::{self, Reply, Request, reply, request};
 use mooncake_wire::{RequestKind, encode_frame, unpack_groups, unpack_keys};
@@ -251,7 +251,7 @@ impl Call<'_> {
     }
 
     async fn put_end(&self, ask: &message::PutEnd) -> Result<reply::Body, LogClosed> {
-        let ended = convert::ended(&ask.ended);
+        let ended = convert::ended(ask);
         let outcomes =
             self.shared.apply_async(|core, now, effects| core.put_end(now, self.origin, &ended, effects)).await?;
         Ok(match outcomes {
@@ -322,7 +322,7 @@ impl Call<'_> {
         if let Some(answer) = self.removed_before(Op::RemoveAll) {
             return Ok(answer);
         }
-        let removed = remove_all(self.shared, force, || self.is_abandoned()).await?;
+        let removed = remove_all(self.shared, force, Some(self.origin)).await?;
         self.removed(removed).await
     }
 
@@ -334,13 +334,8 @@ impl Call<'_> {
         if let Some(answer) = self.removed_before(Op::RemoveByRegex) {
             return Ok(answer);
         }
-        let removed = remove_matching(self.shared, &pattern, ask.force, || self.is_abandoned()).await?;
+        let removed = remove_matching(self.shared, &pattern, ask.force, Some(self.origin)).await?;
         self.removed(removed).await
-    }
-
-    /// Nobody waits for this removal any more, and what came after it may rely on what is still there.
-    fn is_abandoned(&self) -> bool {
-        self.shared.read(|core, _| core.is_abandoned(self.origin))
     }
 
     /// The answer to a repeat, or to what is not to be done at all.
@@ -427,14 +422,15 @@ impl Call<'_> {
     }
 }
 
-/// Removes every object that is there now, in slices, so that nobody waits longer than one of them, until it is
-/// abandoned; returns how many.
-pub async fn remove_all(shared: &Arc<Shared>, force: bool, is_abandoned: impl Fn() -> bool) -> Result<u64, LogClosed> {
+/// Removes every object that is there now, in slices, so that nobody waits longer than one of them; returns how many. It
+/// stops when the mutation that asked for it, if any, is abandoned.
+pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
     let mut cursor = shared.read(|core, _| RemoveAll::new(core, force));
-    while !is_abandoned() {
-        let finished =
-            shared.apply_async(|core, now, effects| core.remove_all_slice(now, &mut cursor, SLICE, effects)).await?;
-        if finished {
+    loop {
+        let slice = |core: &mut Core, now, effects: &mut Effects| {
+            is_abandoned(core, origin) || core.remove_all_slice(now, &mut cursor, SLICE, effects)
+        };
+        if shared.apply_async(slice).await? {
             break;
         }
         tokio::task::yield_now().await;
@@ -446,6 +442,11 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool, is_abandoned: impl Fn
     Ok(cursor.removed)
 }
 
+/// Looked at under the same lock as what follows: no later request of its client comes between.
+fn is_abandoned(core: &Core, origin: Option<Origin>) -> bool {
+    origin.is_some_and(|origin| core.is_abandoned(origin))
+}
+
 /// Long keys and a dear pattern take seconds: one search at a time, on a thread that nobody else waits for.
 static SEARCH: Semaphore = Semaphore::const_new(1);
 
@@ -454,7 +455,7 @@ async fn remove_matching(
     shared: &Arc<Shared>,
     pattern: &Pattern,
     force: bool,
-    is_abandoned: impl Fn() -> bool,
+    origin: Option<Origin>,
 ) -> Result<u64, LogClosed> {
     let mut cursor = shared.read(|core, _| RemoveAll::new(core, force));
     loop {
@@ -477,13 +478,14 @@ async fn remove_matching(
             // Nothing is removed by a search that did not end, when the master stops.
             tokio::task::spawn_blocking(search).await.unwrap_or_default()
         };
-        if is_abandoned() {
-            break;
-        }
-        if !chosen.is_empty() {
-            shared.apply_async(|core, now, effects| core.remove_chosen(now, &mut cursor, &chosen, effects)).await?;
-        }
-        if finished {
+        let slice = |core: &mut Core, now, effects: &mut Effects| {
+            let abandoned = is_abandoned(core, origin);
+            if !abandoned {
+                core.remove_chosen(now, &mut cursor, &chosen, effects);
+            }
+            abandoned
+        };
+        if shared.apply_async(slice).await? || finished {
             break;
         }
         tokio::task::yield_now().await;

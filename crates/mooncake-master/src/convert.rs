@@ -74,12 +74,13 @@ pub fn put_config(
 }
 
 /// What a writer says of its reservations.
-pub fn ended(ended: &[message::Ended]) -> Vec<Ended> {
-    ended
+pub fn ended(ask: &message::PutEnd) -> Vec<Ended> {
+    ask.ended
         .iter()
         .map(|one| Ended {
             replicas: one.replicas.iter().map(|replica| (Rid(replica.rid), replica.good)).collect(),
             crc32c: one.crc32c,
+            waiting: ask.waiting,
         })
         .collect()
 }

@@ -160,7 +160,7 @@ async fn remove_everything(
         Err(error) => return failed(StatusCode::BAD_REQUEST, -600, &error.body_text()),
     };
     let force = query.force.is_some_and(|force| force == "true" || force == "1");
-    match remove_all(&shared, force, || false).await {
+    match remove_all(&shared, force, None).await {
         Ok(removed) => as_json(StatusCode::OK, &json!({"success": true, "removed_count": removed})),
         Err(error) => failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &error.to_string()),
     }

@@ -41,9 +41,13 @@ impl Interrupt {
 
 /// Whether the call of this thread has to end: it is not wanted any more, or a
 /// Python handler of a signal that arrived raised something. Python runs these
-/// on its main thread only, so other threads do not even take the GIL.
+/// on its main thread only, so other threads do not even take the GIL. What was
+/// raised stays until [`raised`] takes it, at the end of the call, and so does the answer.
 pub fn requested() -> bool {
     if UNWANTED.with_borrow(|unwanted| unwanted.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))) {
+        return true;
+    }
+    if RAISED.with_borrow(Option::is_some) {
         return true;
     }
     // SAFETY: both calls have no preconditions.

@@ -69,12 +69,12 @@ impl Setup {
 }
 
 /// Serves the client's health and metrics, to this host; a port that is taken is no more than a line.
-pub fn serve_http(port: u64, client: &Store) -> Option<Arc<ClientServer>> {
+pub fn serve_http(port: u64, client: &Store) -> Option<ClientServer> {
     let address = SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).ok()?));
     match ClientServer::open(address) {
         Ok(server) => {
             server.show(client);
-            Some(Arc::new(server))
+            Some(server)
         }
         Err(error) => {
             say_once(&format!("client_http_port={port}: {error}; this client has no HTTP server"));

@@ -3,8 +3,6 @@
 //! Long because a class has one block of methods, and each needs its own signature. What they do is in `writing`,
 //! `reading`, `segments` and `setup`.
 
-use std::sync::Arc;
-
 use mooncake_client::{GetInto, Health, Store, StoreError, Target};
 use mooncake_client_http::ClientServer;
 use mooncake_memory::{allocate_shared, forked, free_host_memory};
@@ -29,10 +27,9 @@ use crate::writing::Write;
 use crate::{open_stores, segments, setup};
 
 /// A client that is set up.
-#[derive(Clone)]
 struct Live {
     /// Ends before the client does.
-    http: Option<Arc<ClientServer>>,
+    http: Option<ClientServer>,
     client: Store,
     /// `local_buffer_size=0`: it lends memory, and the calls that go through the local buffer are refused.
     storage_only: bool,
@@ -59,7 +56,7 @@ impl MooncakeDistributedStore {
 
     /// The client, or None with a reason.
     pub(crate) fn client(&self, name: &str) -> Option<Store> {
-        self.live(name).map(|live| live.client)
+        self.of_live(name, |live| live.client.clone())
     }
 
     /// What `setup` was given, in bytes; None when it was not set up.
@@ -69,20 +66,21 @@ impl MooncakeDistributedStore {
 
     /// As `client`, for calls that need the local buffer.
     pub(crate) fn buffered(&self, name: &str) -> Option<Store> {
-        let live = self.live(name)?;
-        if live.storage_only {
+        let (client, storage_only) = self.of_live(name, |live| (live.client.clone(), live.storage_only))?;
+        if storage_only {
             self.errors.set(|| format!("{name}: this store was set up with local_buffer_size=0, it only lends memory"));
             return None;
         }
-        Some(live.client)
+        Some(client)
     }
 
-    fn live(&self, name: &str) -> Option<Live> {
-        let live = self.live.read().clone();
-        if live.is_none() {
+    /// Something of what is set up, or None with a reason.
+    fn of_live<T>(&self, name: &str, something: impl FnOnce(&Live) -> T) -> Option<T> {
+        let found = self.live.read().as_ref().map(something);
+        if found.is_none() {
             self.errors.set(|| format!("{name}: the store is not set up, or was closed; call setup() first"));
         }
-        live
+        found
     }
 
     /// The storage node that this store was set up through, if it was.
@@ -237,8 +235,8 @@ impl MooncakeDistributedStore {
             |_| 0,
             || {
                 let size = unsigned(size, "size")?;
-                let Some(live) = self.live(NAME) else { return Ok(0) };
-                if live.node.is_none() {
+                let Some(has_pool) = self.of_live(NAME, |live| live.node.is_some()) else { return Ok(0) };
+                if !has_pool {
                     self.errors.set(|| format!("{NAME}: only a store that setup_dummy() has set up has a pool"));
                     return Ok(0);
                 }
@@ -860,9 +858,9 @@ impl MooncakeDistributedStore {
 
 impl Drop for MooncakeDistributedStore {
     fn drop(&mut self) {
-        if let Some(live) = self.live.write().take() {
+        if let Some(live) = self.live.get_mut().take() {
             // The interpreter may be on its way out: then the exit handler has closed it, or the process ends anyway.
-            Python::try_attach(|py| py.detach(|| live.client.close()));
+            Python::try_attach(|py| py.detach(|| drop_client(Some(live))));
         }
         if forked() {
             // The parent's, and its locks may be held for ever.

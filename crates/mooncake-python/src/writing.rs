@@ -1,8 +1,9 @@
 //! What the putting calls share.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 
-use mooncake_client::{Introduction, PutItem, PutOptions, PutOutcome, Source, Store, StoreError};
+use mooncake_client::{Cause, Introduction, PutItem, PutOptions, PutOutcome, Source, Store, StoreError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -29,23 +30,26 @@ pub enum Write {
 type Config<'a, 'py> = Option<&'a Bound<'py, ReplicateConfig>>;
 
 impl MooncakeDistributedStore {
-    fn put_outcomes(&self, py: Python<'_>, outcomes: Vec<Result<PutOutcome, StoreError>>) -> Vec<i64> {
-        let empty =
-            outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).find(|error| error.is_of_an_empty_pool());
-        let gone = empty.and_then(|_| self.node_has_gone(py));
-        let code = |outcome: Result<PutOutcome, StoreError>| match outcome {
-            Ok(_) => OK,
-            Err(error) => {
-                if let Some(gone) = gone.as_ref().filter(|_| error.is_of_an_empty_pool()) {
-                    self.errors().set(|| format!("{error}: {gone}"));
-                }
-                failed(self.errors(), &error)
-            }
+    /// The code of one outcome. `gone`: what is known of the node since the call began.
+    fn put_outcome(
+        &self,
+        py: Python<'_>,
+        outcome: Result<PutOutcome, StoreError>,
+        gone: &OnceCell<Option<String>>,
+    ) -> i64 {
+        let error = match outcome {
+            Ok(_) => return OK,
+            Err(error) => error,
         };
-        outcomes.into_iter().map(code).collect()
+        if let Cause::TooLarge { .. } = error.cause()
+            && let Some(gone) = gone.get_or_init(|| self.node_has_gone(py))
+        {
+            self.errors().set(|| format!("{error}: {gone}"));
+        }
+        failed(self.errors(), &error)
     }
 
-    /// What to say besides when the pool has no memory because the node is gone that this store was set up through.
+    /// What to say besides when the pool is too small because the node is gone that this store was set up through.
     fn node_has_gone(&self, py: Python<'_>) -> Option<String> {
         let node = self.node()?;
         py.detach(|| Introduction::has_gone(&node)).then(|| format!("the storage node {node} has gone; start it again"))
@@ -75,7 +79,7 @@ impl MooncakeDistributedStore {
         options: &PutOptions,
     ) -> i64 {
         let outcome = py.detach(|| client.put(key, sources, options));
-        self.put_outcomes(py, vec![outcome])[0]
+        self.put_outcome(py, outcome, &OnceCell::new())
     }
 
     /// `put` and `upsert`.
@@ -279,7 +283,8 @@ impl MooncakeDistributedStore {
                 keys.iter().zip(&values).map(|(key, value)| PutItem { key, value: value.as_ref() }).collect();
             client.put_batch(&objects, options)
         });
-        self.put_outcomes(py, outcomes)
+        let gone = OnceCell::new();
+        outcomes.into_iter().map(|outcome| self.put_outcome(py, outcome, &gone)).collect()
     }
 }
 
