@@ -71,7 +71,13 @@ struct State {
     /// Sent to this peer when all tasks are done.
     notify: Option<(PeerId, Notify)>,
     error: Option<String>,
+    /// Called when no task is under way any more, each with the number it is taken back by.
+    hooks: Vec<(u64, Hook)>,
+    next_hook: u64,
 }
+
+/// What is done once a batch is.
+pub(crate) type Hook = Box<dyn FnOnce() + Send>;
 
 impl Batch {
     fn new(capacity: usize) -> Batch {
@@ -135,10 +141,42 @@ impl Batch {
 
     /// So many tasks are done for those who wait.
     pub fn finish(&self, count: usize) {
-        let _state = self.state.lock();
-        if self.unfinished.fetch_sub(count, Ordering::SeqCst) == count {
+        let hooks = {
+            let mut state = self.state.lock();
+            if self.unfinished.fetch_sub(count, Ordering::SeqCst) != count {
+                return;
+            }
             self.done.notify_all();
+            std::mem::take(&mut state.hooks)
+        };
+        for (_, hook) in hooks {
+            hook();
         }
+    }
+
+    /// `hook` is called once no task is under way: at once, in this thread, if none is. Gives the number that
+    /// [`Batch::forget`] takes it back by.
+    pub fn when_done(&self, hook: Hook) -> u64 {
+        let mut state = self.state.lock();
+        state.next_hook += 1;
+        let number = state.next_hook;
+        if self.unfinished() > 0 {
+            state.hooks.push((number, hook));
+        } else {
+            drop(state);
+            hook();
+        }
+        number
+    }
+
+    /// A hook that has not been called will not be.
+    pub fn forget(&self, number: u64) {
+        let forgotten: Vec<_> = {
+            let mut state = self.state.lock();
+            state.hooks.extract_if(.., |(other, _)| *other == number).collect()
+        };
+        // Whatever it holds ends without the lock.
+        drop(forgotten);
     }
 
     pub fn task(&self, index: usize) -> Option<TaskStatus> {

@@ -16,6 +16,9 @@ pub(crate) const LONGEST: usize = 64 << 20;
 pub(crate) struct Descriptor {
     pub name: String,
     pub protocol: Protocols,
+    /// Where its data port is, if it says so: else on the host that its handshakes are answered on.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tcp_data_host: String,
     #[serde(default)]
     pub tcp_data_port: u16,
     /// Absent is 1.
@@ -87,12 +90,13 @@ impl Descriptor {
         Ok(read)
     }
 
-    /// Where its data port listens, on the host that its name or the metadata gives.
+    /// Where its data port listens: on the host that it says, or that its name or the metadata gives.
     pub fn data_addresses(&self, host: &str) -> Result<Vec<SocketAddr>, EngineError> {
         if !self.protocol.has("tcp") || self.tcp_data_port == 0 {
             let reason = format!("it offers {:?} and no TCP data port", self.protocol);
             return Err(EngineError::malformed(&self.name, reason));
         }
+        let host = if self.tcp_data_host.is_empty() { host } else { &self.tcp_data_host };
         address::resolve(host, self.tcp_data_port)
     }
 
@@ -121,6 +125,9 @@ mod tests {
         let read = Descriptor::decode("p", theirs).unwrap();
         assert_eq!((read.tcp_data_port, read.tcp_proto_version, read.buffers[0].addr), (15999, 2, 140_000));
         assert_eq!(read.engine_id(), None);
+        assert_eq!(read.data_addresses("10.9.9.9").unwrap(), ["10.9.9.9:15999".parse().unwrap()]);
+        let elsewhere = Descriptor { tcp_data_host: "10.8.8.8".into(), ..read.clone() };
+        assert_eq!(elsewhere.data_addresses("10.9.9.9").unwrap(), ["10.8.8.8:15999".parse().unwrap()]);
         let old = Descriptor::decode("p", br#"{"name":"a","protocol":["tcp","hip"],"buffers":[]}"#).unwrap();
         assert!(old.tcp_proto_version == 1 && old.protocol.has("tcp"));
         let id = "00112233445566778899aabbccddeeff".to_owned();

@@ -113,6 +113,7 @@ impl Home {
         Descriptor {
             name: self.name.clone(),
             protocol: Protocols::One("tcp".into()),
+            tcp_data_host: String::new(),
             tcp_data_port: self.data_port,
             tcp_proto_version: 2,
             timestamp: crate::address::timestamp(),
@@ -478,6 +479,19 @@ impl Engine {
             return Ok(batch.status());
         }
         Err(EngineError::Timeout { peer: self.name().to_owned(), what: "a batch", waited: patience })
+    }
+
+    /// `hook` is called once no request of a batch is under way: by the thread that ended the last one, which it must not
+    /// keep; at once if none is. Gives a number for [`Engine::forget`].
+    pub fn when_done(&self, batch: BatchId, hook: Box<dyn FnOnce() + Send>) -> Result<u64, EngineError> {
+        Ok(self.batches.get(batch)?.when_done(hook))
+    }
+
+    /// Takes back what [`Engine::when_done`] was given, if it has not been called.
+    pub fn forget(&self, batch: BatchId, hook: u64) {
+        if let Ok(batch) = self.batches.get(batch) {
+            batch.forget(hook);
+        }
     }
 
     /// When the last request of a batch has ended at the latest.

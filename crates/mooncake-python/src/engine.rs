@@ -26,15 +26,47 @@ const LOOK: Duration = Duration::from_millis(50);
 /// One engine, once `initialize` has made it.
 #[pyclass(frozen, subclass, module = "mooncake.engine")]
 pub struct TransferEngine {
-    engine: RwLock<Option<Arc<Engine>>>,
-    /// What `allocate_managed_buffer` has given: address and length.
-    managed: Mutex<Vec<(usize, usize)>>,
+    engine: RwLock<Option<Arc<Held>>>,
     errors: LastError,
 }
 
-/// An engine as others hold it.
+/// An engine as others hold it: it goes on while they do.
 #[pyclass(frozen, module = "mooncake.engine")]
-pub struct InnerTransferEngine(#[allow(dead_code)] Arc<Engine>);
+pub struct InnerTransferEngine(#[allow(dead_code)] Arc<Held>);
+
+/// An engine and the memory that it gave out.
+struct Held {
+    engine: Engine,
+    /// What `allocate_managed_buffer` has given.
+    managed: Mutex<Vec<usize>>,
+}
+
+impl Held {
+    fn end(&self) {
+        self.engine.close();
+        for addr in self.managed.lock().drain(..) {
+            // SAFETY: the engine that lent it is closed, and its user has given the engine up.
+            unsafe { free_host_memory(addr) };
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Its threads end first, and they may have to tell Python of what they did: not while this one holds Python.
+        if Python::try_attach(|py| py.detach(|| self.end())).is_none() {
+            self.end();
+        }
+    }
+}
+
+impl std::ops::Deref for Held {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
 
 /// A message of a peer.
 #[pyclass(get_all, set_all, from_py_object, module = "mooncake.engine")]
@@ -49,9 +81,13 @@ pub struct TransferNotify {
 #[pymethods]
 impl TransferNotify {
     #[new]
-    #[pyo3(signature = (name = String::new(), msg = String::new()))]
-    fn new(name: String, msg: String) -> Self {
-        Self { name, msg }
+    #[pyo3(signature = (name = None, msg = None))]
+    fn new(name: Option<String>, msg: Option<String>) -> PyResult<Self> {
+        match (name, msg) {
+            (None, None) => Ok(Self::default()),
+            (Some(name), Some(msg)) => Ok(Self { name, msg }),
+            _ => Err(PyTypeError::new_err("TransferNotify: a name and a msg, or neither")),
+        }
     }
 
     fn __repr__(&self) -> String {
@@ -123,7 +159,7 @@ fn opcode_of(any: &Bound<'_, PyAny>) -> PyResult<Opcode> {
 impl TransferEngine {
     #[new]
     fn new() -> Self {
-        Self { engine: RwLock::new(None), managed: Mutex::default(), errors: LastError::new() }
+        Self { engine: RwLock::new(None), errors: LastError::new() }
     }
 
     // ---------------------------------------------------------- beginning and end
@@ -190,12 +226,7 @@ impl TransferEngine {
     fn close(&self, py: Python<'_>) -> PyResult<i64> {
         self.call("close", |e| {
             let Some(engine) = e.engine.write().take() else { return Ok(0) };
-            py.detach(|| engine.close());
-            drop(engine);
-            for (addr, _) in e.managed.lock().drain(..) {
-                // SAFETY: the engine that lent it is closed, and its user has given the engine up.
-                unsafe { free_host_memory(addr) };
-            }
+            py.detach(|| engine.end());
             Ok(0)
         })
     }
@@ -289,7 +320,7 @@ impl TransferEngine {
                 unsafe { free_host_memory(addr) };
                 return Err(error);
             }
-            e.managed.lock().push((addr, length as usize));
+            engine.managed.lock().push(addr);
             Ok(addr as i64)
         })?;
         Ok(usize::try_from(made).unwrap_or(0))
@@ -307,8 +338,8 @@ impl TransferEngine {
         let _length = unsigned(length, "length")?;
         self.call("free_managed_buffer", |e| {
             let engine = e.engine()?;
-            let mut managed = e.managed.lock();
-            let Some(at) = managed.iter().position(|(given, _)| *given == addr) else {
+            let mut managed = engine.managed.lock();
+            let Some(at) = managed.iter().position(|given| *given == addr) else {
                 return Err(EngineError::InvalidArgument(format!("{addr:#x} was not allocated here")));
             };
             managed.swap_remove(at);
@@ -667,6 +698,33 @@ impl TransferEngine {
             py.detach(|| finish(&engine, batch, patience))
         })
     }
+
+    /// `tell` is called, in any thread, once no request of a batch is under way; at once if none is. A number for
+    /// `_forget`, or a negative code.
+    fn _when_done(&self, py: Python<'_>, batch_id: &Bound<'_, PyAny>, tell: Py<PyAny>) -> PyResult<i64> {
+        let batch = BatchId(unsigned(batch_id, "batch_id")?);
+        let hook = move || {
+            // Nobody is left to be told where the interpreter ends.
+            Python::try_attach(|py| {
+                if let Err(error) = tell.call0(py) {
+                    error.write_unraisable(py, None);
+                }
+                drop(tell);
+            });
+        };
+        self.call("wait_async", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.when_done(batch, Box::new(hook))).map(|number| number as i64)
+        })
+    }
+
+    fn _forget(&self, py: Python<'_>, batch_id: &Bound<'_, PyAny>, number: u64) -> PyResult<()> {
+        let batch = BatchId(unsigned(batch_id, "batch_id")?);
+        if let Ok(engine) = self.engine() {
+            py.detach(|| engine.forget(batch, number));
+        }
+        Ok(())
+    }
 }
 
 fn local_topology(devices: &str) -> String {
@@ -715,7 +773,7 @@ fn finish(engine: &Engine, batch: BatchId, patience: Option<Duration>) -> Result
 }
 
 impl TransferEngine {
-    fn engine(&self) -> Result<Arc<Engine>, EngineError> {
+    fn engine(&self) -> Result<Arc<Held>, EngineError> {
         let engine = self.engine.read().clone();
         engine
             .ok_or_else(|| EngineError::InvalidArgument("the engine is not initialized; call initialize first".into()))
@@ -758,7 +816,7 @@ impl TransferEngine {
         }
         match begun {
             Ok(begun) => {
-                *engine = Some(Arc::new(begun));
+                *engine = Some(Arc::new(Held { engine: begun, managed: Mutex::default() }));
                 Ok(0)
             }
             Err(error) => {

@@ -1,29 +1,46 @@
 """The transfer engine: peers read and write each other's registered memory."""
 
-from __future__ import annotations
+from mooncake import _clash
 
-import enum
+_clash.refuse()
 
-from mooncake import _native
+from mooncake._native import InnerTransferEngine, TransferNotify  # noqa: E402  (after the check, which must come first)
+from mooncake.engine._engine import TransferEngine  # noqa: E402
+from mooncake.engine._opcode import TransferOpcode  # noqa: E402
+from mooncake.engine._rpc import (  # noqa: E402
+    ReceivedData,
+    ReceivedTensor,
+    RpcInterface,
+    create_rpc_client,
+    create_rpc_server,
+)
 
-__all__ = ["Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"]
+CoroRPCInterface = RpcInterface
 
-TransferNotify = _native.TransferNotify
-
-
-class TransferOpcode(enum.IntEnum):
-    """Which way bytes go; both spellings."""
-
-    Read = 0
-    Write = 1
-    READ = 0
-    WRITE = 1
-
-
+# The members by themselves, as the reference exports them.
 Read, Write = TransferOpcode.Read, TransferOpcode.Write
 
+# Memory of CUDA devices is found at run time, whatever the machine that built this had; of the others there is none yet.
+SUPPORT_CUDA = True
+SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
 
-class TransferEngine(_native.TransferEngine):
-    """One engine: a segment of registered memory, and transfers to and from those of peers."""
-
-    TransferOpcode = TransferOpcode
+__all__ = [
+    "SUPPORT_CUDA",
+    "SUPPORT_EFA",
+    "SUPPORT_HIP",
+    "SUPPORT_INTRA_NVLINK",
+    "SUPPORT_MNNVL",
+    "SUPPORT_MUSA",
+    "CoroRPCInterface",
+    "InnerTransferEngine",
+    "Read",
+    "ReceivedData",
+    "ReceivedTensor",
+    "RpcInterface",
+    "TransferEngine",
+    "TransferNotify",
+    "TransferOpcode",
+    "Write",
+    "create_rpc_client",
+    "create_rpc_server",
+]
