@@ -84,6 +84,8 @@ def test_it_has_every_command(unpacked):
         "mooncake_master",
         "mooncake_client",
         "mooncake_http_metadata_server",
+        "transfer_engine_bench",
+        "transfer_engine_topology_dump",
     }
 
 

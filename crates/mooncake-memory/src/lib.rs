@@ -46,7 +46,7 @@ pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
 pub use heap::trim_heap;
-pub use host_memory::{allocate_huge, allocate_shared, free_host_memory, prefer_huge_pages};
+pub use host_memory::{allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages};
 pub use layout::{GRANULE, hex, uuid_of, uuid_text};
 pub use mapping::{Expect, Mapping, Verify};
 pub use numa::prefer_numa_node;

@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn ranges_of_different_cuts_are_copied_in_order() {
-        let from: Vec<u8> = (0..200_000_u32).map(|at| (at * 7 >> 3) as u8).collect();
+        let from: Vec<u8> = (0..200_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
         let mut into = vec![0_u8; from.len()];
         let base = from.as_ptr().expose_provenance() as u64;
         let cuts = [0, 1, 5000, 5000, 70_000, 199_999, 200_000];
