@@ -125,6 +125,10 @@ impl Carrier for HostLane {
     fn peer(address: &Address) -> &str {
         &address.peer
     }
+
+    fn is_given_up(error: &Failure) -> bool {
+        matches!(error, Failure::Broken(EngineError::Interrupted))
+    }
 }
 
 impl HostLane {

@@ -90,6 +90,10 @@ impl Carrier for Lane {
     fn peer(address: &Address) -> &str {
         &address.peer
     }
+
+    fn is_given_up(error: &EngineError) -> bool {
+        matches!(error, EngineError::Interrupted)
+    }
 }
 
 impl Lane {

@@ -24,6 +24,8 @@ pub(super) trait Carrier: Sized {
     /// It stands between two calls.
     fn is_reusable(&self) -> bool;
     fn peer(address: &Self::Address) -> &str;
+    /// The caller, not the connection, ended the call.
+    fn is_given_up(error: &Self::Error) -> bool;
 }
 
 pub(super) struct Pool<C: Carrier> {
@@ -58,7 +60,7 @@ impl<C: Carrier> Pool<C> {
         loop {
             let result = call(&mut carrier);
             let reusable = carrier.is_reusable();
-            if reusable || result.is_ok() || fresh {
+            if reusable || fresh || result.as_ref().err().is_none_or(C::is_given_up) {
                 self.check_in(reusable.then_some(carrier));
                 return result;
             }
