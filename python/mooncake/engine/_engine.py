@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 from mooncake import _native
@@ -20,7 +21,7 @@ class TransferEngine(_native.TransferEngine):
         self.close()
 
     async def wait_async(self, batch_id: int, timeout: float | None = None) -> int:
-        """As ``wait``, for an event loop. A wait that is cancelled leaves the batch as it is: it can be waited for again."""
+        """As ``wait``, for an event loop. A wait that is cancelled leaves the batch: it can be waited for again."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -31,10 +32,9 @@ class TransferEngine(_native.TransferEngine):
                 done.set_result(None)
 
         def tell() -> None:
-            try:
+            # A loop that was closed meanwhile has nobody who waits.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(end)
-            except RuntimeError:
-                pass  # The loop was closed meanwhile: nobody waits.
 
         number = self._when_done(batch_id, tell)
         if number < 0:
