@@ -431,7 +431,8 @@ impl TransferEngine {
         let notify = Notify { name: notify.name, message: notify.msg };
         self.call("send_notify", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.open(&name).and_then(|peer| engine.notify(peer, &notify))).map(|()| 0)
+            py.detach(|| engine.open_with(&name, &interrupt::requested).and_then(|peer| engine.notify(peer, &notify)))
+                .map(|()| 0)
         })
     }
 
@@ -447,7 +448,7 @@ impl TransferEngine {
         let name = text(segment_name, "segment_name")?;
         self.call("warmup_efa_segment", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.open(&name)).map(|_| 0)
+            py.detach(|| engine.open_with(&name, &interrupt::requested)).map(|_| 0)
         })
     }
 
@@ -832,7 +833,7 @@ impl TransferEngine {
             let engine = e.engine()?;
             py.detach(|| {
                 let requests = call.requests.map_err(EngineError::InvalidArgument)?;
-                let peer = engine.open(&call.peer)?;
+                let peer = engine.open_with(&call.peer, &interrupt::requested)?;
                 engine.transfer_with(peer, &requests, &interrupt::requested)?;
                 if let Some(notify) = &call.notify
                     && let Err(error) = engine.notify(peer, notify)
@@ -852,7 +853,7 @@ impl TransferEngine {
             let engine = e.engine()?;
             py.detach(|| {
                 let requests = call.requests.map_err(EngineError::InvalidArgument)?;
-                let peer: PeerId = engine.open(&call.peer)?;
+                let peer: PeerId = engine.open_with(&call.peer, &interrupt::requested)?;
                 let batch = engine.allocate(requests.len());
                 let requests = requests.into_iter().map(|request| (peer, request)).collect();
                 if let Err(error) = engine.submit(batch, requests, None) {
