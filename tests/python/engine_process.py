@@ -5,6 +5,7 @@ Started with any interpreter that has ``mooncake.engine``; it imports nothing el
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,14 +16,13 @@ from concurrent.futures import Future
 
 
 class EngineProcess:
-    """``peer.call("initialize", ...)`` calls the engine's method there; ``peer.run(source)`` gives what it calls ``result``."""
+    """``peer.call("initialize", ...)`` calls the engine's method; ``peer.run(source)`` gives its ``result``."""
 
     def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None):
         self.process = subprocess.Popen(
             [python, os.path.abspath(__file__)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if env and env.get("QUIET") else None,
             env={**os.environ, **(env or {})},
             text=True,
         )
@@ -83,10 +83,8 @@ class EngineProcess:
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            try:
+            with contextlib.suppress(OSError):
                 pipe.close()
-            except OSError:
-                pass
 
 
 def serve() -> None:

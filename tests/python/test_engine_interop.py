@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from engine_process import EngineProcess
 
+import mooncake.engine as ours
 from mooncake.http_metadata_server import KVBootstrapServer
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -247,16 +249,13 @@ for name in dir(module):
     found[name] = members
     if members is None and callable(thing):
         found[name] = thing.__doc__.split(chr(10))[0]
-doc = {m: getattr(module.TransferEngine, m).__doc__.split(chr(10))[0] for m in found['TransferEngine'] if m[0].islower()}
-rpc = {m: getattr(module.RpcInterface, m).__doc__.split(chr(10))[0] for m in found['RpcInterface']}
+line = lambda holder, m: getattr(holder, m).__doc__.split(chr(10))[0]
+doc = {m: line(module.TransferEngine, m) for m in found['TransferEngine'] if m[0].islower()}
+rpc = {m: line(module.RpcInterface, m) for m in found['RpcInterface']}
 print(json.dumps([{k: v for k, v in found.items() if k[0] != '_'}, doc, rpc]))
 """
     done = subprocess.run([reference_python, "-c", source], capture_output=True, text=True, check=True)
     names, methods, rpc = json.loads(done.stdout)
-    import inspect
-
-    import mooncake.engine as ours
-
     missing = {"SharedSegment"}
     for name, members in names.items():
         if name in missing:

@@ -148,7 +148,7 @@ impl Home {
             None => {
                 let ask = Message::new(Kind::Metadata, self.describe());
                 let (connect, longest) = (self.options.connect_timeout, crate::descriptor::LONGEST);
-                handshake::ask(name, &addresses, &ask, connect, patience.deadline, longest)?
+                handshake::ask(name, &addresses, &ask, connect, patience, longest)?
             }
         };
         Ok((Descriptor::decode(name, &json)?, host))
@@ -338,7 +338,12 @@ impl Engine {
 
     /// Meets a peer by its name; the same name gives the same id. The own name is [`PeerId::SELF`].
     pub fn open(&self, name: &str) -> Result<PeerId, EngineError> {
-        self.core.open(name)
+        self.open_with(name, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms while the peer's answer is waited for, and true ends the call.
+    pub fn open_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        self.core.open(name, interrupted)
     }
 
     /// Address of the first buffer that a peer has registered, as it says at this moment; none if it has none.
@@ -553,7 +558,7 @@ impl Core {
         Patience { began, deadline, interrupted: &|| false }
     }
 
-    fn open(&self, name: &str) -> Result<PeerId, EngineError> {
+    fn open(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
         self.check()?;
         let name = name.trim_start_matches('/');
         if name.is_empty() {
@@ -566,7 +571,8 @@ impl Core {
             return Ok(*id);
         }
         // Without the lock: others go on. Two that meet the same peer at once keep the first.
-        let peer = Arc::new(Peer::open(&self.home, name, &self.patience(0))?);
+        let patience = Patience { interrupted, ..self.patience(0) };
+        let peer = Arc::new(Peer::open(&self.home, name, &patience)?);
         let mut peers = self.peers.write();
         let next = PeerId(peers.list.len() as u32 + 1);
         let id = *peers.by_name.entry(name.to_owned()).or_insert(next);
@@ -650,8 +656,9 @@ impl Core {
         let name = name.trim_start_matches('/');
         let (_, addresses) = self.home.handshake_at(name)?;
         let timeout = self.home.options.connect_timeout;
-        let deadline = Instant::now() + timeout;
-        handshake::ask(name, &addresses, &message, timeout, deadline, self.home.options.handshake_max).map(drop)
+        let began = Instant::now();
+        let patience = Patience { began, deadline: began + timeout, interrupted: &|| false };
+        handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
     }
 }
 

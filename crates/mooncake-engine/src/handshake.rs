@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
+use crate::peer::{Patience, SLICE};
 
 pub(crate) const LENGTH_LEN: usize = 8;
 
@@ -79,9 +80,10 @@ pub(crate) fn ask(
     addresses: &[SocketAddr],
     message: &Message,
     connect_timeout: Duration,
-    deadline: Instant,
+    patience: &Patience<'_>,
     longest: usize,
 ) -> Result<Vec<u8>, EngineError> {
+    let deadline = patience.deadline;
     let mut stream = connect(peer, addresses, connect_timeout, deadline)?;
     let began = Instant::now();
     let left = deadline.saturating_duration_since(began).max(Duration::from_millis(1));
@@ -90,6 +92,7 @@ pub(crate) fn ask(
             std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
                 EngineError::Timeout { peer: peer.to_owned(), what, waited: began.elapsed() }
             }
+            std::io::ErrorKind::Interrupted => EngineError::Interrupted,
             _ => EngineError::Socket { peer: peer.to_owned(), what, source },
         }
     };
@@ -99,31 +102,37 @@ pub(crate) fn ask(
         .map_err(failed("prepare"))?;
     stream.write_all(&message.encode()).map_err(failed("send a handshake"))?;
     let mut length = [0; LENGTH_LEN];
-    read_all(&mut stream, &mut length, deadline).map_err(failed("wait for a handshake's answer"))?;
+    read_all(&mut stream, &mut length, patience).map_err(failed("wait for a handshake's answer"))?;
     let length = u64::from_le_bytes(length);
     if length == 0 || length > longest as u64 {
         return Err(EngineError::malformed(peer, format!("its answer has {length} bytes, the limit is {longest}")));
     }
     let mut body = vec![0; length as usize];
-    read_all(&mut stream, &mut body, deadline).map_err(failed("receive a handshake's answer"))?;
+    read_all(&mut stream, &mut body, patience).map_err(failed("receive a handshake's answer"))?;
     match Message::decode(body) {
         Some(reply) if reply.kind == message.kind && !reply.old => Ok(reply.json),
         _ => Err(EngineError::malformed(peer, "it answers another question than it was asked")),
     }
 }
 
-/// `read_exact` that a drop of bytes now and then cannot prolong.
-fn read_all(stream: &mut TcpStream, mut into: &mut [u8], deadline: Instant) -> std::io::Result<()> {
+/// `read_exact` that a drop of bytes now and then cannot prolong. It fails as interrupted when its caller has had enough.
+fn read_all(stream: &mut TcpStream, mut into: &mut [u8], patience: &Patience<'_>) -> std::io::Result<()> {
+    use std::io::ErrorKind;
+
     while !into.is_empty() {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = patience.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(std::io::ErrorKind::TimedOut.into());
+            return Err(ErrorKind::TimedOut.into());
         }
-        stream.set_read_timeout(Some(left))?;
+        if (patience.interrupted)() {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        stream.set_read_timeout(Some(left.min(SLICE)))?;
         match stream.read(into) {
-            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => into = &mut into[count..],
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(error) => return Err(error),
         }
     }

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_engine::{
-    BatchId, Engine, EngineError, EngineOptions, HttpMetadata, Notify, Opcode, PeerId, Request, Status, Topology,
-};
+use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status, Topology};
 use mooncake_memory::{allocate_shared, free_host_memory};
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 
 use crate::buffers::range;
 use crate::call::entry;
@@ -431,7 +429,8 @@ impl TransferEngine {
         let notify = Notify { name: notify.name, message: notify.msg };
         self.call("send_notify", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.open(&name).and_then(|peer| engine.notify(peer, &notify))).map(|()| 0)
+            py.detach(|| engine.open_with(&name, &interrupt::requested).and_then(|peer| engine.notify(peer, &notify)))
+                .map(|()| 0)
         })
     }
 
@@ -447,24 +446,15 @@ impl TransferEngine {
         let name = text(segment_name, "segment_name")?;
         self.call("warmup_efa_segment", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.open(&name)).map(|_| 0)
+            py.detach(|| engine.open_with(&name, &interrupt::requested)).map(|_| 0)
         })
     }
 
-    /// How bytes go to each peer, and what has gone: `peer`, `path`, `reason`, `bytes`, `requests`, `failed`.
-    fn _links<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let Ok(engine) = self.engine() else { return Ok(Vec::new()) };
-        let row = |link: mooncake_engine::LinkReport| {
-            let row = PyDict::new(py);
-            row.set_item("peer", link.peer)?;
-            row.set_item("path", link.path)?;
-            row.set_item("reason", link.reason)?;
-            row.set_item("bytes", link.bytes)?;
-            row.set_item("requests", link.requests)?;
-            row.set_item("failed", link.failed)?;
-            Ok(row)
-        };
-        engine.links().into_iter().map(row).collect()
+    /// How bytes go to each peer and why, what has gone, and which network devices are near which memory.
+    #[pyo3(signature = (json = false))]
+    fn show_links(&self, py: Python<'_>, json: bool) -> String {
+        let Ok(engine) = self.engine() else { return "the engine is not initialized".into() };
+        py.detach(|| engine.show_links(json))
     }
 
     // ---------------------------------------------------------- transfers that wait
@@ -795,26 +785,23 @@ impl TransferEngine {
     }
 
     fn begin(&self, py: Python<'_>, host: &str, metadata: &str, protocol: &str) -> Result<i64, EngineError> {
-        let refused = |reason: String| Err(EngineError::InvalidArgument(reason));
-        let variable = |name: &str| mooncake_settings::environment::variable(name);
-        let options = EngineOptions::default().from_env(variable);
-        let known = matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp" | "rdma");
-        let begun = options.and_then(|options| match metadata.split_once("://") {
-            _ if !known => refused(format!("protocol {protocol:?}: this version has tcp")),
-            None if metadata == "P2PHANDSHAKE" => py.detach(|| Engine::new(host, options)),
-            Some(("http" | "https", _)) => {
-                let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
-                let service = Box::new(HttpMetadata::new(metadata));
-                py.detach(|| Engine::with_metadata(host, options, service, &cluster))
-            }
-            _ => refused(format!("metadata server {metadata:?}: this version has P2PHANDSHAKE, http:// and https://")),
-        });
-        let mut engine = self.engine.write();
-        if engine.is_some() {
+        if self.engine.read().is_some() {
             self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
             return Ok(-1);
         }
+        let variable = mooncake_settings::environment::variable;
+        let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
+        let known = matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp" | "rdma");
+        let begun = match known {
+            true => EngineOptions::default()
+                .from_env(variable)
+                .and_then(|options| py.detach(|| Engine::connect(metadata, host, options, &cluster))),
+            false => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),
+        };
+        let mut engine = self.engine.write();
         match begun {
+            // Another thread was faster.
+            Ok(_) if engine.is_some() => Ok(-1),
             Ok(begun) => {
                 *engine = Some(Arc::new(Held { engine: begun, managed: Mutex::default() }));
                 Ok(0)
@@ -832,7 +819,7 @@ impl TransferEngine {
             let engine = e.engine()?;
             py.detach(|| {
                 let requests = call.requests.map_err(EngineError::InvalidArgument)?;
-                let peer = engine.open(&call.peer)?;
+                let peer = engine.open_with(&call.peer, &interrupt::requested)?;
                 engine.transfer_with(peer, &requests, &interrupt::requested)?;
                 if let Some(notify) = &call.notify
                     && let Err(error) = engine.notify(peer, notify)
@@ -852,7 +839,7 @@ impl TransferEngine {
             let engine = e.engine()?;
             py.detach(|| {
                 let requests = call.requests.map_err(EngineError::InvalidArgument)?;
-                let peer: PeerId = engine.open(&call.peer)?;
+                let peer: PeerId = engine.open_with(&call.peer, &interrupt::requested)?;
                 let batch = engine.allocate(requests.len());
                 let requests = requests.into_iter().map(|request| (peer, request)).collect();
                 if let Err(error) = engine.submit(batch, requests, None) {

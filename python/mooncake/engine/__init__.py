@@ -20,7 +20,7 @@ CoroRPCInterface = RpcInterface
 # The members by themselves, as the reference exports them.
 Read, Write = TransferOpcode.Read, TransferOpcode.Write
 
-# Memory of CUDA devices is found at run time, whatever the machine that built this had; of the others there is none yet.
+# CUDA's driver is looked for at run time, so every build takes its memory; the others are not there yet.
 SUPPORT_CUDA = True
 SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
 

@@ -133,7 +133,7 @@ class ReceivedTensor:
 
 
 class RpcInterface:
-    """A sender, a receiver, or both. Calls give False or -1 where they fail; they raise for arguments of a wrong type."""
+    """A sender, a receiver, or both. Calls give False or -1 where they fail; wrong types are TypeErrors."""
 
     def __init__(self) -> None:
         self._timeout = 30.0
@@ -143,6 +143,7 @@ class RpcInterface:
         self._idle: dict[str, list[socket.socket]] = {}
         self._listen_address = ""
         self._listener: socket.socket | None = None
+        self._accepting = threading.Thread()
         self._connections: set[socket.socket] = set()
         self._under_way = 0
         self._on_data: Callable[[ReceivedData], object] | None = None
@@ -175,7 +176,14 @@ class RpcInterface:
         return True
 
     def start_server(self) -> bool:
-        """Begins to receive; returns at once. The reference's stays in the call until the server is stopped."""
+        """Receives, and returns once the server is stopped; False at once if it cannot begin."""
+        if not self.start_server_async():
+            return False
+        self._accepting.join()
+        return True
+
+    def start_server_async(self) -> bool:
+        """Begins to receive, and returns."""
         with self._lock:
             where = _split(self._listen_address)
             if where is None or self._listener is not None:
@@ -185,13 +193,10 @@ class RpcInterface:
                 self._listener = socket.create_server(where, family=family, backlog=128)
             except OSError:
                 return False
-            listener = self._listener
-        threading.Thread(target=self._accept, args=(listener,), name="mooncake-rpc", daemon=True).start()
+            arguments = (self._listener,)
+            self._accepting = threading.Thread(target=self._accept, args=arguments, name="mooncake-rpc", daemon=True)
+            self._accepting.start()
         return True
-
-    def start_server_async(self) -> bool:
-        """As ``start_server``."""
-        return self.start_server()
 
     def stop_server(self) -> None:
         """Receives no more; connections are closed. What is kept for sending is closed, too."""
@@ -359,7 +364,7 @@ def create_rpc_client(local_rank: int = 0, world_size: int = 1) -> RpcInterface:
 
 
 def create_rpc_server(local_rank: int = 0, world_size: int = 1) -> RpcInterface:
-    """A receiver at 0.0.0.0:8080, once ``start_server`` is called; another ``initialize_server`` says where else."""
+    """A receiver at 0.0.0.0:8080, once it is started; another ``initialize_server`` says where else."""
     del local_rank, world_size
     made = RpcInterface()
     made.initialize("0.0.0.0:8080")
@@ -465,10 +470,10 @@ def _tensor_message(tensor: Any) -> tuple[bytes, memoryview]:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a torch tensor is needed, not {type(tensor).__name__}")
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in _ELEMENT:
-        raise TypeError(f"tensors of {tensor.dtype} cannot be sent")
+    if dtype not in _ELEMENT or tensor.layout is not torch.strided:
+        raise TypeError(f"tensors of {tensor.dtype} ({tensor.layout}) cannot be sent")
     head = json.dumps({"dtype": dtype, "shape": list(tensor.shape)}).encode()
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     return head, memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
 
 

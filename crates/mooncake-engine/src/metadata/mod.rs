@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::address;
 use crate::error::EngineError;
 use crate::handshake::{self, Kind, Message};
+use crate::peer::Patience;
 pub use http::HttpMetadata;
 
 /// A live engine answers a probe within this time.
@@ -122,7 +123,9 @@ fn unknown(name: &str) -> EngineError {
 fn is_alive(at: &RpcMeta) -> bool {
     let Ok(addresses) = address::resolve(&at.ip_or_host_name, at.rpc_port) else { return false };
     let probe = Message::new(Kind::Probe, "{}".into());
-    handshake::ask("the engine of that name", &addresses, &probe, ALIVE, Instant::now() + ALIVE, 1 << 20).is_ok()
+    let began = Instant::now();
+    let patience = Patience { began, deadline: began + ALIVE, interrupted: &|| false };
+    handshake::ask("the engine of that name", &addresses, &probe, ALIVE, &patience, 1 << 20).is_ok()
 }
 
 /// The local address of a connection to there; no packet is sent.

@@ -16,7 +16,7 @@ use crate::engine::{Home, Request};
 use crate::error::EngineError;
 use host_lane::HostLane;
 use lane::Lane;
-pub(crate) use pace::Patience;
+pub(crate) use pace::{Patience, SLICE};
 use pool::Pool;
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
