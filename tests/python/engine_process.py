@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from concurrent.futures import Future
+from pathlib import Path
 
 
 class EngineProcess:
@@ -79,6 +82,18 @@ class EngineProcess:
             "result = ctypes.string_at(addr, size) == bytes([byte]) * size", addr=addr, byte=byte, size=size
         )
 
+    def freeze(self) -> None:
+        """Stops the process, and returns once none of its threads runs any more."""
+        self.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 10
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+                assert time.monotonic() < deadline, "it does not stop"
+                time.sleep(0.001)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -90,7 +105,6 @@ class EngineProcess:
 def serve() -> None:
     import ctypes
     import random
-    import time
 
     # What the engine's own code prints goes elsewhere than the answers.
     answers = os.fdopen(os.dup(1), "w")

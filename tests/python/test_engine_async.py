@@ -58,8 +58,6 @@ result = asyncio.run(main())
 
 
 def test_a_wait_that_is_cancelled_or_over_leaves_the_batch_to_be_waited_for_again():
-    import signal
-
     one, two = EngineProcess(env={"MC_SHM": "0"}), EngineProcess(env={"MC_SHM": "0"})
     try:
         one.begin()
@@ -68,7 +66,7 @@ def test_a_wait_that_is_cancelled_or_over_leaves_the_batch_to_be_waited_for_agai
         here, there = one.buffer(size), two.buffer(size)
         one.write(here, 1, size)
         assert one.call("transfer_sync_write", name, here, there, 1) == 0
-        two.process.send_signal(signal.SIGSTOP)
+        two.freeze()
         source = """
 async def main():
     [batch] = await batches(1, size)
@@ -98,7 +96,7 @@ result = over, early, asyncio.run(again())
         assert one.run(PRELUDE + source, **given) == [-2, 0, 0]
         assert two.holds(there, 1, size)
     finally:
-        two.process.send_signal(signal.SIGCONT)
+        two.thaw()
         one.kill()
         two.kill()
 

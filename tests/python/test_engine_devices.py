@@ -68,7 +68,10 @@ def test_device_bytes_go_and_come(pair, here, there):
     assert one.call("transfer_sync_write", name, local, remote, size) == 0, one.call("last_error")
     assert holds(two, remote, 1, size, there)
     fresh = holding(one, 3, size, here)
-    assert one.call("batch_transfer_sync_read", name, [fresh, fresh + 1000], [remote, remote + 1000], [1000, size - 1000]) == 0
+    assert (
+        one.call("batch_transfer_sync_read", name, [fresh, fresh + 1000], [remote, remote + 1000], [1000, size - 1000])
+        == 0
+    )
     assert holds(one, fresh, 1, size, here)
     batch = one.call("transfer_submit_write", name, fresh, remote, size)
     assert one.call("wait", batch) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import time
 
 import pytest
@@ -311,7 +310,7 @@ def test_a_transfer_to_a_frozen_peer_ends_by_its_deadline_and_wait_by_its_own(pr
     name = two.begin()
     here, there = one.buffer(64 << 20), two.buffer(64 << 20)
     assert one.call("transfer_sync_write", name, here, there, 1) == 0
-    two.process.send_signal(signal.SIGSTOP)
+    two.freeze()
     try:
         batch = one.call("transfer_submit_write", name, here, there, 64 << 20)
         began = time.monotonic()
@@ -321,7 +320,7 @@ def test_a_transfer_to_a_frozen_peer_ends_by_its_deadline_and_wait_by_its_own(pr
         assert one.call("get_batch_transfer_status", [batch]) == -1
         assert 3 < time.monotonic() - began < 15
     finally:
-        two.process.send_signal(signal.SIGCONT)
+        two.thaw()
     assert one.call("transfer_sync_write", name, here, there, 64 << 20) == 0
 
 
@@ -333,7 +332,7 @@ def test_ctrl_c_ends_a_long_wait(process, met):
     here, there = one.buffer(64 << 20), two.buffer(64 << 20)
     if met:
         assert one.call("transfer_sync_write", name, here, there, 1) == 0
-    two.process.send_signal(signal.SIGSTOP)
+    two.freeze()
     try:
         for call in ("engine.transfer_sync_write(*a)", "engine.wait(engine.transfer_submit_write(*a))"):
             source = f"""
@@ -351,7 +350,7 @@ except KeyboardInterrupt:
             assert word == "interrupted"
             assert took < 2
     finally:
-        two.process.send_signal(signal.SIGCONT)
+        two.thaw()
 
 
 def test_engines_in_flight_may_be_dropped_or_closed(process):
