@@ -41,6 +41,8 @@ def test_errors_begin_with_the_name_of_the_program():
         "master": "mooncake_master",
         "client": "mooncake_client",
         "metadata-server": "mooncake_http_metadata_server",
+        "engine-bench": "transfer_engine_bench",
+        "topology-dump": "transfer_engine_topology_dump",
     }
     for command, name in names.items():
         done = run(binary(), command, "--no_such_flag")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import enum
+import importlib
 import os
 import re
 import subprocess
@@ -84,6 +87,8 @@ def test_it_has_every_command(unpacked):
         "mooncake_master",
         "mooncake_client",
         "mooncake_http_metadata_server",
+        "transfer_engine_bench",
+        "transfer_engine_topology_dump",
     }
 
 
@@ -97,7 +102,8 @@ def test_every_module_is_a_package_with_types(unpacked):
     top = [p for p in (unpacked / "mooncake").iterdir() if p.suffix in (".py", ".so") and p.stem != "__init__"]
     assert [p.name for p in top] == ["_native.abi3.so"]
     assert (unpacked / "mooncake" / "py.typed").exists()
-    assert (unpacked / "mooncake" / "store" / "__init__.pyi").exists()
+    for module in ("store", "engine"):
+        assert (unpacked / "mooncake" / module / "__init__.pyi").exists()
 
 
 def test_it_imports_in_an_empty_environment_and_quickly(tmp_path):
@@ -116,26 +122,26 @@ def test_it_imports_in_an_empty_environment_and_quickly(tmp_path):
         assert (e.bin / command).stat().st_mode & 0o111
 
 
-def test_stubs_name_what_the_module_has():
-    import ast
-
-    import mooncake.store as store
-
+@pytest.mark.parametrize("module", ["mooncake.store", "mooncake.engine"])
+def test_stubs_name_what_the_module_has(module):
+    store = importlib.import_module(module)
     tree = ast.parse((Path(store.__file__).parent / "__init__.pyi").read_text())
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             real = getattr(store, node.name)
             stub = {
-                item.name if isinstance(item, ast.FunctionDef) else item.target.id
+                item.name if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) else item.target.id
                 for item in node.body
-                if isinstance(item, ast.FunctionDef | ast.AnnAssign)
+                if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign)
             }
-            have = {
-                name for name in (*dir(real), *getattr(real, "__dataclass_fields__", ())) if not name.startswith("_")
-            }
+            own = (*dir(real), *getattr(real, "__dataclass_fields__", ()))
+            if issubclass(real, enum.Enum):
+                own = (*real.__members__, "name", "value")
+            have = {name for name in own if not name.startswith("_")}
             assert {name for name in stub if not name.startswith("_")} == have, node.name
     named = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
     named |= {n.targets[0].id for n in tree.body if isinstance(n, ast.Assign)} - {"__all__"}
     assert all(hasattr(store, name) for name in named - {"_WriterPartition"})
-    assert sorted(store.__all__) == sorted(name for name in named if not name.startswith("_"))
-    assert all(hasattr(store, n.target.id) for n in tree.body if isinstance(n, ast.AnnAssign))
+    constants = {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign)}
+    assert sorted(set(store.__all__) - constants) == sorted(name for name in named if not name.startswith("_"))
+    assert all(hasattr(store, name) for name in constants)

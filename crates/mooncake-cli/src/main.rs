@@ -1,18 +1,19 @@
-//! The `mooncake` binary: `mooncake COMMAND ...`. `mooncake_master`,
-//! `mooncake_client` and `mooncake_http_metadata_server` are shims that add the command.
+//! The `mooncake` binary: `mooncake COMMAND ...`. `mooncake_master` and its kin are shims that add the command.
 
 mod clash;
 mod client;
+mod engine_bench;
 mod journal;
 mod logging;
 mod master;
 mod metadata_server;
 mod signals;
+mod topology_dump;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use mooncake_settings::{CLIENT, MASTER, METADATA_SERVER, Program};
+use mooncake_settings::{CLIENT, ENGINE_BENCH, MASTER, METADATA_SERVER, Program, TOPOLOGY_DUMP};
 
 const HELP: &str = "\
 mooncake: a distributed KV-cache pool for LLM inference
@@ -20,6 +21,8 @@ mooncake: a distributed KV-cache pool for LLM inference
   mooncake master [flags]   metadata master (also: mooncake_master)
   mooncake client [flags]   storage node: lends memory to the pool (also: mooncake_client)
   mooncake metadata-server  metadata of transfer engines over HTTP (also: mooncake_http_metadata_server)
+  mooncake engine-bench     speed of transfer engines (also: transfer_engine_bench)
+  mooncake topology-dump    network devices near memory (also: transfer_engine_topology_dump)
   mooncake version          version of this binary
   mooncake help             this text
 
@@ -39,6 +42,12 @@ fn main() -> ExitCode {
         }
         "metadata-server" => started(&METADATA_SERVER, clash::look())
             .or_else(|| started(&METADATA_SERVER, metadata_server::run(args)))
+            .unwrap_or(ExitCode::SUCCESS),
+        "engine-bench" => started(&ENGINE_BENCH, clash::look())
+            .or_else(|| started(&ENGINE_BENCH, engine_bench::run(args)))
+            .unwrap_or(ExitCode::SUCCESS),
+        "topology-dump" => started(&TOPOLOGY_DUMP, clash::look())
+            .or_else(|| started(&TOPOLOGY_DUMP, topology_dump::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
         "version" | "--version" | "-V" => {
             say(concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n"));

@@ -8,6 +8,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::error::MemoryError;
 use crate::layout::PAGE;
+use crate::piece::ForeignRange;
 use crate::{limits, memfd};
 
 /// What was handed out and not taken back: address to length.
@@ -26,6 +27,15 @@ pub fn allocate_shared(bytes: u64) -> Result<usize, MemoryError> {
     let base = made.map_err(|errno| MemoryError::os("mmap of host memory")(errno.into()))?;
     hand_out(base.addr(), len);
     Ok(base.expose_provenance())
+}
+
+/// The same for as long as the process lives.
+pub fn leak_shared(bytes: u64) -> Result<ForeignRange, MemoryError> {
+    let addr = allocate_shared(bytes)?;
+    // No longer ours to give back: nobody can free what somebody else still uses.
+    HANDED_OUT.lock().remove(&addr);
+    // SAFETY: mapped, writable and never unmapped; no Rust object lives in it.
+    Ok(unsafe { ForeignRange::new(addr, bytes as usize) })
 }
 
 /// Makes private zero memory of at least `bytes` in huge pages of the host's

@@ -8,6 +8,7 @@
 //! shared with other processes, or that belongs to a caller we cannot trust to
 //! keep it mapped, is touched here and nowhere else.
 
+mod board;
 mod checksum;
 mod device;
 mod error;
@@ -26,6 +27,7 @@ mod memfd;
 mod numa;
 #[doc(hidden)]
 pub mod order;
+mod peer_process;
 mod piece;
 mod presence;
 mod process;
@@ -37,16 +39,18 @@ mod socket_io;
 mod stamps;
 mod view;
 
+pub use board::{Board, BoardView};
 pub use checksum::{crc32c, crc32c_append};
 pub use device::{Bounce, DeviceError};
 pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
 pub use heap::trim_heap;
-pub use host_memory::{allocate_huge, allocate_shared, free_host_memory, prefer_huge_pages};
+pub use host_memory::{allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages};
 pub use layout::{GRANULE, hex, uuid_of, uuid_text};
 pub use mapping::{Expect, Mapping, Verify};
 pub use numa::prefer_numa_node;
+pub use peer_process::{PeerProcess, PullError};
 pub use piece::{
     ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
     total_of_targets,

@@ -31,6 +31,12 @@ impl ForeignRange {
         Self { addr, len }
     }
 
+    /// A part of it. Panics if that is not inside.
+    pub const fn part(&self, offset: usize, len: usize) -> Self {
+        assert!(offset <= self.len && len <= self.len - offset, "outside of the range");
+        Self { addr: self.addr + offset, len }
+    }
+
     /// First byte's address.
     pub const fn addr(&self) -> usize {
         self.addr

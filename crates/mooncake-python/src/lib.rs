@@ -11,6 +11,7 @@ mod buffer_handle;
 mod buffers;
 mod call;
 mod code;
+mod engine;
 mod enums;
 mod flag;
 mod host_memory;
@@ -51,6 +52,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<enums::ReplicaStatus>()?;
     module.add_class::<enums::TaskType>()?;
     module.add_class::<enums::TaskStatus>()?;
+    module.add_class::<engine::TransferEngine>()?;
+    module.add_class::<engine::TransferNotify>()?;
+    module.add_class::<engine::InnerTransferEngine>()?;
     registry::add_to(module)?;
     host_memory::add_to(module)?;
     tensor_memory::add_to(module)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::engine;
 pub use crate::setting::log_level;
 use crate::setting::{Kind, Setting, Type, boolean};
 
@@ -82,7 +83,8 @@ pub fn remarks(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut unknown = Vec::new();
     for name in names.into_iter().filter(|name| name.starts_with("MC_")).collect::<BTreeSet<_>>() {
-        match VARIABLES.iter().find(|variable| variable.name == name) {
+        // What only transfer engines read is no store's affair, unless they pass over it too.
+        match VARIABLES.iter().chain(engine::VARIABLES).find(|variable| variable.name == name) {
             Some(variable) if variable.kind == Kind::Done => {}
             Some(variable) => remarks.push(format!("{name} has no effect: {}", variable.help)),
             None => unknown.push(name),
@@ -144,6 +146,8 @@ fn checked(name: &str, var: &impl Fn(&str) -> Option<String>) -> Result<Option<S
 
 /// Panics for names that are not in the registry.
 fn find(name: &str) -> &'static Setting {
-    let found = VARIABLES.iter().find(|variable| variable.name == name);
-    found.unwrap_or_else(|| panic!("{name} is no variable of the registry"))
+    let mut found = VARIABLES.iter().chain(engine::VARIABLES).filter(|variable| variable.name == name);
+    // What one kind of client passes over means something to the other.
+    let done = found.clone().find(|variable| variable.kind == Kind::Done);
+    done.or_else(|| found.next()).unwrap_or_else(|| panic!("{name} is no variable of the registry"))
 }

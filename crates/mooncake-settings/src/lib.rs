@@ -9,6 +9,8 @@
 
 mod client;
 mod command_line;
+pub mod engine;
+mod engine_tools;
 pub mod environment;
 mod file;
 mod given;
@@ -84,8 +86,33 @@ The store needs none: give its clients P2PHANDSHAKE.",
     settings: metadata_server::SETTINGS,
 };
 
+/// `transfer_engine_bench`.
+pub static ENGINE_BENCH: Program = Program {
+    name: "transfer_engine_bench",
+    noun: "this bench",
+    about: "\
+transfer_engine_bench: how fast transfer engines move bytes between two processes.
+
+Usage: transfer_engine_bench --mode=target
+       transfer_engine_bench --segment_id=NAME [--operation=write] [--block_size=1MB]
+
+The target prints its name and lends memory until Ctrl-C. The initiator's last line says what it reached.",
+    settings: engine_tools::BENCH,
+};
+
+/// `transfer_engine_topology_dump`.
+pub static TOPOLOGY_DUMP: Program = Program {
+    name: "transfer_engine_topology_dump",
+    noun: "this tool",
+    about: "\
+transfer_engine_topology_dump: which network devices of this machine are near which memory.
+
+Usage: transfer_engine_topology_dump [--device-name=mlx5_0,mlx5_1]",
+    settings: engine_tools::TOPOLOGY,
+};
+
 /// All of them.
-pub static PROGRAMS: [&Program; 3] = [&MASTER, &CLIENT, &METADATA_SERVER];
+pub static PROGRAMS: [&Program; 5] = [&MASTER, &CLIENT, &METADATA_SERVER, &ENGINE_BENCH, &TOPOLOGY_DUMP];
 
 impl Program {
     /// A setting by its name.

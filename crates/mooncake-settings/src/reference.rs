@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::setting::{Kind, Setting};
-use crate::{PROGRAMS, environment, mooncake_config};
+use crate::{PROGRAMS, engine, environment, mooncake_config};
 
 /// The page.
 pub fn reference_page() -> String {
@@ -28,6 +28,8 @@ pub fn reference_page() -> String {
          Arguments say what to do; these say how.\n\n",
     );
     tables(&mut out, environment::VARIABLES);
+    out.push_str("\n## Environment of transfer engines\n\nRead by `TransferEngine.initialize()`.\n\n");
+    tables(&mut out, engine::VARIABLES);
     out.push_str("\n## Environment of every process\n\n");
     tables(&mut out, environment::PROCESS_VARIABLES);
     out.push_str(

@@ -9,9 +9,13 @@
 //! of the processors' number of threads of a process ask at a time, and asking
 //! in vain makes the next ones skip it: once, twice, four times, and so on.
 
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 /// Longest that a thread asks. About what the sleep costs that it may save.
 const MOMENT: Duration = Duration::from_micros(40);
@@ -45,6 +49,12 @@ pub fn busy_poll<T>(habit: &Habit, mut ready: impl FnMut() -> Option<T>) -> Opti
             return None;
         }
     }
+}
+
+/// Whether a read of a socket would not wait: bytes, the end or an error are there.
+pub fn is_readable(socket: BorrowedFd<'_>) -> bool {
+    let peeked = rustix::net::recv(socket, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    !matches!(peeked, Err(Errno::AGAIN))
 }
 
 /// What a peer's answers were like lately: whether asking is worth it.

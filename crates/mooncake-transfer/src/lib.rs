@@ -27,9 +27,10 @@ mod wait;
 mod wake;
 mod wire;
 
-pub use busy_poll::{Habit, busy_poll};
+pub use busy_poll::{Habit, busy_poll, is_readable};
 pub use error::{LinkError, ServerError, TransferError, WriteError};
 pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
+pub use loopback::unpace;
 pub use server::{Fence, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::Wait;
 pub use wire::Status;

@@ -1,0 +1,82 @@
+//! The header compiles in C and C++, and a program with it moves bytes between two processes.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The library that belongs to this test, beside it.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    [deps, deps.parent().unwrap()]
+        .iter()
+        .map(|folder| folder.join("libtransfer_engine.so"))
+        .find(|path| path.exists())
+        .expect("cargo has built the library")
+}
+
+fn compile(compiler: &str, arguments: &[&str]) {
+    let made = Command::new(compiler).args(["-Wall", "-Wextra", "-Werror"]).args(arguments).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+#[test]
+fn a_program_in_c_lends_writes_reads_and_leaves_a_message() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::temp_dir().join(format!("transfer-c-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (include, source) = (root.join("include"), root.join("examples/transfer.c"));
+    let (program, library) = (folder.join("transfer"), library());
+    let include = include.to_str().unwrap();
+    let arguments =
+        ["-I", include, source.to_str().unwrap(), library.to_str().unwrap(), "-o", program.to_str().unwrap()];
+    compile("cc", &arguments);
+    let header = folder.join("header.cc");
+    std::fs::write(
+        &header,
+        "#include \"transfer_engine_c.h\"\nint main() { return sizeof(transfer_request_t) == 40 ? 0 : 1; }\n",
+    )
+    .unwrap();
+    compile("c++", &["-I", include, header.to_str().unwrap(), "-o", folder.join("header").to_str().unwrap()]);
+    assert!(Command::new(folder.join("header")).status().unwrap().success(), "the layout of a request");
+
+    let mut target = Command::new(&program).arg("target").stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(target.stdout.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    let (name, address) = first.split_once(' ').unwrap();
+    let initiator = Command::new(&program).args(["initiator", name, address]).output().unwrap();
+    assert!(initiator.status.success(), "{}", String::from_utf8_lossy(&initiator.stderr));
+    assert_eq!(initiator.stdout, b"both ways\n");
+    let last = (1 << 20) - 1_usize;
+    assert_eq!(said.next().unwrap().unwrap(), format!("all of it {}", (last * 7 + (last >> 8)) as u8));
+    assert!(target.wait().unwrap().success());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_can_be_seen_to_be_wrong_is_a_code_and_no_crash() {
+    use transfer_engine as c;
+    let none = std::ptr::null_mut();
+    // SAFETY: null is what these calls look for.
+    unsafe {
+        assert!(c::createTransferEngine(std::ptr::null(), std::ptr::null(), std::ptr::null(), 0, 0).is_null());
+        assert!(c::createTransferEngine(c"etcd://x".as_ptr(), c"a".as_ptr(), std::ptr::null(), 0, 0).is_null());
+        assert_eq!(c::openSegment(none, c"x".as_ptr()), -1);
+        assert_eq!(c::allocateBatchID(none, 1), u64::MAX);
+        assert_eq!(c::freeBatchID(none, 1), 1);
+        assert_eq!(c::registerLocalMemory(none, none, 1, c"*".as_ptr(), 1), -1);
+        assert!(c::getNotifsFromEngine(none, std::ptr::null_mut()).is_null());
+        c::freeNotifsMsgBuf(std::ptr::null_mut(), 5);
+        c::destroyTransferEngine(none);
+        let engine = c::createTransferEngine(c"P2PHANDSHAKE".as_ptr(), c"127.0.0.1".as_ptr(), std::ptr::null(), 0, 0);
+        assert!(!engine.is_null());
+        assert_eq!(c::submitTransfer(engine, 77, std::ptr::null_mut(), 0), 1, "no such batch");
+        let batch = c::allocateBatchID(engine, 1);
+        assert_eq!(c::submitTransfer(engine, batch, std::ptr::null_mut(), 1), 1);
+        assert_eq!(c::getTransferStatus(engine, batch, 0, std::ptr::null_mut()), 1);
+        assert_eq!(c::freeBatchID(engine, batch), 0);
+        assert_eq!(c::getLocalIpAndPort(engine, std::ptr::null_mut(), 0), -1);
+        assert!(c::installTransport(engine, c"nvlink".as_ptr(), std::ptr::null_mut()).is_null());
+        c::destroyTransferEngine(engine);
+    }
+}

@@ -1,0 +1,150 @@
+//! Names of engines, and the addresses in them.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::ops::RangeInclusive;
+
+use crate::error::EngineError;
+
+/// Most ports of the range that are tried before any free one is taken.
+const TRIES: u32 = 500;
+
+/// The host and the port of `host:port`, `[ip6]:port`, or a bare host.
+pub(crate) fn split(name: &str) -> (&str, Option<u16>) {
+    let bare = |host: &'_ str| host.len() >= 2 && host.starts_with('[') && host.ends_with(']');
+    match name.rsplit_once(':') {
+        // An IPv6 address without brackets has no port.
+        Some((host, port)) if !host.contains(':') || bare(host) => match port.parse() {
+            Ok(port) => (host.trim_start_matches('[').trim_end_matches(']'), Some(port)),
+            Err(_) => (name, None),
+        },
+        _ => (name.trim_start_matches('[').trim_end_matches(']'), None),
+    }
+}
+
+/// `host:port`, with brackets where the host needs them.
+pub(crate) fn join(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// All addresses of a host, IPv4 first.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let failed = |reason: String| EngineError::Dns { name: host.to_owned(), reason };
+    let mut found: Vec<SocketAddr> =
+        (host, port).to_socket_addrs().map_err(|error| failed(error.to_string()))?.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    if found.is_empty() {
+        return Err(failed("it has no address".into()));
+    }
+    Ok(found)
+}
+
+/// Listens on a free port of the range; `bind` is where, all addresses if it is none.
+pub(crate) fn listen(bind: Option<IpAddr>, ports: &RangeInclusive<u16>) -> Result<(TcpListener, u16), EngineError> {
+    let span = u32::from(ports.end() - ports.start()) + 1;
+    // Where it begins differs from process to process, so that many that start at once seldom meet.
+    let start = mooncake_memory::random_bytes::<4>().map_or(0, u32::from_le_bytes) % span;
+    let mut last = None;
+    for step in 0..span.min(TRIES) {
+        let port = (u32::from(*ports.start()) + (start + step) % span) as u16;
+        match listen_on(bind, port) {
+            Ok(listener) => return Ok((listener, port)),
+            Err(error) => last = Some(error),
+        }
+    }
+    let source = last.unwrap_or_else(|| std::io::Error::other("an empty range of ports"));
+    Err(EngineError::Socket { peer: format!("ports {}-{}", ports.start(), ports.end()), what: "listen", source })
+}
+
+fn listen_on(bind: Option<IpAddr>, port: u16) -> std::io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let open = |address: SocketAddr, dual: bool| {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if dual {
+            socket.set_only_v6(false)?;
+        }
+        // Connections of a port's last owner that linger are no hindrance; on Linux a second listener still is.
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(1024)?;
+        Ok(TcpListener::from(socket))
+    };
+    match bind {
+        Some(ip) => open(SocketAddr::new(ip, port), false),
+        None => match open(SocketAddr::from(([0_u16; 8], port)), true) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => {
+                open(SocketAddr::from(([0_u8; 4], port)), false)
+            }
+            listener => listener,
+        },
+    }
+}
+
+/// Now, as segment documents say it: `2026-01-31 23:59:59.000000`, UTC.
+pub(crate) fn timestamp() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02}.{:06}", second % 60, now.subsec_micros())
+}
+
+/// Year, month and day of so many days after 1970-01-01.
+fn date(days: u64) -> (u64, u64, u64) {
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(is_leap(year)) {
+        left -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in lengths {
+        if left < length {
+            break;
+        }
+        left -= length;
+        month += 1;
+    }
+    (year, month, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_split_where_their_users_mean_it() {
+        let cases = [
+            ("10.0.0.1:15000", "10.0.0.1", Some(15000)),
+            ("host", "host", None),
+            ("[fe80::1%eth0]:12", "fe80::1%eth0", Some(12)),
+            ("::1", "::1", None),
+            ("[::1]", "::1", None),
+            ("host:port", "host:port", None),
+        ];
+        for (name, host, port) in cases {
+            assert_eq!(split(name), (host, port), "{name}");
+        }
+        assert_eq!((join("::1", 5), join("h", 5)), ("[::1]:5".to_owned(), "h:5".to_owned()));
+    }
+
+    #[test]
+    fn days_are_dates() {
+        assert_eq!([0, 59, 11_016, 20_778].map(date), [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2026, 11, 21)]);
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_passed_over() {
+        let one = "127.0.0.1".parse().ok();
+        let (first, port) = listen(one, &(20_000..=20_400)).unwrap();
+        assert!(listen(one, &(port..=port)).is_err());
+        drop(first);
+        assert_eq!(listen(one, &(port..=port)).unwrap().1, port);
+    }
+}

@@ -1,0 +1,135 @@
+//! The memory that an engine lends: registered ranges, and who is at work in them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{Board, ForeignRange, MemoryError, Registry, Source, Target};
+use parking_lot::RwLock;
+
+use crate::error::EngineError;
+
+/// Longest that giving a buffer up waits for those who copy. Each of them holds it for one system call at a time.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One registered range.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub range: ForeignRange,
+    /// `cpu:0`, `cuda:1`, `*`.
+    pub location: String,
+    users: AtomicUsize,
+    gone: AtomicBool,
+}
+
+impl Buffer {
+    /// Keeps the memory from being given back while the answer lives; none if that has begun.
+    pub fn enter(&self) -> Option<InUse<'_>> {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let in_use = InUse(self);
+        (!self.gone.load(Ordering::SeqCst)).then_some(in_use)
+    }
+
+    pub fn holds(&self, addr: u64, len: u64) -> bool {
+        let (start, end) = (self.range.addr() as u64, (self.range.addr() + self.range.len()) as u64);
+        addr >= start && addr.checked_add(len).is_some_and(|last| last <= end)
+    }
+
+    /// A part by its address. Panics if the buffer does not hold it.
+    pub fn part(&self, addr: u64, len: u64) -> ForeignRange {
+        self.range.part(addr as usize - self.range.addr(), len as usize)
+    }
+}
+
+/// Somebody copies to or from the buffer.
+pub(crate) struct InUse<'a>(&'a Buffer);
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// All registered ranges of an engine; they do not overlap.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    by_addr: RwLock<BTreeMap<usize, Arc<Buffer>>>,
+    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards.
+    board: Board,
+    /// Empty: the kernel checks the host's memory, a device's driver its own.
+    registry: Registry,
+}
+
+impl Buffers {
+    pub fn new() -> Result<Buffers, MemoryError> {
+        Ok(Buffers { by_addr: RwLock::default(), board: Board::new()?, registry: Registry::new() })
+    }
+
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Registers ranges, all or none.
+    pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
+        for range in ranges {
+            let (addr, len) = (range.addr(), range.len());
+            if addr == 0 || len == 0 || addr.checked_add(len).is_none() {
+                return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
+            }
+        }
+        let mut by_addr = self.by_addr.write();
+        for (at, &range) in ranges.iter().enumerate() {
+            let (addr, len) = (range.addr(), range.len());
+            let before = by_addr.range(..addr + len).next_back();
+            if let Some((&other, found)) = before.filter(|(start, other)| **start + other.range.len() > addr) {
+                let other_len = found.range.len();
+                for done in &ranges[..at] {
+                    by_addr.remove(&done.addr());
+                }
+                return Err(EngineError::Overlap { addr, len, other, other_len });
+            }
+            let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
+            by_addr.insert(addr, Arc::new(Buffer { range, location: location.to_owned(), users, gone }));
+        }
+        Ok(())
+    }
+
+    /// Gives a range up. When it returns nobody touches that memory any more.
+    pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
+        let Some(buffer) = self.by_addr.write().remove(&addr) else {
+            return Err(EngineError::NotRegistered { owner: "this engine".into(), addr: addr as u64, len: 0 });
+        };
+        buffer.gone.store(true, Ordering::SeqCst);
+        self.board.advance();
+        let began = Instant::now();
+        while buffer.users.load(Ordering::SeqCst) > 0 {
+            if began.elapsed() > PATIENCE {
+                return Err(EngineError::BufferBusy { addr, waited: PATIENCE });
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    /// The buffer that a range lies in.
+    pub fn find(&self, addr: u64, len: u64) -> Option<Arc<Buffer>> {
+        let start = usize::try_from(addr).ok()?;
+        let by_addr = self.by_addr.read();
+        by_addr.range(..=start).next_back().map(|(_, buffer)| buffer).filter(|buffer| buffer.holds(addr, len)).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Buffer>> {
+        self.by_addr.read().values().cloned().collect()
+    }
+
+    /// Memory to be read from.
+    pub fn source(&self, range: ForeignRange) -> Source<'static> {
+        Source::foreign(range, &self.registry)
+    }
+
+    /// Memory to be written to.
+    pub fn target(&self, range: ForeignRange) -> Target<'static> {
+        Target::foreign(range, &self.registry)
+    }
+}

@@ -1,0 +1,669 @@
+//! The engine: one segment, its peers, transfers in the caller's thread and in the background.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{ForeignRange, PeerProcess, boot_id, forked, hex, random_bytes};
+use parking_lot::{Mutex, RwLock};
+
+use crate::address;
+use crate::batch::{BatchId, Batches, Status, TaskStatus};
+use crate::buffers::Buffers;
+use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
+use crate::error::EngineError;
+use crate::frame::EngineId;
+use crate::handshake::{self, Kind, Message, NotifyBody};
+use crate::host_frame::{SECRET_LEN, Secret};
+use crate::metadata::{HttpMetadata, Metadata, Registry};
+use crate::notify::{Inbox, Notify};
+use crate::options::EngineOptions;
+use crate::peer::{Patience, Peer};
+use crate::server::{Ports, Server, listen_on_host};
+use crate::topology::Topology;
+use crate::workers::Workers;
+
+/// Which way a request's bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Opcode {
+    /// From the peer's memory to the local one.
+    Read = 0,
+    /// From the local memory to the peer's.
+    Write = 1,
+}
+
+/// Bytes to be moved.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// The direction.
+    pub opcode: Opcode,
+    /// This process's end, and how many bytes. It needs not be registered. Nobody else may use it until the request has
+    /// ended.
+    pub local: ForeignRange,
+    /// Address in the peer's process, inside one of its registered buffers.
+    pub remote: u64,
+}
+
+/// A peer that this engine has opened; 0 is itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
+impl PeerId {
+    /// This engine.
+    pub const SELF: PeerId = PeerId(0);
+}
+
+/// A range that an engine lends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registered {
+    /// First address.
+    pub addr: usize,
+    /// Bytes.
+    pub len: usize,
+    /// Where it lies: `cpu:0`, `cuda:1`, `*`.
+    pub location: String,
+}
+
+/// How bytes go to a peer, and what has gone.
+#[derive(Debug, Clone)]
+pub struct LinkReport {
+    /// Name of the peer.
+    pub peer: String,
+    /// `same host`, `tcp`, or `untried`.
+    pub path: &'static str,
+    /// Why that one.
+    pub reason: String,
+    /// Bytes moved by requests that succeeded.
+    pub bytes: u64,
+    /// Requests, failed ones included.
+    pub requests: u64,
+    /// Calls that failed.
+    pub failed: u64,
+}
+
+/// What peers see of an engine, and what serves them.
+pub(crate) struct Home {
+    pub id: EngineId,
+    pub name: String,
+    pub options: EngineOptions,
+    pub buffers: Buffers,
+    pub inbox: Inbox,
+    data_port: u16,
+    unix: String,
+    boot: String,
+    secret: Box<[u8; SECRET_LEN]>,
+    registry: Option<Registry>,
+    /// What the metadata tells peers.
+    advertised: Option<IpAddr>,
+    /// One document is published at a time, so that none overtakes a newer one.
+    publishing: Mutex<()>,
+}
+
+impl Home {
+    /// The segment document.
+    pub fn describe(&self) -> String {
+        let buffer = |buffer: Arc<crate::buffers::Buffer>| BufferDescriptor {
+            name: self.name.clone(),
+            addr: buffer.range.addr() as u64,
+            length: buffer.range.len() as u64,
+        };
+        Descriptor {
+            name: self.name.clone(),
+            protocol: Protocols::One("tcp".into()),
+            tcp_data_host: String::new(),
+            tcp_data_port: self.data_port,
+            tcp_proto_version: 2,
+            timestamp: crate::address::timestamp(),
+            buffers: self.buffers.all().into_iter().map(buffer).collect(),
+            ours: Some(Ours { id: hex(&self.id), boot: self.boot.clone(), unix: self.unix.clone() }),
+        }
+        .encode()
+    }
+
+    pub fn secret(&self) -> Secret {
+        Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
+    }
+
+    /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
+    pub fn handshake_at(&self, name: &str) -> Result<(String, Vec<SocketAddr>), EngineError> {
+        let (host, port) = match &self.registry {
+            Some(registry) => registry.handshake(name)?,
+            None => match address::split(name) {
+                (host, Some(port)) => (host.to_owned(), port),
+                _ => return Err(EngineError::InvalidArgument(format!("{name:?} is no host:port"))),
+            },
+        };
+        let addresses = address::resolve(&host, port)?;
+        Ok((host, addresses))
+    }
+
+    /// A peer's description and its host.
+    pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
+        let (host, addresses) = self.handshake_at(name)?;
+        let json = match &self.registry {
+            Some(registry) => registry.segment(name)?.into_bytes(),
+            None => {
+                let ask = Message::new(Kind::Metadata, self.describe());
+                let (connect, longest) = (self.options.connect_timeout, crate::descriptor::LONGEST);
+                handshake::ask(name, &addresses, &ask, connect, patience, longest)?
+            }
+        };
+        Ok((Descriptor::decode(name, &json)?, host))
+    }
+
+    /// Tells the metadata what is registered now.
+    fn publish(&self) -> Result<(), EngineError> {
+        let Some(registry) = &self.registry else { return Ok(()) };
+        let _one = self.publishing.lock();
+        registry.publish(&self.name, &self.describe())
+    }
+}
+
+/// What threads of the engine share.
+pub(crate) struct Core {
+    pub home: Arc<Home>,
+    pub workers: Workers,
+    peers: RwLock<Peers>,
+    myself: PeerProcess,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Peers {
+    list: Vec<Arc<Peer>>,
+    by_name: HashMap<String, PeerId>,
+}
+
+/// A transfer engine. It may be used by any number of threads.
+pub struct Engine {
+    core: Arc<Core>,
+    batches: Batches,
+    server: Mutex<Option<Server>>,
+    port: u16,
+}
+
+impl Engine {
+    /// Starts an engine that needs no service to be found. `host` is the name or address that peers reach this host by,
+    /// with or without a port (which is not used: the engine takes a free one, and [`Engine::name`] says which).
+    pub fn new(host: &str, options: EngineOptions) -> Result<Engine, EngineError> {
+        Engine::start(host, options, None)
+    }
+
+    /// Starts an engine that is found by its name in a metadata service. `cluster` keeps the names of several clusters in
+    /// one service apart; it may be empty.
+    pub fn with_metadata(
+        name: &str,
+        options: EngineOptions,
+        service: Box<dyn Metadata>,
+        cluster: &str,
+    ) -> Result<Engine, EngineError> {
+        Engine::start(name, options, Some(Registry::new(service, cluster)))
+    }
+
+    /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
+    /// `https://`.
+    pub fn connect(metadata: &str, name: &str, options: EngineOptions, cluster: &str) -> Result<Engine, EngineError> {
+        match metadata.split_once("://") {
+            None if metadata == "P2PHANDSHAKE" => Engine::new(name, options),
+            Some(("http" | "https", _)) => {
+                Engine::with_metadata(name, options, Box::new(HttpMetadata::new(metadata)), cluster)
+            }
+            _ => Err(EngineError::InvalidArgument(format!(
+                "metadata server {metadata:?}: this version has P2PHANDSHAKE, http:// and https://"
+            ))),
+        }
+    }
+
+    fn start(name: &str, options: EngineOptions, registry: Option<Registry>) -> Result<Engine, EngineError> {
+        let (host, _) = address::split(name);
+        if host.is_empty() {
+            return Err(EngineError::InvalidArgument("an engine needs the name of its host".into()));
+        }
+        let os = |what| EngineError::socket("this engine", what);
+        let (handshake, port) = address::listen(options.bind, &options.ports)?;
+        let (data, data_port) = address::listen(options.bind, &options.ports)?;
+        let id: EngineId = random_bytes().map_err(os("random bytes"))?;
+        let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
+        let unix = format!("mooncake-engine-{}", hex(&id));
+        // Where there is no such socket, same-host peers use TCP.
+        let host_door = if options.same_host { listen_on_host(&unix).ok() } else { None };
+        let unix = if host_door.is_some() { unix } else { String::new() };
+        let boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
+        let advertised = match &registry {
+            Some(registry) => Some(options.advertise.or(options.bind).map_or_else(|| registry.own_address(), Ok)?),
+            None => None,
+        };
+        let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
+        let home = Arc::new(Home {
+            id,
+            name: if registry.is_some() { name.to_owned() } else { address::join(host, port) },
+            buffers: Buffers::new().map_err(memory)?,
+            inbox: Inbox::default(),
+            data_port,
+            unix,
+            boot,
+            secret: Box::new(secret),
+            options,
+            registry,
+            advertised,
+            publishing: Mutex::new(()),
+        });
+        let ports = Ports { handshake, data, host: host_door };
+        let server = Server::start(home.clone(), ports, home.options.server_threads)?;
+        let myself = PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?;
+        if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
+            registry.announce(&home.name, ip, port)?;
+            home.publish()?;
+        }
+        let (peers, closed) = (RwLock::default(), AtomicBool::new(false));
+        let core = Arc::new(Core { home, workers: Workers::default(), peers, myself, closed });
+        Ok(Engine { core, batches: Batches::default(), server: Mutex::new(Some(server)), port })
+    }
+
+    /// The name that peers open: `host:port`, or what the metadata service knows it by.
+    pub fn name(&self) -> &str {
+        &self.core.home.name
+    }
+
+    /// Where its handshakes are answered, as peers reach it: `ip:port`.
+    pub fn address(&self) -> String {
+        let host = match &self.core.home.advertised {
+            Some(ip) => ip.to_string(),
+            None => address::split(self.name()).0.to_owned(),
+        };
+        address::join(&host, self.port)
+    }
+
+    /// Port of its handshakes.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Port of its data.
+    pub fn data_port(&self) -> u16 {
+        self.core.home.data_port
+    }
+
+    // ------------------------------------------------------------- memory
+
+    /// Lends ranges to peers: all of them, or none and an error. Until they are [given up](Engine::unregister) or the
+    /// engine is closed, any peer reads and writes them at any time.
+    pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
+        self.check()?;
+        self.core.home.buffers.register(ranges, location)?;
+        let published = self.core.home.publish();
+        if published.is_err() {
+            for range in ranges {
+                // Just registered, and nobody knows.
+                let _ = self.core.home.buffers.unregister(range.addr());
+            }
+        }
+        published
+    }
+
+    /// Gives a range up, by its first address. When it returns, nobody touches that memory any more.
+    pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
+        self.unregister_all(&[addr])
+    }
+
+    /// The same for several; all that can be are given up, and the error is that of the first that could not.
+    pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
+        self.check()?;
+        let buffers = &self.core.home.buffers;
+        let mut given_up = Ok(());
+        for addr in addresses {
+            given_up = given_up.and(buffers.unregister(*addr));
+        }
+        if let Err(error) = self.core.home.publish() {
+            // Peers that still try are refused.
+            tracing::warn!(%error, "the metadata still names buffers that were given up");
+        }
+        given_up
+    }
+
+    /// All registered ranges, by ascending address.
+    pub fn registered(&self) -> Vec<Registered> {
+        let one = |buffer: Arc<crate::buffers::Buffer>| Registered {
+            addr: buffer.range.addr(),
+            len: buffer.range.len(),
+            location: buffer.location.clone(),
+        };
+        self.core.home.buffers.all().into_iter().map(one).collect()
+    }
+
+    // -------------------------------------------------------------- peers
+
+    /// Meets a peer by its name; the same name gives the same id. The own name is [`PeerId::SELF`].
+    pub fn open(&self, name: &str) -> Result<PeerId, EngineError> {
+        self.open_with(name, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms while the peer's answer is waited for, and true ends the call.
+    pub fn open_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        self.core.open(name, interrupted)
+    }
+
+    /// Address of the first buffer that a peer has registered, as it says at this moment; none if it has none.
+    pub fn first_buffer(&self, name: &str) -> Result<Option<u64>, EngineError> {
+        let name = name.trim_start_matches('/');
+        if name == self.name() {
+            return Ok(self.registered().first().map(|buffer| buffer.addr as u64));
+        }
+        let patience = self.core.patience(0);
+        let peer = Peer::open(&self.core.home, name, &patience)?;
+        Ok(peer.route().descriptor.buffers.first().map(|buffer| buffer.addr))
+    }
+
+    /// Whether an engine answers under that name.
+    pub fn probe(&self, name: &str) -> Result<(), EngineError> {
+        self.check()?;
+        self.core.say(name, Message::new(Kind::Probe, "{}".into()))
+    }
+
+    /// Leaves a message with a peer, which keeps it until it [asks](Engine::take_notifies).
+    pub fn notify(&self, peer: PeerId, notify: &Notify) -> Result<(), EngineError> {
+        self.check()?;
+        self.core.send_notify(peer, notify)
+    }
+
+    /// Messages that peers have left, oldest first.
+    pub fn take_notifies(&self) -> Vec<Notify> {
+        self.core.home.inbox.take()
+    }
+
+    /// How bytes go to each peer.
+    pub fn links(&self) -> Vec<LinkReport> {
+        let peers = self.core.peers.read().list.clone();
+        let report = |peer: Arc<Peer>| {
+            let (path, reason) = peer.route().path();
+            let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+            let (bytes, requests) = (count(&peer.traffic.bytes), count(&peer.traffic.requests));
+            let failed = count(&peer.traffic.failed);
+            LinkReport { peer: peer.name.clone(), path, reason, bytes, requests, failed }
+        };
+        peers.into_iter().map(report).collect()
+    }
+
+    /// The same as a text: JSON in Mooncake's shape with a list of `peers`, or a table.
+    pub fn show_links(&self, json: bool) -> String {
+        let links = self.links();
+        if json {
+            let peer = |link: &LinkReport| {
+                serde_json::json!({
+                    "peer": link.peer, "path": link.path, "reason": link.reason,
+                    "bytes": link.bytes, "requests": link.requests, "failed": link.failed,
+                })
+            };
+            let topology = Topology::discover(&[]);
+            let peers: Vec<_> = links.iter().map(peer).collect();
+            return serde_json::json!({ "local_nics": [], "topology": topology, "peers": peers }).to_string();
+        }
+        let mut out =
+            format!("{:<32} {:<10} {:>14} {:>10} {:>7}  why\n", "peer", "path", "bytes", "requests", "failed");
+        for LinkReport { peer, path, reason, bytes, requests, failed } in links {
+            out.push_str(&format!("{peer:<32} {path:<10} {bytes:>14} {requests:>10} {failed:>7}  {reason}\n"));
+        }
+        out
+    }
+
+    // ---------------------------------------------------------- transfers
+
+    /// Moves bytes now, in this thread. `Ok` when all bytes of all requests are in place; after an error some of them
+    /// may be, and nothing touches the local memory any more.
+    pub fn transfer(&self, peer: PeerId, requests: &[Request]) -> Result<(), EngineError> {
+        self.transfer_with(peer, requests, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call.
+    pub fn transfer_with(
+        &self,
+        peer: PeerId,
+        requests: &[Request],
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), EngineError> {
+        self.check()?;
+        let bytes = requests.iter().map(|request| request.local.len() as u64).sum();
+        let patience = Patience { interrupted, ..self.core.patience(bytes) };
+        self.core.move_bytes(peer, requests, &patience)
+    }
+
+    /// A batch for so many requests; [`Engine::free`] ends it.
+    pub fn allocate(&self, capacity: usize) -> BatchId {
+        self.batches.allocate(capacity)
+    }
+
+    /// Adds requests to a batch, to be carried out in the background, in no order.
+    /// `notify` is left with its peer once all of the batch is in place, before the batch says so.
+    pub fn submit(
+        &self,
+        batch: BatchId,
+        requests: Vec<(PeerId, Request)>,
+        notify: Option<(PeerId, Notify)>,
+    ) -> Result<(), EngineError> {
+        self.check()?;
+        let batch = self.batches.get(batch)?;
+        for (peer, _) in &requests {
+            self.core.known(*peer)?;
+        }
+        let bytes = requests.iter().map(|(_, request)| request.local.len() as u64).sum();
+        let deadline = self.core.patience(bytes).deadline;
+        let empty = requests.is_empty();
+        let tasks = batch.add(requests, notify, deadline)?;
+        if empty {
+            return Ok(());
+        }
+        let added = Workers::add(&self.core, &batch, &tasks, deadline);
+        if let Err(error) = added {
+            let failed = Err(error);
+            if batch.end(&tasks, &failed).is_some() {
+                batch.finish(tasks.len());
+            }
+            return failed;
+        }
+        Ok(())
+    }
+
+    /// How far one request of a batch is, by its number in the order of their adding.
+    pub fn task_status(&self, batch: BatchId, task: usize) -> Result<TaskStatus, EngineError> {
+        let found = self.batches.get(batch)?.task(task);
+        found.ok_or_else(|| EngineError::InvalidArgument(format!("the batch has no request number {task}")))
+    }
+
+    /// How far a batch is as a whole: failed as soon as one request has.
+    pub fn status(&self, batch: BatchId) -> Result<Status, EngineError> {
+        Ok(self.batches.get(batch)?.status())
+    }
+
+    /// Waits until no request of a batch is under way; [`EngineError::Timeout`] if that takes longer.
+    pub fn wait(&self, batch: BatchId, patience: Duration) -> Result<Status, EngineError> {
+        let batch = self.batches.get(batch)?;
+        if batch.wait(patience) {
+            return Ok(batch.status());
+        }
+        Err(EngineError::Timeout { peer: self.name().to_owned(), what: "a batch", waited: patience })
+    }
+
+    /// `hook` is called once no request of a batch is under way: by the thread that ended the last one, which it must not
+    /// keep; at once if none is. Gives a number for [`Engine::forget`].
+    pub fn when_done(&self, batch: BatchId, hook: Box<dyn FnOnce() + Send>) -> Result<u64, EngineError> {
+        Ok(self.batches.get(batch)?.when_done(hook))
+    }
+
+    /// Takes back what [`Engine::when_done`] was given, if it has not been called.
+    pub fn forget(&self, batch: BatchId, hook: u64) {
+        if let Ok(batch) = self.batches.get(batch) {
+            batch.forget(hook);
+        }
+    }
+
+    /// When the last request of a batch has ended at the latest.
+    pub fn deadline(&self, batch: BatchId) -> Result<Option<Instant>, EngineError> {
+        Ok(*self.batches.get(batch)?.deadline.lock())
+    }
+
+    /// Why a request of a batch failed, the first that did.
+    pub fn batch_error(&self, batch: BatchId) -> Result<Option<String>, EngineError> {
+        Ok(self.batches.get(batch)?.error())
+    }
+
+    /// Ends a batch. Its requests must have ended.
+    pub fn free(&self, batch: BatchId) -> Result<(), EngineError> {
+        self.batches.free(batch)
+    }
+
+    /// Ends the engine: peers are served no more, what waits has failed. Memory that it was lent is nobody's afterwards.
+    pub fn close(&self) {
+        if forked() || self.core.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.core.workers.close();
+        if let Some(registry) = &self.core.home.registry
+            && let Err(error) = registry.withdraw(self.name())
+        {
+            tracing::warn!(%error, "the metadata still names an engine that has ended");
+        }
+        self.server.lock().take();
+        for buffer in self.registered() {
+            if let Err(error) = self.core.home.buffers.unregister(buffer.addr) {
+                tracing::error!(%error, "a buffer is still in use at the engine's end");
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.core.check()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Core {
+    fn check(&self) -> Result<(), EngineError> {
+        if forked() {
+            return Err(EngineError::Forked);
+        }
+        if self.closed.load(Ordering::SeqCst) { Err(EngineError::Closed) } else { Ok(()) }
+    }
+
+    fn patience(&self, bytes: u64) -> Patience<'static> {
+        let began = Instant::now();
+        let deadline = began + self.home.options.transfer_timeout + Duration::from_nanos(bytes);
+        Patience { began, deadline, interrupted: &|| false }
+    }
+
+    fn open(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        self.check()?;
+        let name = name.trim_start_matches('/');
+        if name.is_empty() {
+            return Err(EngineError::InvalidArgument("a peer has a name".into()));
+        }
+        if name == self.home.name {
+            return Ok(PeerId::SELF);
+        }
+        if let Some(id) = self.peers.read().by_name.get(name) {
+            return Ok(*id);
+        }
+        // Without the lock: others go on. Two that meet the same peer at once keep the first.
+        let patience = Patience { interrupted, ..self.patience(0) };
+        let peer = Arc::new(Peer::open(&self.home, name, &patience)?);
+        let mut peers = self.peers.write();
+        let next = PeerId(peers.list.len() as u32 + 1);
+        let id = *peers.by_name.entry(name.to_owned()).or_insert(next);
+        if id == next {
+            peers.list.push(peer);
+        }
+        Ok(id)
+    }
+
+    fn known(&self, id: PeerId) -> Result<Option<Arc<Peer>>, EngineError> {
+        if id == PeerId::SELF {
+            return Ok(None);
+        }
+        let peers = self.peers.read();
+        let peer = peers.list.get(id.0 as usize - 1).cloned();
+        peer.map(Some).ok_or_else(|| EngineError::InvalidArgument(format!("{} is no peer of this engine", id.0)))
+    }
+
+    pub fn peer_name(&self, id: PeerId) -> String {
+        match self.known(id) {
+            Ok(Some(peer)) => peer.name.clone(),
+            _ => self.home.name.clone(),
+        }
+    }
+
+    /// Carries requests out for a worker.
+    pub fn carry_out(&self, peer: PeerId, requests: &[Request], deadline: Instant) -> Result<(), EngineError> {
+        let closed = || self.closed.load(Ordering::SeqCst);
+        let patience = Patience { began: Instant::now(), deadline, interrupted: &closed };
+        self.move_bytes(peer, requests, &patience)
+    }
+
+    fn move_bytes(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+        for request in requests {
+            if request.remote.checked_add(request.local.len() as u64).is_none() {
+                let (addr, len) = (request.remote, request.local.len());
+                return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
+            }
+        }
+        match self.known(peer)? {
+            Some(peer) => peer.transfer(&self.home, requests, patience),
+            None => requests.iter().try_for_each(|request| self.copy_here(request)),
+        }
+    }
+
+    /// A request to the own segment.
+    fn copy_here(&self, request: &Request) -> Result<(), EngineError> {
+        const STEP: usize = 4 << 20;
+        let (addr, len) = (request.remote, request.local.len());
+        if len == 0 {
+            return Ok(());
+        }
+        let outside = || EngineError::NotRegistered { owner: self.home.name.clone(), addr, len: len as u64 };
+        let buffer = self.home.buffers.find(addr, len as u64).ok_or_else(outside)?;
+        for at in (0..len).step_by(STEP) {
+            let step = STEP.min(len - at);
+            let _in_use = buffer.enter().ok_or_else(outside)?;
+            let (here, there) = (request.local.part(at, step), buffer.part(addr + at as u64, step as u64));
+            let (from, into) = match request.opcode {
+                Opcode::Read => (there, here),
+                Opcode::Write => (here, there),
+            };
+            let mut target = self.home.buffers.target(into);
+            let pulled = self.myself.pull(from.addr() as u64, &mut target);
+            pulled.map_err(|error| EngineError::Memory(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    pub fn send_notify(&self, peer: PeerId, notify: &Notify) -> Result<(), EngineError> {
+        let Some(peer) = self.known(peer)? else {
+            self.home.inbox.push(notify.clone());
+            return Ok(());
+        };
+        let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
+        let json = serde_json::to_string(&body).expect("strings are JSON");
+        self.say(&peer.name, Message::new(Kind::Notify, json))
+    }
+
+    fn say(&self, name: &str, message: Message) -> Result<(), EngineError> {
+        let name = name.trim_start_matches('/');
+        let (_, addresses) = self.home.handshake_at(name)?;
+        let timeout = self.home.options.connect_timeout;
+        let began = Instant::now();
+        let patience = Patience { began, deadline: began + timeout, interrupted: &|| false };
+        handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,146 @@
+//! What can go wrong with a transfer, and the number that callers of other languages get for it.
+
+use std::io;
+use std::time::Duration;
+
+/// A call of the engine failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// An argument that cannot be meant.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// More requests than the batch was made for.
+    #[error("a batch made for {capacity} requests has {queued} and is given {more} more")]
+    TooManyRequests {
+        /// What it was made for.
+        capacity: usize,
+        /// What it has.
+        queued: usize,
+        /// What was to be added.
+        more: usize,
+    },
+    /// The range is not, or no longer, inside one registered buffer.
+    #[error("{len} bytes at {addr:#x} are not inside one buffer that {owner} has registered")]
+    NotRegistered {
+        /// Whose memory.
+        owner: String,
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Requests of the batch are still under way.
+    #[error("{unfinished} requests of the batch are still under way")]
+    BatchBusy {
+        /// How many.
+        unfinished: usize,
+    },
+    /// The id names no batch: it was freed, or never given out.
+    #[error("{0:#x} is no batch of this engine: it was freed, or is another's")]
+    NoSuchBatch(u64),
+    /// A part of the range is registered already.
+    #[error("{len} bytes at {addr:#x} overlap the registered buffer of {other_len} bytes at {other:#x}")]
+    Overlap {
+        /// First byte.
+        addr: usize,
+        /// Bytes.
+        len: usize,
+        /// The buffer that is there.
+        other: usize,
+        /// Its bytes.
+        other_len: usize,
+    },
+    /// Others are still copying to or from a buffer that is to be given up.
+    #[error("the buffer at {addr:#x} is still in use after {waited:?}; it takes no new requests")]
+    BufferBusy {
+        /// First byte.
+        addr: usize,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A name that no address was found for.
+    #[error("{name:?} cannot be resolved: {reason}")]
+    Dns {
+        /// The name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A connection could not be made, or broke.
+    #[error("{peer}: {what}: {source}")]
+    Socket {
+        /// The peer.
+        peer: String,
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The peer says what cannot be understood.
+    #[error("{peer} does not speak as an engine does: {reason}")]
+    Malformed {
+        /// The peer.
+        peer: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The metadata service could not be asked, or does not know the name.
+    #[error("metadata: {0}")]
+    Metadata(String),
+    /// Not done by its deadline.
+    #[error("{peer}: {what} took longer than {waited:?}")]
+    Timeout {
+        /// The peer.
+        peer: String,
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+    /// The caller's own memory is not there, or a device's driver refuses.
+    #[error("{0}")]
+    Memory(String),
+    /// The caller's hook ended the call.
+    #[error("the call was interrupted")]
+    Interrupted,
+    /// The engine has been closed.
+    #[error("the engine is closed")]
+    Closed,
+    /// This process was forked from the one that made the engine.
+    #[error("this process was forked from the one that made the engine; make a new one")]
+    Forked,
+}
+
+impl EngineError {
+    /// Mooncake's number for it, negative.
+    pub fn code(&self) -> i32 {
+        match self {
+            EngineError::InvalidArgument(_) | EngineError::NoSuchBatch(_) | EngineError::Interrupted => -1,
+            EngineError::TooManyRequests { .. } => -2,
+            EngineError::NotRegistered { .. } => -3,
+            EngineError::BatchBusy { .. } | EngineError::BufferBusy { .. } => -4,
+            EngineError::Overlap { .. } => -7,
+            EngineError::Dns { .. } => -101,
+            EngineError::Socket { .. } | EngineError::Timeout { .. } => -102,
+            EngineError::Malformed { .. } => -103,
+            EngineError::Metadata(_) => -200,
+            EngineError::Closed | EngineError::Forked => -202,
+            EngineError::Memory(_) => -302,
+        }
+    }
+
+    pub(crate) fn socket(peer: &str, what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
+        let peer = peer.to_owned();
+        move |source| EngineError::Socket { peer, what, source }
+    }
+
+    pub(crate) fn malformed(peer: &str, reason: impl Into<String>) -> EngineError {
+        EngineError::Malformed { peer: peer.to_owned(), reason: reason.into() }
+    }
+
+    /// The peer may be another one by now than its descriptor says: worth a fresh look.
+    pub(crate) fn is_perhaps_stale(&self) -> bool {
+        matches!(self, EngineError::NotRegistered { .. } | EngineError::Socket { .. } | EngineError::Malformed { .. })
+    }
+}

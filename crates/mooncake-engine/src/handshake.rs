@@ -1,0 +1,186 @@
+//! Mooncake's handshake: one request for each connection, a length, a kind and JSON.
+//!
+//! A frame is a u64 length (little endian, the kind's byte counted), the kind, and the text. The reply echoes the kind.
+//! Engines of old send no kind: their first byte is that of the JSON, and it is a connection request.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::EngineError;
+use crate::peer::{Patience, SLICE};
+
+pub(crate) const LENGTH_LEN: usize = 8;
+
+/// What a frame is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Queue pairs are to be connected, which TCP has none of.
+    Connection = 0,
+    /// The segment document.
+    Metadata = 1,
+    Notify = 2,
+    /// Is anybody there?
+    Probe = 3,
+}
+
+/// A frame of either direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub kind: Kind,
+    /// An engine of old, which sends and expects no kind.
+    pub old: bool,
+    pub json: Vec<u8>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NotifyBody {
+    pub name: String,
+    pub notify_msg: String,
+}
+
+impl Message {
+    pub fn new(kind: Kind, mut json: String) -> Message {
+        // As theirs end, for whoever reads lines.
+        json.push('\n');
+        Message { kind, old: false, json: json.into_bytes() }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let kind = usize::from(!self.old);
+        let mut out = Vec::with_capacity(LENGTH_LEN + kind + self.json.len());
+        out.extend_from_slice(&((self.json.len() + kind) as u64).to_le_bytes());
+        if !self.old {
+            out.push(self.kind as u8);
+        }
+        out.extend_from_slice(&self.json);
+        out
+    }
+
+    /// What follows the length.
+    pub fn decode(mut body: Vec<u8>) -> Option<Message> {
+        let kind = match *body.first()? {
+            0 => Kind::Connection,
+            1 => Kind::Metadata,
+            2 => Kind::Notify,
+            3 => Kind::Probe,
+            0xfe => return None,
+            _ => return Some(Message { kind: Kind::Connection, old: true, json: body }),
+        };
+        body.remove(0);
+        Some(Message { kind, old: false, json: body })
+    }
+}
+
+/// Asks a peer once; gives the JSON of its reply.
+pub(crate) fn ask(
+    peer: &str,
+    addresses: &[SocketAddr],
+    message: &Message,
+    connect_timeout: Duration,
+    patience: &Patience<'_>,
+    longest: usize,
+) -> Result<Vec<u8>, EngineError> {
+    let deadline = patience.deadline;
+    let mut stream = connect(peer, addresses, connect_timeout, deadline)?;
+    let began = Instant::now();
+    let left = deadline.saturating_duration_since(began).max(Duration::from_millis(1));
+    let failed = |what| {
+        move |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                EngineError::Timeout { peer: peer.to_owned(), what, waited: began.elapsed() }
+            }
+            std::io::ErrorKind::Interrupted => EngineError::Interrupted,
+            _ => EngineError::Socket { peer: peer.to_owned(), what, source },
+        }
+    };
+    stream
+        .set_read_timeout(Some(left))
+        .and_then(|()| stream.set_write_timeout(Some(left)))
+        .map_err(failed("prepare"))?;
+    stream.write_all(&message.encode()).map_err(failed("send a handshake"))?;
+    let mut length = [0; LENGTH_LEN];
+    read_all(&mut stream, &mut length, patience).map_err(failed("wait for a handshake's answer"))?;
+    let length = u64::from_le_bytes(length);
+    if length == 0 || length > longest as u64 {
+        return Err(EngineError::malformed(peer, format!("its answer has {length} bytes, the limit is {longest}")));
+    }
+    let mut body = vec![0; length as usize];
+    read_all(&mut stream, &mut body, patience).map_err(failed("receive a handshake's answer"))?;
+    match Message::decode(body) {
+        Some(reply) if reply.kind == message.kind && !reply.old => Ok(reply.json),
+        _ => Err(EngineError::malformed(peer, "it answers another question than it was asked")),
+    }
+}
+
+/// `read_exact` that a drop of bytes now and then cannot prolong. It fails as interrupted when its caller has had enough.
+fn read_all(stream: &mut TcpStream, mut into: &mut [u8], patience: &Patience<'_>) -> std::io::Result<()> {
+    use std::io::ErrorKind;
+
+    while !into.is_empty() {
+        let left = patience.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        if (patience.interrupted)() {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        stream.set_read_timeout(Some(left.min(SLICE)))?;
+        match stream.read(into) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => into = &mut into[count..],
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A connection to the first address that answers.
+pub(crate) fn connect(
+    peer: &str,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<TcpStream, EngineError> {
+    let mut last = None;
+    for address in addresses {
+        let left = deadline.saturating_duration_since(Instant::now()).min(timeout);
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(address, left) {
+            Ok(stream) => {
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Err(source) => last = Some(source),
+        }
+    }
+    match last {
+        Some(source) => Err(EngineError::Socket { peer: peer.to_owned(), what: "connect", source }),
+        None => Err(EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written_and_old_ones_too() {
+        for kind in [Kind::Connection, Kind::Metadata, Kind::Notify, Kind::Probe] {
+            let message = Message::new(kind, "{}".into());
+            let raw = message.encode();
+            assert_eq!(raw[..9], [4, 0, 0, 0, 0, 0, 0, 0, kind as u8]);
+            assert_eq!(Message::decode(raw[8..].to_vec()), Some(message));
+        }
+        let old = Message::decode(b"{\"local_nic_path\":\"\"}".to_vec()).unwrap();
+        assert!(old.old && old.kind == Kind::Connection && old.encode()[8] == b'{');
+        assert_eq!(Message::decode(vec![]), None);
+        assert_eq!(Message::decode(vec![0xfe, 1]), None);
+    }
+}

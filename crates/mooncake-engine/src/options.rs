@@ -1,0 +1,170 @@
+//! How an engine is to be.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use mooncake_settings::environment::{BadVariable, parsed, switch};
+
+use crate::error::EngineError;
+
+/// Settings of an [`Engine`](crate::Engine). The defaults are Mooncake's.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Ports that the engine takes its two from: 15000-17000.
+    pub ports: RangeInclusive<u16>,
+    /// Where it listens; everywhere if none is given.
+    pub bind: Option<IpAddr>,
+    /// What is told to peers that find the engine by a metadata service; the address towards that service if none is given.
+    pub advertise: Option<IpAddr>,
+    /// Copies between processes of one host are used where they work.
+    pub same_host: bool,
+    /// A transfer takes at most so long, and a nanosecond for each byte more.
+    pub transfer_timeout: Duration,
+    /// A connection is made in this time or not at all.
+    pub connect_timeout: Duration,
+    /// A transfer in which no byte moves for so long has failed.
+    pub stall_timeout: Duration,
+    /// Longest handshake message, bytes.
+    pub handshake_max: usize,
+    /// TCP connections to a peer over which one large request is spread; 0: by the number of processors.
+    pub stripes: usize,
+    /// Threads that serve peers.
+    pub server_threads: usize,
+    /// Most threads that carry out batches in the background.
+    pub worker_threads: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            ports: 15_000..=17_000,
+            bind: None,
+            advertise: None,
+            same_host: true,
+            transfer_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(30),
+            handshake_max: 1 << 20,
+            stripes: 0,
+            server_threads: 4,
+            worker_threads: 16,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// The environment over these settings. A value that means nothing is an error that names it.
+    pub fn from_env(mut self, var: impl Fn(&str) -> Option<String>) -> Result<EngineOptions, EngineError> {
+        let seconds = |name, range: RangeInclusive<u64>| -> Result<Option<Duration>, EngineError> {
+            Ok(within(name, range, &var)?.map(Duration::from_secs))
+        };
+        if let Some(on) = switch("MC_SHM", &var).map_err(wrong)? {
+            self.same_host = on;
+        }
+        if let Some(timeout) = seconds("MC_TRANSFER_TIMEOUT", 0..=86_400)? {
+            self.transfer_timeout = timeout.max(Duration::from_secs(5));
+        }
+        if let Some(timeout) = seconds("MC_HANDSHAKE_CONNECT_TIMEOUT", 1..=3_599)? {
+            self.connect_timeout = timeout;
+        }
+        if let Some(timeout) = seconds("MC_TCP_STATUS_TIMEOUT_SEC", 1..=86_400)? {
+            self.stall_timeout = timeout;
+        }
+        if let Some(bytes) = within("MC_HANDSHAKE_MAX_LENGTH", 1 << 20..=128 << 20, &var)? {
+            self.handshake_max = bytes as usize;
+        }
+        if let Some(lanes) = within("MC_TCP_LANES_PER_PEER", 1..=16, &var)? {
+            self.stripes = lanes as usize;
+        }
+        if let Some(address) = parsed("MC_TCP_BIND_ADDRESS", &var).map_err(wrong)? {
+            self.advertise = Some(address);
+        }
+        let port = |name, default| Ok::<u16, EngineError>(parsed(name, &var).map_err(wrong)?.unwrap_or(default));
+        let (first, last) =
+            (port("MC_MIN_RPC_PORT", *self.ports.start())?, port("MC_MAX_RPC_PORT", *self.ports.end())?);
+        // Below are the system's, between them those that it gives to whoever connects: Mooncake's rule.
+        let is_usable = |port: u16| port >= 1024 && !(32_768..=60_999).contains(&port);
+        if !(is_usable(first) && is_usable(last) && first <= last) {
+            let why = "both from 1024 on, neither from 32768 to 60999, the first not above the last";
+            return Err(EngineError::InvalidArgument(format!(
+                "MC_MIN_RPC_PORT {first} and MC_MAX_RPC_PORT {last} are no range of ports: {why}"
+            )));
+        }
+        self.ports = first..=last;
+        Ok(self)
+    }
+
+    pub(crate) fn stripes(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        // Each stream keeps one processor busy at either end.
+        if self.stripes > 0 { self.stripes } else { (processors / 2).clamp(1, 4) }
+    }
+}
+
+fn wrong(bad: BadVariable) -> EngineError {
+    EngineError::InvalidArgument(bad.to_string())
+}
+
+fn within(
+    name: &str,
+    range: RangeInclusive<u64>,
+    var: &impl Fn(&str) -> Option<String>,
+) -> Result<Option<u64>, EngineError> {
+    match parsed::<u64>(name, var).map_err(wrong)? {
+        Some(value) if !range.contains(&value) => {
+            let (least, most) = (range.start(), range.end());
+            Err(EngineError::InvalidArgument(format!("{name}={value}: expected {least} to {most}")))
+        }
+        value => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<EngineOptions, EngineError> {
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        EngineOptions::default().from_env(find)
+    }
+
+    #[test]
+    fn the_environment_lies_over_the_defaults() {
+        let none = with(&[]).unwrap();
+        assert_eq!(
+            (none.ports, none.transfer_timeout, none.same_host),
+            (15_000..=17_000, Duration::from_secs(30), true)
+        );
+        let some = with(&[
+            ("MC_SHM", "0"),
+            ("MC_TRANSFER_TIMEOUT", "1"),
+            ("MC_MIN_RPC_PORT", "20000"),
+            ("MC_MAX_RPC_PORT", "20010"),
+            ("MC_TCP_LANES_PER_PEER", "8"),
+            ("MC_TCP_BIND_ADDRESS", "::1"),
+        ]);
+        let some = some.unwrap();
+        assert_eq!(
+            (some.ports, some.transfer_timeout, some.same_host),
+            (20_000..=20_010, Duration::from_secs(5), false)
+        );
+        assert_eq!((some.stripes, some.advertise), (8, "::1".parse().ok()));
+    }
+
+    #[test]
+    fn values_without_a_meaning_are_named() {
+        for (name, value) in [
+            ("MC_SHM", "maybe"),
+            ("MC_TRANSFER_TIMEOUT", "soon"),
+            ("MC_TCP_LANES_PER_PEER", "17"),
+            ("MC_HANDSHAKE_MAX_LENGTH", "1"),
+            ("MC_MIN_RPC_PORT", "40000"),
+            ("MC_MAX_RPC_PORT", "14000"),
+            ("MC_TCP_BIND_ADDRESS", "here"),
+        ] {
+            let error = with(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+}

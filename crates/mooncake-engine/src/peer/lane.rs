@@ -1,0 +1,344 @@
+//! A TCP connection to a peer's data port. The caller's thread does the work.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use mooncake_memory::{Bounce, Guarded, recv_targets, send_sources};
+use mooncake_transfer::{Habit, busy_poll, unpace};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::pace::{Pace, Patience, SLICE};
+use super::pool::Carrier;
+use crate::descriptor::Descriptor;
+use crate::engine::{Home, Opcode, Request};
+use crate::error::EngineError;
+use crate::frame::{EngineId, Frame, Header, STATUS_LEN, Verdict};
+use crate::handshake;
+
+/// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
+/// waits for the other to read.
+const AHEAD: usize = 64;
+
+/// Bytes of one system call; device memory goes through the host in such steps.
+const STEP: u64 = 1 << 20;
+
+/// Where a peer's data port is, and what it speaks.
+pub(super) struct Address {
+    peer: Arc<str>,
+    addresses: Vec<SocketAddr>,
+    v2: bool,
+    /// The life of the engine that is meant, if it can be told.
+    id: Option<EngineId>,
+}
+
+impl Address {
+    pub fn new(peer: &str, addresses: Vec<SocketAddr>, descriptor: &Descriptor) -> Address {
+        let (v2, id) = (descriptor.tcp_proto_version >= 2, descriptor.engine_id());
+        Address { peer: peer.into(), addresses, v2, id }
+    }
+}
+
+pub(super) struct Lane {
+    stream: Guarded<TcpStream>,
+    peer: Arc<str>,
+    v2: bool,
+    habit: Habit,
+    bounce: Bounce,
+    /// Nothing is under way on it.
+    between: bool,
+}
+
+impl Carrier for Lane {
+    type Address = Address;
+    type Error = EngineError;
+
+    fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<Lane, EngineError> {
+        let peer = address.peer.clone();
+        let connect_timeout = home.options.connect_timeout;
+        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience.deadline)?;
+        let prepare = || {
+            stream.set_nodelay(true)?;
+            unpace(&stream);
+            stream.set_read_timeout(Some(SLICE))?;
+            stream.set_write_timeout(Some(SLICE))
+        };
+        prepare().map_err(EngineError::socket(&peer, "prepare a connection"))?;
+        let (stream, habit, bounce) = (Guarded::new(stream), Habit::new(), Bounce::new());
+        let lane = Lane { stream, peer, v2: address.v2, habit, bounce, between: true };
+        if let Some(id) = address.id {
+            let mut pace = Pace::new(&lane.peer, patience, home.options.connect_timeout);
+            lane.send(&Frame::Greeting(id).encode(), &mut pace)?;
+            if lane.verdict(&mut pace)? != Verdict::Ok {
+                return Err(EngineError::malformed(&lane.peer, "another engine has its port by now"));
+            }
+        }
+        Ok(lane)
+    }
+
+    fn is_alive(&self) -> bool {
+        // Bytes that nobody asked for are no good sign either.
+        !mooncake_transfer::is_readable(self.fd())
+    }
+
+    fn is_reusable(&self) -> bool {
+        self.between
+    }
+
+    fn peer(address: &Address) -> &str {
+        &address.peer
+    }
+
+    fn is_lost(error: &EngineError) -> bool {
+        matches!(error, EngineError::Socket { .. })
+    }
+}
+
+impl Lane {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Carries requests out, several of them under way at a time.
+    pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+        self.between = false;
+        let peer = self.peer.clone();
+        let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
+        // Runs of the same kind: a read's bytes and a write's must not wait for each other.
+        for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
+            match run[0].opcode {
+                Opcode::Write => self.write(home, run, &mut pace)?,
+                Opcode::Read => self.read(home, run, &mut pace)?,
+            }
+        }
+        self.between = true;
+        Ok(())
+    }
+
+    fn header(&self, request: &Request) -> [u8; crate::frame::HEADER_LEN] {
+        let (size, addr) = (request.local.len() as u64, request.remote);
+        Frame::Request(Header { size, addr, opcode: request.opcode, v2: self.v2 }).encode()
+    }
+
+    fn write(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut unanswered: VecDeque<&Request> = VecDeque::new();
+        for request in run.iter().filter(|request| !request.local.is_empty()) {
+            if let Err(error) = self.send_payload(home, request, pace) {
+                // A peer that refuses says so before it hangs up.
+                return Err(self.refusal(&unanswered, request, error, pace));
+            }
+            if !self.v2 {
+                continue;
+            }
+            unanswered.push_back(request);
+            while unanswered.len() >= AHEAD || (!unanswered.is_empty() && mooncake_transfer::is_readable(self.fd())) {
+                self.settle(&mut unanswered, pace)?;
+            }
+        }
+        while !unanswered.is_empty() {
+            self.settle(&mut unanswered, pace)?;
+        }
+        match run.iter().rev().find(|request| !request.local.is_empty()) {
+            // Version 1 acknowledges nothing: a byte read back proves that what went before it has been taken.
+            Some(last) if !self.v2 => self.read_back(last, pace),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the status of the oldest write.
+    fn settle(&self, unanswered: &mut VecDeque<&Request>, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let verdict = self.verdict(pace)?;
+        let oldest = unanswered.pop_front().expect("one is waited for");
+        match verdict {
+            Verdict::Ok => Ok(()),
+            Verdict::Rejected => Err(self.rejected(oldest)),
+        }
+    }
+
+    fn rejected(&self, request: &Request) -> EngineError {
+        let (addr, len) = (request.remote, request.local.len() as u64);
+        EngineError::NotRegistered { owner: self.peer.to_string(), addr, len }
+    }
+
+    /// Why a send failed, in the peer's words if it has left any.
+    fn refusal(
+        &self,
+        unanswered: &VecDeque<&Request>,
+        sending: &Request,
+        error: EngineError,
+        pace: &mut Pace<'_>,
+    ) -> EngineError {
+        if !self.v2 || !matches!(error, EngineError::Socket { .. }) {
+            return error;
+        }
+        for request in unanswered.iter().copied().chain([sending]) {
+            match self.verdict(pace) {
+                Ok(Verdict::Ok) => {}
+                Ok(Verdict::Rejected) => return self.rejected(request),
+                Err(_) => break,
+            }
+        }
+        error
+    }
+
+    fn send_payload(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let header = self.header(request);
+        let len = request.local.len() as u64;
+        let source = home.buffers.source(request.local);
+        if !Bounce::is_needed_for_sources(&[source]) {
+            let (mut sent, total) = (0, header.len() as u64 + len);
+            while sent < total {
+                match send_sources(self.fd(), &header, &[source], sent, u64::MAX) {
+                    Ok(count) => {
+                        sent += count as u64;
+                        pace.moved();
+                    }
+                    Err(error) => pace.failed(error, "send")?,
+                }
+                if sent < total && self.v2 && mooncake_transfer::is_readable(self.fd()) {
+                    // It answers before it has everything: it refuses.
+                    let source = std::io::Error::other("the peer stopped reading");
+                    return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
+                }
+            }
+            return Ok(());
+        }
+        self.send(&header, pace)?;
+        let mut done = 0;
+        let mut bounce = std::mem::take(&mut self.bounce);
+        while done < len {
+            let step = (len - done).min(STEP);
+            let parts = [home.buffers.source(request.local.part(done as usize, step as usize))];
+            let staged = bounce.sources(&parts).map_err(|error| EngineError::Memory(error.to_string()))?;
+            let mut sent = 0;
+            while sent < step {
+                match send_sources(self.fd(), &[], &staged, sent, u64::MAX) {
+                    Ok(count) => {
+                        sent += count as u64;
+                        pace.moved();
+                    }
+                    Err(error) => pace.failed(error, "send")?,
+                }
+            }
+            done += step;
+        }
+        self.bounce = bounce;
+        Ok(())
+    }
+
+    fn read(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut asked: VecDeque<&Request> = VecDeque::new();
+        let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
+        while next.peek().is_some() || !asked.is_empty() {
+            if asked.len() < AHEAD / 2 {
+                // Headers of several requests in one send.
+                let mut headers = Vec::new();
+                while asked.len() < AHEAD
+                    && let Some(request) = next.next()
+                {
+                    headers.extend_from_slice(&self.header(request));
+                    asked.push_back(request);
+                }
+                if !headers.is_empty() {
+                    self.send(&headers, pace)?;
+                }
+            }
+            let request = asked.pop_front().expect("one was asked for");
+            if self.v2 && self.verdict(pace)? == Verdict::Rejected {
+                return Err(self.rejected(request));
+            }
+            self.receive_payload(home, request, pace)?;
+        }
+        Ok(())
+    }
+
+    fn receive_payload(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let len = request.local.len() as u64;
+        let mut done = 0;
+        let mut bounce = std::mem::take(&mut self.bounce);
+        while done < len {
+            let step = (len - done).min(STEP);
+            let mut parts = [home.buffers.target(request.local.part(done as usize, step as usize))];
+            let staged = Bounce::is_needed_for_targets(&parts);
+            let mut got = 0;
+            while got < step {
+                let count = match staged {
+                    true => recv_targets(self.fd(), &mut bounce.targets(&mut parts), got, step - got),
+                    false => recv_targets(self.fd(), &mut parts, got, step - got),
+                };
+                match count {
+                    Ok(0) => return Err(self.hung_up()),
+                    Ok(count) => {
+                        got += count as u64;
+                        pace.moved();
+                    }
+                    Err(error) => pace.failed(error, "receive")?,
+                }
+            }
+            if staged {
+                bounce.deliver(&mut parts).map_err(|error| EngineError::Memory(error.to_string()))?;
+            }
+            done += step;
+        }
+        self.bounce = bounce;
+        Ok(())
+    }
+
+    fn read_back(&self, last: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let header = Frame::Request(Header { size: 1, addr: last.remote, opcode: Opcode::Read, v2: false });
+        self.send(&header.encode(), pace)?;
+        // Refused without a word: the connection ends.
+        self.receive(&mut [0], pace).map_err(|error| match error {
+            EngineError::Socket { .. } => self.rejected(last),
+            other => other,
+        })
+    }
+
+    fn verdict(&self, pace: &mut Pace<'_>) -> Result<Verdict, EngineError> {
+        let mut raw = [0; STATUS_LEN];
+        self.receive(&mut raw, pace)?;
+        Verdict::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its status is none"))
+    }
+
+    fn send(&self, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut sent = 0;
+        while sent < bytes.len() as u64 {
+            match send_sources(self.fd(), bytes, &[], sent, u64::MAX) {
+                Ok(count) => {
+                    sent += count as u64;
+                    pace.moved();
+                }
+                Err(error) => pace.failed(error, "send")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut got = 0;
+        while got < bytes.len() {
+            let mut read = |flags| rustix::net::recv(self.fd(), &mut bytes[got..], flags).map(|(count, _)| count);
+            let outcome = busy_poll(&self.habit, || match read(RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => None,
+                outcome => Some(outcome),
+            })
+            .unwrap_or_else(|| read(RecvFlags::empty()));
+            match outcome {
+                Ok(0) => return Err(self.hung_up()),
+                Ok(count) => {
+                    got += count;
+                    pace.moved();
+                }
+                Err(errno) => pace.failed(errno.into(), "receive")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn hung_up(&self) -> EngineError {
+        let source = std::io::ErrorKind::UnexpectedEof.into();
+        EngineError::Socket { peer: self.peer.to_string(), what: "the peer hung up", source }
+    }
+}

@@ -1,0 +1,69 @@
+//! How long a call may wait: until its deadline, until its caller has had enough, and never without a byte moving.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::error::EngineError;
+
+/// Longest wait without a look at the clock and at the caller's wish.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// A caller's patience.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience<'a> {
+    pub began: Instant,
+    pub deadline: Instant,
+    /// Asked every 50 ms; true ends the call.
+    pub interrupted: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Patience<'_> {
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
+
+/// The patience of one exchange with a peer.
+pub(crate) struct Pace<'a> {
+    peer: &'a str,
+    patience: &'a Patience<'a>,
+    stall: Duration,
+    moved: Instant,
+}
+
+impl<'a> Pace<'a> {
+    pub fn new(peer: &'a str, patience: &'a Patience<'a>, stall: Duration) -> Pace<'a> {
+        Pace { peer, patience, stall, moved: Instant::now() }
+    }
+
+    pub fn moved(&mut self) {
+        self.moved = Instant::now();
+    }
+
+    /// A system call failed: nothing if it is worth another try.
+    pub fn failed(&self, error: io::Error, what: &'static str) -> Result<(), EngineError> {
+        match Errno::from_io_error(&error) {
+            Some(Errno::INTR | Errno::AGAIN) => self.check(what),
+            Some(Errno::FAULT) => Err(EngineError::Memory(format!("the local memory is not there: {what}"))),
+            _ => Err(EngineError::Socket { peer: self.peer.to_owned(), what, source: error }),
+        }
+    }
+
+    /// An error if the caller has waited long enough.
+    pub fn check(&self, what: &'static str) -> Result<(), EngineError> {
+        if (self.patience.interrupted)() {
+            return Err(EngineError::Interrupted);
+        }
+        let now = Instant::now();
+        let waited = if now >= self.patience.deadline {
+            now.duration_since(self.patience.began)
+        } else if now.duration_since(self.moved) > self.stall {
+            self.stall
+        } else {
+            return Ok(());
+        };
+        Err(EngineError::Timeout { peer: self.peer.to_owned(), what, waited })
+    }
+}

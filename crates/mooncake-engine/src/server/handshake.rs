@@ -1,0 +1,129 @@
+//! A peer that asks for the description, leaves a message, or looks whether anybody is there.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use mooncake_memory::Guarded;
+
+use super::{Next, Session};
+use crate::engine::Home;
+use crate::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
+use crate::notify::Notify;
+
+/// All of a handshake, from the first byte to the last.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes read at a time: a length that is a lie costs no memory.
+const STEP: usize = 64 << 10;
+
+pub(super) struct Handshake {
+    stream: Guarded<TcpStream>,
+    began: Instant,
+    state: State,
+}
+
+enum State {
+    Ask(Vec<u8>),
+    Answer {
+        bytes: Vec<u8>,
+        sent: usize,
+    },
+    /// The peer is to hang up first, as it waits for the end.
+    Linger,
+}
+
+impl Handshake {
+    pub fn session(stream: TcpStream) -> io::Result<Session> {
+        stream.set_nonblocking(true)?;
+        let stream = Guarded::new(stream);
+        Ok(Session::Handshake(Handshake { stream, began: Instant::now(), state: State::Ask(Vec::new()) }))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        now.duration_since(self.began) > PATIENCE
+    }
+
+    pub fn step(&mut self, home: &Home) -> Next {
+        loop {
+            match &mut self.state {
+                State::Ask(read) => {
+                    let wanted = match wanted(read, home.options.handshake_max) {
+                        Ok(0) => {
+                            let Some(answer) = answer(home, std::mem::take(read)) else { return Next::Close };
+                            self.state = State::Answer { bytes: answer, sent: 0 };
+                            continue;
+                        }
+                        Ok(wanted) => wanted,
+                        Err(()) => return Next::Close,
+                    };
+                    let had = read.len();
+                    read.resize(had + wanted.min(STEP), 0);
+                    let count = (&*self.stream).read(&mut read[had..]);
+                    read.truncate(had + count.as_ref().map_or(0, |count| *count));
+                    match count {
+                        Ok(0) => return Next::Close,
+                        Ok(_) => {}
+                        Err(error) => return after(&error, Next::Read),
+                    }
+                }
+                State::Answer { bytes, sent } => match (&*self.stream).write(&bytes[*sent..]) {
+                    Ok(count) => {
+                        *sent += count;
+                        if *sent == bytes.len() {
+                            let _ = self.stream.shutdown(Shutdown::Write);
+                            self.state = State::Linger;
+                        }
+                    }
+                    Err(error) => return after(&error, Next::Write),
+                },
+                State::Linger => match (&*self.stream).read(&mut [0; 64]) {
+                    Err(error) => return after(&error, Next::Read),
+                    // What else it says, nobody wants to know.
+                    Ok(_) => return Next::Close,
+                },
+            }
+        }
+    }
+}
+
+fn after(error: &io::Error, wait: Next) -> Next {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => wait,
+        io::ErrorKind::Interrupted => Next::Again,
+        _ => Next::Close,
+    }
+}
+
+/// Bytes that are missing; an error if the length is none that an engine says.
+fn wanted(read: &[u8], longest: usize) -> Result<usize, ()> {
+    let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
+    match usize::try_from(u64::from_le_bytes(*length)) {
+        Ok(length) if (1..=longest).contains(&length) => Ok(LENGTH_LEN + length - read.len()),
+        _ => Err(()),
+    }
+}
+
+fn answer(home: &Home, mut read: Vec<u8>) -> Option<Vec<u8>> {
+    let asked = Message::decode(read.split_off(LENGTH_LEN))?;
+    let json = match asked.kind {
+        Kind::Metadata => home.describe(),
+        Kind::Probe => r#"{"status":"success"}"#.to_owned(),
+        Kind::Notify => {
+            let body: NotifyBody = serde_json::from_slice(&asked.json).ok()?;
+            home.inbox.push(Notify { name: body.name, message: body.notify_msg });
+            r#"{"name":"","notify_msg":"success"}"#.to_owned()
+        }
+        Kind::Connection => {
+            let why = "this engine takes part by TCP only: it has no RDMA devices";
+            format!(r#"{{"local_nic_path":"","peer_nic_path":"","qp_num":[],"reply_msg":{why:?}}}"#)
+        }
+    };
+    let old = asked.old;
+    Some(Message { old, ..Message::new(asked.kind, json) }.encode())
+}

@@ -1,0 +1,232 @@
+//! A peer of this host: its bytes are fetched from its memory, at its request.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{Next, Session};
+use crate::engine::Home;
+use crate::host_frame::{
+    Answer, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, SECRET_LEN, Secret, Welcome, Wish, bounds,
+    head, pieces,
+};
+
+/// Bytes fetched in one go: so long the buffer cannot be given up.
+const STEP: u64 = 4 << 20;
+
+/// A hello, and the rest of a request that has begun.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) struct Host {
+    stream: Guarded<UnixStream>,
+    peer: Option<PeerProcess>,
+    state: State,
+    moved: Instant,
+}
+
+enum State {
+    Hello(Vec<u8>),
+    Request(Vec<u8>),
+    Answer { raw: Vec<u8>, sent: usize },
+}
+
+impl Host {
+    pub fn session(stream: UnixStream) -> io::Result<Session> {
+        stream.set_nonblocking(true)?;
+        let stream = Guarded::new(stream);
+        Ok(Session::Host(Box::new(Host { stream, peer: None, state: State::Hello(Vec::new()), moved: Instant::now() })))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub fn is_overdue(&self, home: &Home, now: Instant) -> bool {
+        let still = now.duration_since(self.moved);
+        match &self.state {
+            State::Request(read) if read.is_empty() => false,
+            State::Answer { .. } => still > home.options.stall_timeout,
+            _ => still > PATIENCE,
+        }
+    }
+
+    pub fn idle_since(&self) -> Option<Instant> {
+        matches!(&self.state, State::Request(read) if read.is_empty()).then_some(self.moved)
+    }
+
+    pub fn step(&mut self, home: &Home) -> Next {
+        loop {
+            match self.advance(home) {
+                Ok(()) => self.moved = Instant::now(),
+                Err(Some(next)) => return next,
+                Err(None) => return Next::Close,
+            }
+        }
+    }
+
+    /// One step; `Err` says what to wait for, or that this is the end.
+    fn advance(&mut self, home: &Home) -> Result<(), Option<Next>> {
+        let fd = self.stream.as_fd();
+        match &mut self.state {
+            State::Hello(read) => {
+                fill(fd, read, HELLO_LEN)?;
+                let Some(raw) = read.first_chunk::<HELLO_LEN>() else { return Ok(()) };
+                let hello = Hello::decode(raw).ok_or(None)?;
+                self.welcome(home, &hello)?;
+                self.state = State::Request(Vec::new());
+                Ok(())
+            }
+            State::Request(read) => {
+                let asked = read.first_chunk::<REQUEST_LEN>().map(|raw| head(raw).ok_or(None)).transpose()?;
+                let wanted = REQUEST_LEN + asked.map_or(0, |(_, count)| count * PIECE_LEN);
+                if asked.is_none() || read.len() < wanted {
+                    // Small requests come whole: one call for head and first piece.
+                    return fill(fd, read, wanted.max(REQUEST_LEN + PIECE_LEN));
+                }
+                if read.len() > wanted {
+                    // It is to wait for the answer before it asks again.
+                    return Err(None);
+                }
+                let Some((wish, _)) = asked else { return Ok(()) };
+                let asked = pieces(&read[REQUEST_LEN..]);
+                let raw = match wish {
+                    Wish::Fill => fetch(home, self.peer.as_ref().ok_or(None)?, &asked).encode().to_vec(),
+                    Wish::Look => look(home, &asked),
+                };
+                self.state = State::Answer { raw, sent: 0 };
+                Ok(())
+            }
+            State::Answer { raw, sent } => {
+                match rustix::net::send(fd, &raw[*sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Ok(count) => *sent += count,
+                    Err(errno) => return Err(after(errno, Next::Write)),
+                }
+                if *sent == raw.len() {
+                    self.state = State::Request(Vec::new());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn welcome(&mut self, home: &Home, hello: &Hello) -> Result<(), Option<Next>> {
+        let secret = home.secret();
+        let welcome = if hello.target != home.id {
+            Welcome::Stranger
+        } else {
+            match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
+                Ok(Some(peer)) => {
+                    self.peer = Some(peer);
+                    Welcome::CanPull
+                }
+                // The process that the kernel names is not the one that wrote the hello.
+                Ok(None) => return Err(None),
+                Err(error) => {
+                    tracing::debug!(%error, "a peer of this host writes by TCP");
+                    Welcome::CannotPull
+                }
+            }
+        };
+        let raw = ReplyHello { welcome, secret }.encode();
+        // The first bytes on a fresh socket: there is room for them.
+        match send_fds(&*self.stream, &raw, &[home.buffers.board().fd()]) {
+            Ok(sent) if sent == raw.len() && welcome != Welcome::Stranger => Ok(()),
+            _ => Err(None),
+        }
+    }
+}
+
+/// The peer, if its memory holds the secret that it sent.
+pub(crate) fn proven(peer: PeerProcess, secret: &Secret) -> Result<Option<PeerProcess>, PullError> {
+    let mut found = [0; SECRET_LEN];
+    peer.pull(secret.addr, &mut Target::new(&mut found))?;
+    Ok((found == secret.bytes).then_some(peer))
+}
+
+fn fetch(home: &Home, peer: &PeerProcess, asked: &[Piece]) -> Answer {
+    let mut from = Vec::with_capacity(asked.len());
+    let mut at = 0;
+    while at < asked.len() {
+        // Neighbours in one buffer go together, as far as one step reaches.
+        let first = asked[at];
+        let Some(buffer) = home.buffers.find(first.to, first.len) else { return Answer::NotRegistered(at as u32) };
+        let Some(_in_use) = buffer.enter() else { return Answer::NotRegistered(at as u32) };
+        let mut targets = Vec::new();
+        from.clear();
+        let mut bytes = 0;
+        let begin = at;
+        while let Some(piece) = asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
+            if bytes > 0 && bytes + piece.len > STEP {
+                break;
+            }
+            targets.push(home.buffers.target(buffer.part(piece.to, piece.len)));
+            from.push((piece.from, piece.len));
+            bytes += piece.len;
+            at += 1;
+        }
+        if bytes <= STEP {
+            if let Err(error) = peer.pull_all(&from, &mut targets) {
+                return answer(&error, begin);
+            }
+            continue;
+        }
+        // One long piece: the buffer is asked for again between its steps.
+        drop(_in_use);
+        let mut done = 0;
+        while done < first.len {
+            let step = (first.len - done).min(STEP);
+            let Some(_in_use) = buffer.enter() else { return Answer::NotRegistered(begin as u32) };
+            let mut target = home.buffers.target(buffer.part(first.to + done, step));
+            if let Err(error) = peer.pull(first.from.wrapping_add(done), &mut target) {
+                return answer(&error, begin);
+            }
+            done += step;
+        }
+    }
+    Answer::Done
+}
+
+/// In which buffers the pieces lie.
+fn look(home: &Home, asked: &[Piece]) -> Vec<u8> {
+    let mut out = Answer::Done.encode().to_vec();
+    for (at, piece) in asked.iter().enumerate() {
+        let Some(buffer) = home.buffers.find(piece.to, piece.len) else {
+            return Answer::NotRegistered(at as u32).encode().to_vec();
+        };
+        out.extend_from_slice(&bounds(buffer.range.addr() as u64, buffer.range.len() as u64));
+    }
+    out
+}
+
+fn answer(error: &PullError, at: usize) -> Answer {
+    match error {
+        PullError::Fault { .. } => Answer::Fault(at as u32),
+        PullError::Refused { .. } | PullError::Ended { .. } => Answer::Refused(at as u32),
+    }
+}
+
+/// Reads on until there are so many bytes, as far as there are any.
+fn fill(fd: BorrowedFd<'_>, read: &mut Vec<u8>, wanted: usize) -> Result<(), Option<Next>> {
+    let had = read.len();
+    read.resize(wanted.max(had), 0);
+    let count = rustix::net::recv(fd, &mut read[had..], RecvFlags::DONTWAIT);
+    read.truncate(had + count.as_ref().map_or(0, |(count, _)| *count));
+    match count {
+        Ok((0, _)) => Err(None),
+        Ok(_) => Ok(()),
+        Err(errno) => Err(after(errno, Next::Read)),
+    }
+}
+
+fn after(errno: Errno, wait: Next) -> Option<Next> {
+    match errno {
+        Errno::AGAIN => Some(wait),
+        Errno::INTR => Some(Next::Again),
+        _ => None,
+    }
+}

@@ -1,0 +1,373 @@
+//! What peers ask of an engine: its description, its memory, a copy within the host.
+//!
+//! A few threads share one epoll. A connection is armed for one event at a time, so that one thread has it; whoever has
+//! it carries its state a step further and arms it again. No connection costs a thread, and none that stands still
+//! keeps one.
+
+mod data;
+mod handshake;
+mod host;
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{Guarded, forked};
+use mooncake_transfer::Habit;
+use parking_lot::Mutex;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+pub(crate) use host::proven;
+
+use crate::engine::Home;
+use crate::error::EngineError;
+
+/// Most connections of all kinds. Beyond, the one that has been still for longest between two requests is cut.
+const MOST_CONNECTIONS: usize = 4_096;
+
+/// How often connections that stand still are looked for.
+const SWEEP: Duration = Duration::from_millis(500);
+
+const BELL: u64 = u64::MAX;
+const HANDSHAKE: u64 = u64::MAX - 1;
+const DATA: u64 = u64::MAX - 2;
+const HOST: u64 = u64::MAX - 3;
+
+/// The listeners of one engine.
+pub(crate) struct Ports {
+    pub handshake: TcpListener,
+    pub data: TcpListener,
+    /// With its abstract name.
+    pub host: Option<UnixListener>,
+}
+
+/// What is to happen with a connection after a step.
+enum Next {
+    /// Armed until there is something to read.
+    Read,
+    /// Armed until there is room to write.
+    Write,
+    /// It has had its turn.
+    Again,
+    Close,
+}
+
+/// One peer's connection, in any state.
+enum Session {
+    Handshake(handshake::Handshake),
+    Data(Box<data::Data>),
+    Host(Box<host::Host>),
+}
+
+impl Session {
+    fn step(&mut self, home: &Home) -> Next {
+        match self {
+            Session::Handshake(session) => session.step(home),
+            Session::Data(session) => session.step(home),
+            Session::Host(session) => session.step(home),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Session::Handshake(session) => session.fd(),
+            Session::Data(session) => session.fd(),
+            Session::Host(session) => session.fd(),
+        }
+    }
+
+    /// It has stood still for too long in the midst of something.
+    fn is_overdue(&self, home: &Home, now: Instant) -> bool {
+        match self {
+            Session::Handshake(session) => session.is_overdue(now),
+            Session::Data(session) => session.is_overdue(home, now),
+            Session::Host(session) => session.is_overdue(home, now),
+        }
+    }
+
+    /// Since when it has been between two requests.
+    fn idle_since(&self) -> Option<Instant> {
+        match self {
+            Session::Handshake(_) => None,
+            Session::Data(session) => session.idle_since(),
+            Session::Host(session) => session.idle_since(),
+        }
+    }
+}
+
+struct Connection {
+    session: Mutex<Session>,
+    /// Whether waiting awake for its next request has been worth it.
+    habit: Habit,
+}
+
+#[derive(Default)]
+struct Slots {
+    /// With a generation, so that an event of a connection that has ended finds nobody.
+    list: Vec<(u32, Option<Arc<Connection>>)>,
+    free: Vec<u32>,
+    used: usize,
+}
+
+struct Shared {
+    home: Arc<Home>,
+    epoll: Guarded<OwnedFd>,
+    bell: Guarded<OwnedFd>,
+    ports: Ports,
+    slots: Mutex<Slots>,
+    stop: AtomicBool,
+    swept: Mutex<Instant>,
+}
+
+/// The threads that serve peers; ended and joined when it is dropped.
+pub(crate) struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    pub fn start(home: Arc<Home>, ports: Ports, threads: usize) -> Result<Server, EngineError> {
+        let failed = |what| EngineError::socket("this engine", what);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed("epoll"))?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
+        let bell = bell.map_err(failed("eventfd"))?;
+        let swept = Mutex::new(Instant::now());
+        let (epoll, bell) = (Guarded::new(epoll), Guarded::new(bell));
+        let (slots, stop) = (Mutex::default(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { home, epoll, bell, ports, slots, stop, swept });
+        let listen = || -> io::Result<()> {
+            let add =
+                |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
+            add(shared.bell.as_fd(), BELL, EventFlags::IN)?;
+            shared.ports.handshake.set_nonblocking(true)?;
+            shared.ports.data.set_nonblocking(true)?;
+            add(shared.ports.handshake.as_fd(), HANDSHAKE, EventFlags::IN | EventFlags::ONESHOT)?;
+            add(shared.ports.data.as_fd(), DATA, EventFlags::IN | EventFlags::ONESHOT)?;
+            if let Some(host) = &shared.ports.host {
+                host.set_nonblocking(true)?;
+                add(host.as_fd(), HOST, EventFlags::IN | EventFlags::ONESHOT)?;
+            }
+            Ok(())
+        };
+        listen().map_err(failed("epoll"))?;
+        let mut server = Server { shared, threads: Vec::new() };
+        for _ in 0..threads.max(1) {
+            let shared = server.shared.clone();
+            let builder = std::thread::Builder::new().name("mooncake-serve".into());
+            let thread = mooncake_transfer::thread::start(builder, move || shared.serve());
+            server.threads.push(thread.map_err(failed("start a thread"))?);
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&*self.shared.bell, &1_u64.to_ne_bytes());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An abstract socket of a name that nobody can guess to be free.
+pub(crate) fn listen_on_host(name: &str) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut events: Vec<Event> = Vec::with_capacity(1);
+        let pause = Timespec { tv_sec: 0, tv_nsec: SWEEP.as_nanos() as i64 };
+        while !self.stop.load(Ordering::SeqCst) && !forked() {
+            events.clear();
+            // One at a time: the others are for the other threads.
+            match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&pause)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "epoll; this engine serves no more peers");
+                    return;
+                }
+            }
+            for event in &events {
+                match event.data.u64() {
+                    BELL => return,
+                    HANDSHAKE => self.accept(HANDSHAKE),
+                    DATA => self.accept(DATA),
+                    HOST => self.accept(HOST),
+                    token => self.carry_on(token),
+                }
+            }
+            self.sweep();
+        }
+    }
+
+    fn accept(&self, token: u64) {
+        let listener = match (token, &self.ports.host) {
+            (HANDSHAKE, _) => self.ports.handshake.as_fd(),
+            (DATA, _) => self.ports.data.as_fd(),
+            (_, Some(host)) => host.as_fd(),
+            (_, None) => return,
+        };
+        loop {
+            let session = match token {
+                HANDSHAKE => {
+                    self.ports.handshake.accept().and_then(|(stream, _)| handshake::Handshake::session(stream))
+                }
+                DATA => self.ports.data.accept().and_then(|(stream, from)| data::Data::session(stream, from)),
+                _ => self
+                    .ports
+                    .host
+                    .as_ref()
+                    .expect("it has accepted")
+                    .accept()
+                    .and_then(|(stream, _)| host::Host::session(stream)),
+            };
+            match session {
+                Ok(session) => self.enter(session),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // Too many descriptors, most often: tried again with the next that knocks, and not at once.
+                    tracing::warn!(%error, "a peer could not be let in");
+                    std::thread::sleep(Duration::from_millis(10));
+                    break;
+                }
+            }
+        }
+        let rearmed =
+            epoll::modify(&*self.epoll, listener, EventData::new_u64(token), EventFlags::IN | EventFlags::ONESHOT);
+        if let Err(error) = rearmed {
+            tracing::error!(%error, "epoll; this engine takes no more connections");
+        }
+    }
+
+    fn enter(&self, session: Session) {
+        let connection = Arc::new(Connection { session: Mutex::new(session), habit: Habit::new() });
+        let token = {
+            let mut slots = self.slots.lock();
+            if slots.used >= MOST_CONNECTIONS && !slots.cut_the_stillest() {
+                return;
+            }
+            slots.used += 1;
+            let index = slots.free.pop().unwrap_or_else(|| {
+                slots.list.push((0, None));
+                slots.list.len() as u32 - 1
+            });
+            let slot = &mut slots.list[index as usize];
+            slot.1 = Some(connection.clone());
+            u64::from(slot.0) << 32 | u64::from(index)
+        };
+        let session = connection.session.lock();
+        let flags = EventFlags::IN | EventFlags::ONESHOT;
+        if let Err(error) = epoll::add(&*self.epoll, session.fd(), EventData::new_u64(token), flags) {
+            tracing::warn!(%error, "a peer could not be let in");
+            self.leave(token);
+        }
+    }
+
+    fn carry_on(&self, token: u64) {
+        let Some(connection) = self.slots.lock().get(token) else { return };
+        let mut session = connection.session.lock();
+        loop {
+            let flags = match session.step(&self.home) {
+                Next::Close => {
+                    self.leave(token);
+                    return;
+                }
+                Next::Again => EventFlags::IN | EventFlags::OUT,
+                Next::Write => EventFlags::OUT,
+                Next::Read => {
+                    // The next request of a caller that waits for one after the other comes at once.
+                    let fd = session.fd();
+                    let ready = || mooncake_transfer::is_readable(fd).then_some(());
+                    if session.idle_since().is_some()
+                        && mooncake_transfer::busy_poll(&connection.habit, ready).is_some()
+                        && !self.stop.load(Ordering::Relaxed)
+                    {
+                        continue;
+                    }
+                    EventFlags::IN
+                }
+            };
+            let data = EventData::new_u64(token);
+            if epoll::modify(&*self.epoll, session.fd(), data, flags | EventFlags::ONESHOT).is_err() {
+                self.leave(token);
+            }
+            return;
+        }
+    }
+
+    fn leave(&self, token: u64) {
+        self.slots.lock().remove(token);
+    }
+
+    /// Cuts connections that stand still in the midst of something.
+    fn sweep(&self) {
+        let now = Instant::now();
+        {
+            let Some(mut swept) = self.swept.try_lock() else { return };
+            if now.duration_since(*swept) < SWEEP {
+                return;
+            }
+            *swept = now;
+        }
+        let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
+        for (token, connection) in all {
+            // Locked means that it moves.
+            let overdue = connection.session.try_lock().is_some_and(|session| session.is_overdue(&self.home, now));
+            if overdue {
+                self.leave(token);
+            }
+        }
+    }
+}
+
+impl Slots {
+    fn get(&self, token: u64) -> Option<Arc<Connection>> {
+        let (generation, connection) = self.list.get(token as u32 as usize)?;
+        connection.clone().filter(|_| u64::from(*generation) == token >> 32)
+    }
+
+    /// Its descriptor is closed, and with that out of the epoll, when the last that holds it lets go.
+    fn remove(&mut self, token: u64) {
+        if self.get(token).is_none() {
+            return;
+        }
+        let index = token as u32;
+        let slot = &mut self.list[index as usize];
+        // The four highest tokens are not connections'.
+        slot.0 = (slot.0 + 1) & 0x7fff_ffff;
+        slot.1 = None;
+        self.used -= 1;
+        self.free.push(index);
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, Arc<Connection>)> + '_ {
+        let used = self.list.iter().enumerate();
+        used.filter_map(|(index, (generation, connection))| {
+            Some((u64::from(*generation) << 32 | index as u64, connection.clone()?))
+        })
+    }
+
+    fn cut_the_stillest(&mut self) -> bool {
+        let still = self.all().filter_map(|(token, connection)| {
+            let since = connection.session.try_lock()?.idle_since()?;
+            Some((since, token))
+        });
+        let Some((_, token)) = still.min() else { return false };
+        self.remove(token);
+        true
+    }
+}

@@ -1,0 +1,190 @@
+//! Threads that carry batches out.
+//!
+//! Requests wait in a queue for each peer, and a peer has few threads at a time: one that does not answer keeps no more.
+//! Threads are started as they are needed, and end when there has been nothing to do for a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::batch::{Batch, Task};
+use crate::engine::{Core, PeerId, Request};
+use crate::error::EngineError;
+
+/// Threads that work for one peer at a time.
+const PER_PEER: usize = 2;
+
+/// A thread without work ends after this.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Most requests, and bytes, that a thread takes at a time, so that others have their share.
+const MOST: usize = 256;
+const MOST_BYTES: u64 = 64 << 20;
+
+struct Work {
+    batch: Arc<Batch>,
+    tasks: Arc<Vec<Task>>,
+    range: Range<usize>,
+    deadline: Instant,
+}
+
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    busy: usize,
+}
+
+#[derive(Default)]
+struct State {
+    queues: HashMap<PeerId, Queue>,
+    /// Peers with work and a thread to spare, in turn.
+    ready: VecDeque<PeerId>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Workers {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Workers {
+    /// Takes tasks of a batch on.
+    pub fn add(
+        core: &Arc<Core>,
+        batch: &Arc<Batch>,
+        tasks: &Arc<Vec<Task>>,
+        deadline: Instant,
+    ) -> Result<(), EngineError> {
+        let workers = &core.workers;
+        let mut state = workers.state.lock();
+        if state.closed {
+            return Err(EngineError::Closed);
+        }
+        let mut at = 0;
+        while at < tasks.len() {
+            let peer = tasks[at].peer;
+            let mut bytes = 0;
+            let alike = tasks[at..].iter().take(MOST).take_while(|task| {
+                bytes += task.request.local.len() as u64;
+                task.peer == peer && (bytes <= MOST_BYTES || bytes == task.request.local.len() as u64)
+            });
+            let end = at + alike.count();
+            let work = Work { batch: batch.clone(), tasks: tasks.clone(), range: at..end, deadline };
+            let queue = state.queues.entry(peer).or_default();
+            queue.work.push_back(work);
+            if queue.busy < PER_PEER {
+                state.ready.push_back(peer);
+            }
+            at = end;
+        }
+        let wanted = state.ready.len().saturating_sub(state.idle).min(core.home.options.worker_threads);
+        for _ in 0..wanted {
+            if state.threads >= core.home.options.worker_threads {
+                break;
+            }
+            let core = core.clone();
+            let builder = std::thread::Builder::new().name("mooncake-batch".into());
+            match mooncake_transfer::thread::start(builder, move || core.workers.run(&core)) {
+                Ok(_) => state.threads += 1,
+                Err(source) if state.threads == 0 => {
+                    state.queues.clear();
+                    state.ready.clear();
+                    return Err(EngineError::Socket { peer: "this engine".into(), what: "start a thread", source });
+                }
+                Err(_) => break,
+            }
+        }
+        drop(state);
+        workers.changed.notify_all();
+        Ok(())
+    }
+
+    /// Nothing new is begun; what waits has failed.
+    pub fn close(&self) {
+        let left: Vec<Work> = {
+            let mut state = self.state.lock();
+            state.closed = true;
+            state.ready.clear();
+            state.queues.values_mut().flat_map(|queue| queue.work.drain(..)).collect()
+        };
+        for work in left {
+            let tasks = &work.tasks[work.range.clone()];
+            if work.batch.end(tasks, &Err(EngineError::Closed)).is_some() {
+                work.batch.finish(tasks.len());
+            }
+        }
+        self.changed.notify_all();
+        let until = Instant::now() + Duration::from_secs(5);
+        let mut state = self.state.lock();
+        while state.threads > 0 && !self.changed.wait_until(&mut state, until).timed_out() {}
+    }
+
+    fn run(&self, core: &Arc<Core>) {
+        while let Some((peer, work)) = self.next() {
+            let tasks = &work.tasks[work.range.clone()];
+            let requests: Vec<Request> = tasks.iter().map(|task| task.request).collect();
+            let result = match Instant::now() >= work.deadline {
+                true => {
+                    let (what, waited) = ("waiting for its turn", core.home.options.transfer_timeout);
+                    Err(EngineError::Timeout { peer: core.peer_name(peer), what, waited })
+                }
+                false => core.carry_out(peer, &requests, work.deadline),
+            };
+            if let Err(error) = &result {
+                tracing::debug!(peer = core.peer_name(peer), %error, "requests of a batch failed");
+            }
+            if let Some((to, notify)) = work.batch.end(tasks, &result) {
+                if let Err(error) = core.send_notify(to, &notify) {
+                    tracing::warn!(%error, "a batch is done, and its notification did not arrive");
+                }
+                work.batch.finish(tasks.len());
+            }
+            self.done(peer);
+        }
+    }
+
+    fn next(&self) -> Option<(PeerId, Work)> {
+        let mut state = self.state.lock();
+        loop {
+            while let Some(peer) = state.ready.pop_front() {
+                let Some(queue) = state.queues.get_mut(&peer).filter(|queue| queue.busy < PER_PEER) else { continue };
+                if let Some(work) = queue.work.pop_front() {
+                    queue.busy += 1;
+                    return Some((peer, work));
+                }
+            }
+            let until = Instant::now() + IDLE;
+            if !state.closed {
+                state.idle += 1;
+                let timed_out = self.changed.wait_until(&mut state, until).timed_out();
+                state.idle -= 1;
+                if !timed_out || !state.ready.is_empty() {
+                    continue;
+                }
+            }
+            state.threads -= 1;
+            self.changed.notify_all();
+            return None;
+        }
+    }
+
+    fn done(&self, peer: PeerId) {
+        let mut state = self.state.lock();
+        let Some(queue) = state.queues.get_mut(&peer) else { return };
+        queue.busy -= 1;
+        let more = !queue.work.is_empty();
+        if !more && queue.busy == 0 {
+            state.queues.remove(&peer);
+        }
+        if more {
+            state.ready.push_back(peer);
+            self.changed.notify_one();
+        }
+    }
+}

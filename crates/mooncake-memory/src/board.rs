@@ -1,0 +1,82 @@
+//! A word that one process changes and others of its host watch.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::MemoryError;
+use crate::layout::PAGE;
+use crate::mapped::Mapped;
+use crate::memfd;
+
+/// The owner's side: a sealed memfd of one page with a counter at its start.
+#[derive(Debug)]
+pub struct Board {
+    fd: OwnedFd,
+    page: Mapped,
+}
+
+impl Board {
+    /// A board that says 0.
+    pub fn new() -> Result<Board, MemoryError> {
+        let fd = memfd::create("kv-board", PAGE, false)?;
+        let page = Mapped::new(fd.as_fd(), PAGE, true)?;
+        Ok(Board { fd, page })
+    }
+
+    /// Counts one up: whoever looks from now on sees that, before anything that this thread does afterwards.
+    pub fn advance(&self) {
+        word(&self.page).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What it says.
+    pub fn get(&self) -> u64 {
+        word(&self.page).load(Ordering::SeqCst)
+    }
+
+    /// To be given to those who are to watch.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The side of those who watch.
+#[derive(Debug)]
+pub struct BoardView {
+    page: Mapped,
+}
+
+impl BoardView {
+    /// Maps a board that somebody else has sent, read-only. Refuses what its owner could still shorten.
+    pub fn map(fd: &OwnedFd) -> Result<BoardView, MemoryError> {
+        memfd::check(fd.as_fd(), "board", PAGE)?;
+        Ok(BoardView { page: Mapped::new(fd.as_fd(), PAGE, false)? })
+    }
+
+    /// What it says. What was read of the owner's memory before this look was read before it.
+    pub fn get(&self) -> u64 {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        word(&self.page).load(Ordering::SeqCst)
+    }
+}
+
+fn word(page: &Mapped) -> &AtomicU64 {
+    // SAFETY: the first aligned word of a page that stays mapped as long as the borrow; everybody uses it as an atomic,
+    // and a read-only mapping is only loaded from.
+    unsafe { AtomicU64::from_ptr(page.base().cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watcher_sees_each_step_and_refuses_other_files() {
+        let board = Board::new().unwrap();
+        let view = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!((board.get(), view.get()), (0, 0));
+        board.advance();
+        assert_eq!((board.get(), view.get()), (1, 1));
+        let other = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
+        assert!(matches!(BoardView::map(&other), Err(MemoryError::NotSealed { .. })));
+    }
+}

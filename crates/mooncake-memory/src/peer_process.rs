@@ -1,0 +1,239 @@
+//! Copies out of another process's memory.
+//!
+//! Only the destination copies (`process_vm_readv`): who writes into another
+//! process by its number may, after that process has ended, write into whoever
+//! got the number next. Who reads finds out afterwards, and throws the bytes away.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::fd_passing::{peer_credentials, peer_pidfd};
+use crate::fork::forked;
+use crate::piece::Target;
+use crate::process::has_exited;
+
+/// Most ranges of one system call.
+const MAX_RANGES: usize = 64;
+
+/// Bytes of one system call: so long nobody can be told to stop.
+const STEP: usize = 4 << 20;
+
+/// Another process of this host, by the Unix socket that leads to it.
+#[derive(Debug)]
+pub struct PeerProcess {
+    pid: libc::pid_t,
+    pidfd: OwnedFd,
+}
+
+/// Why bytes of another process could not be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// The process may not be looked into, or the kernel cannot tell who it is.
+    #[error("process {pid} cannot be read: {source}")]
+    Refused {
+        /// Its number here; 0 if it has none.
+        pid: i32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Either the peer's memory or this process's is not there.
+    #[error("{len} bytes at {addr:#x} of process {pid} cannot be copied")]
+    Fault {
+        /// The peer.
+        pid: i32,
+        /// Its address.
+        addr: u64,
+        /// Bytes of the range.
+        len: usize,
+    },
+    /// It has ended: what was copied may be another's.
+    #[error("process {pid} has ended")]
+    Ended {
+        /// The number that it had.
+        pid: i32,
+    },
+}
+
+impl PeerProcess {
+    /// The process at the other end of a connected Unix socket: the one that connected, or that listened.
+    /// Fails where its number is not visible, before Linux 6.5, and for another user's process.
+    pub fn of_socket(socket: impl AsFd) -> Result<PeerProcess, PullError> {
+        let refused = |pid, source| PullError::Refused { pid, source };
+        let credentials = peer_credentials(&socket).map_err(|source| refused(0, source))?;
+        let pid = i32::try_from(credentials.pid).unwrap_or(0);
+        if pid <= 0 || !credentials.is_own_user() {
+            let why = if pid <= 0 { "it is in a namespace not visible from here" } else { "it is another user's" };
+            return Err(refused(pid, io::Error::new(io::ErrorKind::PermissionDenied, why)));
+        }
+        let pidfd = peer_pidfd(&socket).map_err(|source| refused(pid, source))?;
+        Ok(PeerProcess { pid, pidfd })
+    }
+
+    /// This very process: copies between memory that nobody has checked.
+    pub fn myself() -> Result<PeerProcess, PullError> {
+        let own = rustix::process::getpid();
+        let pid = own.as_raw_nonzero().get();
+        let pidfd = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
+        let pidfd = pidfd.map_err(|errno| PullError::Refused { pid, source: errno.into() })?;
+        Ok(PeerProcess { pid, pidfd })
+    }
+
+    /// Its number in this process's namespace.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Fills `into` from the peer's memory at `addr`. After a failure it may hold anything.
+    ///
+    /// Both sides are checked by the kernel: memory that is not there is an error, never a signal. Nobody else may use
+    /// `into` meanwhile; whether the peer still means those bytes is for the caller to find out.
+    pub fn pull(&self, addr: u64, into: &mut Target<'_>) -> Result<(), PullError> {
+        self.pull_all(&[(addr, into.len() as u64)], std::slice::from_mut(into))
+    }
+
+    /// The same for several ranges: the concatenation of the peer's fills the concatenation of ours.
+    pub fn pull_all(&self, from: &[(u64, u64)], into: &mut [Target<'_>]) -> Result<(), PullError> {
+        if forked() {
+            let source = io::Error::other("this process was forked from the one that uses the engine");
+            return Err(PullError::Refused { pid: self.pid, source });
+        }
+        let mut remote = Cursor::new(from.iter().map(|(addr, len)| (*addr as usize, *len as usize)));
+        let mut local = Cursor::new(into.iter().map(|part| (part.ptr.expose_provenance(), part.len)));
+        loop {
+            let (theirs, count, bytes) = remote.ranges(STEP);
+            let (ours, our_count, our_bytes) = local.ranges(bytes);
+            if bytes == 0 || our_bytes == 0 {
+                break;
+            }
+            // SAFETY: the local ranges are targets, which are exclusively the caller's; the kernel checks all ranges.
+            let copied = unsafe {
+                libc::process_vm_readv(self.pid, ours.as_ptr(), our_count as u64, theirs.as_ptr(), count as u64, 0)
+            };
+            match copied {
+                copied if copied > 0 => {
+                    remote.advance(copied as usize);
+                    local.advance(copied as usize);
+                }
+                0 => return Err(self.fault(&theirs[0])),
+                _ => {
+                    let source = io::Error::last_os_error();
+                    match source.raw_os_error() {
+                        Some(libc::EINTR) => {}
+                        Some(libc::EFAULT | libc::EINVAL) => return Err(self.fault(&theirs[0])),
+                        Some(libc::ESRCH) => return Err(PullError::Ended { pid: self.pid }),
+                        _ => return Err(PullError::Refused { pid: self.pid, source }),
+                    }
+                }
+            }
+        }
+        match has_exited(self.pidfd.as_fd()) {
+            Ok(false) => Ok(()),
+            _ => Err(PullError::Ended { pid: self.pid }),
+        }
+    }
+
+    fn fault(&self, range: &libc::iovec) -> PullError {
+        PullError::Fault { pid: self.pid, addr: range.iov_base.addr() as u64, len: range.iov_len }
+    }
+}
+
+/// Ranges that are gone through step by step.
+struct Cursor<I: Iterator<Item = (usize, usize)>> {
+    /// Those of the next call that are not done.
+    ahead: Vec<(usize, usize)>,
+    rest: I,
+}
+
+impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
+    fn new(ranges: I) -> Self {
+        Cursor { ahead: Vec::new(), rest: ranges }
+    }
+
+    /// The next ranges, of at most so many bytes together: (them, their number, their bytes).
+    fn ranges(&mut self, most: usize) -> ([libc::iovec; MAX_RANGES], usize, usize) {
+        let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_RANGES];
+        let (mut used, mut bytes) = (0, 0);
+        while used < MAX_RANGES && bytes < most {
+            if self.ahead.len() == used {
+                match self.rest.find(|(_, len)| *len > 0) {
+                    Some(range) => self.ahead.push(range),
+                    None => break,
+                }
+            }
+            let (addr, len) = self.ahead[used];
+            let len = len.min(most - bytes);
+            list[used] = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(addr), iov_len: len };
+            used += 1;
+            bytes += len;
+        }
+        (list, used, bytes)
+    }
+
+    fn advance(&mut self, mut bytes: usize) {
+        let mut done = 0;
+        for (addr, len) in &mut self.ahead {
+            let step = bytes.min(*len);
+            *addr += step;
+            *len -= step;
+            bytes -= step;
+            if *len > 0 {
+                break;
+            }
+            done += 1;
+        }
+        self.ahead.drain(..done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::piece::ForeignRange;
+    use crate::registry::Registry;
+
+    #[test]
+    fn ranges_of_different_cuts_are_copied_in_order() {
+        let from: Vec<u8> = (0..200_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+        let mut into = vec![0_u8; from.len()];
+        let base = from.as_ptr().expose_provenance() as u64;
+        let cuts = [0, 1, 5000, 5000, 70_000, 199_999, 200_000];
+        let ranges: Vec<(u64, u64)> = cuts.windows(2).map(|cut| (base + cut[0], cut[1] - cut[0])).collect();
+        let mut targets: Vec<Target<'_>> = into.chunks_mut(1234).map(Target::new).collect();
+        PeerProcess::myself().unwrap().pull_all(&ranges, &mut targets).unwrap();
+        assert_eq!(into, from);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_on_either_side() {
+        let mut bytes = [0; 64];
+        assert!(matches!(
+            PeerProcess::myself().unwrap().pull(8, &mut Target::new(&mut bytes)),
+            Err(PullError::Fault { .. })
+        ));
+        let here = [1_u8; 64];
+        // SAFETY: page 0 is nobody's.
+        let nowhere = unsafe { ForeignRange::new(16, 64) };
+        let mut target = Target::foreign(nowhere, &Registry::new());
+        let from = here.as_ptr().expose_provenance() as u64;
+        assert!(matches!(PeerProcess::myself().unwrap().pull(from, &mut target), Err(PullError::Fault { .. })));
+    }
+
+    #[test]
+    fn bytes_of_a_process_that_has_ended_are_refused() {
+        let name = format!("\0peer-process-{}", std::process::id());
+        let address = {
+            use std::os::linux::net::SocketAddrExt;
+            std::os::unix::net::SocketAddr::from_abstract_name(&name[1..]).unwrap()
+        };
+        let listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+        let script = format!("import socket; s=socket.socket(socket.AF_UNIX); s.connect({name:?}); s.send(b'x')");
+        let mut child =
+            std::process::Command::new("python3").arg("-c").arg(script.replace("\\0", "\\x00")).spawn().unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let peer = PeerProcess::of_socket(&socket).unwrap();
+        child.wait().unwrap();
+        let mut bytes = [0; 64];
+        let pulled = peer.pull(bytes.as_ptr().addr() as u64, &mut Target::new(&mut bytes));
+        assert!(matches!(pulled, Err(PullError::Ended { .. })), "{pulled:?}");
+    }
+}

@@ -1,0 +1,855 @@
+//! `mooncake.engine`: the transfer engine under the names and codes of the reference.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status, Topology};
+use mooncake_memory::{allocate_shared, free_host_memory};
+use parking_lot::{Mutex, RwLock};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::buffers::range;
+use crate::call::entry;
+use crate::integer::{unsigned, unsigned_list};
+use crate::interrupt;
+use crate::last_error::LastError;
+use crate::notice::say_once;
+use crate::text::text;
+
+/// A call that waits in the background looks up so often: for Ctrl-C.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One engine, once `initialize` has made it.
+#[pyclass(frozen, subclass, module = "mooncake.engine")]
+pub struct TransferEngine {
+    engine: RwLock<Option<Arc<Held>>>,
+    errors: LastError,
+}
+
+/// An engine as others hold it: it goes on while they do.
+#[pyclass(frozen, module = "mooncake.engine")]
+pub struct InnerTransferEngine(#[allow(dead_code)] Arc<Held>);
+
+/// An engine and the memory that it gave out.
+struct Held {
+    engine: Engine,
+    /// What `allocate_managed_buffer` has given.
+    managed: Mutex<Vec<usize>>,
+}
+
+impl Held {
+    fn end(&self) {
+        self.engine.close();
+        for addr in self.managed.lock().drain(..) {
+            // SAFETY: the engine that lent it is closed, and its user has given the engine up.
+            unsafe { free_host_memory(addr) };
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Its threads end first, and they may have to tell Python of what they did: not while this one holds Python.
+        if Python::try_attach(|py| py.detach(|| self.end())).is_none() {
+            self.end();
+        }
+    }
+}
+
+impl std::ops::Deref for Held {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+/// A message of a peer.
+#[pyclass(get_all, set_all, from_py_object, module = "mooncake.engine")]
+#[derive(Debug, Clone, Default)]
+pub struct TransferNotify {
+    /// What it is about.
+    name: String,
+    /// What it says.
+    msg: String,
+}
+
+#[pymethods]
+impl TransferNotify {
+    #[new]
+    #[pyo3(signature = (name = None, msg = None))]
+    fn new(name: Option<String>, msg: Option<String>) -> PyResult<Self> {
+        match (name, msg) {
+            (None, None) => Ok(Self::default()),
+            (Some(name), Some(msg)) => Ok(Self { name, msg }),
+            _ => Err(PyTypeError::new_err("TransferNotify: a name and a msg, or neither")),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("TransferNotify(name={:?}, msg={:?})", self.name, self.msg)
+    }
+}
+
+/// Requests of one call, taken over from Python.
+struct Call {
+    peer: String,
+    requests: Result<Vec<Request>, String>,
+    notify: Option<Notify>,
+}
+
+impl Call {
+    fn one(
+        peer: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        remote: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        opcode: Opcode,
+    ) -> PyResult<Call> {
+        let peer = text(peer, "target_hostname")?;
+        let local = range(unsigned(buffer, "buffer")?, unsigned(length, "length")?);
+        let remote = unsigned(remote, "peer_buffer_address")?;
+        Ok(Call { peer, requests: Ok(vec![Request { opcode, local, remote }]), notify: None })
+    }
+
+    fn many(
+        peer: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        remotes: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        opcode: Opcode,
+    ) -> PyResult<Call> {
+        let peer = text(peer, "target_hostname")?;
+        let buffers = unsigned_list(buffers, "buffers")?;
+        let remotes = unsigned_list(remotes, "peer_buffer_addresses")?;
+        let lengths = unsigned_list(lengths, "lengths")?;
+        let requests = if buffers.len() != remotes.len() || buffers.len() != lengths.len() {
+            Err(format!(
+                "{} buffers, {} peer_buffer_addresses and {} lengths: one of each a request",
+                buffers.len(),
+                remotes.len(),
+                lengths.len()
+            ))
+        } else {
+            let all = buffers.iter().zip(&remotes).zip(&lengths);
+            Ok(all.map(|((&at, &remote), &len)| Request { opcode, local: range(at, len), remote }).collect())
+        };
+        Ok(Call { peer, requests, notify: None })
+    }
+
+    fn with_notify(mut self, notify: Option<TransferNotify>) -> Call {
+        self.notify = notify.map(|notify| Notify { name: notify.name, message: notify.msg });
+        self
+    }
+}
+
+fn opcode_of(any: &Bound<'_, PyAny>) -> PyResult<Opcode> {
+    match any.extract::<i64>() {
+        Ok(0) => Ok(Opcode::Read),
+        Ok(1) => Ok(Opcode::Write),
+        _ => Err(PyTypeError::new_err(format!("opcode: TransferOpcode.Read or Write is needed, not {}", any.repr()?))),
+    }
+}
+
+#[pymethods]
+impl TransferEngine {
+    #[new]
+    fn new() -> Self {
+        Self { engine: RwLock::new(None), errors: LastError::new() }
+    }
+
+    // ---------------------------------------------------------- beginning and end
+
+    /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`: `tcp`, or
+    /// `rdma`, which this version has not and for which it takes what it has. `device_name`: names with commas between them,
+    /// for the topology.
+    #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, /))]
+    fn initialize(
+        &self,
+        py: Python<'_>,
+        local_hostname: &Bound<'_, PyAny>,
+        metadata_server: &Bound<'_, PyAny>,
+        protocol: &Bound<'_, PyAny>,
+        device_name: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let host = text(local_hostname, "local_hostname")?;
+        let metadata = text(metadata_server, "metadata_server")?;
+        let protocol = text(protocol, "protocol")?;
+        let _devices = text(device_name, "device_name")?;
+        self.call("initialize", |e| e.begin(py, &host, &metadata, &protocol))
+    }
+
+    /// As `initialize`; `metadata_type` is the scheme of a `metadata_server` that has none.
+    #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, metadata_type, /))]
+    fn initialize_ext(
+        &self,
+        py: Python<'_>,
+        local_hostname: &Bound<'_, PyAny>,
+        metadata_server: &Bound<'_, PyAny>,
+        protocol: &Bound<'_, PyAny>,
+        device_name: &Bound<'_, PyAny>,
+        metadata_type: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let host = text(local_hostname, "local_hostname")?;
+        let mut metadata = text(metadata_server, "metadata_server")?;
+        let protocol = text(protocol, "protocol")?;
+        let _devices = text(device_name, "device_name")?;
+        let kind = text(metadata_type, "metadata_type")?;
+        if metadata != "P2PHANDSHAKE" && !metadata.contains("://") {
+            metadata = format!("{kind}://{metadata}");
+        }
+        self.call("initialize_ext", |e| e.begin(py, &host, &metadata, &protocol))
+    }
+
+    /// Which network devices are near which memory, as JSON; also before `initialize`. `device_name`: those that count,
+    /// with commas between them; all if there is none.
+    #[pyo3(signature = (device_name = None))]
+    fn get_local_topology(&self, py: Python<'_>, device_name: Option<String>) -> String {
+        py.detach(|| local_topology(device_name.as_deref().unwrap_or_default()))
+    }
+
+    /// The engine itself, for those that share it.
+    fn get_engine(&self) -> PyResult<Option<InnerTransferEngine>> {
+        Ok(self.engine().ok().map(InnerTransferEngine))
+    }
+
+    /// An integer that is 0 before `initialize` only: the address of an engine of C++, which there is none of here.
+    fn get_engine_ptr(&self) -> usize {
+        self.engine().map_or(0, |engine| Arc::as_ptr(&engine).addr())
+    }
+
+    /// Ends the engine: peers are served no more, and memory that it was lent is the caller's again. 0, also twice.
+    fn close(&self, py: Python<'_>) -> PyResult<i64> {
+        self.call("close", |e| {
+            let Some(engine) = e.engine.write().take() else { return Ok(0) };
+            py.detach(|| engine.end());
+            Ok(0)
+        })
+    }
+
+    /// Port of the engine's handshakes: with the host's name before it, the name that peers know it by.
+    fn get_rpc_port(&self) -> PyResult<i64> {
+        self.call("get_rpc_port", |e| Ok(e.engine()?.port().into()))
+    }
+
+    /// The name that peers know it by.
+    fn get_local_server_name(&self) -> PyResult<String> {
+        Ok(self.engine().map(|engine| engine.name().to_owned()).unwrap_or_default())
+    }
+
+    /// Why the last call of this thread failed, or "".
+    fn last_error(&self) -> String {
+        self.errors.get()
+    }
+
+    // ---------------------------------------------------------- memory
+
+    /// Lends a range to peers. 0, or a negative code.
+    #[pyo3(signature = (buffer_addr, capacity, location = "*"))]
+    fn register_memory(
+        &self,
+        py: Python<'_>,
+        buffer_addr: &Bound<'_, PyAny>,
+        capacity: &Bound<'_, PyAny>,
+        location: &str,
+    ) -> PyResult<i64> {
+        let range = range(unsigned(buffer_addr, "buffer_addr")?, unsigned(capacity, "capacity")?);
+        self.call("register_memory", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.register(&[range], location)).map(|()| 0)
+        })
+    }
+
+    /// Gives a range up: when this returns, nobody touches it any more. 0, or a negative code.
+    #[pyo3(signature = (buffer_addr, /))]
+    fn unregister_memory(&self, py: Python<'_>, buffer_addr: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let addr = unsigned(buffer_addr, "buffer_addr")? as usize;
+        self.call("unregister_memory", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.unregister(addr)).map(|()| 0)
+        })
+    }
+
+    /// Lends ranges, all or none. 0, or a negative code.
+    #[pyo3(signature = (buffer_addresses, capacities, location = "*"))]
+    fn batch_register_memory(
+        &self,
+        py: Python<'_>,
+        buffer_addresses: &Bound<'_, PyAny>,
+        capacities: &Bound<'_, PyAny>,
+        location: &str,
+    ) -> PyResult<i64> {
+        let addresses = unsigned_list(buffer_addresses, "buffer_addresses")?;
+        let capacities = unsigned_list(capacities, "capacities")?;
+        self.call("batch_register_memory", |e| {
+            let engine = e.engine()?;
+            if addresses.len() != capacities.len() {
+                let reason = format!("{} addresses and {} capacities", addresses.len(), capacities.len());
+                return Err(EngineError::InvalidArgument(reason));
+            }
+            let ranges: Vec<_> = addresses.iter().zip(&capacities).map(|(&addr, &len)| range(addr, len)).collect();
+            py.detach(|| engine.register(&ranges, location)).map(|()| 0)
+        })
+    }
+
+    /// Gives ranges up. 0, or the code of the first that failed; the others are given up all the same.
+    #[pyo3(signature = (buffer_addresses, /))]
+    fn batch_unregister_memory(&self, py: Python<'_>, buffer_addresses: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let addresses = unsigned_list(buffer_addresses, "buffer_addresses")?;
+        self.call("batch_unregister_memory", |e| {
+            let engine = e.engine()?;
+            let addresses: Vec<usize> = addresses.iter().map(|addr| *addr as usize).collect();
+            py.detach(|| engine.unregister_all(&addresses)).map(|()| 0)
+        })
+    }
+
+    /// Memory that is registered already; 0 if there is none.
+    #[pyo3(signature = (length, /))]
+    fn allocate_managed_buffer(&self, py: Python<'_>, length: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let length = unsigned(length, "length")?;
+        let made = self.call("allocate_managed_buffer", |e| {
+            let engine = e.engine()?;
+            let made = py.detach(|| allocate_shared(length));
+            let addr = made.map_err(|error| EngineError::Memory(error.to_string()))?;
+            if let Err(error) = engine.register(&[range(addr as u64, length)], "*") {
+                // SAFETY: nobody has it yet.
+                unsafe { free_host_memory(addr) };
+                return Err(error);
+            }
+            engine.managed.lock().push(addr);
+            Ok(addr as i64)
+        })?;
+        Ok(usize::try_from(made).unwrap_or(0))
+    }
+
+    /// Takes back what `allocate_managed_buffer` gave. 0; what it did not give is left alone.
+    #[pyo3(signature = (buffer_addr, length, /))]
+    fn free_managed_buffer(
+        &self,
+        py: Python<'_>,
+        buffer_addr: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let addr = unsigned(buffer_addr, "buffer_addr")? as usize;
+        let _length = unsigned(length, "length")?;
+        self.call("free_managed_buffer", |e| {
+            let engine = e.engine()?;
+            let mut managed = engine.managed.lock();
+            let Some(at) = managed.iter().position(|given| *given == addr) else {
+                return Err(EngineError::InvalidArgument(format!("{addr:#x} was not allocated here")));
+            };
+            managed.swap_remove(at);
+            drop(managed);
+            py.detach(|| engine.unregister(addr))?;
+            // SAFETY: peers touch it no more, and its user gives it up.
+            unsafe { free_host_memory(addr) };
+            Ok(0)
+        })
+    }
+
+    /// Copies bytes to an address of this process. 0, or a negative code where there is no memory.
+    #[pyo3(signature = (dest_address, data, length, /))]
+    fn write_bytes_to_buffer(
+        &self,
+        dest_address: &Bound<'_, PyAny>,
+        data: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+    ) -> PyResult<i64> {
+        let (addr, length) = (unsigned(dest_address, "dest_address")?, unsigned(length, "length")? as usize);
+        let held;
+        let bytes: &[u8] = match data.cast::<PyBytes>() {
+            Ok(bytes) => bytes.as_bytes(),
+            Err(_) => {
+                held = text(data, "data")?;
+                held.as_bytes()
+            }
+        };
+        self.call("write_bytes_to_buffer", |_| {
+            let given = bytes.get(..length).ok_or_else(|| {
+                EngineError::InvalidArgument(format!("{length} bytes of data that has {}", bytes.len()))
+            })?;
+            let written = range(addr, length as u64).write_from(given);
+            written.map(|()| 0).map_err(|error| EngineError::Memory(error.to_string()))
+        })
+    }
+
+    /// Copies bytes from an address of this process; b"" where there is no memory.
+    #[pyo3(signature = (source_address, length, /))]
+    fn read_bytes_from_buffer<'py>(
+        &self,
+        py: Python<'py>,
+        source_address: &Bound<'py, PyAny>,
+        length: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (addr, length) = (unsigned(source_address, "source_address")?, unsigned(length, "length")?);
+        let read = PyBytes::new_with(py, length as usize, |into| {
+            range(addr, length)
+                .read_into(into)
+                .map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))
+        });
+        match read {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => {
+                self.errors.clear();
+                self.errors.set(|| format!("read_bytes_from_buffer: {}", error.value(py)));
+                Ok(PyBytes::new(py, b""))
+            }
+        }
+    }
+
+    // ---------------------------------------------------------- peers
+
+    /// Address of the first buffer that a segment has; 0 if none.
+    #[pyo3(signature = (segment_name, /))]
+    fn get_first_buffer_address(&self, py: Python<'_>, segment_name: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let name = text(segment_name, "segment_name")?;
+        let mut found = 0;
+        self.call("get_first_buffer_address", |e| {
+            let engine = e.engine()?;
+            found = py.detach(|| engine.first_buffer(&name))?.unwrap_or(0);
+            Ok(0)
+        })?;
+        Ok(found)
+    }
+
+    /// 0 if an engine answers under that name.
+    fn send_probe(&self, py: Python<'_>, peer_server_name: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let name = text(peer_server_name, "peer_server_name")?;
+        self.call("send_probe", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.probe(&name)).map(|()| 0)
+        })
+    }
+
+    /// Leaves a message with a peer. 0 once it has it.
+    fn send_notify(&self, py: Python<'_>, target_hostname: &Bound<'_, PyAny>, notify: TransferNotify) -> PyResult<i64> {
+        let name = text(target_hostname, "target_hostname")?;
+        let notify = Notify { name: notify.name, message: notify.msg };
+        self.call("send_notify", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.open_with(&name, &interrupt::requested).and_then(|peer| engine.notify(peer, &notify)))
+                .map(|()| 0)
+        })
+    }
+
+    /// Messages that peers have left, oldest first.
+    fn get_notifies(&self) -> Vec<TransferNotify> {
+        let Ok(engine) = self.engine() else { return Vec::new() };
+        let taken = engine.take_notifies();
+        taken.into_iter().map(|notify| TransferNotify { name: notify.name, msg: notify.message }).collect()
+    }
+
+    /// 0: there are no paths that would have to be warmed up.
+    fn warmup_efa_segment(&self, py: Python<'_>, segment_name: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let name = text(segment_name, "segment_name")?;
+        self.call("warmup_efa_segment", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.open_with(&name, &interrupt::requested)).map(|_| 0)
+        })
+    }
+
+    /// How bytes go to each peer and why, what has gone, and which network devices are near which memory.
+    #[pyo3(signature = (json = false))]
+    fn show_links(&self, py: Python<'_>, json: bool) -> String {
+        let Ok(engine) = self.engine() else { return "the engine is not initialized".into() };
+        py.detach(|| engine.show_links(json))
+    }
+
+    // ---------------------------------------------------------- transfers that wait
+
+    /// From here to the peer. 0, or -1.
+    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, transport_hint = ""))]
+    fn transfer_sync_write(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        peer_buffer_address: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<i64> {
+        let _ = transport_hint;
+        let call = Call::one(target_hostname, buffer, peer_buffer_address, length, Opcode::Write)?;
+        self.sync(py, "transfer_sync_write", call)
+    }
+
+    /// From the peer to here. 0, or -1.
+    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, transport_hint = ""))]
+    fn transfer_sync_read(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        peer_buffer_address: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<i64> {
+        let _ = transport_hint;
+        let call = Call::one(target_hostname, buffer, peer_buffer_address, length, Opcode::Read)?;
+        self.sync(py, "transfer_sync_read", call)
+    }
+
+    /// One way or the other. 0, or -1.
+    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, opcode, notify = None, transport_hint = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn transfer_sync(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        peer_buffer_address: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        opcode: &Bound<'_, PyAny>,
+        notify: Option<TransferNotify>,
+        transport_hint: &str,
+    ) -> PyResult<i64> {
+        let _ = transport_hint;
+        let call = Call::one(target_hostname, buffer, peer_buffer_address, length, opcode_of(opcode)?)?;
+        self.sync(py, "transfer_sync", call.with_notify(notify))
+    }
+
+    /// Many from here to the peer. 0, or -1.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint = ""))]
+    fn batch_transfer_sync_write(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<i64> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, Opcode::Write)?;
+        self.sync(py, "batch_transfer_sync_write", call)
+    }
+
+    /// Many from the peer to here. 0, or -1.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint = ""))]
+    fn batch_transfer_sync_read(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<i64> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, Opcode::Read)?;
+        self.sync(py, "batch_transfer_sync_read", call)
+    }
+
+    /// Many one way or the other. 0, or -1.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode, notify = None, transport_hint = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn batch_transfer_sync(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        opcode: &Bound<'_, PyAny>,
+        notify: Option<TransferNotify>,
+        transport_hint: &str,
+    ) -> PyResult<i64> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, opcode_of(opcode)?)?;
+        self.sync(py, "batch_transfer_sync", call.with_notify(notify))
+    }
+
+    // ---------------------------------------------------------- transfers in the background
+
+    /// As `batch_transfer_sync_write`, in the background: a batch id, 0 on failure.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint = ""))]
+    fn batch_transfer_async_write(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<u64> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, Opcode::Write)?;
+        self.background(py, "batch_transfer_async_write", call)
+    }
+
+    /// As `batch_transfer_sync_read`, in the background: a batch id, 0 on failure.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, transport_hint = ""))]
+    fn batch_transfer_async_read(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<u64> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, Opcode::Read)?;
+        self.background(py, "batch_transfer_async_read", call)
+    }
+
+    /// As `batch_transfer_sync`, in the background: a batch id, 0 on failure.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode, transport_hint = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn batch_transfer_async(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        opcode: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<u64> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, opcode_of(opcode)?)?;
+        self.background(py, "batch_transfer_async", call)
+    }
+
+    /// One range from here to the peer in the background: a batch id, 0 on failure.
+    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, transport_hint = ""))]
+    fn transfer_submit_write(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        peer_buffer_address: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<u64> {
+        let _ = transport_hint;
+        let call = Call::one(target_hostname, buffer, peer_buffer_address, length, Opcode::Write)?;
+        self.background(py, "transfer_submit_write", call)
+    }
+
+    /// One range from the peer to here in the background: a batch id, 0 on failure.
+    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, transport_hint = ""))]
+    fn transfer_submit_read(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        peer_buffer_address: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        transport_hint: &str,
+    ) -> PyResult<u64> {
+        let _ = transport_hint;
+        let call = Call::one(target_hostname, buffer, peer_buffer_address, length, Opcode::Read)?;
+        self.background(py, "transfer_submit_read", call)
+    }
+
+    /// How far a batch is: 1 done (and freed), 0 under way, -1 failed (and freed), -2 timed out (and not freed).
+    #[pyo3(signature = (batch_id, /))]
+    fn transfer_check_status(&self, batch_id: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let batch = BatchId(unsigned(batch_id, "batch_id")?);
+        self.call("transfer_check_status", |e| {
+            let engine = e.engine()?;
+            match engine.status(batch)? {
+                Status::Waiting => Ok(0),
+                Status::Timeout => Ok(-2),
+                // Others of the batch may be under way still: it ends when they have.
+                status if engine.free(batch).is_err() => Ok(i64::from(status == Status::Completed)),
+                Status::Completed => Ok(1),
+                Status::Failed => Ok(-1),
+            }
+        })
+    }
+
+    /// Waits for batches. 0 when all are done, -1 when one has failed or timed out. They are freed.
+    #[pyo3(signature = (batch_ids, /))]
+    fn get_batch_transfer_status(&self, py: Python<'_>, batch_ids: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let batches = unsigned_list(batch_ids, "batch_ids")?;
+        self.call("get_batch_transfer_status", |e| {
+            let engine = e.engine()?;
+            let mut result = Ok(0);
+            for batch in batches {
+                let one = py.detach(|| finish(&engine, BatchId(batch), None));
+                result = result.and(one);
+            }
+            result
+        })
+    }
+
+    /// Waits for one batch, at most `timeout` seconds (none: until its deadline). 0 done, -1 failed: it is freed;
+    /// -2 not done in that time: it goes on.
+    #[pyo3(signature = (batch_id, timeout = None))]
+    fn wait(&self, py: Python<'_>, batch_id: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<i64> {
+        let batch = BatchId(unsigned(batch_id, "batch_id")?);
+        let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        self.call("wait", |e| {
+            let engine = e.engine()?;
+            py.detach(|| finish(&engine, batch, patience))
+        })
+    }
+
+    /// `tell` is called, in any thread, once no request of a batch is under way; at once if none is. A number for
+    /// `_forget`, or a negative code.
+    fn _when_done(&self, py: Python<'_>, batch_id: &Bound<'_, PyAny>, tell: Py<PyAny>) -> PyResult<i64> {
+        let batch = BatchId(unsigned(batch_id, "batch_id")?);
+        let hook = move || {
+            // Nobody is left to be told where the interpreter ends.
+            Python::try_attach(|py| {
+                if let Err(error) = tell.call0(py) {
+                    error.write_unraisable(py, None);
+                }
+                drop(tell);
+            });
+        };
+        self.call("wait_async", |e| {
+            let engine = e.engine()?;
+            py.detach(|| engine.when_done(batch, Box::new(hook))).map(|number| number as i64)
+        })
+    }
+
+    fn _forget(&self, py: Python<'_>, batch_id: &Bound<'_, PyAny>, number: u64) -> PyResult<()> {
+        let batch = BatchId(unsigned(batch_id, "batch_id")?);
+        if let Ok(engine) = self.engine() {
+            py.detach(|| engine.forget(batch, number));
+        }
+        Ok(())
+    }
+}
+
+fn local_topology(devices: &str) -> String {
+    let variable = |name: &str| mooncake_settings::environment::variable(name).filter(|value| !value.is_empty());
+    let custom = variable("MC_CUSTOM_TOPO_JSON").and_then(|path| {
+        let read = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+        let parsed = read.and_then(|json| Topology::parse(&json).map_err(|error| error.to_string()));
+        parsed.map_err(|error| say_once(&format!("MC_CUSTOM_TOPO_JSON={path:?}: {error}; devices are discovered"))).ok()
+    });
+    let names = |list: &str| -> Vec<String> {
+        list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    };
+    let mut only = names(devices);
+    if let Some(filters) = variable("MC_TE_FILTERS") {
+        let filters = names(&filters);
+        only = if only.is_empty() { filters } else { only.into_iter().filter(|name| filters.contains(name)).collect() };
+    }
+    custom.unwrap_or_else(|| Topology::discover(&only)).to_json()
+}
+
+/// Waits for a batch and frees it.
+fn finish(engine: &Engine, batch: BatchId, patience: Option<Duration>) -> Result<i64, EngineError> {
+    let until = patience.and_then(|patience| Instant::now().checked_add(patience));
+    loop {
+        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
+        match engine.wait(batch, left) {
+            Err(EngineError::Timeout { .. }) => {
+                if interrupt::requested() {
+                    return Err(EngineError::Interrupted);
+                }
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return Ok(-2);
+                }
+            }
+            Err(error) => return Err(error),
+            Ok(status) => {
+                let reason = engine.batch_error(batch)?;
+                engine.free(batch)?;
+                return match status {
+                    Status::Completed => Ok(0),
+                    _ => Err(EngineError::InvalidArgument(reason.unwrap_or_else(|| "the batch failed".into()))),
+                };
+            }
+        }
+    }
+}
+
+impl TransferEngine {
+    fn engine(&self) -> Result<Arc<Held>, EngineError> {
+        let engine = self.engine.read().clone();
+        engine
+            .ok_or_else(|| EngineError::InvalidArgument("the engine is not initialized; call initialize first".into()))
+    }
+
+    /// Runs the body of an entry; an error becomes its code, with the reason in `last_error()`.
+    fn call(&self, name: &str, body: impl FnOnce(&Self) -> Result<i64, EngineError>) -> PyResult<i64> {
+        entry(
+            &self.errors,
+            name,
+            |_| -1,
+            || {
+                Ok(body(self).unwrap_or_else(|error| {
+                    self.errors.set(|| format!("{name}: {error}"));
+                    i64::from(error.code())
+                }))
+            },
+        )
+    }
+
+    fn begin(&self, py: Python<'_>, host: &str, metadata: &str, protocol: &str) -> Result<i64, EngineError> {
+        if self.engine.read().is_some() {
+            self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
+            return Ok(-1);
+        }
+        let variable = mooncake_settings::environment::variable;
+        let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
+        let known = matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp" | "rdma");
+        let begun = match known {
+            true => EngineOptions::default()
+                .from_env(variable)
+                .and_then(|options| py.detach(|| Engine::connect(metadata, host, options, &cluster))),
+            false => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),
+        };
+        let mut engine = self.engine.write();
+        match begun {
+            // Another thread was faster.
+            Ok(_) if engine.is_some() => Ok(-1),
+            Ok(begun) => {
+                *engine = Some(Arc::new(Held { engine: begun, managed: Mutex::default() }));
+                Ok(0)
+            }
+            Err(error) => {
+                self.errors.set(|| format!("initialize: {error}"));
+                Ok(-1)
+            }
+        }
+    }
+
+    /// A transfer in the caller's thread: 0, or -1 as the reference has it, whatever went wrong.
+    fn sync(&self, py: Python<'_>, name: &str, call: Call) -> PyResult<i64> {
+        let done = self.call(name, |e| {
+            let engine = e.engine()?;
+            py.detach(|| {
+                let requests = call.requests.map_err(EngineError::InvalidArgument)?;
+                let peer = engine.open_with(&call.peer, &interrupt::requested)?;
+                engine.transfer_with(peer, &requests, &interrupt::requested)?;
+                if let Some(notify) = &call.notify
+                    && let Err(error) = engine.notify(peer, notify)
+                {
+                    // The bytes are there; the reference says no more either.
+                    tracing::warn!(peer = call.peer, %error, "a transfer is done, and its notification did not arrive");
+                }
+                Ok(0)
+            })
+        })?;
+        Ok(if done == 0 { 0 } else { -1 })
+    }
+
+    fn background(&self, py: Python<'_>, name: &str, call: Call) -> PyResult<u64> {
+        let mut id = 0;
+        self.call(name, |e| {
+            let engine = e.engine()?;
+            py.detach(|| {
+                let requests = call.requests.map_err(EngineError::InvalidArgument)?;
+                let peer: PeerId = engine.open_with(&call.peer, &interrupt::requested)?;
+                let batch = engine.allocate(requests.len());
+                let requests = requests.into_iter().map(|request| (peer, request)).collect();
+                if let Err(error) = engine.submit(batch, requests, None) {
+                    let _ = engine.free(batch);
+                    return Err(error);
+                }
+                id = batch.0;
+                Ok(0)
+            })
+        })?;
+        Ok(id)
+    }
+}

@@ -1,0 +1,61 @@
+//! Settings of transfer engines that come from the environment.
+
+use crate::setting::{Setting, Type};
+
+const RDMA: &str = "there is no RDMA in this version";
+
+/// All of them.
+pub const VARIABLES: &[Setting] = &[
+    Setting::done("MC_SHM", Type::Bool, "1", "copies between processes of one host; 0: everything by TCP"),
+    Setting::done("MC_TRANSFER_TIMEOUT", Type::U64, "30", "seconds that a transfer may take, 5 at least"),
+    Setting::done("MC_MIN_RPC_PORT", Type::Port, "15000", "first port to choose from, for handshakes and data"),
+    Setting::done("MC_MAX_RPC_PORT", Type::Port, "17000", "last port to choose from"),
+    Setting::done(
+        "MC_TCP_BIND_ADDRESS",
+        Type::Address,
+        "",
+        "address that is told to peers where they find each other by a metadata service; none: the one towards that service",
+    ),
+    Setting::done("MC_METADATA_CLUSTER_ID", Type::Text, "", "keeps clusters that share a metadata service apart"),
+    Setting::done("MC_HANDSHAKE_CONNECT_TIMEOUT", Type::U64, "5", "seconds to connect to a peer, 1 to 3599"),
+    Setting::done("MC_HANDSHAKE_MAX_LENGTH", Type::U64, "1048576", "longest handshake, bytes, 1 to 128 MiB"),
+    Setting::done(
+        "MC_TCP_STATUS_TIMEOUT_SEC",
+        Type::U64,
+        "30",
+        "seconds without a byte moved after which a transfer fails",
+    ),
+    Setting::done(
+        "MC_TCP_LANES_PER_PEER",
+        Type::U64,
+        "",
+        "connections over which one large transfer is spread, 1 to 16; none: half of the processors, at most 4",
+    ),
+    Setting::done("MC_TE_FILTERS", Type::Text, "", "names of the network devices to be used, with commas between them"),
+    Setting::done(
+        "MC_CUSTOM_TOPO_JSON",
+        Type::Text,
+        "",
+        "file with the matrix of devices, in place of what is discovered",
+    ),
+    Setting::accepted(
+        "MC_FORCE_TCP",
+        Type::Text,
+        "",
+        "TCP and copies within the host are what there is; MC_SHM=0 leaves TCP",
+    ),
+    Setting::accepted("MC_TCP_MAX_CONNECTIONS_PER_PEER", Type::Text, "", "MC_TCP_LANES_PER_PEER is its name now"),
+    Setting::accepted("MC_TCP_ENABLE_CONNECTION_POOL", Type::Text, "", "connections are always kept"),
+    Setting::accepted("MC_TCP_SLICE_SIZE", Type::Text, "", "nothing is cut for TCP"),
+    Setting::accepted("MC_USE_IPV6", Type::Text, "", "both versions are listened on"),
+    Setting::accepted("MC_DISABLE_METACACHE", Type::Text, "", "a description that turns out old is fetched anew"),
+    Setting::accepted("MC_SLICE_SIZE", Type::Text, "", RDMA),
+    Setting::accepted("MC_RETRY_CNT", Type::Text, "", RDMA),
+    Setting::accepted("MC_GID_INDEX", Type::Text, "", RDMA),
+    Setting::accepted("MC_IB_TC", Type::Text, "", RDMA),
+    Setting::accepted("MC_IB_SL", Type::Text, "", RDMA),
+    Setting::accepted("MC_IB_PORT", Type::Text, "", RDMA),
+    Setting::accepted("MC_WORKERS_PER_CTX", Type::Text, "", RDMA),
+    Setting::accepted("MC_NUM_QP_PER_EP", Type::Text, "", RDMA),
+    Setting::accepted("MC_FORCE_HCA", Type::Text, "", RDMA),
+];

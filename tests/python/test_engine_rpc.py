@@ -1,0 +1,227 @@
+"""RpcInterface: byte strings and tensors between processes; garbage, crowds and silence are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import mooncake.engine as engine
+
+pytestmark = pytest.mark.timeout(60)
+FRAME = struct.Struct("<4sBB2xQQ")
+
+
+class Receiver:
+    def __init__(self, timeout: int = 30) -> None:
+        self.rpc = engine.RpcInterface()
+        self.data, self.tensors = [], []
+        assert self.rpc.initialize_server("127.0.0.1:0", timeout_seconds=timeout)
+        self.rpc.set_data_receive_callback(self.data.append)
+        self.rpc.set_tensor_receive_callback(self.tensors.append)
+        assert self.rpc.start_server_async()
+        self.address = f"127.0.0.1:{self.rpc.local_port}"
+
+
+@pytest.fixture
+def receiver():
+    made = Receiver()
+    yield made
+    made.rpc.stop_server()
+
+
+@pytest.fixture
+def sender():
+    made = engine.create_rpc_client()
+    yield made
+    made.stop_server()
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 20_000_000])
+def test_bytes_arrive_as_they_were_sent(receiver, sender, size):
+    data = os.urandom(size)
+    for form in (data, bytearray(data), memoryview(data)):
+        assert sender.send_data(receiver.address, form) == 0
+    assert sender.send_data(receiver.address, "é") == 0
+    assert [got.get_bytes() for got in receiver.data] == [data, data, data, "é".encode()]
+    got = receiver.data[0]
+    assert (got.data_size, bytes(got.get_memory_view()), got.get_memory_view().readonly) == (size, data, True)
+    assert got.source_address.startswith("127.0.0.1:")
+
+
+def test_another_process_sends_and_torch_is_imported_by_nobody_who_sends_bytes(receiver):
+    source = """
+import sys
+from mooncake.engine import CoroRPCInterface
+rpc = CoroRPCInterface()
+assert rpc.initialize(timeout_seconds=10)
+codes = [rpc.send_data(sys.argv[1], bytes([i]) * i) for i in range(100)]
+assert codes == [0] * 100, codes
+assert "torch" not in sys.modules and "asyncio" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", source, receiver.address], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert [got.get_bytes() for got in receiver.data] == [bytes([i]) * i for i in range(100)]
+
+
+def test_event_loops_send_too(receiver, sender):
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        return await asyncio.gather(*(sender.send_data_async(receiver.address, b"x" * i, loop) for i in range(20)))
+
+    assert asyncio.run(main()) == [0] * 20
+    assert sorted(got.data_size for got in receiver.data) == list(range(20))
+
+
+def test_a_server_may_be_started_for_good_and_is_stopped_from_elsewhere(sender):
+    made = engine.RpcInterface()
+    assert made.initialize("127.0.0.1:0")
+    got: list = []
+    made.set_data_receive_callback(got.append)
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(made.start_server()))
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not (port := made.local_port):
+        assert time.monotonic() < deadline
+    assert sender.send_data(f"127.0.0.1:{port}", b"x") == 0
+    assert len(got) == 1
+    assert thread.is_alive()
+    made.stop_server()
+    thread.join(10)
+    assert ended == [True]
+
+
+def test_failures_are_codes(receiver, sender):
+    fresh = engine.RpcInterface()
+    assert fresh.send_data(receiver.address, b"") == -1, "it was not initialized"
+    assert not fresh.start_server_async()
+    assert not fresh.initialize_server("nowhere")
+    assert not fresh.initialize_client(timeout_seconds=0)
+    for address in ("127.0.0.1:1", "127.0.0.1", "", ":", "127.0.0.1:99999"):
+        assert sender.send_data(address, b"x") == -1
+    with pytest.raises(TypeError):
+        sender.send_data(receiver.address, 1)
+    with pytest.raises(TypeError):
+        sender.send_data(1, b"")
+    with pytest.raises(TypeError):
+        sender.set_data_receive_callback(None)
+    taken = engine.RpcInterface()
+    assert taken.initialize_server(receiver.address)
+    assert not taken.start_server_async(), "the port is taken"
+
+
+def test_a_callback_that_raises_fails_the_call_and_not_the_server(receiver, sender, monkeypatch):
+    told = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    def raises(_got: object) -> None:
+        raise ValueError("not today")
+
+    receiver.rpc.set_data_receive_callback(raises)
+    assert sender.send_data(receiver.address, b"x") == -1
+    assert told[0].exc_type is ValueError
+    receiver.rpc.set_data_receive_callback(receiver.data.append)
+    assert sender.send_data(receiver.address, b"x") == 0
+
+
+def test_a_server_that_was_restarted_is_sent_to_again(sender):
+    first = Receiver()
+    assert sender.send_data(first.address, b"1") == 0
+    port = first.rpc.local_port
+    first.rpc.stop_server()
+    again = engine.RpcInterface()
+    assert again.initialize_server(f"127.0.0.1:{port}")
+    got: list = []
+    again.set_data_receive_callback(got.append)
+    deadline = time.monotonic() + 10
+    while not again.start_server_async():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert sender.send_data(first.address, b"2") == 0
+    assert [one.get_bytes() for one in got] == [b"2"]
+    again.stop_server()
+
+
+def head(dtype: object = "float32", shape: object = (1,)) -> bytes:
+    return json.dumps({"dtype": dtype, "shape": shape}).encode()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        FRAME.pack(b"MCRP", 2, 0, 0, 0),
+        FRAME.pack(b"MCRP", 1, 7, 0, 0),
+        FRAME.pack(b"MCRP", 1, 255, 0, 0),
+        FRAME.pack(b"MCRP", 1, 0, 1 << 40, 0),
+        FRAME.pack(b"MCRP", 1, 0, 0, (1 << 64) - 1),
+        *[
+            FRAME.pack(b"MCRP", 1, 1, len(text), 4) + text + b"1234"
+            for text in [
+                b"",
+                b"[" * 4000,
+                b"[]",
+                b"cos\nsystem\n(S'true'\ntR.",
+                head("float64"),
+                head("__import__"),
+                head(1),
+                head(shape=[-1, -1]),
+                head(shape=[1.0]),
+                head(shape=[True]),
+                head(shape="1"),
+                head(shape=[1] * 65),
+                head(shape=[1 << 40]),
+                head(shape=[2**31] * 64),
+            ]
+        ],
+    ],
+)
+def test_garbage_ends_its_connection_only(receiver, sender, frame):
+    with socket.create_connection(("127.0.0.1", receiver.rpc.local_port), timeout=10) as connection:
+        connection.sendall(frame)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+    assert sender.send_data(receiver.address, b"still there") == 0
+    assert receiver.tensors == []
+
+
+def test_a_slow_sender_is_cut_off_and_a_promise_of_much_takes_no_memory():
+    made = Receiver(timeout=1)
+    connections = []
+    try:
+        before = memory()
+        for _ in range(50):
+            connections.append(socket.create_connection(("127.0.0.1", made.rpc.local_port), timeout=10))
+            connections[-1].sendall(FRAME.pack(b"MCRP", 1, 0, 0, 100 << 20) + b"x")
+        for connection in connections:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        assert memory() - before < 100 << 20
+    finally:
+        for connection in connections:
+            connection.close()
+        made.rpc.stop_server()
+
+
+def test_a_receiver_that_says_nothing_is_given_up_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sender = engine.RpcInterface()
+        assert sender.initialize_client(timeout_seconds=1)
+        began = time.monotonic()
+        assert sender.send_data(f"127.0.0.1:{silent.getsockname()[1]}", b"x") == -1
+        assert time.monotonic() - began < 5
+
+
+def memory() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
