@@ -98,13 +98,13 @@ impl Plan {
                 .ok_or_else(|| value(name, text, "bytes, or a number with KB, MB or GB"))
         };
         let count = |name| {
-            let count: Option<u64> = given.number(name);
-            count.filter(|count| *count > 0).ok_or_else(|| value(name, given.text_or_default(name), "1 or more"))
+            let text = given.text_or_default(name);
+            text.parse().ok().filter(|count: &u64| *count > 0).ok_or_else(|| value(name, text, "1 or more"))
         };
         let (block, batch, threads) = (size("block_size")?, count("batch_size")?, count("threads")?);
-        let seconds: f64 = given.number("duration").unwrap_or(10.0);
-        let duration = Duration::try_from_secs_f64(seconds)
-            .map_err(|_| value("duration", given.text_or_default("duration"), "seconds"))?;
+        let text = given.text_or_default("duration");
+        let duration = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let duration = duration.ok_or_else(|| value("duration", text, "seconds"))?;
         let needed = block.checked_mul(batch).and_then(|bytes| bytes.checked_mul(threads));
         let needed = needed.ok_or_else(|| value("block_size", given.text_or_default("block_size"), "less"))?;
         Ok(Plan { opcode, block, batch, threads, duration, bytes: needed.max(size("buffer_size")?) })
@@ -170,7 +170,7 @@ fn initiator(engine: &Engine, memory: ForeignRange, plan: &Plan, given: &Given) 
     ended.into_iter().collect::<Result<(), BenchError>>()?;
     let count = batches.load(Ordering::Relaxed);
     let rate = (count * plan.batch * plan.block) as f64 * per_byte / seconds;
-    let digits: usize = given.number("report_precision").unwrap_or(2);
+    let digits: usize = given.text_or_default("report_precision").parse().unwrap_or(2);
     for link in engine.links() {
         tracing::info!(peer = link.peer, path = link.path, reason = link.reason, "link");
     }
