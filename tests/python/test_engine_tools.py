@@ -9,7 +9,7 @@ import signal
 import subprocess
 
 import pytest
-from machine import binary
+from pool import binary
 
 LAST = re.compile(r"Test completed: duration [\d.]+, batch count (\d+), throughput ([\d.]+) (\w+)/s")
 
