@@ -9,6 +9,7 @@ import signal
 import subprocess
 
 import pytest
+
 from pool import binary
 
 LAST = re.compile(r"Test completed: duration [\d.]+, batch count (\d+), throughput ([\d.]+) (\w+)/s")
@@ -63,7 +64,7 @@ def test_the_topology_is_shown_as_the_engine_sees_it(tmp_path):
     matrix = {"cpu:0": [["mlx5_0"], []]}
     path = tmp_path / "matrix.json"
     path.write_text(json.dumps(matrix))
-    assert json.loads(dump(f"--custom-topo-json={path}").stdout.partition("): ")[2]) == matrix
+    assert json.loads(dump(f"--custom-topo-json={path}").stdout.partition("]: ")[2]) == matrix
     path.write_text("[]")
     assert dump(f"--custom-topo-json={path}").returncode == 1
     assert str(tmp_path / "none") in dump(f"--custom-topo-json={tmp_path / 'none'}").stderr
