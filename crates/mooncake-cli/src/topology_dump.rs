@@ -28,7 +28,7 @@ pub enum DumpError {
         source: EngineError,
     },
     /// The file is to come from a variable that is not set.
-    #[error("--use-custom-topo shows the file that MC_CUSTOM_TOPO_JSON names, which is not set")]
+    #[error("--use_custom_topo shows the file that MC_CUSTOM_TOPO_JSON names, which is not set")]
     NoFile,
 }
 
@@ -41,8 +41,8 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), DumpError> {
             return Ok(());
         }
     };
-    let mut custom = given.text("custom-topo-json").filter(|path| !path.is_empty()).map(str::to_owned);
-    if custom.is_none() && given.boolean("use-custom-topo") {
+    let mut custom = given.text("custom_topo_json").filter(|path| !path.is_empty()).map(str::to_owned);
+    if custom.is_none() && given.boolean("use_custom_topo") {
         let named = environment::variable("MC_CUSTOM_TOPO_JSON").filter(|path| !path.is_empty());
         custom = Some(named.ok_or(DumpError::NoFile)?);
     }
@@ -54,7 +54,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), DumpError> {
             (format!("custom ({path})"), topology)
         }
         None => {
-            let names = given.text_or_default("device-name").split(',').map(str::trim);
+            let names = given.text_or_default("device_name").split(',').map(str::trim);
             let only: Vec<String> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
             ("discover".to_owned(), Topology::discover(&only))
         }

@@ -39,12 +39,12 @@ pub(crate) const BENCH: &[Setting] = &[
 /// `transfer_engine_topology_dump`, in the order of `--help`.
 pub(crate) const TOPOLOGY: &[Setting] = &[
     Setting::done(
-        "device-name",
+        "device_name",
         Type::Text,
         "",
         "names of the devices that count, with commas between them; none: all",
     ),
-    Setting::done("use-custom-topo", Type::Bool, "false", "show the file that MC_CUSTOM_TOPO_JSON names"),
-    Setting::done("custom-topo-json", Type::Text, "", "show this file"),
+    Setting::done("use_custom_topo", Type::Bool, "false", "show the file that MC_CUSTOM_TOPO_JSON names"),
+    Setting::done("custom_topo_json", Type::Text, "", "show this file"),
     Setting::accepted("backend", Type::Text, "auto", ONE),
 ];
