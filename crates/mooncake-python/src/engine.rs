@@ -1,12 +1,14 @@
 //! `mooncake.engine`: the transfer engine under the names and codes of the reference.
+//!
+//! Long because a class has one block of methods, and each needs its own signature. What they take over from Python is in
+//! `transfer_call`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status, Topology};
+use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Status, Topology};
 use mooncake_memory::{allocate_shared, free_host_memory};
 use parking_lot::{Mutex, RwLock};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -17,6 +19,7 @@ use crate::interrupt;
 use crate::last_error::LastError;
 use crate::notice::say_once;
 use crate::text::text;
+use crate::transfer_call::{Call, TransferNotify, opcode_of};
 
 /// A call that waits in the background looks up so often: for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
@@ -63,93 +66,6 @@ impl std::ops::Deref for Held {
 
     fn deref(&self) -> &Engine {
         &self.engine
-    }
-}
-
-/// A message of a peer.
-#[pyclass(get_all, set_all, from_py_object, module = "mooncake.engine")]
-#[derive(Debug, Clone, Default)]
-pub struct TransferNotify {
-    /// What it is about.
-    name: String,
-    /// What it says.
-    msg: String,
-}
-
-#[pymethods]
-impl TransferNotify {
-    #[new]
-    #[pyo3(signature = (name = None, msg = None))]
-    fn new(name: Option<String>, msg: Option<String>) -> PyResult<Self> {
-        match (name, msg) {
-            (None, None) => Ok(Self::default()),
-            (Some(name), Some(msg)) => Ok(Self { name, msg }),
-            _ => Err(PyTypeError::new_err("TransferNotify: a name and a msg, or neither")),
-        }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("TransferNotify(name={:?}, msg={:?})", self.name, self.msg)
-    }
-}
-
-/// Requests of one call, taken over from Python.
-struct Call {
-    peer: String,
-    requests: Result<Vec<Request>, String>,
-    notify: Option<Notify>,
-}
-
-impl Call {
-    fn one(
-        peer: &Bound<'_, PyAny>,
-        buffer: &Bound<'_, PyAny>,
-        remote: &Bound<'_, PyAny>,
-        length: &Bound<'_, PyAny>,
-        opcode: Opcode,
-    ) -> PyResult<Call> {
-        let peer = text(peer, "target_hostname")?;
-        let local = range(unsigned(buffer, "buffer")?, unsigned(length, "length")?);
-        let remote = unsigned(remote, "peer_buffer_address")?;
-        Ok(Call { peer, requests: Ok(vec![Request { opcode, local, remote }]), notify: None })
-    }
-
-    fn many(
-        peer: &Bound<'_, PyAny>,
-        buffers: &Bound<'_, PyAny>,
-        remotes: &Bound<'_, PyAny>,
-        lengths: &Bound<'_, PyAny>,
-        opcode: Opcode,
-    ) -> PyResult<Call> {
-        let peer = text(peer, "target_hostname")?;
-        let buffers = unsigned_list(buffers, "buffers")?;
-        let remotes = unsigned_list(remotes, "peer_buffer_addresses")?;
-        let lengths = unsigned_list(lengths, "lengths")?;
-        let requests = if buffers.len() != remotes.len() || buffers.len() != lengths.len() {
-            Err(format!(
-                "{} buffers, {} peer_buffer_addresses and {} lengths: one of each a request",
-                buffers.len(),
-                remotes.len(),
-                lengths.len()
-            ))
-        } else {
-            let all = buffers.iter().zip(&remotes).zip(&lengths);
-            Ok(all.map(|((&at, &remote), &len)| Request { opcode, local: range(at, len), remote }).collect())
-        };
-        Ok(Call { peer, requests, notify: None })
-    }
-
-    fn with_notify(mut self, notify: Option<TransferNotify>) -> Call {
-        self.notify = notify.map(|notify| Notify { name: notify.name, message: notify.msg });
-        self
-    }
-}
-
-fn opcode_of(any: &Bound<'_, PyAny>) -> PyResult<Opcode> {
-    match any.extract::<i64>() {
-        Ok(0) => Ok(Opcode::Read),
-        Ok(1) => Ok(Opcode::Write),
-        _ => Err(PyTypeError::new_err(format!("opcode: TransferOpcode.Read or Write is needed, not {}", any.repr()?))),
     }
 }
 

@@ -34,6 +34,7 @@ mod setup;
 mod store;
 mod tensor_memory;
 mod text;
+mod transfer_call;
 mod value;
 mod writing;
 
@@ -53,7 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<enums::TaskType>()?;
     module.add_class::<enums::TaskStatus>()?;
     module.add_class::<engine::TransferEngine>()?;
-    module.add_class::<engine::TransferNotify>()?;
+    module.add_class::<transfer_call::TransferNotify>()?;
     module.add_class::<engine::InnerTransferEngine>()?;
     registry::add_to(module)?;
     host_memory::add_to(module)?;

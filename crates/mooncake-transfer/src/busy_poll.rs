@@ -51,6 +51,16 @@ pub fn busy_poll<T>(habit: &Habit, mut ready: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
+/// One `recv` of a blocking socket, awake for a moment first. 0 is the end of the stream.
+pub fn recv_awake(habit: &Habit, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let mut read = |flags| rustix::net::recv(socket, &mut *bytes, flags).map(|(count, _)| count);
+    busy_poll(habit, || match read(RecvFlags::DONTWAIT) {
+        Err(Errno::AGAIN) => None,
+        outcome => Some(outcome),
+    })
+    .unwrap_or_else(|| read(RecvFlags::empty()))
+}
+
 /// Whether a read of a socket would not wait: bytes, the end or an error are there.
 pub fn is_readable(socket: BorrowedFd<'_>) -> bool {
     let peeked = rustix::net::recv(socket, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);

@@ -6,9 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use mooncake_memory::{BoardView, Guarded, PeerProcess, PullError, recv_fds};
-use mooncake_transfer::{Habit, busy_poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use mooncake_transfer::{Habit, recv_awake};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
@@ -238,14 +237,7 @@ impl HostLane {
     fn receive(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
-            let fd = self.stream.as_fd();
-            let mut read = |flags| rustix::net::recv(fd, &mut bytes[got..], flags).map(|(count, _)| count);
-            let outcome = busy_poll(&self.habit, || match read(RecvFlags::DONTWAIT) {
-                Err(Errno::AGAIN) => None,
-                outcome => Some(outcome),
-            })
-            .unwrap_or_else(|| read(RecvFlags::empty()));
-            match outcome {
+            match recv_awake(&self.habit, self.stream.as_fd(), &mut bytes[got..]) {
                 Ok(0) => {
                     let source = std::io::ErrorKind::UnexpectedEof.into();
                     return Err(EngineError::Socket { peer: self.peer.to_string(), what: "the peer hung up", source });

@@ -6,9 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use mooncake_memory::{Bounce, Guarded, recv_targets, send_sources};
-use mooncake_transfer::{Habit, busy_poll, unpace};
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use mooncake_transfer::{Habit, recv_awake, unpace};
 
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
@@ -319,13 +317,7 @@ impl Lane {
     fn receive(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
-            let mut read = |flags| rustix::net::recv(self.fd(), &mut bytes[got..], flags).map(|(count, _)| count);
-            let outcome = busy_poll(&self.habit, || match read(RecvFlags::DONTWAIT) {
-                Err(Errno::AGAIN) => None,
-                outcome => Some(outcome),
-            })
-            .unwrap_or_else(|| read(RecvFlags::empty()));
-            match outcome {
+            match recv_awake(&self.habit, self.fd(), &mut bytes[got..]) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count;

@@ -86,11 +86,10 @@ impl Peer {
             }
         }
         let bytes = requests.iter().map(|request| request.local.len() as u64).sum();
-        let counted = match &result {
+        match &result {
             Ok(()) => self.traffic.bytes.fetch_add(bytes, Ordering::Relaxed),
             Err(_) => self.traffic.failed.fetch_add(1, Ordering::Relaxed),
         };
-        let _ = counted;
         self.traffic.requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
         result
     }

@@ -13,7 +13,7 @@ use mooncake_memory::{
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::busy_poll::{Habit, busy_poll};
+use crate::busy_poll::{Habit, is_readable, recv_awake};
 use crate::error::TransferError;
 use crate::loopback::unpace;
 use crate::wait::{SLICE, Wait};
@@ -101,8 +101,7 @@ impl Lane {
 
     /// Whether the peer has not hung up since the last request.
     pub(super) fn is_alive(&self) -> bool {
-        let peeked = rustix::net::recv(self.fd(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        matches!(peeked, Err(Errno::AGAIN))
+        !is_readable(self.fd())
     }
 
     /// Reads into the pieces. Gives the checksum of what came if asked for.
@@ -338,14 +337,7 @@ impl Lane {
     fn recv_bytes(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), TransferError> {
         let mut have = 0;
         while have < bytes.len() {
-            let mut read =
-                |flags| rustix::net::recv(self.stream.as_fd(), &mut bytes[have..], flags).map(|(count, _)| count);
-            let outcome = busy_poll(&self.habit, || match read(RecvFlags::DONTWAIT) {
-                Err(Errno::AGAIN) => None,
-                outcome => Some(outcome),
-            })
-            .unwrap_or_else(|| read(RecvFlags::empty()));
-            match outcome {
+            match recv_awake(&self.habit, self.fd(), &mut bytes[have..]) {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     have += count;
