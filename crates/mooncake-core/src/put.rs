@@ -30,6 +30,8 @@ struct Mode {
     room: bool,
     /// Its deadline has come: protected objects go too, and no populator is waited for.
     force: bool,
+    /// It waited for room in line: what it stores is not to leave before what made it wait.
+    waited: bool,
 }
 
 /// Why a key was not placed.
@@ -141,7 +143,7 @@ impl Core {
             None => (None, now),
         };
         let room = !self.tickets.any_for_room_before(place.unwrap_or(usize::MAX));
-        let mode = Mode { room, force: false };
+        let mode = Mode { room, force: false, waited: false };
         let evaluation = self.evaluate(now, origin, entries.iter().copied(), config, mode, fx);
         if wait && !evaluation.any && evaluation.waits() {
             let ticket = self.tickets.next_id();
@@ -198,7 +200,8 @@ impl Core {
                 blocked |= parked.for_room;
                 return true;
             }
-            let (stays, was_cut) = self.serve(now, parked, Mode { room: !blocked, force: false }, false, fx);
+            let mode = Mode { room: !blocked, force: false, waited: parked.for_room };
+            let (stays, was_cut) = self.serve(now, parked, mode, false, fx);
             cut |= was_cut && !blocked;
             blocked |= stays && parked.for_room;
             stays
@@ -220,8 +223,10 @@ impl Core {
             return;
         }
         let mut queue = self.tickets.take_all();
-        queue
-            .retain_mut(|parked| !due(parked) || self.serve(now, parked, Mode { room: true, force: true }, true, fx).0);
+        queue.retain_mut(|parked| {
+            let mode = Mode { room: true, force: true, waited: parked.for_room };
+            !due(parked) || self.serve(now, parked, mode, true, fx).0
+        });
         self.tickets.put_back(queue);
         self.room_changed = true;
         self.settle(now, fx);
@@ -435,6 +440,11 @@ impl Core {
         let with = reservation::Terms { group: group.into(), replaces };
         let record = Reservation::new(session, key, size, terms.pin, replicas.clone(), with).record();
         self.log(now, record, fx);
+        if mode.waited
+            && let Some(slot) = self.reservations.by_key(key)
+        {
+            self.reservations.set_waited(slot);
+        }
         Ok(replicas)
     }
 

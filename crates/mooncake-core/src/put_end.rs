@@ -50,7 +50,7 @@ impl Core {
             self.counts.puts_revoked += 1;
             return EndOutcome::Revoked;
         }
-        let key = ended.waiting.then(|| reservation.key.clone());
+        let key = (ended.waiting || reservation.waited).then(|| reservation.key.clone());
         let good = good.iter().map(|replica| replica.rid).collect();
         let record = Record::Committed { reservation: reservation_rid, good, crc32c: ended.crc32c };
         self.log(now, record, fx);

@@ -166,6 +166,35 @@ fn a_call_does_not_evict_what_it_has_just_stored_itself() {
 }
 
 #[test]
+fn of_two_that_waited_for_room_neither_takes_what_the_other_has_stored() {
+    let (mut pool, owner) = Pool::single(100 * KIB);
+    let (a, b) = (pool.session(2), pool.session(3));
+    for n in 0..100 {
+        pool.put(owner, &format!("old{n}"), KIB);
+        assert!(pool.exists(&format!("old{n}")));
+    }
+    let names = |who: &str| (0..35).map(|n| format!("{who}{n}")).collect::<Vec<_>>();
+    let (of_a, of_b) = (names("a"), names("b"));
+    let entries = |names: &'static [String]| names.iter().map(|name| (name.as_str(), KIB)).collect::<Vec<_>>();
+    let (of_a, of_b): (&'static [String], &'static [String]) = (of_a.leak(), of_b.leak());
+    let first = pool.park(a, &entries(of_a));
+    pool.pass(20);
+    let second = pool.park(b, &entries(of_b));
+    for (session, ticket) in [(a, first), (b, second)] {
+        while !pool.woken.contains_key(&ticket) {
+            pool.pass(20);
+        }
+        for slot in pool.woken.remove(&ticket).unwrap() {
+            let PutSlot::Placed(replicas) = slot else { panic!("{slot:?}") };
+            assert_eq!(pool.commit(session, &replicas), EndOutcome::Committed);
+        }
+    }
+    let there = |pool: &mut Pool, names: &[String]| names.iter().filter(|name| pool.get(name).is_some()).count();
+    assert_eq!((there(&mut pool, of_a), there(&mut pool, of_b)), (35, 35));
+    pool.check();
+}
+
+#[test]
 fn nobody_else_takes_what_a_waiting_call_has_stored() {
     let mut pool = Pool::with(Config { high_watermark: 0.9, ..Config::default() });
     let (a, b) = (pool.session(1), pool.session(2));
