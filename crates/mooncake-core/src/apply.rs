@@ -306,7 +306,8 @@ impl Core {
         let mut kept = Kept { group: reservation.terms.group.clone(), ..Kept::of(now, reservation.pin) };
         // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
         if let Some(old) = self.objects.find(self.objects.hash(key), key) {
-            if reservation.terms.replaces {
+            // What is left of one whose segments went is not there: when it is cleared away is no matter of the log.
+            if reservation.terms.replaces && self.lies_somewhere(old) {
                 kept.inherit(now, reservation.pin, self.objects.object(old), self.objects.soft_pin(old));
                 kept.group = self.objects.group_of(old).into();
             }
@@ -324,6 +325,12 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Whether any segment that an object lies on is still there, in reach or not.
+    pub(crate) fn lies_somewhere(&self, slot: u32) -> bool {
+        let there = |place: &Place| self.segments.get(place.segment).is_some();
+        self.objects.object(slot).places.as_slice().iter().any(there)
     }
 
     fn apply_object(

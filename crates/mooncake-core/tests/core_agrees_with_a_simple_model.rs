@@ -103,6 +103,7 @@ struct World {
     ended: BTreeMap<Rid, (String, u64, u32)>,
     /// Keys whose value is being replaced, by the first rid of the replacement.
     replacing: BTreeMap<Rid, Vec<u8>>,
+    gone: BTreeSet<SegmentNo>,
     /// The step is one that takes values whatever holds them.
     removing: bool,
     seen: usize,
@@ -125,6 +126,7 @@ impl World {
             reserved: BTreeMap::new(),
             ended: BTreeMap::new(),
             replacing: BTreeMap::new(),
+            gone: BTreeSet::new(),
             removing: false,
             seen: 0,
             crc: 0,
@@ -192,9 +194,11 @@ impl World {
                     }
                 }
                 Record::SegmentGone(number) => {
-                    let reserved = &self.reserved;
-                    self.replacing
-                        .retain(|first, _| reserved[first].2.iter().any(|replica| replica.extent.segment != *number));
+                    // A put goes on as long as one of its places is there.
+                    self.gone.insert(*number);
+                    let (reserved, gone) = (&self.reserved, &self.gone);
+                    let there = |replica: &Replica| !gone.contains(&replica.extent.segment);
+                    self.replacing.retain(|first, _| reserved[first].2.iter().any(there));
                     for value in self.model.values_mut() {
                         value.replicas.retain(|replica| replica.extent.segment != *number);
                     }

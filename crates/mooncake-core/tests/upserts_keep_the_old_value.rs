@@ -3,7 +3,7 @@
 mod pool;
 
 use mooncake_core::{EndOutcome, PinKind, PutConfig, PutSlot, PutStarted, RemoveOutcome, Replica, SessionId};
-use pool::{KIB, Pool, is_busy, is_full, placed, plain};
+use pool::{KIB, Pool, durable, is_busy, is_full, placed, plain, replayed};
 
 fn replacing() -> PutConfig {
     PutConfig { replace: true, ..plain() }
@@ -255,4 +255,27 @@ fn a_soft_pin_is_kept_with_its_end_renewed_or_cleared_as_the_replacement_says() 
     pool.put_with(a, "k", KIB, &replacing());
     assert_eq!(pool.core.stats().soft_pinned_objects, 0);
     pool.check();
+}
+
+#[test]
+fn what_went_with_its_segment_passes_nothing_on_and_a_successor_agrees() {
+    let mut pool = Pool::new();
+    let (owner, writer) = (pool.session(1), pool.session(2));
+    // Full with the old value.
+    pool.mount(owner, 1, KIB);
+    let soft = PutConfig { pin: PinKind::Soft { ttl_ms: 3000 }, ..plain() };
+    let old = placed(&pool.slots(writer, &[("k", 100)], &soft)[0]);
+    assert_eq!(pool.commit(writer, &old), EndOutcome::Committed);
+    pool.mount(writer, 2, 8 * KIB);
+    let hard = PutConfig { pin: PinKind::Hard, ..replacing() };
+    let new = placed(&pool.slots(writer, &[("k", 300)], &hard)[0]);
+    assert_ne!(old[0].extent.segment, new[0].extent.segment);
+
+    // Here it is cleared away before the commit; a successor, who reads the log at once, has it lying about still.
+    pool.over(owner);
+    while pool.core.background(pool.now, 1 << 10, &mut pool.fx) {}
+    pool.collect();
+    assert_eq!(pool.commit(writer, &new), EndOutcome::Committed);
+    assert_eq!(durable(&replayed(pool.log.clone())), durable(&pool.core), "the log gives another state");
+    assert!(pool.core.stats().pinned_bytes > 0, "{:?}", pool.core.stats());
 }
