@@ -68,6 +68,8 @@ pub(crate) struct Batch {
 #[derive(Default)]
 struct State {
     tasks: Vec<Arc<Vec<Task>>>,
+    /// Tasks whose outcome is not known yet; those that are told of it are [`Batch::unfinished`].
+    open: usize,
     /// Sent to this peer when all tasks are done.
     notify: Option<(PeerId, Notify)>,
     error: Option<String>,
@@ -103,6 +105,7 @@ impl Batch {
         let task = |(peer, request)| Task { peer, request, status: AtomicU8::new(Status::Waiting as u8) };
         let tasks = Arc::new(requests.into_iter().map(task).collect::<Vec<_>>());
         self.unfinished.fetch_add(more, Ordering::SeqCst);
+        state.open += more;
         state.tasks.push(tasks.clone());
         state.notify = notify.or(state.notify.take());
         let mut latest = self.deadline.lock();
@@ -129,8 +132,8 @@ impl Batch {
         if let Err(error) = result {
             state.error.get_or_insert_with(|| error.to_string());
         }
-        let whole = self.unfinished.load(Ordering::SeqCst) == tasks.len() && state.error.is_none();
-        if whole && state.notify.is_some() {
+        state.open -= tasks.len();
+        if state.open == 0 && state.error.is_none() && state.notify.is_some() {
             // Said before anybody is told that the batch is done: [`Batch::finish`] follows.
             return state.notify.take();
         }

@@ -168,6 +168,26 @@ fn batches_end_with_all_their_bytes_in_place_and_their_message_before() {
 }
 
 #[test]
+fn a_batch_leaves_its_message_whichever_of_its_requests_end_last() {
+    let (initiator, target, peer, there) = pair(true, 4096);
+    let second = engine(true);
+    second.register(&[there.range()], "*").unwrap();
+    let other = initiator.open(second.name()).unwrap();
+    let here = Memory::filled(1, 1);
+    for round in 0..20_000 {
+        let batch = initiator.allocate(2);
+        let both = vec![(peer, here.write_to(there.addr())), (other, here.write_to(there.addr() + 1))];
+        let notify = Notify { name: "prefill".into(), message: round.to_string() };
+        initiator.submit(batch, both, Some((PeerId::SELF, notify))).unwrap();
+        assert_eq!(initiator.wait(batch, Duration::from_secs(10)).unwrap(), Status::Completed);
+        let left: Vec<_> = initiator.take_notifies().into_iter().map(|notify| notify.message).collect();
+        assert_eq!(left, [round.to_string()]);
+        initiator.free(batch).unwrap();
+    }
+    drop((target, second));
+}
+
+#[test]
 fn a_batch_with_a_bad_request_fails_and_says_why() {
     let (initiator, _target, peer, there) = pair(true, 1 << 20);
     let here = Memory::filled(4096, 1);
