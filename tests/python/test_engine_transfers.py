@@ -353,6 +353,38 @@ except KeyboardInterrupt:
         two.thaw()
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_what_was_given_up_is_not_written_once_the_peer_goes_on(process, path):
+    one, two = process(**PATHS[path]), process(**PATHS[path])
+    one.begin()
+    name = two.begin()
+    here, there = one.buffer(4096, 7), two.buffer(8192)
+    assert one.call("transfer_sync_write", name, here, there + 4096, 4096) == 0
+    assert link(one)["path"] == path
+    two.freeze()
+    try:
+        interrupted = one.run(
+            """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    result = engine.transfer_sync_write(name, here, there, 4096)
+except KeyboardInterrupt:
+    result = "interrupted"
+""",
+            name=name,
+            here=here,
+            there=there,
+        )
+        assert interrupted == "interrupted"
+    finally:
+        two.thaw()
+    for _ in range(20):
+        assert one.call("transfer_sync_write", name, here, there + 4096, 4096) == 0
+    assert two.holds_only(there, 0, 4096) and two.holds_only(there + 4096, 7, 4096)
+
+
 def test_engines_in_flight_may_be_dropped_or_closed(process):
     one, two = process(MC_SHM="0"), process(MC_SHM="0")
     name = two.begin()

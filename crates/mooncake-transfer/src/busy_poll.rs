@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
@@ -65,6 +66,13 @@ pub fn recv_awake(habit: &Habit, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Re
 pub fn is_readable(socket: BorrowedFd<'_>) -> bool {
     let peeked = rustix::net::recv(socket, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     !matches!(peeked, Err(Errno::AGAIN))
+}
+
+/// Whether the peer has ended its side of a socket, whatever it has left there to be read.
+pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
 }
 
 /// What a peer's answers were like lately: whether asking is worth it.

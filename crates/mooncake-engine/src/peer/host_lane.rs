@@ -1,13 +1,16 @@
 //! A Unix socket to a peer of this host. Reads are copied from its memory here; writes it copies from ours, at our word.
 
 use std::collections::BTreeMap;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mooncake_memory::{BoardView, Guarded, PeerProcess, PullError, recv_fds};
 use mooncake_transfer::{Habit, recv_awake};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
@@ -64,6 +67,21 @@ impl From<EngineError> for Failure {
                 Failure::Broken(error)
             }
             other => Failure::OtherWay(other.to_string()),
+        }
+    }
+}
+
+impl Drop for HostLane {
+    /// The peer may be at it still, with a write that was given up: it looks before each step whether this end is there, and
+    /// hangs up. A step takes it a millisecond or two; one that stands still hangs up when it goes on.
+    fn drop(&mut self) {
+        if !self.between && self.stream.shutdown(Shutdown::Write).is_ok() {
+            let deadline = Instant::now() + SLICE;
+            while matches!(
+                rustix::net::recv(&*self.stream, &mut [0; 64], RecvFlags::empty()),
+                Err(Errno::AGAIN | Errno::INTR) | Ok((1.., _))
+            ) && Instant::now() < deadline
+            {}
         }
     }
 }

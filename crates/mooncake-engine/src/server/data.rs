@@ -249,6 +249,10 @@ impl Payload {
     }
 
     fn receive(&mut self, home: &Home, fd: BorrowedFd<'_>, bounce: &mut Bounce) -> Result<u64, Stop> {
+        // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made another.
+        if self.v2 && mooncake_transfer::has_hung_up(fd) {
+            return Err(Stop::End(Some("its writer has gone")));
+        }
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
         let (start, len) = self.chunk();
         let mut parts = [home.buffers.target(self.buffer.part(self.addr + start, len))];

@@ -95,7 +95,9 @@ impl Host {
                 let Some((wish, _)) = asked else { return Ok(()) };
                 let asked = pieces(&read[REQUEST_LEN..]);
                 let raw = match wish {
-                    Wish::Fill => fetch(home, self.peer.as_ref().ok_or(None)?, &asked).encode().to_vec(),
+                    Wish::Fill => {
+                        fetch(home, fd, self.peer.as_ref().ok_or(None)?, &asked).ok_or(None)?.encode().to_vec()
+                    }
                     Wish::Look => look(home, &asked),
                 };
                 self.state = State::Answer { raw, sent: 0 };
@@ -148,14 +150,21 @@ pub(crate) fn proven(peer: PeerProcess, secret: &Secret) -> Result<Option<PeerPr
     Ok((found == secret.bytes).then_some(peer))
 }
 
-fn fetch(home: &Home, peer: &PeerProcess, asked: &[Piece]) -> Answer {
+/// Nothing if the writer has gone: it gave the write up, and may have made another. Before it reuses its memory it waits for
+/// a moment that this notices.
+fn fetch(home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess, asked: &[Piece]) -> Option<Answer> {
     let mut from = Vec::with_capacity(asked.len());
     let mut at = 0;
     while at < asked.len() {
+        if mooncake_transfer::has_hung_up(fd) {
+            return None;
+        }
         // Neighbours in one buffer go together, as far as one step reaches.
         let first = asked[at];
-        let Some(buffer) = home.buffers.find(first.to, first.len) else { return Answer::NotRegistered(at as u32) };
-        let Some(_in_use) = buffer.enter() else { return Answer::NotRegistered(at as u32) };
+        let Some(buffer) = home.buffers.find(first.to, first.len) else {
+            return Some(Answer::NotRegistered(at as u32));
+        };
+        let Some(_in_use) = buffer.enter() else { return Some(Answer::NotRegistered(at as u32)) };
         let mut targets = Vec::new();
         from.clear();
         let mut bytes = 0;
@@ -171,7 +180,7 @@ fn fetch(home: &Home, peer: &PeerProcess, asked: &[Piece]) -> Answer {
         }
         if bytes <= STEP {
             if let Err(error) = peer.pull_all(&from, &mut targets) {
-                return answer(&error, begin);
+                return Some(answer(&error, begin));
             }
             continue;
         }
@@ -180,15 +189,18 @@ fn fetch(home: &Home, peer: &PeerProcess, asked: &[Piece]) -> Answer {
         let mut done = 0;
         while done < first.len {
             let step = (first.len - done).min(STEP);
-            let Some(_in_use) = buffer.enter() else { return Answer::NotRegistered(begin as u32) };
+            if mooncake_transfer::has_hung_up(fd) {
+                return None;
+            }
+            let Some(_in_use) = buffer.enter() else { return Some(Answer::NotRegistered(begin as u32)) };
             let mut target = home.buffers.target(buffer.part(first.to + done, step));
             if let Err(error) = peer.pull(first.from.wrapping_add(done), &mut target) {
-                return answer(&error, begin);
+                return Some(answer(&error, begin));
             }
             done += step;
         }
     }
-    Answer::Done
+    Some(Answer::Done)
 }
 
 /// In which buffers the pieces lie.
