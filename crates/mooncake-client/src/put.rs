@@ -421,7 +421,7 @@ impl Put<'_> {
         }
         const WHAT: &str = "the end of a put";
         let control = &self.store.shared.control;
-        let body = request::Body::PutEnd(PutEnd { ended, waiting: !round.rest.is_empty() });
+        let body = request::Body::PutEnd(PutEnd { ended });
         let patience = control.lookup_timeout * 2;
         let answer = control.finish(WHAT, body, patience).map(|answer| answer.body);
         // Ended as bad, and nothing of them can land any more: no fence has to prove that.

@@ -1,5 +1,7 @@
 //! Settings of the core.
 
+use crate::request::PutConfig;
+
 /// Times are milliseconds; see `SAFETY.md` for what each one decides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -54,6 +56,19 @@ impl Default for Config {
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
             seed: 0x6d6f_6f6e_6361_6b65,
         }
+    }
+}
+
+impl Config {
+    /// By so much the renewal of a protection may be late.
+    pub(crate) fn renewal_ms(&self) -> u64 {
+        self.lookup_protect_ms / 8
+    }
+
+    /// How long a put waits for room. One that spares what its call has stored waits until everything that was looked up
+    /// before it came has had its second.
+    pub(crate) fn full_wait_of(&self, put: &PutConfig) -> u64 {
+        self.full_wait_ms + put.first_rid.map_or(0, |_| self.renewal_ms())
     }
 }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::eviction::EvictionPolicy;
 use crate::group::Groups;
-use crate::ids::{SegmentNo, Time};
+use crate::ids::{Rid, SegmentNo, Time};
 use crate::lru::Lru;
 use crate::object::{Hold, ListedIn, Object, Place, Places};
 use crate::segment::Segments;
@@ -36,6 +36,15 @@ pub(crate) enum Reach {
 pub(crate) struct SoftPin {
     pub ttl_ms: u64,
     pub until: Time,
+}
+
+/// What a call has stored that needs more room.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Own {
+    /// Its first rid: what has a higher one is its own, or as new.
+    pub first: Rid,
+    /// Protection that ends by then has lasted for the second that is promised, and for as long as a renewal may be late.
+    pub had_its_second: Time,
 }
 
 pub(crate) struct Objects {
@@ -320,11 +329,6 @@ impl Objects {
         }
     }
 
-    /// As if an existence query had found it alone.
-    pub fn spare(&mut self, now: Time, slot: u32, protect_ms: u64) {
-        self.protect_one(now, slot, protect_ms);
-    }
-
     #[inline]
     fn protect_one(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let object = &mut self.slab[slot];
@@ -348,16 +352,22 @@ impl Objects {
         }
     }
 
-    /// The replacement has ended and this is still there. Protection as when the last reader leaves.
-    pub fn release(&mut self, now: Time, slot: u32, protect_ms: u64) {
+    /// No replacement of it is being written after all: there was no room for one.
+    pub fn unhold(&mut self, now: Time, slot: u32) {
         let object = &mut self.slab[slot];
         if std::mem::replace(&mut object.replacing, false) {
             self.replaced_bytes -= object.bytes();
-            if object.protected_until > now {
-                object.protected_until = now.plus_ms(protect_ms);
-            }
             self.relist(now, slot);
         }
+    }
+
+    /// The replacement has ended and this is still there. Protection as when the last reader leaves.
+    pub fn release(&mut self, now: Time, slot: u32, protect_ms: u64) {
+        let object = &mut self.slab[slot];
+        if object.replacing && object.protected_until > now {
+            object.protected_until = now.plus_ms(protect_ms);
+        }
+        self.unhold(now, slot);
     }
 
     /// A view was taken over it.
@@ -433,7 +443,17 @@ impl Objects {
     }
 
     /// Who leaves next. Objects that free nothing where something can be placed are set aside. `steps` bounds the work; at 0 there may be more.
-    pub fn victim(&mut self, now: Time, segments: &Segments, reach: Reach, steps: &mut usize) -> Option<u32> {
+    ///
+    /// What is `own` leaves after what was looked up more than a second ago; and while anything else is protected, only with
+    /// [`Reach::Protected`].
+    pub fn victim(
+        &mut self,
+        now: Time,
+        segments: &Segments,
+        reach: Reach,
+        own: Option<Own>,
+        steps: &mut usize,
+    ) -> Option<u32> {
         while *steps > 0 {
             *steps -= 1;
             if self.unpark > 0 {
@@ -451,9 +471,20 @@ impl Objects {
             let looked_up = self.protected.head();
             let lapsed =
                 looked_up.filter(|slot| self.slab[*slot].protected_until <= now && self.slab[*slot].hold != Hold::Soft);
-            let soft = || self.soft.head().filter(|_| reach >= Reach::SoftPinned);
-            let protected = || looked_up.filter(|_| reach >= Reach::Protected);
-            let slot = self.policy.victim(&self.slab).or(lapsed).or_else(soft).or_else(protected)?;
+            let soft = self.soft.head().filter(|_| reach >= Reach::SoftPinned);
+            let protected = looked_up.filter(|_| reach >= Reach::Protected);
+            let unprotected = [self.policy.victim(&self.slab), lapsed, soft];
+            let slot = match own {
+                None => unprotected.into_iter().flatten().next().or(protected)?,
+                Some(own) => {
+                    let is_other = |slot: &u32| self.slab[*slot].rid() < own.first;
+                    let had_its_second =
+                        looked_up.filter(|slot| self.slab[*slot].protected_until <= own.had_its_second);
+                    let own_too = reach >= Reach::Protected || looked_up.is_none();
+                    let others = unprotected.into_iter().flatten().find(is_other).or(had_its_second);
+                    others.or_else(|| unprotected.into_iter().flatten().next().filter(|_| own_too)).or(protected)?
+                }
+            };
             if self.slab[slot].places.as_slice().iter().any(|place| segments.is_open(place.segment)) {
                 return Some(slot);
             }

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
 use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Ticket, Time};
 use crate::object::granules;
-use crate::objects::Reach;
+use crate::objects::{Own, Reach};
 use crate::placement::{self, Wishes};
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
 use crate::reservation::{self, Reservation};
@@ -30,8 +30,6 @@ struct Mode {
     room: bool,
     /// Its deadline has come: protected objects go too, and no populator is waited for.
     force: bool,
-    /// It waited for room in line: what it stores is not to leave before what made it wait.
-    waited: bool,
 }
 
 /// Why a key was not placed.
@@ -39,6 +37,9 @@ enum Denied {
     TooLarge(String),
     /// Room may come.
     Full(String),
+    /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps nobody
+    /// else waiting.
+    Own(String),
     /// Room comes from the populator.
     Populating(String),
     /// This session has too much unfinished already; others are not to wait for that.
@@ -53,17 +54,20 @@ struct Search {
     full_from: u32,
     /// Why not.
     reason: String,
+    /// That was [`Denied::Own`].
+    own: bool,
 }
 
 impl Search {
     fn of(steps: usize) -> Search {
-        Search { steps, full_from: u32::MAX, reason: String::new() }
+        Search { steps, full_from: u32::MAX, reason: String::new(), own: false }
     }
 
-    fn found_none(&mut self, need: u32, reason: &str) {
+    fn found_none(&mut self, need: u32, reason: &str, own: bool) {
         if need < self.full_from {
             self.full_from = need;
             self.reason = reason.to_owned();
+            self.own = own;
         }
     }
 }
@@ -75,6 +79,8 @@ struct Evaluation {
     any: bool,
     for_key: bool,
     for_room: bool,
+    /// Room is waited for that others may have.
+    for_own: bool,
     for_population: bool,
     /// Some key waits for its own session.
     capped: bool,
@@ -86,7 +92,7 @@ struct Evaluation {
 
 impl Evaluation {
     fn waits(&self) -> bool {
-        self.for_key || self.for_room || self.capped
+        self.for_key || self.for_room || self.for_own || self.capped
     }
 
     fn into_slots(mut self) -> Vec<PutSlot> {
@@ -143,7 +149,7 @@ impl Core {
             None => (None, now),
         };
         let room = !self.tickets.any_for_room_before(place.unwrap_or(usize::MAX));
-        let mode = Mode { room, force: false, waited: false };
+        let mode = Mode { room, force: false };
         let evaluation = self.evaluate(now, origin, entries.iter().copied(), config, mode, fx);
         if wait && !evaluation.any && evaluation.waits() {
             let ticket = self.tickets.next_id();
@@ -156,6 +162,7 @@ impl Core {
                 since,
                 for_key: evaluation.for_key,
                 for_room: evaluation.for_room,
+                for_own: evaluation.for_own,
                 for_population: evaluation.for_population,
                 capped: evaluation.capped,
             };
@@ -195,13 +202,13 @@ impl Core {
         let mut cut = false;
         let mut queue = self.tickets.take_all();
         queue.retain_mut(|parked| {
-            let concerned = keys && parked.for_key || room && (parked.for_room && !blocked || parked.capped);
+            let for_room = parked.for_room && !blocked || parked.for_own || parked.capped;
+            let concerned = keys && parked.for_key || room && for_room;
             if !concerned {
                 blocked |= parked.for_room;
                 return true;
             }
-            let mode = Mode { room: !blocked, force: false, waited: parked.for_room };
-            let (stays, was_cut) = self.serve(now, parked, mode, false, fx);
+            let (stays, was_cut) = self.serve(now, parked, Mode { room: !blocked, force: false }, false, fx);
             cut |= was_cut && !blocked;
             blocked |= stays && parked.for_room;
             stays
@@ -214,19 +221,18 @@ impl Core {
 
     /// Answers parked requests whose deadline has come, first come first served among them.
     pub(crate) fn serve_due_tickets(&mut self, now: Time, fx: &mut Effects) {
-        let (busy_ms, full_ms) = (self.config.busy_wait_ms, self.config.full_wait_ms);
+        let config = self.config.clone();
         let due = |parked: &Parked| {
-            let waits = if parked.for_room || parked.capped { full_ms } else { busy_ms };
+            let for_room = parked.for_room || parked.for_own || parked.capped;
+            let waits = if for_room { config.full_wait_of(&parked.config) } else { config.busy_wait_ms };
             parked.since.plus_ms(waits) <= now
         };
         if !self.tickets.iter().any(due) {
             return;
         }
         let mut queue = self.tickets.take_all();
-        queue.retain_mut(|parked| {
-            let mode = Mode { room: true, force: true, waited: parked.for_room };
-            !due(parked) || self.serve(now, parked, mode, true, fx).0
-        });
+        queue
+            .retain_mut(|parked| !due(parked) || self.serve(now, parked, Mode { room: true, force: true }, true, fx).0);
         self.tickets.put_back(queue);
         self.room_changed = true;
         self.settle(now, fx);
@@ -237,13 +243,15 @@ impl Core {
         let entries = std::mem::take(&mut parked.entries);
         let keys = entries.iter().map(|(key, size)| (&**key, *size));
         let evaluation = self.evaluate(now, parked.origin, keys, &parked.config, mode, fx);
-        let full_deadline = parked.since.plus_ms(self.config.full_wait_ms);
+        let full_deadline = parked.since.plus_ms(self.config.full_wait_of(&parked.config));
         // A key that waited for another put may wait for room a little longer, but not for ever.
-        let room_left = evaluation.cut || (evaluation.for_room || evaluation.capped) && now < full_deadline;
+        let room_left =
+            evaluation.cut || (evaluation.for_room || evaluation.for_own || evaluation.capped) && now < full_deadline;
         if !evaluation.any && evaluation.waits() && (!last || room_left) {
             parked.entries = entries;
             parked.for_key = evaluation.for_key;
             parked.for_room = evaluation.for_room;
+            parked.for_own = evaluation.for_own;
             parked.for_population = evaluation.for_population;
             parked.capped = evaluation.capped;
             return (true, evaluation.cut);
@@ -281,6 +289,7 @@ impl Core {
             any: false,
             for_key: false,
             for_room: false,
+            for_own: false,
             for_population: false,
             capped: false,
             cut: false,
@@ -356,7 +365,7 @@ impl Core {
         }
         let placed = self.place(now, terms, entry, old.is_some(), mode, search, fx);
         if let (Some(old), Err(_)) = (old, &placed) {
-            self.objects.release(now, old, self.config.lookup_protect_ms);
+            self.objects.unhold(now, old);
             // The next key may have its room.
             search.full_from = u32::MAX;
         }
@@ -369,6 +378,10 @@ impl Core {
             }
             Err(Denied::Full(reason)) => {
                 result.for_room = true;
+                PutSlot::Full(reason)
+            }
+            Err(Denied::Own(reason)) => {
+                result.for_own = true;
                 PutSlot::Full(reason)
             }
             Err(Denied::Populating(reason)) => {
@@ -440,11 +453,6 @@ impl Core {
         let with = reservation::Terms { group: group.into(), replaces };
         let record = Reservation::new(session, key, size, terms.pin, replicas.clone(), with).record();
         self.log(now, record, fx);
-        if mode.waited
-            && let Some(slot) = self.reservations.by_key(key)
-        {
-            self.reservations.set_waited(slot);
-        }
         Ok(replicas)
     }
 
@@ -479,14 +487,17 @@ impl Core {
             return Err(Denied::TooLarge(self.why_too_large(size)));
         }
         if used.is_empty() && need >= search.full_from {
-            return Err(Denied::Full(String::new()));
+            let denied = if search.own { Denied::Own } else { Denied::Full };
+            return Err(denied(String::new()));
         }
         let room = self.search_room(now, terms, need, used, mode, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
-        if let Err(Denied::Full(reason)) = &room
-            && used.is_empty()
-        {
-            search.found_none(need, reason);
+        if used.is_empty() {
+            match &room {
+                Err(Denied::Full(reason)) => search.found_none(need, reason, false),
+                Err(Denied::Own(reason)) => search.found_none(need, reason, true),
+                _ => {}
+            }
         }
         room
     }
@@ -519,13 +530,9 @@ impl Core {
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
-        while let Some(victim) = self.objects.victim(now, &self.segments, reach, &mut search.steps) {
-            let object = self.objects.object(victim);
-            let is_its_own = terms.config.first_rid.is_some_and(|first| object.rid() >= first);
-            if is_its_own && object.protected_until == Time(0) {
-                self.objects.spare(now, victim, self.config.lookup_protect_ms);
-                continue;
-            }
+        let had_its_second = now.plus_ms(self.config.lookup_protect_ms / 2 - self.config.renewal_ms());
+        let own = terms.config.first_rid.map(|first| Own { first, had_its_second });
+        while let Some(victim) = self.objects.victim(now, &self.segments, reach, own, &mut search.steps) {
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
@@ -534,7 +541,14 @@ impl Core {
                 }
             }
         }
-        Err(Denied::Full(self.what_holds_space()))
+        // Without a call of its own to spare there would have been a victim.
+        let denied = match own {
+            Some(_) if search.steps > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
+                Denied::Own
+            }
+            _ => Denied::Full,
+        };
+        Err(denied(self.what_holds_space()))
     }
 
     /// Full size less pinned and quarantined space, but for what came into quarantine a moment ago: its fence is on its

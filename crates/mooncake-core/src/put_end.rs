@@ -50,17 +50,11 @@ impl Core {
             self.counts.puts_revoked += 1;
             return EndOutcome::Revoked;
         }
-        let key = (ended.waiting || reservation.waited).then(|| reservation.key.clone());
         let good = good.iter().map(|replica| replica.rid).collect();
         let record = Record::Committed { reservation: reservation_rid, good, crc32c: ended.crc32c };
         self.log(now, record, fx);
         for replica in bad {
             self.fence(now, replica, origin.session, false, fx);
-        }
-        if let Some(key) = key
-            && let Some(object) = self.objects.find(self.objects.hash(key.as_slice()), key.as_slice())
-        {
-            self.objects.protect(now, object, self.config.lookup_protect_ms);
         }
         self.counts.puts_committed += 1;
         EndOutcome::Committed

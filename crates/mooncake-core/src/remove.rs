@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use smallvec::SmallVec;
+
 use crate::core::Core;
 use crate::effect::{Effects, Record};
 use crate::ids::{Rid, Time};
@@ -16,7 +18,7 @@ pub struct RemoveAll {
     next: u32,
     /// Rids from here on are newer than its beginning.
     before: Rid,
-    /// Puts that were unfinished then.
+    /// What was unfinished then: all rids, since any replica may fail or go.
     unfinished: BTreeSet<Rid>,
 }
 
@@ -28,16 +30,22 @@ impl RemoveAll {
             force,
             next: 0,
             before: Rid::new(core.epoch, core.counter + 1),
-            unfinished: core.reservations.iter().map(|(_, reservation)| reservation.rid()).collect(),
+            unfinished: core
+                .reservations
+                .iter()
+                .flat_map(|(_, unfinished)| unfinished.replicas.iter())
+                .map(|r| r.rid)
+                .collect(),
         }
     }
 }
 
 /// An object that a removal may take, if it is still the same one then.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Candidate {
     slot: u32,
-    rid: Rid,
+    /// Of all its places: any of them may go meanwhile.
+    rids: SmallVec<[Rid; 2]>,
 }
 
 /// How far a listing of keys is.
@@ -130,7 +138,8 @@ impl Core {
             if self.may_take(now, cursor, slot) {
                 let object = self.objects.object(slot);
                 shown += object.key.as_slice().len();
-                out(Candidate { slot, rid: object.rid() }, object.key.as_slice());
+                let rids = object.places.as_slice().iter().map(|place| place.rid).collect();
+                out(Candidate { slot, rids }, object.key.as_slice());
             }
         }
         cursor.next >= self.objects.bound()
@@ -138,8 +147,8 @@ impl Core {
 
     /// Removes those of the candidates that were chosen and are still there.
     pub fn remove_chosen(&mut self, now: Time, cursor: &mut RemoveAll, chosen: &[Candidate], fx: &mut Effects) {
-        for Candidate { slot, rid } in chosen {
-            let same = self.objects.get(*slot).is_some_and(|object| object.rid() == *rid);
+        for Candidate { slot, rids } in chosen {
+            let same = self.objects.get(*slot).is_some_and(|object| rids.contains(&object.rid()));
             if same && self.may_take(now, cursor, *slot) {
                 self.take_object(now, cursor, *slot, fx);
             }

@@ -50,7 +50,7 @@ pub struct PutConfig {
     /// Groups of the keys, in their order: none for all, or one each, of which an empty one is none.
     pub groups: Vec<Box<[u8]>>,
     /// The lowest rid that the same call has been given so far; none in its first request. What was stored since then
-    /// counts as looked up when this request would evict it, once, so that a call does not evict its own keys.
+    /// leaves after what has had the second that a look-up promises, so that a call does not evict its own keys.
     pub first_rid: Option<Rid>,
 }
 
@@ -102,8 +102,6 @@ pub struct Ended {
     pub replicas: SmallVec<[(Rid, bool); 1]>,
     /// CRC-32C (Castagnoli) of the whole object.
     pub crc32c: u32,
-    /// Its call waits for other keys still: the object counts as looked up, so that it is there when the call returns.
-    pub waiting: bool,
 }
 
 /// What became of an ended reservation.

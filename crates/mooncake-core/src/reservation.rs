@@ -36,8 +36,6 @@ pub(crate) struct Reservation {
     pub deadline: Time,
     /// A parked request waits for what becomes of its key.
     pub awaited: bool,
-    /// It waited for its room: the object counts as looked up when it is there. No log has it: a restart looks up nothing.
-    pub waited: bool,
     link: Link,
 }
 
@@ -59,7 +57,6 @@ impl Reservation {
             terms,
             deadline: Time(0),
             awaited: false,
-            waited: false,
             link: Link::default(),
         }
     }
@@ -225,10 +222,6 @@ impl Reservations {
         for slot in slots {
             self.renew(now, slot);
         }
-    }
-
-    pub fn set_waited(&mut self, slot: u32) {
-        self.slab[slot].waited = true;
     }
 
     pub fn set_awaited(&mut self, slot: u32) {

@@ -23,8 +23,9 @@ impl Core {
         }
         let lapsed = self.objects.lapse_protection(now, LAPSE_MOST);
         let lapsed_soft = self.objects.lapse_soft_pins(now, LAPSE_MOST);
-        // A populator may have given up, too.
-        self.room_changed |= lapsed || lapsed_soft || self.tickets.iter().any(|parked| parked.for_population);
+        // A populator may have given up, too, and a look-up may have had its second.
+        self.room_changed |= lapsed || lapsed_soft;
+        self.room_changed |= self.tickets.iter().any(|parked| parked.for_population || parked.for_own);
         self.evict_to_watermark(now, fx);
         self.settle(now, fx);
         self.serve_due_tickets(now, fx);
@@ -69,7 +70,7 @@ impl Core {
         let mut left = used;
         let mut steps = WATERMARK_STEPS;
         while left as f64 > goal
-            && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, &mut steps)
+            && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, None, &mut steps)
         {
             let object = self.objects.object(victim);
             let freed = object.size.next_multiple_of(GRANULE) * object.places.as_slice().len() as u64;

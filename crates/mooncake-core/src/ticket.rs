@@ -17,6 +17,8 @@ pub(crate) struct Parked {
     pub for_key: bool,
     /// Room is waited for: later requests get none before it.
     pub for_room: bool,
+    /// Room is waited for that later requests may have.
+    pub for_own: bool,
     /// The room is to come from the owner's populator.
     pub for_population: bool,
     /// Its own session's unfinished puts are waited for.

@@ -47,11 +47,7 @@ impl Run {
             .iter()
             .map(|slot| {
                 let PutSlot::Placed(replicas) = slot else { panic!("{slot:?}") };
-                Ended {
-                    replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(),
-                    crc32c: 7,
-                    waiting: false,
-                }
+                Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 7 }
             })
             .collect();
         self.core.put_end(Time(1), origin(self.sequence + 2), &ended, &mut self.fx).unwrap();

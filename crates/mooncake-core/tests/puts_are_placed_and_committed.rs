@@ -50,8 +50,7 @@ fn a_retry_gets_the_same_reply_even_from_a_restarted_master() {
     let PutStarted::Now(slots) = first else { panic!() };
     let replicas = placed(&slots[0]);
     let origin = Origin { answered_below: origin.sequence, ..pool.origin(a) };
-    let ended =
-        [Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 1, waiting: false }];
+    let ended = [Ended { replicas: replicas.iter().map(|replica| (replica.rid, true)).collect(), crc32c: 1 }];
     for _ in 0..3 {
         let outcome = pool.core.put_end(pool.now, origin, &ended, &mut pool.fx).unwrap();
         pool.collect();

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use pool::{KIB, Pool};
+use mooncake_core::{PutConfig, RemoveAll};
+use pool::{KIB, Pool, placed, plain};
 
 fn filled(keys: u32) -> (Pool, mooncake_core::SessionId) {
     let (mut pool, a) = Pool::single(u64::from(keys) * 2 * KIB);
@@ -88,4 +89,43 @@ fn a_replica_listing_protects_what_it_finds() {
     assert!(pool.core.peek(b"odd/1").is_some() && pool.core.peek(b"none").is_none());
     assert_eq!(pool.remove(a, "even/0", false), mooncake_core::RemoveOutcome::Protected);
     assert_eq!(pool.remove(a, "odd/1", false), mooncake_core::RemoveOutcome::Removed);
+}
+
+#[test]
+fn what_is_chosen_goes_though_one_of_its_replicas_went_meanwhile() {
+    let mut pool = Pool::new();
+    let (one, two, writer) = (pool.session(1), pool.session(2), pool.session(3));
+    let first = pool.mount(one, 1, 8 * KIB);
+    pool.mount(two, 2, 8 * KIB);
+    let twice = PutConfig { replica_num: 2, ..plain() };
+    let replicas = pool.put_with(writer, "k", KIB, &twice);
+    let owner = if replicas[0].extent.segment == first { one } else { two };
+    let mut leaves = Some(owner);
+    let removed = pool.remove_where(
+        true,
+        |_| true,
+        |pool| {
+            if let Some(owner) = leaves.take() {
+                pool.over(owner);
+                while pool.core.background(pool.now, 1000, &mut pool.fx) {}
+                pool.collect();
+            }
+        },
+    );
+    assert_eq!((removed, pool.get("k").is_none()), (1, true));
+}
+
+#[test]
+fn a_put_that_was_unfinished_stays_whichever_of_its_replicas_became_good() {
+    let mut pool = Pool::new();
+    let (one, two) = (pool.session(1), pool.session(2));
+    pool.mount(one, 1, 8 * KIB);
+    pool.mount(two, 2, 8 * KIB);
+    let twice = PutConfig { replica_num: 2, ..plain() };
+    let replicas = placed(&pool.slots(one, &[("k", KIB)], &twice)[0]);
+    let mut cursor = RemoveAll::new(&pool.core, true);
+    pool.end(one, &[(replicas[0].rid, false), (replicas[1].rid, true)], 7);
+    while !pool.core.remove_all_slice(pool.now, &mut cursor, 100, &mut pool.fx) {}
+    pool.collect();
+    assert!(pool.get("k").is_some(), "it was committed after the removal began");
 }

@@ -279,3 +279,23 @@ fn what_went_with_its_segment_passes_nothing_on_and_a_successor_agrees() {
     assert_eq!(durable(&replayed(pool.log.clone())), durable(&pool.core), "the log gives another state");
     assert!(pool.core.stats().pinned_bytes > 0, "{:?}", pool.core.stats());
 }
+
+#[test]
+fn a_refused_replacement_does_not_keep_what_it_would_replace() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let b = pool.session(2);
+    let keys = ["k0", "k1", "k2", "k3"];
+    for key in keys {
+        pool.put(a, key, KIB);
+        assert!(pool.exists(key));
+    }
+    let entries = keys.map(|key| (key, KIB));
+    assert!(pool.slots(b, &entries, &replacing()).iter().all(is_full), "all were looked up a moment ago");
+    for _ in 0..3 {
+        pool.pass(500);
+        pool.slots(b, &entries, &replacing());
+    }
+    pool.pass(600);
+    let slots = pool.slots(b, &entries, &replacing());
+    assert!(!slots.iter().all(is_full), "two seconds after the only look-up: {slots:?}");
+}

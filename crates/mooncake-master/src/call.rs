@@ -473,7 +473,7 @@ async fn remove_matching(
             let search = move || {
                 let starts = std::iter::once(0).chain(shown.iter().map(|(_, end)| *end));
                 let matching = shown.iter().zip(starts).filter(|((_, end), start)| pattern.is_in(&keys[*start..*end]));
-                matching.map(|((candidate, _), _)| *candidate).collect::<Vec<Candidate>>()
+                matching.map(|((candidate, _), _)| candidate.clone()).collect::<Vec<Candidate>>()
             };
             // Nothing is removed by a search that did not end, when the master stops.
             tokio::task::spawn_blocking(search).await.unwrap_or_default()

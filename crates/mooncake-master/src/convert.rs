@@ -80,7 +80,6 @@ pub fn ended(ask: &message::PutEnd) -> Vec<Ended> {
         .map(|one| Ended {
             replicas: one.replicas.iter().map(|replica| (Rid(replica.rid), replica.good)).collect(),
             crc32c: one.crc32c,
-            waiting: ask.waiting,
         })
         .collect()
 }

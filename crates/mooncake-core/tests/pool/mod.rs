@@ -173,13 +173,8 @@ impl Pool {
     }
 
     pub fn end(&mut self, session: SessionId, replicas: &[(Rid, bool)], crc32c: u32) -> EndOutcome {
-        self.end_of(session, replicas, crc32c, false)
-    }
-
-    /// The same; `waiting`: its call waits for other keys still.
-    pub fn end_of(&mut self, session: SessionId, replicas: &[(Rid, bool)], crc32c: u32, waiting: bool) -> EndOutcome {
         let origin = self.origin(session);
-        let ended = [Ended { replicas: replicas.iter().copied().collect(), crc32c, waiting }];
+        let ended = [Ended { replicas: replicas.iter().copied().collect(), crc32c }];
         let outcome = self.core.put_end(self.now, origin, &ended, &mut self.fx).unwrap();
         self.collect();
         outcome[0]

@@ -560,7 +560,7 @@ impl World {
         let Some(replica) = put.replicas.get(put.outcomes.len()).copied() else {
             let replicas = put.outcomes.iter().copied().collect();
             self.clients[process.client].tasks[task] = Task::Calling;
-            return self.call(process, task, Request::PutEnd(vec![Ended { replicas, crc32c: 0, waiting: false }]));
+            return self.call(process, task, Request::PutEnd(vec![Ended { replicas, crc32c: 0 }]));
         };
         let memory = self.memory_of(&replica.extent);
         let owner = self.memories[memory].owner;
