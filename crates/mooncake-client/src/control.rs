@@ -301,10 +301,7 @@ impl Control {
             let check = || self.keep_waiting(started, heed);
             let patience = Patience { deadline, check: &check };
             request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            if request.sequence != 0 {
-                request.answered_below = self.sequences.answered_below().min(request.sequence);
-            }
-            request.abandoned = self.sequences.to_abandon();
+            self.sequences.tell(&mut request);
             let outcome = self.checkout(&patience).and_then(|(attached, mut connection)| {
                 session = attached;
                 if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
