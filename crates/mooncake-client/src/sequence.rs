@@ -61,12 +61,15 @@ impl Sequences {
         (request.settled_below, request.unsettled) = (0, Vec::new());
         if request.sequence != 0 {
             request.answered_below = state.answered_below().min(request.sequence);
-            let next = state.last + 1;
-            if next - request.answered_below > LAG && state.unanswered.len() <= MAX_UNSETTLED {
-                request.settled_below = next;
-                request.unsettled = state.unanswered.iter().copied().collect();
+            if state.last + 1 - request.answered_below > LAG {
+                (request.settled_below, request.unsettled) = state.settled();
             }
         }
+    }
+
+    /// Below which number all are answered, or nobody waits for them, and which are not; 0 where they are too many to say.
+    pub fn settled(&self) -> (u64, Vec<u64>) {
+        self.state.lock().settled()
     }
 
     /// The master has answered a request that told this.
@@ -82,6 +85,13 @@ impl State {
     /// Every lower number has been answered.
     fn answered_below(&self) -> u64 {
         self.unanswered.first().copied().unwrap_or(self.last + 1)
+    }
+
+    fn settled(&self) -> (u64, Vec<u64>) {
+        match self.unanswered.len() > MAX_UNSETTLED {
+            true => (0, Vec::new()),
+            false => (self.last + 1, self.unanswered.iter().copied().collect()),
+        }
     }
 }
 
