@@ -288,6 +288,8 @@ fn a_put_whose_answer_never_came_does_not_keep_its_key() {
     let (cluster, proxy, store) = proxied();
     put(&store, "warm", 100).unwrap();
     proxy.losses.frozen.store(true, Ordering::SeqCst);
+    // What was being carried just then arrives: a pong after the call began would mean that the master lives.
+    std::thread::sleep(Duration::from_millis(100));
     let error = put(&store, "k", 3000).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MasterUnreachable, "{error}");
     proxy.losses.frozen.store(false, Ordering::SeqCst);

@@ -136,3 +136,35 @@ fn while_one_put_waits_for_room_thousands_of_other_changes_go_through() {
     });
     assert_eq!(store.get(b"large").unwrap(), Some(value("large", 4 << 20)));
 }
+
+#[test]
+fn however_many_puts_wait_for_room_a_read_does_not_wait_for_them() {
+    let cluster = Cluster::start_with(|settings| {
+        settings.core.lookup_protect_ms = 20_000;
+        settings.core.full_wait_ms = 2_000;
+    });
+    let store = cluster.store(16 * MIB);
+    let old: Vec<String> = (0..15).map(|n| format!("old{n}")).collect();
+    for key in &old {
+        cluster::put(&store, key, 1 << 20).unwrap();
+    }
+    cluster::put(&store, "read", 1000).unwrap();
+    assert_eq!(store.exists(&old).unwrap(), [true; 15]);
+    assert_eq!(store.exists(&["read"]).unwrap(), [true]);
+    let large = vec![0; 4 << 20];
+    std::thread::scope(|scope| {
+        let puts: Vec<_> = (0..80)
+            .map(|nth| {
+                let (store, large) = (&store, &large);
+                scope.spawn(move || {
+                    store.put(format!("large{nth}").as_bytes(), &[Source::new(large)], &PutOptions::default())
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(300));
+        for _ in 0..20 {
+            assert_eq!(store.get(b"read").unwrap(), Some(value("read", 1000)));
+        }
+        assert!(!puts.iter().any(|put| put.is_finished()), "they all wait");
+    });
+}
