@@ -416,6 +416,8 @@ impl Anchor {
 
         let session = control.session();
         let held = shared.owner.get().map(|owner| owner.held()).unwrap_or_default();
+        // Before the list is made: a view whose reply is here by now is on it, or comes too late for it and is void.
+        let (settled_below, unsettled) = control.sequences.settled();
         let listing = control.pins.list();
         let role = hello::Role::Resume(ResumeSession {
             session: session.id,
@@ -425,6 +427,8 @@ impl Anchor {
             segments: held.iter().map(|uuid| uuid.to_vec().into()).collect(),
             pins: listing.rids.clone(),
             epoch_taken: shared.owner.get().map_or(0, |owner| u32::from(owner.epoch())),
+            settled_below,
+            unsettled,
         });
         let (connection, reply, address) = match open(role) {
             Ok(opened) => opened,

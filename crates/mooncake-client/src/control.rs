@@ -28,6 +28,9 @@ use crate::session::{self, Session};
 /// Most call connections of a store; more callers than that wait for one.
 const MAX_CONNECTIONS: usize = 64;
 
+/// Most of them for calls that the master may take seconds over, so that the others never wait for these.
+const MAX_LONG: usize = 48;
+
 /// Rest between two tries to reach a master that refuses connections.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -86,6 +89,8 @@ pub(crate) struct Control {
 struct Pool {
     idle: Vec<(Arc<Session>, Connection)>,
     open: usize,
+    /// Lent to calls that may take long.
+    long: usize,
 }
 
 impl Control {
@@ -294,6 +299,7 @@ impl Control {
         let mut session = self.session();
         let mut last = String::new();
         let mut asked_anew = false;
+        let long = request.body.as_ref().is_some_and(may_take_long);
         let error = loop {
             if let Err(error) = self.may_call() {
                 break error;
@@ -301,19 +307,16 @@ impl Control {
             let check = || self.keep_waiting(started, heed);
             let patience = Patience { deadline, check: &check };
             request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            if request.sequence != 0 {
-                request.answered_below = self.sequences.answered_below().min(request.sequence);
-            }
-            request.abandoned = self.sequences.to_abandon();
-            let outcome = self.checkout(&patience).and_then(|(attached, mut connection)| {
+            self.sequences.tell(&mut request);
+            let outcome = self.checkout(long, &patience).and_then(|(attached, mut connection)| {
                 session = attached;
                 if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
-                    self.check_in(None);
+                    self.check_in(long, None);
                     return Err(CallError::TooOld(feature, software));
                 }
                 sent = true;
                 let reply = exchange(&mut connection, &request, &patience);
-                self.check_in(reply.is_ok().then(|| (session.clone(), connection)));
+                self.check_in(long, reply.is_ok().then(|| (session.clone(), connection)));
                 reply
             });
             match outcome {
@@ -459,19 +462,23 @@ impl Control {
 
     // ----------------------------------------------------------------- pool
 
-    fn checkout(&self, patience: &Patience<'_>) -> Result<(Arc<Session>, Connection), CallError> {
+    fn checkout(&self, long: bool, patience: &Patience<'_>) -> Result<(Arc<Session>, Connection), CallError> {
         let session = self.session();
         let mut pool = self.pool.lock();
         loop {
-            while let Some((attached, connection)) = pool.idle.pop() {
-                if attached.is(&session) && attached.instance == session.instance {
-                    return Ok((attached, connection));
+            if !long || pool.long < MAX_LONG {
+                while let Some((attached, connection)) = pool.idle.pop() {
+                    if attached.is(&session) && attached.instance == session.instance {
+                        pool.long += usize::from(long);
+                        return Ok((attached, connection));
+                    }
+                    pool.open -= 1;
                 }
-                pool.open -= 1;
-            }
-            if pool.open < MAX_CONNECTIONS {
-                pool.open += 1;
-                break;
+                if pool.open < MAX_CONNECTIONS {
+                    pool.open += 1;
+                    pool.long += usize::from(long);
+                    break;
+                }
             }
             (patience.check)()?;
             if Instant::now() >= patience.deadline {
@@ -482,20 +489,22 @@ impl Control {
         drop(pool);
         let opened = self.attach(&session, patience);
         if opened.is_err() {
-            self.check_in(None);
+            self.check_in(long, None);
         }
         opened.map(|connection| (session, connection))
     }
 
     /// A connection comes back, or one that is no more.
-    fn check_in(&self, connection: Option<(Arc<Session>, Connection)>) {
+    fn check_in(&self, long: bool, connection: Option<(Arc<Session>, Connection)>) {
         let mut pool = self.pool.lock();
+        pool.long -= usize::from(long);
         match connection {
             Some(connection) if !self.is_stopped() => pool.idle.push(connection),
             _ => pool.open -= 1,
         }
         drop(pool);
-        self.freed.notify_one();
+        // Not one: it may be of those that may not have it.
+        self.freed.notify_all();
     }
 
     fn drop_idle(&self) {
@@ -568,6 +577,14 @@ enum CallError {
 impl From<ConnectionError> for CallError {
     fn from(error: ConnectionError) -> Self {
         CallError::Connection(error)
+    }
+}
+
+fn may_take_long(body: &request::Body) -> bool {
+    match body {
+        request::Body::PutStart(start) => start.wait,
+        request::Body::RemoveAll(_) | request::Body::RemoveByRegex(_) => true,
+        _ => false,
     }
 }
 

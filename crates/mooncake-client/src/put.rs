@@ -498,7 +498,7 @@ impl Inner {
         origin: Origin,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<u32, Lost> {
-        let untouched = |error: StoreError| Lost { error, final_word: false, settled: true };
+        let untouched = |error: StoreError| Lost { final_word: is_callers(&error), error, settled: true };
         let [extent] = &replica.extents[..] else {
             return Err(untouched(self.shared.control.confused("a put")));
         };

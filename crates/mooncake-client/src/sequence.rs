@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use mooncake_wire::message::Request;
 use parking_lot::Mutex;
 
 #[derive(Debug, Default)]
@@ -19,6 +20,13 @@ struct State {
 
 /// Most abandoned mutations that the master is told of; beyond them those of the longest ago may come late.
 const MAX_ABANDONED: usize = 1_024;
+
+/// From so many numbers on behind the lowest unanswered one the master is told which are answered nevertheless: it
+/// remembers the replies to 1,024 mutations.
+const LAG: u64 = 128;
+
+/// Most of those that are not. More threads than that may well wait at once, for a connection.
+const MAX_UNSETTLED: usize = 4_096;
 
 impl Sequences {
     /// A new number, unanswered until [`Sequences::answered`].
@@ -46,9 +54,22 @@ impl Sequences {
         }
     }
 
-    /// What the next request has to tell.
-    pub fn to_abandon(&self) -> Vec<u64> {
-        self.state.lock().abandoned.iter().copied().collect()
+    /// Lets a request tell what is answered and what nobody waits for.
+    pub fn tell(&self, request: &mut Request) {
+        let state = self.state.lock();
+        request.abandoned = state.abandoned.iter().copied().collect();
+        (request.settled_below, request.unsettled) = (0, Vec::new());
+        if request.sequence != 0 {
+            request.answered_below = state.answered_below().min(request.sequence);
+            if state.last + 1 - request.answered_below > LAG {
+                (request.settled_below, request.unsettled) = state.settled();
+            }
+        }
+    }
+
+    /// Below which number all are answered, or nobody waits for them, and which are not; 0 where they are too many to say.
+    pub fn settled(&self) -> (u64, Vec<u64>) {
+        self.state.lock().settled()
     }
 
     /// The master has answered a request that told this.
@@ -58,11 +79,19 @@ impl Sequences {
             state.abandoned.retain(|sequence| !told.contains(sequence));
         }
     }
+}
 
+impl State {
     /// Every lower number has been answered.
-    pub fn answered_below(&self) -> u64 {
-        let state = self.state.lock();
-        state.unanswered.first().copied().unwrap_or(state.last + 1)
+    fn answered_below(&self) -> u64 {
+        self.unanswered.first().copied().unwrap_or(self.last + 1)
+    }
+
+    fn settled(&self) -> (u64, Vec<u64>) {
+        match self.unanswered.len() > MAX_UNSETTLED {
+            true => (0, Vec::new()),
+            false => (self.last + 1, self.unanswered.iter().copied().collect()),
+        }
     }
 }
 
@@ -70,33 +99,60 @@ impl Sequences {
 mod tests {
     use super::*;
 
+    fn told(sequences: &Sequences, sequence: u64) -> Request {
+        let mut request = Request { sequence, ..Request::default() };
+        sequences.tell(&mut request);
+        request
+    }
+
     #[test]
-    fn answered_below_is_the_lowest_unanswered() {
+    fn answered_below_is_the_lowest_unanswered_and_no_more_than_ones_own() {
         let sequences = Sequences::default();
-        assert_eq!(sequences.answered_below(), 1);
+        let answered_below = || told(&sequences, u64::MAX).answered_below;
+        assert_eq!(answered_below(), 1);
         let numbers: Vec<u64> = (0..3).map(|_| sequences.begin()).collect();
         assert_eq!(numbers, [1, 2, 3]);
         sequences.answered(2);
-        assert_eq!(sequences.answered_below(), 1);
+        assert_eq!(answered_below(), 1);
         sequences.answered(1);
-        assert_eq!(sequences.answered_below(), 3);
+        assert_eq!(answered_below(), 3);
         sequences.answered(3);
-        assert_eq!(sequences.answered_below(), 4);
+        assert_eq!((answered_below(), told(&sequences, 2).answered_below), (4, 2));
+        assert_eq!(told(&sequences, 0), Request::default(), "a query says nothing of it");
+    }
+
+    #[test]
+    fn what_is_answered_behind_one_that_takes_long_is_told_once_that_is_much() {
+        let sequences = Sequences::default();
+        let long = sequences.begin();
+        for _ in 0..LAG - 1 {
+            sequences.answered(sequences.begin());
+        }
+        assert_eq!(told(&sequences, LAG).settled_below, 0);
+        let own = sequences.begin();
+        let request = told(&sequences, own);
+        assert_eq!(
+            (request.answered_below, request.settled_below, request.unsettled),
+            (long, own + 1, vec![long, own])
+        );
+        sequences.answered(long);
+        assert_eq!(told(&sequences, own).settled_below, 0);
     }
 
     #[test]
     fn what_was_abandoned_is_told_until_the_master_has_heard_it() {
         let sequences = Sequences::default();
+        let to_abandon = || told(&sequences, 0).abandoned;
         let (first, second) = (sequences.begin(), sequences.begin());
         sequences.abandoned(second);
-        assert_eq!(sequences.answered_below(), first);
-        assert_eq!(sequences.to_abandon(), [second]);
+        assert_eq!(told(&sequences, u64::MAX).answered_below, first);
+        assert_eq!(to_abandon(), [second]);
         sequences.abandoned(first);
         sequences.told_abandoned(&[second]);
-        assert_eq!(sequences.to_abandon(), [first]);
+        assert_eq!(to_abandon(), [first]);
         for _ in 0..2 * MAX_ABANDONED {
             sequences.abandoned(sequences.begin());
         }
-        assert_eq!(sequences.to_abandon().len(), MAX_ABANDONED);
+        assert_eq!(to_abandon().len(), MAX_ABANDONED);
     }
 }

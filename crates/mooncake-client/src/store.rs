@@ -343,7 +343,7 @@ impl Store {
     pub fn mount_memory(&self, bytes: u64) -> Result<(SegmentId, u64), StoreError> {
         self.inner.check()?;
         check_segment(bytes)?;
-        self.inner.owner()?.mount(Backing::Memory(bytes))
+        self.inner.mount(Backing::Memory(bytes))
     }
 
     /// Gives the pool `bytes` of a file or of an object in `/dev/shm`, from
@@ -356,7 +356,7 @@ impl Store {
     pub fn mount_file(&self, path: &FilePath, offset: u64, bytes: u64) -> Result<(SegmentId, u64), StoreError> {
         self.inner.check()?;
         check_segment(bytes)?;
-        self.inner.owner()?.mount(Backing::File { path: path.to_owned(), offset, bytes })
+        self.inner.mount(Backing::File { path: path.to_owned(), offset, bytes })
     }
 
     /// Takes a segment out of the pool and gives its memory back. With a grace it
@@ -442,6 +442,19 @@ impl Inner {
             return Err(Cause::Closed.into());
         }
         Ok(())
+    }
+
+    /// An interrupted caller never learns the id, and could not take the segment back.
+    fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        let owner = self.owner()?;
+        let mounted = owner.mount(backing)?;
+        if self.is_interrupted() {
+            if let Err(error) = owner.unmount(mounted.0, Duration::ZERO) {
+                tracing::warn!(%error, "a segment stays although its mount was interrupted");
+            }
+            return Err(Cause::Interrupted.into());
+        }
+        Ok(mounted)
     }
 
     pub(crate) fn is_interrupted(&self) -> bool {

@@ -30,6 +30,8 @@ struct Losses {
     frozen: AtomicBool,
     /// So many of the next requests lie on the way until `holding` ends.
     hold: AtomicU64,
+    /// The same with replies.
+    hold_replies: AtomicU64,
     holding: AtomicBool,
     held: AtomicU64,
 }
@@ -59,9 +61,9 @@ impl Proxy {
 }
 
 impl Losses {
-    fn hold_one(&self) {
+    fn hold_one(&self, hold: &AtomicU64) {
         let take = |left: u64| left.checked_sub(1);
-        if self.hold.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+        if hold.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
             return;
         }
         self.held.fetch_add(1, Ordering::SeqCst);
@@ -87,7 +89,7 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
             if std::mem::take(&mut first) {
                 role.store(buffer[12..count].windows(2).any(|pair| pair[0] == 0x4a && pair[1] < 20), Ordering::SeqCst);
             } else if role.load(Ordering::SeqCst) && count > 0 {
-                up.hold_one();
+                up.hold_one(&up.hold);
             }
             if count == 0 || server_out.write_all(&buffer[..count]).is_err() {
                 break;
@@ -117,6 +119,7 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
                     losses.lost.fetch_add(1, Ordering::SeqCst);
                     break;
                 }
+                losses.hold_one(&losses.hold_replies);
             }
             if client_out.write_all(&header).and_then(|()| client_out.write_all(&body)).is_err() {
                 break;
@@ -204,21 +207,27 @@ fn removes_queries_and_views_survive_the_loss_of_their_reply() {
     assert_eq!(store.health(), Health::Ok);
 }
 
-#[test]
-fn an_interrupted_removal_takes_nothing_that_a_later_call_found() {
-    let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+/// A store that reaches the master through a proxy, whose caller gives up once so many requests and replies have been
+/// held on the way.
+fn impatient(cluster: &Cluster, segment: u64) -> (Proxy, Store, Arc<AtomicU64>) {
     let proxy = Proxy::to(cluster.address());
     let main = std::thread::current().id();
-    // The caller gives up once so many requests lie on the way: its own is one of them.
     let gives_up_at = Arc::new(AtomicU64::new(u64::MAX));
     let (limit, losses) = (gives_up_at.clone(), proxy.losses.clone());
-    let mut options = cluster.options(64 * MIB);
+    let mut options = cluster.options(segment);
     options.master = proxy.address.clone();
     options.lookup_timeout = Duration::from_secs(10);
     options.interrupted = Some(Arc::new(move || {
         std::thread::current().id() == main && losses.held.load(Ordering::SeqCst) >= limit.load(Ordering::SeqCst)
     }));
     let store = Store::connect(options).unwrap();
+    (proxy, store, gives_up_at)
+}
+
+#[test]
+fn an_interrupted_removal_takes_nothing_that_a_later_call_found() {
+    let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let (proxy, store, gives_up_at) = impatient(&cluster, 64 * MIB);
     put(&store, "k", 3000).unwrap();
 
     type Removal = fn(&Store) -> Result<(), mooncake_client::StoreError>;
@@ -254,10 +263,33 @@ fn an_interrupted_removal_takes_nothing_that_a_later_call_found() {
 }
 
 #[test]
+fn a_view_that_was_interrupted_on_its_way_holds_nothing() {
+    for on_its_way_back in [false, true] {
+        let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+        let (proxy, store, gives_up_at) = impatient(&cluster, 8 * MIB);
+        put(&store, "k", 5 << 20).unwrap();
+        let losses = &proxy.losses;
+        let hold = if on_its_way_back { &losses.hold_replies } else { &losses.hold };
+        losses.holding.store(true, Ordering::SeqCst);
+        hold.store(1, Ordering::SeqCst);
+        gives_up_at.store(1, Ordering::SeqCst);
+        assert_eq!(store.view(&["k"]).remove(0).unwrap_err().kind(), ErrorKind::Interrupted);
+        gives_up_at.store(u64::MAX, Ordering::SeqCst);
+        // Its space is free once its object is gone.
+        store.remove(&["k"], true).unwrap();
+        losses.holding.store(false, Ordering::SeqCst);
+        let name = format!("another object is stored; {on_its_way_back}");
+        eventually(&name, Duration::from_secs(3), || put(&store, "l", 5 << 20).is_ok());
+    }
+}
+
+#[test]
 fn a_put_whose_answer_never_came_does_not_keep_its_key() {
     let (cluster, proxy, store) = proxied();
     put(&store, "warm", 100).unwrap();
     proxy.losses.frozen.store(true, Ordering::SeqCst);
+    // What was being carried just then arrives: a pong after the call began would mean that the master lives.
+    std::thread::sleep(Duration::from_millis(100));
     let error = put(&store, "k", 3000).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MasterUnreachable, "{error}");
     proxy.losses.frozen.store(false, Ordering::SeqCst);

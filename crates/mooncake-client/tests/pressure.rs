@@ -109,3 +109,62 @@ fn two_clients_that_put_the_same_keys_in_opposite_order_both_finish() {
         one.remove_all(true).unwrap();
     }
 }
+
+#[test]
+fn while_one_put_waits_for_room_thousands_of_other_changes_go_through() {
+    let cluster = Cluster::start_with(|settings| {
+        settings.core.lookup_protect_ms = 20_000;
+        settings.core.full_wait_ms = 2_000;
+    });
+    let store = cluster.store(16 * MIB);
+    let old: Vec<String> = (0..15).map(|n| format!("old{n}")).collect();
+    for key in &old {
+        cluster::put(&store, key, 1 << 20).unwrap();
+    }
+    cluster::put(&store, "viewed", 1000).unwrap();
+    assert_eq!(store.exists(&old).unwrap(), [true; 15]);
+    assert_eq!(store.exists(&["viewed"]).unwrap(), [true]);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| cluster::put(&store, "large", 4 << 20));
+        // More than the master keeps replies for: each is a mutation, and so is its end.
+        for nth in 0..3_000 {
+            let viewed = store.view(&["viewed"]).remove(0);
+            assert!(matches!(viewed, Ok(Some(_))), "view {nth}: {viewed:?}");
+        }
+        assert!(!waiting.is_finished(), "it is to wait as long as that takes");
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(store.get(b"large").unwrap(), Some(value("large", 4 << 20)));
+}
+
+#[test]
+fn however_many_puts_wait_for_room_a_read_does_not_wait_for_them() {
+    let cluster = Cluster::start_with(|settings| {
+        settings.core.lookup_protect_ms = 20_000;
+        settings.core.full_wait_ms = 2_000;
+    });
+    let store = cluster.store(16 * MIB);
+    let old: Vec<String> = (0..15).map(|n| format!("old{n}")).collect();
+    for key in &old {
+        cluster::put(&store, key, 1 << 20).unwrap();
+    }
+    cluster::put(&store, "read", 1000).unwrap();
+    assert_eq!(store.exists(&old).unwrap(), [true; 15]);
+    assert_eq!(store.exists(&["read"]).unwrap(), [true]);
+    let large = vec![0; 4 << 20];
+    std::thread::scope(|scope| {
+        let puts: Vec<_> = (0..80)
+            .map(|nth| {
+                let (store, large) = (&store, &large);
+                scope.spawn(move || {
+                    store.put(format!("large{nth}").as_bytes(), &[Source::new(large)], &PutOptions::default())
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(300));
+        for _ in 0..20 {
+            assert_eq!(store.get(b"read").unwrap(), Some(value("read", 1000)));
+        }
+        assert!(!puts.iter().any(|put| put.is_finished()), "they all wait");
+    });
+}

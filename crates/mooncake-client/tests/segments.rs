@@ -3,10 +3,12 @@
 mod cluster;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{Cause, ErrorKind, PutOptions, PutOutcome, SegmentId, Source};
+use mooncake_client::{Cause, ErrorKind, PutOptions, PutOutcome, SegmentId, Source, Store};
 
 const NOW: Duration = Duration::ZERO;
 
@@ -52,6 +54,24 @@ fn segments_come_and_go_by_their_ids() {
         assert_eq!(writer.unmount_segment(unknown, NOW).unwrap_err().kind(), ErrorKind::InvalidParams);
     }
     assert_eq!(store.mount_memory(10).unwrap_err().kind(), ErrorKind::InvalidParams);
+}
+
+#[test]
+fn a_mount_that_is_interrupted_leaves_no_segment() {
+    let cluster = Cluster::start();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let mut options = cluster.options(8 * MIB);
+    let asked = interrupted.clone();
+    options.interrupted = Some(Arc::new(move || asked.load(Ordering::SeqCst)));
+    let store = Store::connect(options).unwrap();
+    let file = File::new("/dev/shm", "interrupted", 16 * MIB);
+    interrupted.store(true, Ordering::SeqCst);
+    assert_eq!(store.mount_memory(16 * MIB).unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(store.mount_file(&file.0, 0, 16 * MIB).unwrap_err().kind(), ErrorKind::Interrupted);
+    interrupted.store(false, Ordering::SeqCst);
+    assert_eq!(put(&store, "large", 12 << 20).unwrap_err().kind(), ErrorKind::NoSpace);
+    store.mount_file(&file.0, 0, 16 * MIB).unwrap();
+    eventually("it is there", Duration::from_secs(5), || put(&store, "large", 12 << 20).is_ok());
 }
 
 #[test]

@@ -18,11 +18,17 @@ impl Core {
         self.sessions.abandon(session, sequences, self.config.unanswered_max);
     }
 
+    /// The client has the answers to all mutations below a mark but these few. What [`Origin::answered_below`] says
+    /// stops at the first of them, and that one may take long.
+    pub fn settle_replies(&mut self, session: SessionId, below: u64, unsettled: &[u64]) {
+        self.sessions.settle(session, below, unsettled);
+    }
+
     /// Whether nobody waits any more for a mutation that is under way in slices: it was abandoned, and perhaps the client has
     /// gone on since then, which forgets that.
     pub fn is_abandoned(&self, origin: Origin) -> bool {
         let Some(session) = self.sessions.get(origin.session) else { return false };
-        let gone_by = origin.sequence != 0 && origin.sequence < session.answered_below;
+        let gone_by = origin.sequence != 0 && session.is_settled(origin.sequence).is_some();
         gone_by || session.abandoned.contains(&origin.sequence)
     }
 

@@ -12,6 +12,8 @@ use crate::request::{Origin, Refused, Remembered, SessionSpec};
 const COMMITTED_MAX: usize = 1_024;
 /// Gone segments told to a session when it comes back.
 const MISSED_MAX: usize = 1_024;
+/// Most mutations that a client may say it still waits for behind others that it has the answers to.
+const UNSETTLED_MAX: usize = 16_384;
 
 pub(crate) struct Session {
     pub spec: SessionSpec,
@@ -24,6 +26,9 @@ pub(crate) struct Session {
     /// Mutations that are not to be carried out if they still come. No log has them: with this process their
     /// connections end.
     pub abandoned: BTreeSet<u64>,
+    /// The client has the answers of all below `settled_to` but these. No log has it: it is said again.
+    pub settled_to: u64,
+    pub unsettled: BTreeSet<u64>,
     pub segments: SmallVec<[SegmentNo; 2]>,
     /// Views, with their number per rid.
     pub pins: BTreeMap<Rid, u32>,
@@ -60,6 +65,15 @@ impl Session {
             }
         }
         rids
+    }
+
+    /// The mark that the sequence is below and not one of those that the client still waits for: it has the answer, or
+    /// wants none.
+    pub fn is_settled(&self, sequence: u64) -> Option<u64> {
+        match sequence < self.answered_below {
+            true => Some(self.answered_below),
+            false => (sequence < self.settled_to && !self.unsettled.contains(&sequence)).then_some(self.settled_to),
+        }
     }
 
     /// It never asked for a change: nothing of it is anywhere.
@@ -139,6 +153,8 @@ impl Sessions {
                 answered_below: 0,
                 replies: BTreeMap::new(),
                 abandoned: BTreeSet::new(),
+                settled_to: 0,
+                unsettled: BTreeSet::new(),
                 segments: SmallVec::new(),
                 pins: BTreeMap::new(),
                 unfinished: 0,
@@ -170,8 +186,7 @@ impl Sessions {
         if let Some(reply) = session.replies.get(&origin.sequence) {
             return Ok(Some(reply.clone()));
         }
-        if origin.sequence < session.answered_below {
-            let answered_below = session.answered_below;
+        if let Some(answered_below) = session.is_settled(origin.sequence) {
             return Err(Refused::Forgotten { sequence: origin.sequence, answered_below });
         }
         if session.abandoned.contains(&origin.sequence) {
@@ -194,6 +209,21 @@ impl Sessions {
         while session.abandoned.len() > most {
             session.abandoned.pop_first();
         }
+    }
+
+    /// The client has the answers to all below a mark but a few. Of two such words the one with the higher mark is the
+    /// later one, whichever comes first.
+    pub fn settle(&mut self, session: SessionId, below: u64, unsettled: &[u64]) {
+        let Some(session) = self.map.get_mut(&session) else { return };
+        if below < session.settled_to || unsettled.len() > UNSETTLED_MAX {
+            return;
+        }
+        let same = below == session.settled_to;
+        let said = unsettled.iter().copied().filter(|sequence| !same || session.unsettled.contains(sequence));
+        session.unsettled = said.collect();
+        session.settled_to = below;
+        let Session { replies, unsettled, .. } = session;
+        replies.retain(|sequence, _| *sequence >= below || unsettled.contains(sequence));
     }
 
     pub fn remember(&mut self, session: SessionId, sequence: u64, answered_below: u64, reply: &Remembered) -> bool {

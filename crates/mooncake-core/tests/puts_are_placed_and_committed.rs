@@ -122,6 +122,36 @@ fn unanswered_mutations_are_limited() {
 }
 
 #[test]
+fn one_mutation_that_takes_long_does_not_keep_the_replies_of_all_after_it() {
+    let mut pool = Pool::with(Config { unanswered_max: 4, ..Config::default() });
+    let a = pool.session(1);
+    let origin = |sequence| Origin { session: a, sequence, answered_below: 1 };
+    let remove = |pool: &mut Pool, sequence| pool.core.remove(pool.now, origin(sequence), &[b"x"], false, &mut pool.fx);
+    for sequence in 2..40 {
+        pool.core.settle_replies(a, sequence + 1, &[1, sequence]);
+        remove(&mut pool, sequence).unwrap();
+    }
+    remove(&mut pool, 39).expect("its client has said that it waits for that reply");
+    let error = remove(&mut pool, 20).unwrap_err();
+    assert_eq!(error, Refused::Forgotten { sequence: 20, answered_below: 40 });
+    // What was said earlier comes later: the answers that the client has by now stay answered.
+    pool.core.settle_replies(a, 40, &[1, 38, 39]);
+    pool.core.settle_replies(a, 30, &[1, 29]);
+    for sequence in [29, 38] {
+        let error = remove(&mut pool, sequence).unwrap_err();
+        assert_eq!(error, Refused::Forgotten { sequence, answered_below: 40 });
+    }
+    assert!(!pool.core.is_abandoned(origin(1)) && pool.core.is_abandoned(origin(20)));
+    remove(&mut pool, 1).expect("the one that everybody waited for");
+    pool.core.settle_replies(a, 41, &[]);
+    assert!(matches!(remove(&mut pool, 1), Err(Refused::Forgotten { .. })));
+    for sequence in 41..=44 {
+        remove(&mut pool, sequence).unwrap();
+    }
+    assert_eq!(remove(&mut pool, 45), Err(Refused::TooManyUnanswered(a.0, 4, 4)));
+}
+
+#[test]
 fn a_repeated_end_of_a_committed_rid_is_committed_and_an_unknown_one_is_superseded() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let replicas = pool.put(a, "k", 100);

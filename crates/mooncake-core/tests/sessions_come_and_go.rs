@@ -198,6 +198,23 @@ fn a_put_replaces_what_nobody_can_see_and_the_old_copy_does_not_come_back() {
 }
 
 #[test]
+fn a_view_whose_reader_gave_up_before_it_had_the_reply_has_ended() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    pool.put(a, "k", KIB);
+    pool.pin(a, "k").unwrap();
+    let given_up = pool.origin(a).sequence - 1;
+    pool.core.settle_replies(a, given_up + 1, &[given_up]);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!(pool.core.stats().pins, 1, "it still waits");
+    pool.core.settle_replies(a, given_up + 1, &[]);
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!((pool.core.stats().pins, pool.core.stats().pinned_bytes), (0, 0));
+    // What was said of replies is in no log until the next mutation.
+    pool.remove(a, "x", false);
+    pool.check();
+}
+
+#[test]
 fn views_that_a_resuming_reader_does_not_list_have_ended() {
     let (mut pool, a) = Pool::single(16 * KIB);
     let rid = pool.put(a, "k", KIB)[0].rid;

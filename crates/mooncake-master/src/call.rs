@@ -47,8 +47,11 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         };
         let (id, began) = (request.id, Instant::now());
         let asked = request.body.as_ref().map(RequestKind::of);
-        if !request.abandoned.is_empty() {
-            shared.read(|core, _| core.abandon(session, &request.abandoned));
+        if !request.abandoned.is_empty() || request.settled_below != 0 {
+            shared.read(|core, _| {
+                core.abandon(session, &request.abandoned);
+                core.settle_replies(session, request.settled_below, &request.unsettled);
+            });
         }
         let body = call.answer(request, connection).await?;
         if let reply::Body::Refusal(refusal) = &body {

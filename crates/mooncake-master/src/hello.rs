@@ -158,6 +158,7 @@ async fn resume_session(
             // First of all: strangers are not believed.
             core.check_session(session, resume.secret).map_err(|refused| convert::refusal(&refused))?;
             believe(shared, core, now, highest.as_ref(), effects)?;
+            core.settle_replies(session, resume.settled_below, &resume.unsettled);
             let gone = core
                 .resume_session(now, session, resume.secret, &segments, &pins, taken, effects)
                 .map_err(|refused| convert::refusal(&refused))?;

@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
-use crate::Program;
 use crate::given::{Given, Source};
 use crate::help::help;
 use crate::setting::{Setting, SettingError, Type, boolean};
 use crate::similar::close_to;
+use crate::{Program, file};
 
 /// Files of flags that name one another end here.
 const FLAG_FILES_MAX: u32 = 16;
@@ -96,7 +96,7 @@ fn flag_file(path: &str, count: u32) -> Result<Vec<String>, SettingError> {
     if count > FLAG_FILES_MAX {
         return Err(bad(format!("more than {FLAG_FILES_MAX} files of flags; do they name one another?")));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let text = file::text(path).map_err(|error| bad(error.to_string()))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
 }

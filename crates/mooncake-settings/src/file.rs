@@ -35,8 +35,8 @@ pub(crate) fn read(path: &str) -> Result<BTreeMap<String, String>, SettingError>
     Ok(found)
 }
 
-/// A pipe may never have a writer, and a device no end.
-fn text(path: &str) -> io::Result<String> {
+/// The text of a file. A pipe may never have a writer, and a device no end.
+pub(crate) fn text(path: &str) -> io::Result<String> {
     let found = std::fs::metadata(path)?;
     if !found.is_file() {
         return Err(io::Error::other("it is not a regular file"));

@@ -185,10 +185,12 @@ fn a_path_that_is_no_regular_file_is_refused_without_reading_it() {
     let (pipe, zeros) = (folder.join("pipe.yaml"), folder.join("zeros.yaml"));
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     std::os::unix::fs::symlink("/dev/zero", &zeros).unwrap();
-    let errors =
-        [&pipe, &zeros].map(|path| given(&[&format!("--config_path={}", path.display())]).unwrap_err().to_string());
+    let error = |flag: &str| {
+        [&pipe, &zeros].map(|path| given(&[&format!("--{flag}={}", path.display())]).unwrap_err().to_string())
+    };
+    let errors = ["config_path", "flagfile"].map(error);
     std::fs::remove_dir_all(&folder).unwrap();
-    for error in errors {
+    for error in errors.as_flattened() {
         assert!(error.contains("not a regular file"), "{error}");
     }
 }

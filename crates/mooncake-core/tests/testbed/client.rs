@@ -8,7 +8,7 @@ use mooncake_core::{
 };
 
 use super::memory::{granules, word};
-use super::{CallId, Event, Process, World};
+use super::{Answered, CallId, Event, Process, World};
 
 #[derive(Debug, Clone)]
 pub enum Request {
@@ -398,12 +398,15 @@ impl World {
     fn transmit(&mut self, id: CallId) {
         let client = &self.clients[id.process.client];
         let call = &client.calls[&id.call];
-        let lowest = client.calls.values().map(|call| call.sequence).filter(|sequence| *sequence > 0).min();
-        let answered_below = lowest.unwrap_or(client.sequence + 1);
+        let unsettled: Vec<u64> =
+            client.calls.values().map(|call| call.sequence).filter(|sequence| *sequence > 0).collect();
+        let settled_below = client.sequence + 1;
+        let below = unsettled.iter().copied().min().unwrap_or(settled_below);
+        let answered = Answered { below, settled_below, unsettled };
         let patience = if matches!(call.request, Request::PutStart { .. }) { 1_400_000 } else { 250_000 };
         let (request, sequence) = (call.request.clone(), call.sequence);
         if let Some(session) = client.session {
-            self.send(Event::Arrive { id, request, sequence, answered_below, session });
+            self.send(Event::Arrive { id, request, sequence, answered, session });
         }
         self.after(patience, Event::Again { id });
     }

@@ -7,7 +7,7 @@ use mooncake_core::{
 };
 
 use super::client::{Reply, Request, plain};
-use super::{CallId, Event, Process, World};
+use super::{Answered, CallId, Event, Process, World};
 
 pub struct Master {
     pub core: Option<Core>,
@@ -179,8 +179,9 @@ impl World {
         self.after(20_000, Event::Tick { master_life: life });
     }
 
-    pub fn arrive(&mut self, id: CallId, request: Request, sequence: u64, answered_below: u64, session: SessionId) {
-        let origin = Origin { session, sequence, answered_below };
+    pub fn arrive(&mut self, id: CallId, request: Request, sequence: u64, answered: &Answered, session: SessionId) {
+        let origin = Origin { session, sequence, answered_below: answered.below };
+        self.with_core(|core, _, _| core.settle_replies(session, answered.settled_below, &answered.unsettled));
         let Some(result) = self.with_core(|core, now, fx| -> Result<Result<Reply, Ticket>, Refused> {
             Ok(Ok(match &request {
                 Request::Mount { spec } => Reply::Mounted(core.mount(now, origin, spec.clone(), spec.bytes, fx)?),

@@ -35,6 +35,14 @@ pub struct CallId {
     pub attempt: u32,
 }
 
+/// What a request says of those before it.
+#[derive(Debug, Clone)]
+pub struct Answered {
+    pub below: u64,
+    pub settled_below: u64,
+    pub unsettled: Vec<u64>,
+}
+
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The master's clock.
@@ -46,7 +54,7 @@ pub enum Event {
         id: CallId,
         request: Request,
         sequence: u64,
-        answered_below: u64,
+        answered: Answered,
         session: SessionId,
     },
     /// A reply reaches a client.
@@ -315,8 +323,8 @@ impl World {
         }
         match event {
             Event::Tick { master_life } => self.master_tick(master_life),
-            Event::Arrive { id, request, sequence, answered_below, session } => {
-                self.arrive(id, request, sequence, answered_below, session);
+            Event::Arrive { id, request, sequence, answered, session } => {
+                self.arrive(id, request, sequence, &answered, session);
             }
             Event::Answer { id, reply } => self.answer(id, reply),
             Event::Again { id } => self.transmit_again(id),

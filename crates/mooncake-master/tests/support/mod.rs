@@ -209,6 +209,7 @@ impl Client {
             segments: self.segments.iter().map(|uuid| uuid.clone().into()).collect(),
             pins: Vec::new(),
             epoch_taken: highest.map_or(0, |h| h.epoch),
+            ..ResumeSession::default()
         });
         let (anchor, reply) = greet(address, role, highest);
         if reply.refusal.is_none() {
