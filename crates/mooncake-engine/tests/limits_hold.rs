@@ -2,9 +2,10 @@
 
 mod memory;
 mod other;
+mod relay;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,55 +13,13 @@ use memory::Memory;
 use mooncake_engine::{Engine, EngineError, EngineOptions, HttpMetadata, Metadata, Notify, Opcode, Request, Status};
 use mooncake_memory::ForeignRange;
 use other::{Other, hear, role, say};
+use relay::{Fate, behind};
+
+/// 100 MB/s or less.
+const SLOW: Fate = Fate::Trickle(1 << 20, Duration::from_millis(10));
 
 fn by_tcp() -> EngineOptions {
     EngineOptions { same_host: false, stripes: 1, ..EngineOptions::default() }
-}
-
-/// Answers handshakes for an engine whose data port is somewhere else.
-fn name_for(data_port: u16) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let name = listener.local_addr().unwrap().to_string();
-    let document = format!(
-        r#"{{"name":"{name}","protocol":"tcp","tcp_data_port":{data_port},"tcp_proto_version":2,"buffers":[]}}"#
-    );
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut length = [0; 8];
-            stream.read_exact(&mut length).unwrap();
-            let _ = stream.read_exact(&mut vec![0; u64::from_le_bytes(length) as usize]);
-            let mut answer = (document.len() as u64 + 1).to_le_bytes().to_vec();
-            answer.push(1);
-            answer.extend_from_slice(document.as_bytes());
-            let _ = stream.write_all(&answer);
-        }
-    });
-    name
-}
-
-/// A relay that passes so many bytes each 10 ms in the direction of the target.
-fn throttled(to: u16, bytes: usize) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for near in listener.incoming() {
-            let (mut near, mut far) = (near.unwrap(), TcpStream::connect(("127.0.0.1", to)).unwrap());
-            let (mut back_from, mut back_to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-            std::thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
-            std::thread::spawn(move || {
-                let mut some = vec![0; bytes];
-                while let Ok(count) = near.read(&mut some)
-                    && count > 0
-                    && far.write_all(&some[..count]).is_ok()
-                {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                let _ = far.shutdown(Shutdown::Both);
-            });
-        }
-    });
-    port
 }
 
 #[test]
@@ -69,7 +28,7 @@ fn a_list_of_large_writes_over_a_slow_link_arrives() {
         (Engine::new("127.0.0.1", by_tcp()).unwrap(), Engine::new("127.0.0.1", by_tcp()).unwrap());
     let (there, here) = (Memory::new(48 << 20), Memory::filled(48 << 20, 3));
     target.register(&[there.range()], "*").unwrap();
-    let peer = initiator.open(&name_for(throttled(target.data_port(), 1 << 20))).unwrap();
+    let peer = initiator.open(&behind(&target, SLOW, Fate::Pass)).unwrap();
     let part = |nth: usize, opcode| Request {
         opcode,
         local: here.range().part(nth << 23, 8 << 20),
@@ -142,7 +101,7 @@ fn stripes_of_many_callers_at_once_need_few_threads() {
     let initiator = Engine::new("127.0.0.1", EngineOptions { stripes: 16, ..by_tcp() }).unwrap();
     let (there, here) = (Memory::new(32 << 20), Memory::filled(32 << 20, 3));
     target.register(&[there.range()], "*").unwrap();
-    let peer = initiator.open(&name_for(throttled(target.data_port(), 1 << 20))).unwrap();
+    let peer = initiator.open(&behind(&target, SLOW, Fate::Pass)).unwrap();
     let done = AtomicBool::new(false);
     let most = std::thread::scope(|scope| {
         let callers: Vec<_> =
@@ -238,7 +197,9 @@ fn a_call_that_waits_for_a_connection_can_be_ended() {
     let (began, here) = (Instant::now(), Memory::new(64));
     let enough = || began.elapsed() > Duration::from_millis(200);
     assert!(matches!(initiator.open_with(&address.to_string(), &enough), Err(EngineError::Interrupted)));
-    let peer = initiator.open(&name_for(address.port())).unwrap();
+    let document = r#"{"name":"x","protocol":"tcp","tcp_data_port":PORT,"tcp_proto_version":2,"buffers":[]}"#;
+    let name = relay::answering(document.replace("PORT", &address.port().to_string()));
+    let peer = initiator.open(&name).unwrap();
     let failed = initiator.transfer_with(peer, &[here.write_to(4096)], &enough);
     assert!(matches!(failed, Err(EngineError::Interrupted)), "{failed:?}");
     assert!(began.elapsed() < Duration::from_millis(1_500), "{:?}", began.elapsed());
