@@ -129,6 +129,10 @@ impl Buffers {
         self.changes.load(Ordering::SeqCst)
     }
 
+    pub fn len(&self) -> usize {
+        self.by_addr.read().len()
+    }
+
     pub fn all(&self) -> Vec<Arc<Buffer>> {
         self.by_addr.read().values().cloned().collect()
     }

@@ -21,6 +21,7 @@ use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
 use crate::peer::{Helpers, Patience, Peer};
+use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::topology::Topology;
 use crate::workers::Workers;
@@ -101,8 +102,7 @@ pub(crate) struct Home {
     registry: Option<Registry>,
     /// What the metadata tells peers.
     advertised: Option<IpAddr>,
-    /// One document is published at a time, so that none overtakes a newer one.
-    publishing: Mutex<()>,
+    pub publisher: Publisher,
     /// The answer to who asks for the document, and which state of the buffers it tells.
     described: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
@@ -179,11 +179,16 @@ impl Home {
         Ok((Descriptor::decode(name, &json)?, host))
     }
 
+    pub fn has_metadata(&self) -> bool {
+        self.registry.is_some()
+    }
+
     /// Tells the metadata what is registered now.
-    fn publish(&self) -> Result<(), EngineError> {
-        let Some(registry) = &self.registry else { return Ok(()) };
-        let _one = self.publishing.lock();
-        registry.publish(&self.name, &self.describe())
+    pub fn tell(&self) -> Result<(), EngineError> {
+        match &self.registry {
+            Some(registry) => registry.publish(&self.name, &self.describe()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -277,14 +282,14 @@ impl Engine {
             options,
             registry,
             advertised,
-            publishing: Mutex::new(()),
+            publisher: Publisher::default(),
         });
         let ports = Ports { handshake, data, host: host_door };
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
         let myself = PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?;
         if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
             registry.announce(&home.name, ip, port)?;
-            home.publish()?;
+            Publisher::publish(&home)?;
         }
         let (peers, closed) = (RwLock::default(), AtomicBool::new(false));
         let core = Arc::new(Core { home, workers: Workers::default(), peers, myself, closed });
@@ -322,7 +327,7 @@ impl Engine {
     pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
         self.core.home.buffers.register(ranges, location)?;
-        let published = self.core.home.publish();
+        let published = Publisher::publish(&self.core.home);
         if published.is_err() {
             for range in ranges {
                 // Just registered, and nobody knows.
@@ -345,7 +350,7 @@ impl Engine {
         for addr in addresses {
             given_up = given_up.and(buffers.unregister(*addr));
         }
-        if let Err(error) = self.core.home.publish() {
+        if let Err(error) = Publisher::publish(&self.core.home) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
         }
@@ -548,11 +553,13 @@ impl Engine {
             return;
         }
         self.core.workers.close();
-        if let Some(registry) = &self.core.home.registry
-            && let Err(error) = registry.withdraw(self.name())
-        {
-            tracing::warn!(%error, "the metadata still names an engine that has ended");
-        }
+        self.core.home.publisher.end(|| {
+            if let Some(registry) = &self.core.home.registry
+                && let Err(error) = registry.withdraw(self.name())
+            {
+                tracing::warn!(%error, "the metadata still names an engine that has ended");
+            }
+        });
         self.server.lock().take();
         for buffer in self.registered() {
             if let Err(error) = self.core.home.buffers.unregister(buffer.addr) {

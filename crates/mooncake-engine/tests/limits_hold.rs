@@ -242,6 +242,63 @@ fn a_peer_that_froze_does_not_look_into_memory_that_was_given_back_to_its_owner(
     assert_eq!(target.hear(), "as it was");
 }
 
+/// A service in this process that takes as long as the document is.
+#[derive(Clone, Default)]
+struct Shelf(std::sync::Arc<std::sync::Mutex<std::collections::HashMap<String, String>>>);
+
+impl Metadata for Shelf {
+    fn get(&self, key: &str) -> Result<Option<String>, EngineError> {
+        Ok(self.0.lock().unwrap().get(key).cloned())
+    }
+
+    fn put(&self, key: &str, document: &str) -> Result<bool, EngineError> {
+        std::thread::sleep(Duration::from_nanos(10 * document.len() as u64));
+        self.0.lock().unwrap().insert(key.to_owned(), document.to_owned());
+        Ok(true)
+    }
+
+    fn remove(&self, key: &str) -> Result<(), EngineError> {
+        self.0.lock().unwrap().remove(key);
+        Ok(())
+    }
+
+    fn own_address(&self) -> Result<std::net::IpAddr, EngineError> {
+        Ok([127, 0, 0, 1].into())
+    }
+}
+
+#[test]
+fn ten_thousand_registrations_with_a_metadata_service_are_as_quick_last_as_first() {
+    let (shelf, memory) = (Shelf::default(), Memory::new(10_000 * 64));
+    let engine = Engine::with_metadata("many", by_tcp(), Box::new(shelf.clone()), "").unwrap();
+    let told = || {
+        let document = shelf.get("mooncake/ram/many").unwrap();
+        document.map(|document| document.matches("\"addr\"").count())
+    };
+    let thousands: Vec<Duration> = (0..10)
+        .map(|thousand| {
+            let began = Instant::now();
+            for nth in 0..1_000 {
+                engine.register(&[memory.range().part((thousand * 1_000 + nth) * 64, 64)], "*").unwrap();
+                if thousand == 0 && nth < 64 {
+                    assert_eq!(told(), Some(nth + 1), "few are told one by one");
+                }
+            }
+            began.elapsed()
+        })
+        .collect();
+    assert!(thousands[9] <= 2 * thousands[0] + Duration::from_millis(50), "{thousands:?}");
+    let until = Instant::now() + Duration::from_secs(10);
+    while told() != Some(10_000) {
+        assert!(Instant::now() < until, "{:?}", told());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    engine.unregister_all(&(0..10_000).map(|nth| memory.range().addr() + nth * 64).collect::<Vec<_>>()).unwrap();
+    engine.close();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(told(), None, "nothing is told after the end");
+}
+
 #[test]
 fn a_metadata_service_that_misbehaves_is_an_error_in_time() {
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();

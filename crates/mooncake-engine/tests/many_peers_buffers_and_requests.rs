@@ -61,7 +61,7 @@ fn targets() {
         };
         let of_mine = |(nth, one): (usize, &(Engine, Memory))| {
             let mine = (0..).take_while(|slot| slot * PEERS + first + nth < REQUESTS).count();
-            (right((nth, one)) >= mine).then_some(mine).unwrap_or(0)
+            if right((nth, one)) >= mine { mine } else { 0 }
         };
         say(&engines.iter().enumerate().map(of_mine).sum::<usize>().to_string());
     }

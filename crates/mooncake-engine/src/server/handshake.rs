@@ -92,7 +92,7 @@ impl Handshake {
         loop {
             match &mut self.state {
                 State::Ask(read) => {
-                    let wanted = match wanted(read, home.options.handshake_max) {
+                    let wanted = match missing(read, home.options.handshake_max) {
                         Ok(0) => {
                             let Some(answer) = answer(home, std::mem::take(read)) else { return Next::Close };
                             self.state = State::Answer { bytes: answer, sent: 0 };
@@ -144,10 +144,10 @@ fn after(error: &io::Error, wait: Next) -> Next {
 }
 
 /// Bytes that are missing; an error if the length is none that an engine says.
-fn wanted(read: &[u8], longest: usize) -> Result<usize, ()> {
+pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
     let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
     match usize::try_from(u64::from_le_bytes(*length)) {
-        Ok(length) if (1..=longest).contains(&length) => Ok(LENGTH_LEN + length - read.len()),
+        Ok(length) if (1..=longest).contains(&length) => Ok((LENGTH_LEN + length).saturating_sub(read.len())),
         _ => Err(()),
     }
 }

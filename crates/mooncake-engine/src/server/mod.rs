@@ -25,6 +25,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 pub(crate) use handshake::Room;
+#[cfg(any(test, fuzzing))]
+pub(crate) use handshake::missing;
 pub(crate) use host::proven;
 
 use crate::engine::Home;
