@@ -1,4 +1,4 @@
-"""A network of its own for some processes of a test, and a relay into it that can be cut.
+"""Networks of their own for some processes of a test: behind a relay that can be cut, or two with a cable between them.
 
 Processes in another network namespace do not meet the host's abstract Unix
 sockets, so what they say to the master goes through the relay, all of it.
@@ -10,8 +10,10 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import shutil
 import socket
 import struct
+import subprocess
 import threading
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,9 +56,70 @@ class Network:
         finally:
             self._enter(self._home)
 
+    def ip(self, *arguments: str) -> None:
+        """Runs ``ip`` here."""
+        with self.inside():
+            done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise NoNamespaces(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+    @property
+    def descriptor(self) -> int:
+        return self._inner
+
     def close(self) -> None:
         os.close(self._inner)
         os.close(self._home)
+
+
+class Hosts:
+    """Two networks with a cable between them, as two hosts have: 10.77.0.1 and 10.77.0.2."""
+
+    ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+    def __init__(self):
+        if shutil.which("ip") is None:
+            raise NoNamespaces("there is no `ip` (iproute2)")
+        self.networks: list[Network] = []
+        try:
+            self.networks.append(Network())
+            self.networks.append(Network())
+            one, two = self.networks
+            path = f"/proc/{os.getpid()}/fd/{two.descriptor}"
+            one.ip("link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", path)
+            for number, network in enumerate(self.networks):
+                network.ip("address", "add", f"{self.ADDRESSES[number]}/24", "dev", f"cable{number}")
+                network.ip("link", "set", f"cable{number}", "up")
+        except BaseException:
+            self.close()
+            raise
+
+    def unplug(self, host: int) -> None:
+        """The cable is out at one end: both have no carrier."""
+        self.networks[host].ip("link", "set", f"cable{host}", "down")
+
+    def plug(self, host: int) -> None:
+        self.networks[host].ip("link", "set", f"cable{host}", "up")
+
+    def lose(self, host: int) -> None:
+        """What one host sends is lost on the way, and nobody is told: it goes to a card that the other has not."""
+        where = (self.ADDRESSES[1 - host], "lladdr", "02:00:00:00:00:01", "dev", f"cable{host}", "nud", "permanent")
+        self.networks[host].ip("neighbour", "replace", *where)
+
+    def find(self, host: int) -> None:
+        self.networks[host].ip("neighbour", "delete", self.ADDRESSES[1 - host], "dev", f"cable{host}")
+
+    def limit(self, host: int, rate: str) -> None:
+        """What one host sends goes no faster than this."""
+        with self.networks[host].inside():
+            command = ["tc", "qdisc", "add", "dev", f"cable{host}", "root", "tbf", "rate", rate, "burst", "256k"]
+            done = subprocess.run([*command, "latency", "50ms"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise NoNamespaces(f"tc: {done.stderr.strip()}")
+
+    def close(self) -> None:
+        for network in self.networks:
+            network.close()
 
 
 class Relay:

@@ -14,8 +14,11 @@ import threading
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mooncake.engine as engine
+from mooncake.engine import _rpc
 
 pytestmark = pytest.mark.timeout(60)
 FRAME = struct.Struct("<4sBB2xQQ")
@@ -193,6 +196,43 @@ def test_garbage_ends_its_connection_only(receiver, sender, frame):
             assert connection.recv(100) == b""
     assert sender.send_data(receiver.address, b"still there") == 0
     assert receiver.tensors == []
+
+
+VALID = [
+    FRAME.pack(b"MCRP", 1, 0, 0, 5) + b"hello",
+    FRAME.pack(b"MCRP", 1, 0, 3, 2) + b"abcde",
+    FRAME.pack(b"MCRP", 1, 1, len(head(shape=[2])), 8) + head(shape=[2]) + bytes(8),
+    FRAME.pack(b"MCRP", 1, 255, 2, 0) + b"ok",
+]
+
+
+@st.composite
+def spoiled(draw) -> bytes:
+    """A message with some bytes that are others, more or fewer than they should be; or any bytes."""
+    frame = bytearray(draw(st.sampled_from(VALID)))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(frame)))
+        frame[at : at + draw(st.integers(0, 8))] = draw(st.binary(max_size=8))
+    return draw(st.one_of(st.just(bytes(frame)), st.binary(max_size=200)))
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(frame=spoiled(), answer=st.booleans())
+def test_what_is_no_message_is_refused_and_takes_no_more_than_was_sent(frame, answer):
+    near, far = socket.socketpair()
+    with near, far:
+        near.sendall(frame)
+        near.shutdown(socket.SHUT_WR)
+        try:
+            kind, start, body = _rpc._receive_frame(far, time.monotonic() + 5, answer=answer)
+        except (_rpc._Refused, ConnectionError):
+            return
+        assert FRAME.size + len(start) + len(body) <= len(frame)
+        assert (kind == 255) == answer
+        if kind == 1:
+            dtype, shape = _rpc._tensor_head(start, len(body))
+            assert isinstance(dtype, str)
+            assert all(size >= 0 for size in shape)
 
 
 def test_a_slow_sender_is_cut_off_and_a_promise_of_much_takes_no_memory():

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Board, ForeignRange, MemoryError, Registry, Source, Target};
@@ -55,6 +55,8 @@ impl Drop for InUse<'_> {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     by_addr: RwLock<BTreeMap<usize, Arc<Buffer>>>,
+    /// How often there were others than before.
+    changes: AtomicU64,
     /// Counts how often a buffer was given up: who copies without asking looks at it afterwards.
     board: Board,
     /// Empty: the kernel checks the host's memory, a device's driver its own.
@@ -63,7 +65,8 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     pub fn new() -> Result<Buffers, MemoryError> {
-        Ok(Buffers { by_addr: RwLock::default(), board: Board::new()?, registry: Registry::new() })
+        let changes = AtomicU64::new(0);
+        Ok(Buffers { by_addr: RwLock::default(), changes, board: Board::new()?, registry: Registry::new() })
     }
 
     pub fn board(&self) -> &Board {
@@ -92,6 +95,7 @@ impl Buffers {
             let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
             by_addr.insert(addr, Arc::new(Buffer { range, location: location.to_owned(), users, gone }));
         }
+        self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
@@ -100,6 +104,7 @@ impl Buffers {
         let Some(buffer) = self.by_addr.write().remove(&addr) else {
             return Err(EngineError::NotRegistered { owner: "this engine".into(), addr: addr as u64, len: 0 });
         };
+        self.changes.fetch_add(1, Ordering::SeqCst);
         buffer.gone.store(true, Ordering::SeqCst);
         self.board.advance();
         let began = Instant::now();
@@ -117,6 +122,15 @@ impl Buffers {
         let start = usize::try_from(addr).ok()?;
         let by_addr = self.by_addr.read();
         by_addr.range(..=start).next_back().map(|(_, buffer)| buffer).filter(|buffer| buffer.holds(addr, len)).cloned()
+    }
+
+    /// Another number whenever [`Buffers::all`] gives something else than before.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_addr.read().len()
     }
 
     pub fn all(&self) -> Vec<Arc<Buffer>> {

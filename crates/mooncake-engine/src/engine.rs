@@ -20,8 +20,9 @@ use crate::host_frame::{SECRET_LEN, Secret};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Patience, Peer};
-use crate::server::{Ports, Server, listen_on_host};
+use crate::peer::{Helpers, Patience, Peer};
+use crate::publisher::Publisher;
+use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::topology::Topology;
 use crate::workers::Workers;
 
@@ -91,6 +92,9 @@ pub(crate) struct Home {
     pub options: EngineOptions,
     pub buffers: Buffers,
     pub inbox: Inbox,
+    pub helpers: Helpers,
+    /// Of handshakes that are coming in.
+    pub room: Arc<Room>,
     data_port: u16,
     unix: String,
     boot: String,
@@ -98,13 +102,33 @@ pub(crate) struct Home {
     registry: Option<Registry>,
     /// What the metadata tells peers.
     advertised: Option<IpAddr>,
-    /// One document is published at a time, so that none overtakes a newer one.
-    publishing: Mutex<()>,
+    pub publisher: Publisher,
+    /// The answer to who asks for the document, and which state of the buffers it tells.
+    described: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
 
 impl Home {
     /// The segment document.
-    pub fn describe(&self) -> String {
+    fn describe(&self) -> String {
+        self.describe_with(self.buffers.all())
+    }
+
+    /// The message that answers whoever asks for the segment document. All who ask share one.
+    pub fn description(&self) -> Arc<[u8]> {
+        // Looked at first: what changes meanwhile is told the next who asks.
+        let state = self.buffers.changes();
+        let mut described = self.described.lock();
+        match &*described {
+            Some((then, message)) if *then == state => message.clone(),
+            _ => {
+                let message: Arc<[u8]> = Message::new(Kind::Metadata, self.describe()).encode().into();
+                *described = Some((state, message.clone()));
+                message
+            }
+        }
+    }
+
+    fn describe_with(&self, buffers: Vec<Arc<crate::buffers::Buffer>>) -> String {
         let buffer = |buffer: Arc<crate::buffers::Buffer>| BufferDescriptor {
             name: self.name.clone(),
             addr: buffer.range.addr() as u64,
@@ -117,7 +141,7 @@ impl Home {
             tcp_data_port: self.data_port,
             tcp_proto_version: 2,
             timestamp: crate::address::timestamp(),
-            buffers: self.buffers.all().into_iter().map(buffer).collect(),
+            buffers: buffers.into_iter().map(buffer).collect(),
             ours: Some(Ours { id: hex(&self.id), boot: self.boot.clone(), unix: self.unix.clone() }),
         }
         .encode()
@@ -146,7 +170,8 @@ impl Home {
         let json = match &self.registry {
             Some(registry) => registry.segment(name)?.into_bytes(),
             None => {
-                let ask = Message::new(Kind::Metadata, self.describe());
+                // Nobody reads in the question what the asker lends.
+                let ask = Message::new(Kind::Metadata, self.describe_with(Vec::new()));
                 let (connect, longest) = (self.options.connect_timeout, crate::descriptor::LONGEST);
                 handshake::ask(name, &addresses, &ask, connect, patience, longest)?
             }
@@ -154,11 +179,16 @@ impl Home {
         Ok((Descriptor::decode(name, &json)?, host))
     }
 
+    pub fn has_metadata(&self) -> bool {
+        self.registry.is_some()
+    }
+
     /// Tells the metadata what is registered now.
-    fn publish(&self) -> Result<(), EngineError> {
-        let Some(registry) = &self.registry else { return Ok(()) };
-        let _one = self.publishing.lock();
-        registry.publish(&self.name, &self.describe())
+    pub fn tell(&self) -> Result<(), EngineError> {
+        match &self.registry {
+            Some(registry) => registry.publish(&self.name, &self.describe()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -242,6 +272,9 @@ impl Engine {
             name: if registry.is_some() { name.to_owned() } else { address::join(host, port) },
             buffers: Buffers::new().map_err(memory)?,
             inbox: Inbox::default(),
+            helpers: Helpers::default(),
+            room: Arc::default(),
+            described: Mutex::default(),
             data_port,
             unix,
             boot,
@@ -249,14 +282,14 @@ impl Engine {
             options,
             registry,
             advertised,
-            publishing: Mutex::new(()),
+            publisher: Publisher::default(),
         });
         let ports = Ports { handshake, data, host: host_door };
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
         let myself = PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?;
         if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
             registry.announce(&home.name, ip, port)?;
-            home.publish()?;
+            Publisher::publish(&home)?;
         }
         let (peers, closed) = (RwLock::default(), AtomicBool::new(false));
         let core = Arc::new(Core { home, workers: Workers::default(), peers, myself, closed });
@@ -294,7 +327,7 @@ impl Engine {
     pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
         self.core.home.buffers.register(ranges, location)?;
-        let published = self.core.home.publish();
+        let published = Publisher::publish(&self.core.home);
         if published.is_err() {
             for range in ranges {
                 // Just registered, and nobody knows.
@@ -317,7 +350,7 @@ impl Engine {
         for addr in addresses {
             given_up = given_up.and(buffers.unregister(*addr));
         }
-        if let Err(error) = self.core.home.publish() {
+        if let Err(error) = Publisher::publish(&self.core.home) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
         }
@@ -425,8 +458,7 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let bytes = requests.iter().map(|request| request.local.len() as u64).sum();
-        let patience = Patience { interrupted, ..self.core.patience(bytes) };
+        let patience = Patience { interrupted, ..self.core.patience(total(requests)?) };
         self.core.move_bytes(peer, requests, &patience)
     }
 
@@ -448,7 +480,8 @@ impl Engine {
         for (peer, _) in &requests {
             self.core.known(*peer)?;
         }
-        let bytes = requests.iter().map(|(_, request)| request.local.len() as u64).sum();
+        let lengths = requests.iter().map(|(_, request)| request.local.len() as u64);
+        let bytes = lengths.fold(0, u64::saturating_add);
         let deadline = self.core.patience(bytes).deadline;
         let empty = requests.is_empty();
         let tasks = batch.add(requests, notify, deadline)?;
@@ -520,11 +553,13 @@ impl Engine {
             return;
         }
         self.core.workers.close();
-        if let Some(registry) = &self.core.home.registry
-            && let Err(error) = registry.withdraw(self.name())
-        {
-            tracing::warn!(%error, "the metadata still names an engine that has ended");
-        }
+        self.core.home.publisher.end(|| {
+            if let Some(registry) = &self.core.home.registry
+                && let Err(error) = registry.withdraw(self.name())
+            {
+                tracing::warn!(%error, "the metadata still names an engine that has ended");
+            }
+        });
         self.server.lock().take();
         for buffer in self.registered() {
             if let Err(error) = self.core.home.buffers.unregister(buffer.addr) {
@@ -606,12 +641,7 @@ impl Core {
     }
 
     fn move_bytes(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
-        for request in requests {
-            if request.remote.checked_add(request.local.len() as u64).is_none() {
-                let (addr, len) = (request.remote, request.local.len());
-                return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
-            }
-        }
+        total(requests)?;
         match self.known(peer)? {
             Some(peer) => peer.transfer(&self.home, requests, patience),
             None => requests.iter().try_for_each(|request| self.copy_here(request)),
@@ -660,6 +690,23 @@ impl Core {
         let patience = Patience { began, deadline: began + timeout, interrupted: &|| false };
         handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
     }
+}
+
+/// Bytes of all requests; an error if that is more than there can be, or a range runs over the end of all addresses.
+fn total(requests: &[Request]) -> Result<u64, EngineError> {
+    let mut bytes = 0_u64;
+    for Request { local, remote, .. } in requests {
+        let len = local.len() as u64;
+        for addr in [*remote, local.addr() as u64] {
+            if addr.checked_add(len).is_none() {
+                return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
+            }
+        }
+        bytes = bytes.checked_add(len).ok_or_else(|| {
+            EngineError::InvalidArgument(format!("{} requests of more bytes than can be counted", requests.len()))
+        })?;
+    }
+    Ok(bytes)
 }
 
 impl std::fmt::Debug for Engine {

@@ -7,7 +7,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::EngineError;
 use crate::peer::{Patience, SLICE};
@@ -84,7 +87,7 @@ pub(crate) fn ask(
     longest: usize,
 ) -> Result<Vec<u8>, EngineError> {
     let deadline = patience.deadline;
-    let mut stream = connect(peer, addresses, connect_timeout, deadline)?;
+    let mut stream = connect(peer, addresses, connect_timeout, patience)?;
     let began = Instant::now();
     let left = deadline.saturating_duration_since(began).max(Duration::from_millis(1));
     let failed = |what| {
@@ -144,19 +147,21 @@ pub(crate) fn connect(
     peer: &str,
     addresses: &[SocketAddr],
     timeout: Duration,
-    deadline: Instant,
+    patience: &Patience<'_>,
 ) -> Result<TcpStream, EngineError> {
     let mut last = None;
     for address in addresses {
-        let left = deadline.saturating_duration_since(Instant::now()).min(timeout);
+        let now = Instant::now();
+        let left = patience.deadline.saturating_duration_since(now).min(timeout);
         if left.is_zero() {
             break;
         }
-        match TcpStream::connect_timeout(address, left) {
+        match connect_to(*address, now + left, patience) {
             Ok(stream) => {
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Err(EngineError::Interrupted),
             Err(source) => last = Some(source),
         }
     }
@@ -164,6 +169,39 @@ pub(crate) fn connect(
         Some(source) => Err(EngineError::Socket { peer: peer.to_owned(), what: "connect", source }),
         None => Err(EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout }),
     }
+}
+
+/// Fails as interrupted when the caller has had enough: whoever does not answer is waited for in short steps.
+fn connect_to(address: SocketAddr, until: Instant, patience: &Patience<'_>) -> std::io::Result<TcpStream> {
+    use std::io::ErrorKind;
+
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => loop {
+            let left = until.saturating_duration_since(Instant::now()).min(SLICE);
+            let step = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as i64 };
+            let mut connecting = [PollFd::new(&socket, PollFlags::OUT)];
+            match poll(&mut connecting, Some(&step)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => match socket.take_error()? {
+                    Some(error) => return Err(error),
+                    None => break,
+                },
+                Err(errno) => return Err(errno.into()),
+            }
+            if (patience.interrupted)() {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            if Instant::now() >= until {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        },
+        Err(error) => return Err(error),
+    }
+    socket.set_nonblocking(false)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@
 mod address;
 mod batch;
 mod buffers;
+#[cfg(any(test, fuzzing))]
+pub mod decoders;
 mod descriptor;
 mod engine;
 mod error;
@@ -48,6 +50,7 @@ mod metadata;
 mod notify;
 mod options;
 mod peer;
+mod publisher;
 mod server;
 mod topology;
 mod workers;

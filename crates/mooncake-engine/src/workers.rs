@@ -71,8 +71,9 @@ impl Workers {
             let peer = tasks[at].peer;
             let mut bytes = 0;
             let alike = tasks[at..].iter().take(MOST).take_while(|task| {
-                bytes += task.request.local.len() as u64;
-                task.peer == peer && (bytes <= MOST_BYTES || bytes == task.request.local.len() as u64)
+                let len = task.request.local.len() as u64;
+                bytes = u64::saturating_add(bytes, len);
+                task.peer == peer && (bytes <= MOST_BYTES || bytes == len)
             });
             let end = at + alike.count();
             let work = Work { batch: batch.clone(), tasks: tasks.clone(), range: at..end, deadline };

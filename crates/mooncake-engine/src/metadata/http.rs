@@ -29,6 +29,9 @@ impl HttpMetadata {
             .timeout_global(Some(PATIENCE))
             .timeout_connect(Some(CONNECT))
             .http_status_as_error(false)
+            // Whoever serves documents does not choose whom else this process talks to.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
             // A proxy of the environment is for the world outside.
             .proxy(None)
             .build();

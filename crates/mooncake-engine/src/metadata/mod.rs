@@ -81,9 +81,7 @@ impl Registry {
     /// Where the handshakes of a peer are answered.
     pub fn handshake(&self, name: &str) -> Result<(String, u16), EngineError> {
         let found = self.service.get(&self.rpc_key(name))?.ok_or_else(|| unknown(name))?;
-        let found: RpcMeta = serde_json::from_str(&found)
-            .map_err(|error| EngineError::malformed(name, format!("its address in the metadata: {error}")))?;
-        Ok((found.ip_or_host_name, found.rpc_port))
+        read_rpc_meta(name, &found)
     }
 
     pub fn publish(&self, name: &str, document: &str) -> Result<(), EngineError> {
@@ -114,6 +112,13 @@ impl Registry {
             false => format!("{}ram/{name}", self.prefix),
         }
     }
+}
+
+/// The host and the port in the document of `name`.
+pub(crate) fn read_rpc_meta(name: &str, document: &str) -> Result<(String, u16), EngineError> {
+    let found: RpcMeta = serde_json::from_str(document)
+        .map_err(|error| EngineError::malformed(name, format!("its address in the metadata: {error}")))?;
+    Ok((found.ip_or_host_name, found.rpc_port))
 }
 
 fn unknown(name: &str) -> EngineError {

@@ -56,7 +56,7 @@ impl Carrier for Lane {
     fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<Lane, EngineError> {
         let peer = address.peer.clone();
         let connect_timeout = home.options.connect_timeout;
-        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience.deadline)?;
+        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience)?;
         let prepare = || {
             stream.set_nodelay(true)?;
             unpace(&stream);
@@ -123,7 +123,7 @@ impl Lane {
     fn write(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut unanswered: VecDeque<&Request> = VecDeque::new();
         for request in run.iter().filter(|request| !request.local.is_empty()) {
-            if let Err(error) = self.send_payload(home, request, pace) {
+            if let Err(error) = self.send_payload(home, request, &mut unanswered, pace) {
                 // A peer that refuses says so before it hangs up.
                 return Err(self.refusal(&unanswered, request, error, pace));
             }
@@ -181,7 +181,13 @@ impl Lane {
         error
     }
 
-    fn send_payload(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    fn send_payload(
+        &mut self,
+        home: &Home,
+        request: &Request,
+        unanswered: &mut VecDeque<&Request>,
+        pace: &mut Pace<'_>,
+    ) -> Result<(), EngineError> {
         let header = self.header(request);
         let len = request.local.len() as u64;
         let source = home.buffers.source(request.local);
@@ -195,10 +201,14 @@ impl Lane {
                     }
                     Err(error) => pace.failed(error, "send")?,
                 }
-                if sent < total && self.v2 && mooncake_transfer::is_readable(self.fd()) {
-                    // It answers before it has everything: it refuses.
-                    let source = std::io::Error::other("the peer stopped reading");
-                    return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
+                while sent < total && self.v2 && mooncake_transfer::is_readable(self.fd()) {
+                    if unanswered.is_empty() {
+                        // It answers before it has everything: it refuses.
+                        let source = std::io::Error::other("the peer stopped reading");
+                        return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
+                    }
+                    // The link is slow, and the status is that of a write before.
+                    self.settle(unanswered, pace)?;
                 }
             }
             return Ok(());

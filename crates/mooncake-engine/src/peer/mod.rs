@@ -1,5 +1,6 @@
 //! A peer: what it says of itself, and the paths to it.
 
+mod helpers;
 mod host_lane;
 mod lane;
 mod pace;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use crate::descriptor::Descriptor;
 use crate::engine::{Home, Request};
 use crate::error::EngineError;
+pub(crate) use helpers::Helpers;
 use host_lane::HostLane;
 use lane::Lane;
 pub(crate) use pace::{Patience, SLICE};
@@ -98,7 +100,10 @@ impl Peer {
 impl Route {
     /// Fetches the description.
     fn find(home: &Home, name: &str, patience: &Patience<'_>) -> Result<Arc<Route>, EngineError> {
-        let (descriptor, host) = home.look_up(name, patience)?;
+        let (mut descriptor, host) = home.look_up(name, patience)?;
+        // What is lent there is asked for when it is wanted; of thousands of buffers nothing else is to be kept.
+        descriptor.buffers.truncate(1);
+        descriptor.buffers.shrink_to_fit();
         let tcp = descriptor.data_addresses(&host)?;
         let tcp = Pool::new(home.options.stripes().max(64), lane::Address::new(name, tcp, &descriptor));
         let host = Mutex::new(HostPath::Untried);
@@ -129,20 +134,24 @@ impl Route {
         }
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
         if self.striping > 1 && bytes >= WORTH_STRIPING {
-            return self.stripe(home, requests, bytes, patience);
+            let helpers = home.helpers.take(self.striping - 1);
+            if helpers.count() > 0 {
+                return self.stripe(home, requests, helpers.count() + 1, patience);
+            }
         }
         self.tcp.with(home, patience, |lane| lane.transfer(home, requests, patience))
     }
 
-    /// Spreads requests over several connections, each with a thread of its own.
+    /// Spreads requests over so many connections, each but the first with a thread of its own.
     fn stripe(
         &self,
         home: &Home,
         requests: &[Request],
-        bytes: u64,
+        ways: usize,
         patience: &Patience<'_>,
     ) -> Result<(), EngineError> {
-        let share = bytes.div_ceil(self.striping as u64).next_multiple_of(1 << 20);
+        let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
+        let share = bytes.div_ceil(ways as u64).next_multiple_of(1 << 20);
         let mut strands: Vec<Vec<Request>> = vec![Vec::new()];
         let mut room = share;
         for request in requests {
@@ -163,9 +172,18 @@ impl Route {
         let run = |strand: &[Request]| self.tcp.with(home, patience, |lane| lane.transfer(home, strand, patience));
         let (first, others) = strands.split_first().expect("one at least");
         std::thread::scope(|scope| {
-            let others: Vec<_> = others.iter().map(|strand| scope.spawn(|| run(strand))).collect();
-            let mut result = run(first);
-            for other in others {
+            let mut result = Ok(());
+            let mut started = Vec::new();
+            for strand in others {
+                let builder = std::thread::Builder::new().name("mooncake-stripe".into());
+                match builder.spawn_scoped(scope, || run(strand)) {
+                    Ok(thread) => started.push(thread),
+                    // One thread does it, too.
+                    Err(_) => result = result.and_then(|()| run(strand)),
+                }
+            }
+            result = result.and_then(|()| run(first));
+            for other in started {
                 let ended =
                     other.join().unwrap_or_else(|_| Err(EngineError::Memory("a stripe's thread panicked".into())));
                 result = result.and(ended);

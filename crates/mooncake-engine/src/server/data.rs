@@ -11,7 +11,7 @@ use mooncake_transfer::unpace;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{Next, Session};
+use super::{Next, Session, Standing};
 use crate::buffers::Buffer;
 use crate::engine::{Home, Opcode};
 use crate::frame::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
@@ -98,6 +98,14 @@ impl Data {
 
     pub fn idle_since(&self) -> Option<Instant> {
         matches!(self.state, State::Header { got: 0, .. }).then_some(self.moved)
+    }
+
+    pub fn standing(&self) -> Option<Standing> {
+        match &self.state {
+            State::Header { got: 0, .. } => Some(Standing { known: self.known, since: self.moved }),
+            State::Header { .. } | State::Drain { .. } => Some(Standing { known: false, since: self.moved }),
+            _ => None,
+        }
     }
 
     pub fn step(&mut self, home: &Home) -> Next {

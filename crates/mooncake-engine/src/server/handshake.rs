@@ -3,6 +3,8 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::Guarded;
@@ -18,16 +20,49 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes read at a time: a length that is a lie costs no memory.
 const STEP: usize = 64 << 10;
 
+/// Most bytes of all handshakes that are coming in. One alone may always be as long as any.
+const ROOM: usize = 64 << 20;
+
+/// Bytes of handshakes that are coming in.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    taken: AtomicUsize,
+}
+
+/// What one of them takes.
+struct Taken {
+    of: Arc<Room>,
+    bytes: usize,
+}
+
+impl Taken {
+    /// Takes so many in all; false if that is more than there is.
+    fn grow(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let before = self.of.taken.fetch_add(more, Ordering::SeqCst);
+        let others = before - self.bytes;
+        self.bytes += more;
+        others == 0 || before + more <= ROOM
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.of.taken.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
+
 pub(super) struct Handshake {
     stream: Guarded<TcpStream>,
     began: Instant,
+    taken: Taken,
     state: State,
 }
 
 enum State {
     Ask(Vec<u8>),
     Answer {
-        bytes: Vec<u8>,
+        bytes: Arc<[u8]>,
         sent: usize,
     },
     /// The peer is to hang up first, as it waits for the end.
@@ -35,10 +70,14 @@ enum State {
 }
 
 impl Handshake {
-    pub fn session(stream: TcpStream) -> io::Result<Session> {
+    pub fn session(stream: TcpStream, home: &Home) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
-        let stream = Guarded::new(stream);
-        Ok(Session::Handshake(Handshake { stream, began: Instant::now(), state: State::Ask(Vec::new()) }))
+        let (stream, taken) = (Guarded::new(stream), Taken { of: home.room.clone(), bytes: 0 });
+        Ok(Session::Handshake(Handshake { stream, began: Instant::now(), taken, state: State::Ask(Vec::new()) }))
+    }
+
+    pub fn began(&self) -> Instant {
+        self.began
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -53,7 +92,7 @@ impl Handshake {
         loop {
             match &mut self.state {
                 State::Ask(read) => {
-                    let wanted = match wanted(read, home.options.handshake_max) {
+                    let wanted = match missing(read, home.options.handshake_max) {
                         Ok(0) => {
                             let Some(answer) = answer(home, std::mem::take(read)) else { return Next::Close };
                             self.state = State::Answer { bytes: answer, sent: 0 };
@@ -63,6 +102,10 @@ impl Handshake {
                         Err(()) => return Next::Close,
                     };
                     let had = read.len();
+                    if had > STEP && !self.taken.grow(had) {
+                        tracing::debug!("too many long handshakes at once; one is cut");
+                        return Next::Close;
+                    }
                     read.resize(had + wanted.min(STEP), 0);
                     let count = (&*self.stream).read(&mut read[had..]);
                     read.truncate(had + count.as_ref().map_or(0, |count| *count));
@@ -101,18 +144,18 @@ fn after(error: &io::Error, wait: Next) -> Next {
 }
 
 /// Bytes that are missing; an error if the length is none that an engine says.
-fn wanted(read: &[u8], longest: usize) -> Result<usize, ()> {
+pub(crate) fn missing(read: &[u8], longest: usize) -> Result<usize, ()> {
     let Some(length) = read.first_chunk::<LENGTH_LEN>() else { return Ok(LENGTH_LEN - read.len()) };
     match usize::try_from(u64::from_le_bytes(*length)) {
-        Ok(length) if (1..=longest).contains(&length) => Ok(LENGTH_LEN + length - read.len()),
+        Ok(length) if (1..=longest).contains(&length) => Ok((LENGTH_LEN + length).saturating_sub(read.len())),
         _ => Err(()),
     }
 }
 
-fn answer(home: &Home, mut read: Vec<u8>) -> Option<Vec<u8>> {
+fn answer(home: &Home, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
     let asked = Message::decode(read.split_off(LENGTH_LEN))?;
     let json = match asked.kind {
-        Kind::Metadata => home.describe(),
+        Kind::Metadata => return Some(home.description()),
         Kind::Probe => r#"{"status":"success"}"#.to_owned(),
         Kind::Notify => {
             let body: NotifyBody = serde_json::from_slice(&asked.json).ok()?;
@@ -125,5 +168,5 @@ fn answer(home: &Home, mut read: Vec<u8>) -> Option<Vec<u8>> {
         }
     };
     let old = asked.old;
-    Some(Message { old, ..Message::new(asked.kind, json) }.encode())
+    Some(Message { old, ..Message::new(asked.kind, json) }.encode().into())
 }

@@ -9,7 +9,7 @@ use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{Next, Session};
+use super::{Next, Session, Standing};
 use crate::engine::Home;
 use crate::host_frame::{
     Answer, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, SECRET_LEN, Secret, Welcome, Wish, bounds,
@@ -57,6 +57,15 @@ impl Host {
 
     pub fn idle_since(&self) -> Option<Instant> {
         matches!(&self.state, State::Request(read) if read.is_empty()).then_some(self.moved)
+    }
+
+    pub fn standing(&self) -> Option<Standing> {
+        let known = match &self.state {
+            State::Hello(_) => false,
+            State::Request(_) => true,
+            State::Answer { .. } => return None,
+        };
+        Some(Standing { known, since: self.moved })
     }
 
     pub fn step(&mut self, home: &Home) -> Next {

@@ -24,12 +24,16 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
+pub(crate) use handshake::Room;
+#[cfg(any(test, fuzzing))]
+pub(crate) use handshake::missing;
 pub(crate) use host::proven;
 
 use crate::engine::Home;
 use crate::error::EngineError;
 
-/// Most connections of all kinds. Beyond, the one that has been still for longest between two requests is cut.
+/// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one that
+/// has been still for longest between two requests.
 const MOST_CONNECTIONS: usize = 4_096;
 
 /// How often connections that stand still are looked for.
@@ -92,6 +96,15 @@ impl Session {
         }
     }
 
+    /// None if it is at work.
+    fn standing(&self) -> Option<Standing> {
+        match self {
+            Session::Handshake(session) => Some(Standing { known: false, since: session.began() }),
+            Session::Data(session) => session.standing(),
+            Session::Host(session) => session.standing(),
+        }
+    }
+
     /// Since when it has been between two requests.
     fn idle_since(&self) -> Option<Instant> {
         match self {
@@ -100,6 +113,14 @@ impl Session {
             Session::Host(session) => session.idle_since(),
         }
     }
+}
+
+/// Who has to go first where there are too many: the least of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    /// It has been served before.
+    known: bool,
+    since: Instant,
 }
 
 struct Connection {
@@ -223,7 +244,8 @@ impl Shared {
         loop {
             let session = match token {
                 HANDSHAKE => {
-                    self.ports.handshake.accept().and_then(|(stream, _)| handshake::Handshake::session(stream))
+                    let accepted = self.ports.handshake.accept();
+                    accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.home))
                 }
                 DATA => self.ports.data.accept().and_then(|(stream, from)| data::Data::session(stream, from)),
                 _ => self
@@ -363,8 +385,8 @@ impl Slots {
 
     fn cut_the_stillest(&mut self) -> bool {
         let still = self.all().filter_map(|(token, connection)| {
-            let since = connection.session.try_lock()?.idle_since()?;
-            Some((since, token))
+            let standing = connection.session.try_lock()?.standing()?;
+            Some((standing, token))
         });
         let Some((_, token)) = still.min() else { return false };
         self.remove(token);
