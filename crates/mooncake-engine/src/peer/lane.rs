@@ -56,7 +56,7 @@ impl Carrier for Lane {
     fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<Lane, EngineError> {
         let peer = address.peer.clone();
         let connect_timeout = home.options.connect_timeout;
-        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience.deadline)?;
+        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, patience)?;
         let prepare = || {
             stream.set_nodelay(true)?;
             unpace(&stream);

@@ -2,6 +2,7 @@
 
 mod host_lane;
 mod lane;
+mod mapped;
 mod pace;
 mod pool;
 
@@ -16,6 +17,7 @@ use crate::engine::{Home, Request};
 use crate::error::EngineError;
 use host_lane::HostLane;
 use lane::Lane;
+pub(crate) use mapped::MappedPeers;
 pub(crate) use pace::{Patience, SLICE};
 use pool::Pool;
 
@@ -204,7 +206,7 @@ impl Route {
         if mooncake_memory::hex(&boot) != ours.boot {
             return Err("another host".into());
         }
-        let lanes = Pool::new(64, host_lane::Address::new(&self.descriptor.name, &ours.unix, id));
+        let lanes = Pool::new(64, host_lane::Address::new(&self.descriptor.name, &ours.unix, id, home.mapped.meet()));
         lanes.try_connect(home, patience).map_err(|error| match error {
             host_lane::Failure::OtherWay(reason) => reason,
             host_lane::Failure::Broken(error) => error.to_string(),
@@ -216,7 +218,12 @@ impl Route {
     pub fn path(&self) -> (&'static str, String) {
         match &*self.host.lock() {
             HostPath::Untried => ("untried", String::new()),
-            HostPath::Works(_) => ("same host", "copies between processes".into()),
+            HostPath::Works(lanes) => match lanes.address().mapped_blocks() {
+                0 => ("same host", "copies between processes".into()),
+                blocks => {
+                    ("same host", format!("{blocks} blocks of its memory mapped, copies between processes otherwise"))
+                }
+            },
             HostPath::Not(reason) => ("tcp", reason.clone()),
         }
     }
