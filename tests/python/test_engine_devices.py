@@ -132,6 +132,7 @@ def test_a_transfer_on_cuda_that_fails_raises_and_nothing_more(pair):
     one, two, name = pair
     size = 100_000
     local, remote = holding(one, 1, size, "device"), holding(two, 2, size, "host")
+    spare = holding(one, 3, size, "device")
     attempt = """
 try:
     {}
@@ -139,12 +140,12 @@ try:
 except RuntimeError as error:
     result = [str(error), engine.last_error()]
 """
-    names = {"name": name, "local": local, "remote": remote, "size": size}
+    names = {"name": name, "local": local, "spare": spare, "remote": remote, "size": size}
     for call in (
         "engine.transfer_write_on_cuda(name, local, remote + 1, size)",
         "engine.transfer_read_on_cuda('127.0.0.1:1', local, remote, size)",
         "engine.batch_transfer_write_on_cuda(name, [local], [remote, remote], [size])",
-        "engine.batch_transfer_read_on_cuda(name, [local, local], [remote, 8], [size, size])",
+        "engine.batch_transfer_read_on_cuda(name, [spare, spare], [remote, 8], [size, size])",
     ):
         error, last = one.run(attempt.format(call), **names)
         assert error

@@ -30,7 +30,8 @@ for number, tensor in enumerate(segment.tensors("k") + segment.tensors("v")):
     assert (tensor == number + 1).all(), (rank, number)
 dist.barrier()
 try:
-    create_shared_segment("kv", {"k": dict(count=rank + 1, shape=(1,), dtype=torch.int8)}, 2, rank, tp_group=dist.group.WORLD)
+    blocks = {"k": dict(count=rank + 1, shape=(1,), dtype=torch.int8)}
+    create_shared_segment("kv", blocks, 2, rank, tp_group=dist.group.WORLD)
     raise SystemExit("ranks that disagree got a segment")
 except SharedSegmentError as error:
     assert "another segment" in str(error), error
@@ -50,7 +51,10 @@ def test_ranks_write_and_read_the_same_tensors(tmp_path):
 
 
 def test_tensors_of_a_rank_alone_outlive_its_handle():
-    blocks = {"a": {"count": 2, "shape": (3, 4), "dtype": torch.float32}, "b": {"count": 1, "shape": (1,), "dtype": torch.int8}}
+    blocks = {
+        "a": {"count": 2, "shape": (3, 4), "dtype": torch.float32},
+        "b": {"count": 1, "shape": (1,), "dtype": torch.int8},
+    }
     segment = create_shared_segment("alone", blocks, 1, 0)
     assert segment.total_size() >= 3 * 4096
     first, second = segment.tensors("a")

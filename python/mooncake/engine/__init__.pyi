@@ -70,8 +70,8 @@ class TransferEngine:
 
     # Beginning and end.
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, /) -> int:
-        """0 or -1. ``metadata_server``: ``P2PHANDSHAKE``, ``http://...`` or ``https://...``. ``device_name``: the network
-        devices of the topology, with commas between them; all if it is empty."""
+        """0 or -1. ``metadata_server``: ``P2PHANDSHAKE``, ``http://...`` or ``https://...``. ``device_name``: the
+        network devices of the topology, with commas between them; all if it is empty."""
     def initialize_ext(
         self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str, /
     ) -> int:
@@ -189,8 +189,8 @@ class TransferEngine:
         transport_hint: str = "",
     ) -> int: ...
 
-    # Behind what is queued on a stream of CUDA's (0: the default one) when they are called. They return once all is in place;
-    # RuntimeError says why it is not.
+    # Behind what is queued on a stream of CUDA's (0: the default one) when they are called. They return once all is in
+    # place; RuntimeError says why it is not.
     def transfer_write_on_cuda(
         self,
         target_hostname: str,

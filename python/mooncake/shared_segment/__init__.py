@@ -84,8 +84,8 @@ def create_shared_segment(
 ) -> SharedSegment:
     """Makes a segment together with the other ranks of ``comm_group``, who call this with the same arguments.
 
-    ``blocks``: by name, ``count`` tensors of ``shape`` and ``dtype``. The group is one of ``torch.distributed``, or has one
-    as ``cpu_group``; a rank alone needs none. SharedSegmentError, in all ranks, if one of them could not.
+    ``blocks``: by name, ``count`` tensors of ``shape`` and ``dtype``. The group is one of ``torch.distributed``, or has
+    one as ``cpu_group``; a rank alone needs none. SharedSegmentError, in all ranks, if one of them could not.
     """
     if comm_group is not None and tp_group is not None and comm_group is not tp_group:
         raise SharedSegmentError("tp_group is another name of comm_group: one of them, or the same twice")
