@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Board, ForeignRange, MemoryError, Registry, Source, Target};
+use mooncake_memory::{Board, ForeignRange, MemoryError, Registry, SharedBlock, Source, Target, shared_block};
 use parking_lot::RwLock;
 
 use crate::error::EngineError;
+use crate::visitors::Visitors;
 
 /// Longest that giving a buffer up waits for those who copy. Each of them holds it for one system call at a time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,6 +20,8 @@ pub(crate) struct Buffer {
     pub range: ForeignRange,
     /// `cpu:0`, `cuda:1`, `*`.
     pub location: String,
+    /// The memory of ours that it lies in, if peers can map it.
+    pub block: Option<SharedBlock>,
     users: AtomicUsize,
     gone: AtomicBool,
 }
@@ -57,16 +60,21 @@ pub(crate) struct Buffers {
     by_addr: RwLock<BTreeMap<usize, Arc<Buffer>>>,
     /// How often there were others than before.
     changes: AtomicU64,
-    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards.
+    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number of
+    /// buffers that peers can map.
     board: Board,
+    mappable: AtomicU64,
+    /// The peers that map memory of ours.
+    pub visitors: Arc<Visitors>,
     /// Empty: the kernel checks the host's memory, a device's driver its own.
     registry: Registry,
 }
 
 impl Buffers {
     pub fn new() -> Result<Buffers, MemoryError> {
-        let changes = AtomicU64::new(0);
-        Ok(Buffers { by_addr: RwLock::default(), changes, board: Board::new()?, registry: Registry::new() })
+        let (board, visitors, changes) = (Board::new()?, Arc::default(), AtomicU64::new(0));
+        let (by_addr, mappable) = (RwLock::default(), AtomicU64::new(0));
+        Ok(Buffers { by_addr, changes, board, mappable, visitors, registry: Registry::new() })
     }
 
     pub fn board(&self) -> &Board {
@@ -87,13 +95,14 @@ impl Buffers {
             let before = by_addr.range(..addr + len).next_back();
             if let Some((&other, found)) = before.filter(|(start, other)| **start + other.range.len() > addr) {
                 let other_len = found.range.len();
-                for done in &ranges[..at] {
-                    by_addr.remove(&done.addr());
-                }
+                let done = ranges[..at].iter().filter_map(|done| by_addr.remove(&done.addr()));
+                self.count_mappable(done.filter(|buffer| buffer.block.is_some()).count(), false);
                 return Err(EngineError::Overlap { addr, len, other, other_len });
             }
             let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
-            by_addr.insert(addr, Arc::new(Buffer { range, location: location.to_owned(), users, gone }));
+            let (location, block) = (location.to_owned(), shared_block(addr, len));
+            by_addr.insert(addr, Arc::new(Buffer { range, location, block, users, gone }));
+            self.count_mappable(usize::from(block.is_some()), true);
         }
         self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -105,16 +114,37 @@ impl Buffers {
             return Err(EngineError::NotRegistered { owner: "this engine".into(), addr: addr as u64, len: 0 });
         };
         self.changes.fetch_add(1, Ordering::SeqCst);
+        self.count_mappable(usize::from(buffer.block.is_some()), false);
         buffer.gone.store(true, Ordering::SeqCst);
         self.board.advance();
+        let mut inside = if buffer.block.is_some() { self.visitors.inside() } else { Vec::new() };
         let began = Instant::now();
-        while buffer.users.load(Ordering::SeqCst) > 0 {
+        loop {
+            inside.retain(|visit| visit.lasts());
+            if inside.is_empty() && buffer.users.load(Ordering::SeqCst) == 0 {
+                return Ok(());
+            }
             if began.elapsed() > PATIENCE {
                 return Err(EngineError::BufferBusy { addr, waited: PATIENCE });
             }
             std::thread::sleep(Duration::from_micros(50));
         }
-        Ok(())
+    }
+
+    fn count_mappable(&self, buffers: usize, more: bool) {
+        let buffers = buffers as u64;
+        if more {
+            self.mappable.fetch_add(buffers, Ordering::SeqCst);
+        } else {
+            self.mappable.fetch_sub(buffers, Ordering::SeqCst);
+        }
+        // Two that write it at once may leave the older number: it is a hint.
+        self.board.set_note(self.mappable.load(Ordering::SeqCst));
+    }
+
+    /// The block with that number, if any of it is lent.
+    pub fn lends_block(&self, id: u64) -> bool {
+        self.by_addr.read().values().any(|buffer| buffer.block.is_some_and(|block| block.id == id))
     }
 
     /// The buffer that a range lies in.

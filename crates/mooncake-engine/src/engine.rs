@@ -20,7 +20,7 @@ use crate::host_frame::{SECRET_LEN, Secret};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Helpers, Patience, Peer};
+use crate::peer::{Helpers, MappedPeers, Patience, Peer};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::topology::Topology;
@@ -95,6 +95,10 @@ pub(crate) struct Home {
     pub helpers: Helpers,
     /// Of handshakes that are coming in.
     pub room: Arc<Room>,
+    /// Copies within this process that nobody has checked.
+    pub myself: PeerProcess,
+    /// What is mapped of peers' memory.
+    pub mapped: MappedPeers,
     data_port: u16,
     unix: String,
     boot: String,
@@ -197,7 +201,6 @@ pub(crate) struct Core {
     pub home: Arc<Home>,
     pub workers: Workers,
     peers: RwLock<Peers>,
-    myself: PeerProcess,
     closed: AtomicBool,
 }
 
@@ -275,6 +278,8 @@ impl Engine {
             helpers: Helpers::default(),
             room: Arc::default(),
             described: Mutex::default(),
+            myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
+            mapped: MappedPeers::default(),
             data_port,
             unix,
             boot,
@@ -286,13 +291,12 @@ impl Engine {
         });
         let ports = Ports { handshake, data, host: host_door };
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
-        let myself = PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?;
         if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
             registry.announce(&home.name, ip, port)?;
             Publisher::publish(&home)?;
         }
         let (peers, closed) = (RwLock::default(), AtomicBool::new(false));
-        let core = Arc::new(Core { home, workers: Workers::default(), peers, myself, closed });
+        let core = Arc::new(Core { home, workers: Workers::default(), peers, closed });
         Ok(Engine { core, batches: Batches::default(), server: Mutex::new(Some(server)), port })
     }
 
@@ -381,25 +385,49 @@ impl Engine {
 
     /// Address of the first buffer that a peer has registered, as it says at this moment; none if it has none.
     pub fn first_buffer(&self, name: &str) -> Result<Option<u64>, EngineError> {
+        self.first_buffer_with(name, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call.
+    pub fn first_buffer_with(
+        &self,
+        name: &str,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<u64>, EngineError> {
         let name = name.trim_start_matches('/');
         if name == self.name() {
             return Ok(self.registered().first().map(|buffer| buffer.addr as u64));
         }
-        let patience = self.core.patience(0);
+        let patience = Patience { interrupted, ..self.core.patience(0) };
         let peer = Peer::open(&self.core.home, name, &patience)?;
         Ok(peer.route().descriptor.buffers.first().map(|buffer| buffer.addr))
     }
 
     /// Whether an engine answers under that name.
     pub fn probe(&self, name: &str) -> Result<(), EngineError> {
+        self.probe_with(name, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call.
+    pub fn probe_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.check()?;
-        self.core.say(name, Message::new(Kind::Probe, "{}".into()))
+        self.core.say(name, Message::new(Kind::Probe, "{}".into()), interrupted)
     }
 
     /// Leaves a message with a peer, which keeps it until it [asks](Engine::take_notifies).
     pub fn notify(&self, peer: PeerId, notify: &Notify) -> Result<(), EngineError> {
+        self.notify_with(peer, notify, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call.
+    pub fn notify_with(
+        &self,
+        peer: PeerId,
+        notify: &Notify,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), EngineError> {
         self.check()?;
-        self.core.send_notify(peer, notify)
+        self.core.send_notify(peer, notify, interrupted)
     }
 
     /// Messages that peers have left, oldest first.
@@ -430,7 +458,7 @@ impl Engine {
                     "bytes": link.bytes, "requests": link.requests, "failed": link.failed,
                 })
             };
-            let topology = Topology::discover(&[]);
+            let topology = self.core.home.options.topology.clone().unwrap_or_else(|| Topology::discover(&[]));
             let peers: Vec<_> = links.iter().map(peer).collect();
             return serde_json::json!({ "local_nics": [], "topology": topology, "peers": peers }).to_string();
         }
@@ -666,28 +694,33 @@ impl Core {
                 Opcode::Write => (here, there),
             };
             let mut target = self.home.buffers.target(into);
-            let pulled = self.myself.pull(from.addr() as u64, &mut target);
+            let pulled = self.home.myself.pull(from.addr() as u64, &mut target);
             pulled.map_err(|error| EngineError::Memory(error.to_string()))?;
         }
         Ok(())
     }
 
-    pub fn send_notify(&self, peer: PeerId, notify: &Notify) -> Result<(), EngineError> {
+    pub fn send_notify(
+        &self,
+        peer: PeerId,
+        notify: &Notify,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), EngineError> {
         let Some(peer) = self.known(peer)? else {
             self.home.inbox.push(notify.clone());
             return Ok(());
         };
         let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
         let json = serde_json::to_string(&body).expect("strings are JSON");
-        self.say(&peer.name, Message::new(Kind::Notify, json))
+        self.say(&peer.name, Message::new(Kind::Notify, json), interrupted)
     }
 
-    fn say(&self, name: &str, message: Message) -> Result<(), EngineError> {
+    fn say(&self, name: &str, message: Message, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
         let (_, addresses) = self.home.handshake_at(name)?;
         let timeout = self.home.options.connect_timeout;
         let began = Instant::now();
-        let patience = Patience { began, deadline: began + timeout, interrupted: &|| false };
+        let patience = Patience { began, deadline: began + timeout, interrupted };
         handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
     }
 }

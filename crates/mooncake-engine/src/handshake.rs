@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::EngineError;
 use crate::peer::{Patience, SLICE};
@@ -142,7 +142,7 @@ fn read_all(stream: &mut TcpStream, mut into: &mut [u8], patience: &Patience<'_>
     Ok(())
 }
 
-/// A connection to the first address that answers.
+/// A connection to the first address that answers. Its caller's wish is looked at every 50 ms.
 pub(crate) fn connect(
     peer: &str,
     addresses: &[SocketAddr],
@@ -151,17 +151,16 @@ pub(crate) fn connect(
 ) -> Result<TcpStream, EngineError> {
     let mut last = None;
     for address in addresses {
-        let now = Instant::now();
-        let left = patience.deadline.saturating_duration_since(now).min(timeout);
+        let left = patience.deadline.saturating_duration_since(Instant::now()).min(timeout);
         if left.is_zero() {
             break;
         }
-        match connect_to(*address, now + left, patience) {
+        match connect_one(address, Instant::now() + left, patience) {
             Ok(stream) => {
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Err(EngineError::Interrupted),
+            Err(source) if source.kind() == std::io::ErrorKind::Interrupted => return Err(EngineError::Interrupted),
             Err(source) => last = Some(source),
         }
     }
@@ -171,42 +170,74 @@ pub(crate) fn connect(
     }
 }
 
-/// Fails as interrupted when the caller has had enough: whoever does not answer is waited for in short steps.
-fn connect_to(address: SocketAddr, until: Instant, patience: &Patience<'_>) -> std::io::Result<TcpStream> {
+/// Fails as interrupted when its caller has had enough.
+fn connect_one(address: &SocketAddr, until: Instant, patience: &Patience<'_>) -> std::io::Result<TcpStream> {
     use std::io::ErrorKind;
 
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    match socket.connect(&address.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => loop {
-            let left = until.saturating_duration_since(Instant::now()).min(SLICE);
-            let step = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as i64 };
-            let mut connecting = [PollFd::new(&socket, PollFlags::OUT)];
-            match poll(&mut connecting, Some(&step)) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => match socket.take_error()? {
-                    Some(error) => return Err(error),
-                    None => break,
-                },
-                Err(errno) => return Err(errno.into()),
-            }
-            if (patience.interrupted)() {
-                return Err(ErrorKind::Interrupted.into());
-            }
-            if Instant::now() >= until {
-                return Err(ErrorKind::TimedOut.into());
-            }
-        },
-        Err(error) => return Err(error),
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
     }
-    socket.set_nonblocking(false)?;
-    Ok(socket.into())
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let slice = Timespec::try_from(left.min(SLICE)).expect("50 ms at most");
+        match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&slice)) {
+            Ok(0) if left.is_zero() => return Err(ErrorKind::TimedOut.into()),
+            Ok(0) | Err(Errno::INTR) if (patience.interrupted)() => return Err(ErrorKind::Interrupted.into()),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    rustix::net::sockopt::socket_error(&socket)??;
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A listener that answers no more: its queue is full. Those who wait in it come along.
+    fn deaf() -> (SocketAddr, impl Sized) {
+        let flags = SocketFlags::CLOEXEC;
+        let listener = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let at = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let short = Duration::from_millis(200);
+        let waiting: Vec<TcpStream> =
+            std::iter::from_fn(|| TcpStream::connect_timeout(&at, short).ok()).take(16).collect();
+        assert!(waiting.len() < 16, "its queue has no end");
+        (at, (listener, waiting))
+    }
+
+    #[test]
+    fn a_connect_without_an_answer_ends_at_its_time_or_at_its_callers_wish() {
+        let (at, deaf) = deaf();
+        let began = Instant::now();
+        let deadline = began + Duration::from_secs(20);
+        let wish = || began.elapsed() > Duration::from_millis(300);
+        let patience = Patience { began, deadline, interrupted: &wish };
+        let ended = connect("deaf", &[at], Duration::from_secs(10), &patience);
+        assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+
+        let began = Instant::now();
+        let patience = Patience { began, interrupted: &|| false, ..patience };
+        let ended = connect("deaf", &[at], Duration::from_millis(300), &patience);
+        assert!(
+            matches!(&ended, Err(EngineError::Socket { source, .. }) if source.kind() == std::io::ErrorKind::TimedOut)
+        );
+        assert!(began.elapsed() >= Duration::from_millis(300));
+        drop(deaf);
+        let ended = connect("gone", &[at], Duration::from_secs(10), &patience);
+        assert!(matches!(&ended, Err(EngineError::Socket { .. })), "{ended:?}");
+    }
 
     #[test]
     fn messages_are_read_as_they_were_written_and_old_ones_too() {

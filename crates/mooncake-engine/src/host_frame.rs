@@ -3,14 +3,15 @@
 //! The initiator shows which engine it means and a secret in its own memory; the target answers with one of its own and a
 //! board that counts given-up buffers. Each reads the other's secret by the very system call that bytes will be copied
 //! with: so the process at the other end is the one that the kernel names, and it may be read. Then requests: the target is
-//! to fill ranges of its buffers from the initiator's memory, or to say in which of its buffers ranges lie.
+//! to fill ranges of its buffers from the initiator's memory, or to say in which of its buffers ranges lie, or to send a
+//! block of its memory that the initiator will map, with a [passage](mooncake_memory::Passage) to it.
 //!
 //! All numbers are little endian.
 
 use crate::frame::EngineId;
 
 const MAGIC: [u8; 8] = *b"MCRSHOST";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 pub(crate) const SECRET_LEN: usize = 16;
 pub(crate) const HELLO_LEN: usize = 64;
@@ -111,22 +112,52 @@ pub(crate) struct Piece {
 pub(crate) enum Wish {
     /// Fill them.
     Fill = 0,
-    /// Say in which buffers they lie: after the answer, if it is `Done`, the start and length of each one's.
+    /// Say in which buffers they lie: after the answer, if it is `Done`, the [`Bounds`] of each one's.
     Look = 1,
+    /// Send the block whose number stands in `to`: with the answer, if it is `Done`, come its memory and a passage.
+    Map = 2,
 }
 
-pub(crate) const BOUNDS_LEN: usize = 16;
+pub(crate) const BOUNDS_LEN: usize = 40;
 
-/// The start and the length of a buffer.
-pub(crate) fn bounds(start: u64, len: u64) -> [u8; BOUNDS_LEN] {
-    let mut out = [0; BOUNDS_LEN];
-    out[..8].copy_from_slice(&start.to_le_bytes());
-    out[8..].copy_from_slice(&len.to_le_bytes());
-    out
+/// A buffer, and the block that it lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub start: u64,
+    pub len: u64,
+    /// None if the initiator cannot map it.
+    pub block: Option<BlockBounds>,
 }
 
-pub(crate) fn read_bounds(raw: &[u8]) -> (u64, u64) {
-    (word64(raw, 0), word64(raw, 8))
+/// A block of memory that the initiator may map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockBounds {
+    /// Its number in the target's process, not 0.
+    pub id: u64,
+    pub start: u64,
+    pub len: u64,
+}
+
+impl Bounds {
+    pub fn encode(&self) -> [u8; BOUNDS_LEN] {
+        let block = self.block.map_or([0; 3], |block| [block.id, block.start, block.len]);
+        let mut out = [0; BOUNDS_LEN];
+        for (at, word) in [self.start, self.len].into_iter().chain(block).enumerate() {
+            out[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// `None` if there can be no such buffer: it does not end, or lies outside of its block.
+    pub fn decode(raw: &[u8; BOUNDS_LEN]) -> Option<Bounds> {
+        let [start, len, id, block_start, block_len] = std::array::from_fn(|at| word64(raw, at * 8));
+        let end = start.checked_add(len)?;
+        let block = (id != 0).then_some(BlockBounds { id, start: block_start, len: block_len });
+        let is_inside = |block: BlockBounds| {
+            block.start <= start && block.start.checked_add(block.len).is_some_and(|block_end| end <= block_end)
+        };
+        block.is_none_or(is_inside).then_some(Bounds { start, len, block })
+    }
 }
 
 /// A whole request.
@@ -147,6 +178,7 @@ pub(crate) fn head(raw: &[u8; REQUEST_LEN]) -> Option<(Wish, usize)> {
     let wish = match word >> 32 {
         0 => Wish::Fill,
         1 => Wish::Look,
+        2 => Wish::Map,
         _ => return None,
     };
     let count = word as u32 as usize;
@@ -217,12 +249,15 @@ mod tests {
             assert_eq!(ReplyHello::decode(&reply.encode()), Some(reply));
         }
         let asked = [Piece { to: 1, from: 2, len: 3 }, Piece { to: 4, from: 5, len: u64::MAX }];
-        for wish in [Wish::Fill, Wish::Look] {
+        for wish in [Wish::Fill, Wish::Look, Wish::Map] {
             let raw = request(wish, &asked);
             assert_eq!(head(raw[..8].try_into().unwrap()), Some((wish, 2)));
             assert_eq!(pieces(&raw[8..]), asked);
         }
-        assert_eq!(read_bounds(&bounds(7, u64::MAX)), (7, u64::MAX));
+        let block = Some(BlockBounds { id: 9, start: 4096, len: 8192 });
+        for bounds in [Bounds { start: 7, len: 8, block: None }, Bounds { start: 5000, len: 7288, block }] {
+            assert_eq!(Bounds::decode(&bounds.encode()), Some(bounds));
+        }
         for answer in [Answer::Done, Answer::NotRegistered(7), Answer::Fault(0), Answer::Refused(u32::MAX)] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
@@ -233,7 +268,16 @@ mod tests {
         assert_eq!(Hello::decode(&[7; HELLO_LEN]), None);
         assert_eq!(ReplyHello::decode(&[0; REPLY_HELLO_LEN]), None);
         assert_eq!(Answer::decode(&[9; ANSWER_LEN]), None);
-        for wrong in [0, MOST_PIECES as u64 + 1, 2 << 32 | 1, u64::MAX] {
+        let block = |start, len| Some(BlockBounds { id: 9, start, len });
+        for (start, len, block) in [
+            (7, u64::MAX, None),
+            (5000, 7289, block(4096, 8192)),
+            (4095, 1, block(4096, 8192)),
+            (u64::MAX - 8, 8, block(u64::MAX - 9, 10)),
+        ] {
+            assert_eq!(Bounds::decode(&Bounds { start, len, block }.encode()), None, "{start} {len}");
+        }
+        for wrong in [0, MOST_PIECES as u64 + 1, 3 << 32 | 1, u64::MAX] {
             assert_eq!(head(&wrong.to_le_bytes()), None);
         }
     }

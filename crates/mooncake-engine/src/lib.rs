@@ -7,8 +7,10 @@
 //! background.
 //!
 //! Bytes go by the best path to each peer, chosen when it is met: a copy within
-//! the process, a copy between processes of one host (the destination's side
-//! copies, so that no byte can land in a process that was not meant), or TCP.
+//! the process, a copy to or from memory of a peer on this host that was made
+//! to be shared and is mapped here, a copy between processes of one host (the
+//! destination's side copies, so that no byte can land in a process that was
+//! not meant), or TCP.
 //! On TCP the engine speaks Mooncake's data protocol, and its handshake beside
 //! it, so that engines of both kinds work together.
 //!
@@ -52,7 +54,9 @@ mod options;
 mod peer;
 mod publisher;
 mod server;
+mod shared_segment;
 mod topology;
+mod visitors;
 mod workers;
 
 pub use batch::{BatchId, Status, TaskStatus};
@@ -61,4 +65,5 @@ pub use error::EngineError;
 pub use metadata::{HttpMetadata, Metadata};
 pub use notify::Notify;
 pub use options::EngineOptions;
+pub use shared_segment::SharedSegment;
 pub use topology::Topology;

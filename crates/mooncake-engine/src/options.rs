@@ -7,6 +7,7 @@ use std::time::Duration;
 use mooncake_settings::environment::{BadVariable, parsed, switch};
 
 use crate::error::EngineError;
+use crate::topology::Topology;
 
 /// Settings of an [`Engine`](crate::Engine). The defaults are Mooncake's.
 #[derive(Debug, Clone)]
@@ -17,6 +18,8 @@ pub struct EngineOptions {
     pub bind: Option<IpAddr>,
     /// What is told to peers that find the engine by a metadata service; the address towards that service if none is given.
     pub advertise: Option<IpAddr>,
+    /// Which network devices are near which memory; discovered if none is given.
+    pub topology: Option<Topology>,
     /// Copies between processes of one host are used where they work.
     pub same_host: bool,
     /// A transfer takes at most so long, and a nanosecond for each byte more.
@@ -41,6 +44,7 @@ impl Default for EngineOptions {
             ports: 15_000..=17_000,
             bind: None,
             advertise: None,
+            topology: None,
             same_host: true,
             transfer_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),

@@ -141,7 +141,7 @@ impl Workers {
                 tracing::debug!(peer = core.peer_name(peer), %error, "requests of a batch failed");
             }
             if let Some((to, notify)) = work.batch.end(tasks, &result) {
-                if let Err(error) = core.send_notify(to, &notify) {
+                if let Err(error) = core.send_notify(to, &notify, &|| false) {
                     tracing::warn!(%error, "a batch is done, and its notification did not arrive");
                 }
                 work.batch.finish(tasks.len());

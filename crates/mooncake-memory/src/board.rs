@@ -8,7 +8,10 @@ use crate::layout::PAGE;
 use crate::mapped::Mapped;
 use crate::memfd;
 
-/// The owner's side: a sealed memfd of one page with a counter at its start.
+/// Where the note stands.
+const NOTE: usize = 8;
+
+/// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it.
 #[derive(Debug)]
 pub struct Board {
     fd: OwnedFd,
@@ -25,12 +28,17 @@ impl Board {
 
     /// Counts one up: whoever looks from now on sees that, before anything that this thread does afterwards.
     pub fn advance(&self) {
-        word(&self.page).fetch_add(1, Ordering::SeqCst);
+        word(&self.page, 0).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A hint for those who watch, in no order with anything.
+    pub fn set_note(&self, note: u64) {
+        word(&self.page, NOTE).store(note, Ordering::Relaxed);
     }
 
     /// What it says.
     pub fn get(&self) -> u64 {
-        word(&self.page).load(Ordering::SeqCst)
+        word(&self.page, 0).load(Ordering::SeqCst)
     }
 
     /// To be given to those who are to watch.
@@ -55,14 +63,19 @@ impl BoardView {
     /// What it says. What was read of the owner's memory before this look was read before it.
     pub fn get(&self) -> u64 {
         std::sync::atomic::fence(Ordering::SeqCst);
-        word(&self.page).load(Ordering::SeqCst)
+        word(&self.page, 0).load(Ordering::SeqCst)
+    }
+
+    /// The owner's hint.
+    pub fn note(&self) -> u64 {
+        word(&self.page, NOTE).load(Ordering::Relaxed)
     }
 }
 
-fn word(page: &Mapped) -> &AtomicU64 {
-    // SAFETY: the first aligned word of a page that stays mapped as long as the borrow; everybody uses it as an atomic,
+fn word(page: &Mapped, at: usize) -> &AtomicU64 {
+    // SAFETY: an aligned word of a page that stays mapped as long as the borrow; everybody uses it as an atomic,
     // and a read-only mapping is only loaded from.
-    unsafe { AtomicU64::from_ptr(page.base().cast()) }
+    unsafe { AtomicU64::from_ptr(page.base().add(at).cast()) }
 }
 
 #[cfg(test)]
@@ -76,6 +89,8 @@ mod tests {
         assert_eq!((board.get(), view.get()), (0, 0));
         board.advance();
         assert_eq!((board.get(), view.get()), (1, 1));
+        board.set_note(7);
+        assert_eq!((view.note(), view.get()), (7, 1));
         let other = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
         assert!(matches!(BoardView::map(&other), Err(MemoryError::NotSealed { .. })));
     }

@@ -1,31 +1,114 @@
 //! Memory that callers get from us: for their own data, aligned and populated.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
 
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::error::MemoryError;
+use crate::fork::{Guarded, forked};
 use crate::layout::PAGE;
 use crate::piece::ForeignRange;
 use crate::{limits, memfd};
 
-/// What was handed out and not taken back: address to length.
-static HANDED_OUT: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+/// Most blocks whose files are kept open, so that others can map them: descriptors are few, and blocks may be many.
+const MOST_FILES: usize = 256;
+
+/// What was handed out and not taken back.
+static HANDED_OUT: Mutex<HandedOut> = Mutex::new(HandedOut { by_addr: BTreeMap::new(), files: 0, last_id: 0 });
+
+struct HandedOut {
+    by_addr: BTreeMap<usize, Block>,
+    files: usize,
+    last_id: u64,
+}
+
+struct Block {
+    len: usize,
+    file: Option<File>,
+}
+
+struct File {
+    id: u64,
+    fd: Guarded<OwnedFd>,
+    /// Its pages end with this mapping: nobody else has any business with them afterwards.
+    sole: bool,
+}
+
+/// A block of this process's memory that other processes can map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedBlock {
+    /// Its number in this process: never 0, never used again.
+    pub id: u64,
+    /// First address.
+    pub addr: usize,
+    /// Bytes, whole pages.
+    pub len: usize,
+}
+
+/// The block of shared memory that a range lies in, if there is one that others can map.
+pub fn shared_block(addr: usize, len: usize) -> Option<SharedBlock> {
+    let handed_out = HANDED_OUT.lock();
+    let (&base, block) = handed_out.by_addr.range(..=addr).next_back()?;
+    let id = block.file.as_ref()?.id;
+    (addr - base <= block.len && len <= block.len - (addr - base)).then_some(SharedBlock {
+        id,
+        addr: base,
+        len: block.len,
+    })
+}
+
+/// A descriptor of a block, to be given to a process that may map it. None if the block has been freed.
+pub fn shared_block_file(id: u64) -> Option<OwnedFd> {
+    let handed_out = HANDED_OUT.lock();
+    let file = handed_out.by_addr.values().find_map(|block| block.file.as_ref().filter(|file| file.id == id))?;
+    if forked() { None } else { file.fd.try_clone().ok() }
+}
 
 /// Makes shared memory (a sealed memfd of its own) of at least `bytes`, whole
 /// pages, populated and zero. Returns its address; [`free_host_memory`] ends it.
 /// Limits of the process, its memory cgroup and its host are looked at first.
 pub fn allocate_shared(bytes: u64) -> Result<usize, MemoryError> {
+    make_shared(bytes, true)
+}
+
+/// The same for memory that other processes go on to use when this one has freed it: the pages live as long as anybody
+/// maps them. Fails, where [`allocate_shared`] goes on, if no more files can be kept open.
+pub(crate) fn allocate_common(bytes: u64) -> Result<SharedBlock, MemoryError> {
+    found(make_shared(bytes, false)?)
+}
+
+/// Maps memory that another process has made by [`allocate_common`] and sent; [`free_host_memory`] ends the mapping.
+/// Refuses what its maker could still shorten.
+pub(crate) fn map_common(fd: OwnedFd, bytes: u64) -> Result<SharedBlock, MemoryError> {
+    let len = whole(bytes, PAGE)?;
+    memfd::check(fd.as_fd(), "shared", len as u64)?;
+    found(map_file(fd, len, false)?)
+}
+
+/// The block just made at an address, if its file could be kept.
+fn found(addr: usize) -> Result<SharedBlock, MemoryError> {
+    shared_block(addr, 1).ok_or_else(|| {
+        // SAFETY: nobody has it yet.
+        unsafe { free_host_memory(addr) };
+        MemoryError::os("keeping the file of shared memory open")(std::io::Error::from_raw_os_error(libc::EMFILE))
+    })
+}
+
+fn make_shared(bytes: u64, sole: bool) -> Result<usize, MemoryError> {
     let len = whole(bytes, PAGE)?;
     limits::check(len as u64, 0, false, PAGE)?;
-    let fd = memfd::create("kv-host-memory", len as u64, false)?;
+    map_file(memfd::create("kv-host-memory", len as u64, false)?, len, sole)
+}
+
+fn map_file(fd: OwnedFd, len: usize, sole: bool) -> Result<usize, MemoryError> {
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
     // SAFETY: a fresh mapping at an address of the kernel's choice.
     let made = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0) };
     let base = made.map_err(|errno| MemoryError::os("mmap of host memory")(errno.into()))?;
-    hand_out(base.addr(), len);
+    hand_out(base.addr(), len, Some((fd, sole)));
     Ok(base.expose_provenance())
 }
 
@@ -33,7 +116,8 @@ pub fn allocate_shared(bytes: u64) -> Result<usize, MemoryError> {
 pub fn leak_shared(bytes: u64) -> Result<ForeignRange, MemoryError> {
     let addr = allocate_shared(bytes)?;
     // No longer ours to give back: nobody can free what somebody else still uses.
-    HANDED_OUT.lock().remove(&addr);
+    let block = HANDED_OUT.lock().take(addr);
+    drop(block);
     // SAFETY: mapped, writable and never unmapped; no Rust object lives in it.
     Ok(unsafe { ForeignRange::new(addr, bytes as usize) })
 }
@@ -47,7 +131,7 @@ pub fn allocate_huge(bytes: u64) -> Result<usize, MemoryError> {
     let len = whole(bytes, huge)?;
     // SAFETY: a fresh mapping at an address of the kernel's choice.
     if let Ok(base) = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE | MapFlags::HUGETLB) } {
-        hand_out(base.addr(), len);
+        hand_out(base.addr(), len, None);
         return Ok(base.expose_provenance());
     }
     let len = whole(bytes, PAGE)?;
@@ -57,7 +141,7 @@ pub fn allocate_huge(bytes: u64) -> Result<usize, MemoryError> {
     let base = made.map_err(|errno| MemoryError::os("mmap of host memory")(errno.into()))?;
     // SAFETY: the mapping just made; contents do not change. Where the host forbids it, small pages do as well.
     let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
-    hand_out(base.addr(), len);
+    hand_out(base.addr(), len, None);
     Ok(base.expose_provenance())
 }
 
@@ -66,9 +150,13 @@ pub fn allocate_huge(bytes: u64) -> Result<usize, MemoryError> {
 /// # Safety
 /// Nobody uses that memory any more.
 pub unsafe fn free_host_memory(addr: usize) -> bool {
-    let Some(len) = HANDED_OUT.lock().remove(&addr) else { return false };
+    let Some(block) = HANDED_OUT.lock().take(addr) else { return false };
+    if let Some(file) = block.file.as_ref().filter(|file| file.sole && !forked()) {
+        // Whoever still maps it keeps the mapping, and no pages. Where that fails they end with the last mapping.
+        let _ = memfd::punch(file.fd.as_fd(), 0, block.len as u64);
+    }
     // SAFETY: mapped by one of the above and given up by its user.
-    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(addr), len) };
+    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(addr), block.len) };
     true
 }
 
@@ -88,8 +176,22 @@ pub unsafe fn prefer_huge_pages(base: *mut u8, len: usize) {
     let _ = unsafe { madvise(base.wrapping_add(skipped).cast(), inside, Advice::LinuxHugepage) };
 }
 
-fn hand_out(addr: usize, len: usize) {
-    HANDED_OUT.lock().insert(addr, len);
+fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
+    let mut handed_out = HANDED_OUT.lock();
+    let file = file.filter(|_| handed_out.files < MOST_FILES).map(|(fd, sole)| {
+        handed_out.files += 1;
+        handed_out.last_id += 1;
+        File { id: handed_out.last_id, fd: Guarded::new(fd), sole }
+    });
+    handed_out.by_addr.insert(addr, Block { len, file });
+}
+
+impl HandedOut {
+    fn take(&mut self, addr: usize) -> Option<Block> {
+        let block = self.by_addr.remove(&addr)?;
+        self.files -= usize::from(block.file.is_some());
+        Some(block)
+    }
 }
 
 fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
@@ -101,6 +203,7 @@ fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer_memory::PeerMemory;
 
     fn touch(addr: usize, len: usize) {
         let base: *mut u8 = ptr::with_exposed_provenance_mut(addr);
@@ -126,6 +229,45 @@ mod tests {
                 assert!(!free_host_memory(addr));
             }
         }
+    }
+
+    #[test]
+    fn shared_memory_is_found_by_its_ranges_and_is_empty_for_others_once_freed() {
+        let addr = allocate_shared(100_000).unwrap();
+        let block = shared_block(addr + 10, 50_000).unwrap();
+        assert_eq!((block.addr, block.len), (addr, 102_400));
+        assert!(shared_block(addr + 102_000, 401).is_none() && shared_block(addr - 1, 1).is_none());
+        let peer = PeerMemory::map(&shared_block_file(block.id).unwrap(), block.len as u64).unwrap();
+        let theirs = peer.range(4096, 3).unwrap();
+        theirs.write_from(b"abc").unwrap();
+        let mut found = [0; 3];
+        // SAFETY: inside memory that this test alone has.
+        unsafe { ForeignRange::new(addr + 4096, 3) }.read_into(&mut found).unwrap();
+        assert_eq!(&found, b"abc");
+        assert!(peer.range(102_399, 2).is_none() && peer.range(u64::MAX, 2).is_none());
+        // SAFETY: nobody uses it.
+        assert!(unsafe { free_host_memory(addr) });
+        theirs.read_into(&mut found).unwrap();
+        assert_eq!(found, [0; 3], "its pages are gone, for whoever maps it too");
+        assert!(shared_block(addr, 1).is_none() && shared_block_file(block.id).is_none());
+    }
+
+    #[test]
+    fn common_memory_stays_with_those_who_map_it() {
+        let block = allocate_common(5000).unwrap();
+        let other = map_common(shared_block_file(block.id).unwrap(), 5000).unwrap().addr;
+        assert_ne!(other, block.addr);
+        // SAFETY: both are this test's.
+        let (ours, theirs) = unsafe { (ForeignRange::new(block.addr, 3), ForeignRange::new(other, 3)) };
+        ours.write_from(b"abc").unwrap();
+        // SAFETY: nobody uses it.
+        assert!(unsafe { free_host_memory(block.addr) });
+        let mut found = [0; 3];
+        theirs.read_into(&mut found).unwrap();
+        assert_eq!(&found, b"abc");
+        // SAFETY: as above.
+        assert!(unsafe { free_host_memory(other) });
+        assert!(map_common(OwnedFd::from(std::fs::File::open("/dev/zero").unwrap()), 5000).is_err());
     }
 
     #[test]

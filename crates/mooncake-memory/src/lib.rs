@@ -10,6 +10,7 @@
 
 mod board;
 mod checksum;
+mod common_memory;
 mod device;
 mod error;
 mod fd_passing;
@@ -27,6 +28,8 @@ mod memfd;
 mod numa;
 #[doc(hidden)]
 pub mod order;
+mod passage;
+mod peer_memory;
 mod peer_process;
 mod piece;
 mod presence;
@@ -41,15 +44,21 @@ mod view;
 
 pub use board::{Board, BoardView};
 pub use checksum::{crc32c, crc32c_append};
-pub use device::{Bounce, DeviceError};
+pub use common_memory::CommonMemory;
+pub use device::{Bounce, DeviceError, wait_for_stream};
 pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
 pub use heap::trim_heap;
-pub use host_memory::{allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages};
+pub use host_memory::{
+    SharedBlock, allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages, shared_block,
+    shared_block_file,
+};
 pub use layout::{GRANULE, hex, uuid_of, uuid_text};
 pub use mapping::{Expect, Mapping, Verify};
 pub use numa::prefer_numa_node;
+pub use passage::{Passage, PassageView, Visit};
+pub use peer_memory::PeerMemory;
 pub use peer_process::{PeerProcess, PullError};
 pub use piece::{
     ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,

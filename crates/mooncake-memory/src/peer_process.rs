@@ -83,6 +83,11 @@ impl PeerProcess {
         self.pid
     }
 
+    /// Whether it has certainly ended: none of its threads runs any more.
+    pub fn has_ended(&self) -> bool {
+        matches!(has_exited(self.pidfd.as_fd()), Ok(true))
+    }
+
     /// Fills `into` from the peer's memory at `addr`. After a failure it may hold anything.
     ///
     /// Both sides are checked by the kernel: memory that is not there is an error, never a signal. Nobody else may use

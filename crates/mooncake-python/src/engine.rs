@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Status, Topology};
-use mooncake_memory::{allocate_shared, free_host_memory};
+use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status, Topology};
+use mooncake_memory::{ForeignRange, allocate_shared, free_host_memory, wait_for_stream};
 use parking_lot::{Mutex, RwLock};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -79,8 +80,8 @@ impl TransferEngine {
     // ---------------------------------------------------------- beginning and end
 
     /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`: `tcp`, or
-    /// `rdma`, which this version has not and for which it takes what it has. `device_name`: names with commas between them,
-    /// for the topology.
+    /// `rdma`, which this version has not and for which it takes what it has. `device_name`: the network devices that the
+    /// topology is to have, with commas between them; all if it is empty.
     #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, /))]
     fn initialize(
         &self,
@@ -93,8 +94,8 @@ impl TransferEngine {
         let host = text(local_hostname, "local_hostname")?;
         let metadata = text(metadata_server, "metadata_server")?;
         let protocol = text(protocol, "protocol")?;
-        let _devices = text(device_name, "device_name")?;
-        self.call("initialize", |e| e.begin(py, &host, &metadata, &protocol))
+        let devices = text(device_name, "device_name")?;
+        self.call("initialize", |e| e.begin(py, &host, &metadata, &protocol, &devices))
     }
 
     /// As `initialize`; `metadata_type` is the scheme of a `metadata_server` that has none.
@@ -111,19 +112,19 @@ impl TransferEngine {
         let host = text(local_hostname, "local_hostname")?;
         let mut metadata = text(metadata_server, "metadata_server")?;
         let protocol = text(protocol, "protocol")?;
-        let _devices = text(device_name, "device_name")?;
+        let devices = text(device_name, "device_name")?;
         let kind = text(metadata_type, "metadata_type")?;
         if metadata != "P2PHANDSHAKE" && !metadata.contains("://") {
             metadata = format!("{kind}://{metadata}");
         }
-        self.call("initialize_ext", |e| e.begin(py, &host, &metadata, &protocol))
+        self.call("initialize_ext", |e| e.begin(py, &host, &metadata, &protocol, &devices))
     }
 
     /// Which network devices are near which memory, as JSON; also before `initialize`. `device_name`: those that count,
     /// with commas between them; all if there is none.
     #[pyo3(signature = (device_name = None))]
     fn get_local_topology(&self, py: Python<'_>, device_name: Option<String>) -> String {
-        py.detach(|| local_topology(device_name.as_deref().unwrap_or_default()))
+        py.detach(|| topology(device_name.as_deref().unwrap_or_default()).to_json())
     }
 
     /// The engine itself, for those that share it.
@@ -324,7 +325,7 @@ impl TransferEngine {
         let mut found = 0;
         self.call("get_first_buffer_address", |e| {
             let engine = e.engine()?;
-            found = py.detach(|| engine.first_buffer(&name))?.unwrap_or(0);
+            found = py.detach(|| engine.first_buffer_with(&name, &interrupt::requested))?.unwrap_or(0);
             Ok(0)
         })?;
         Ok(found)
@@ -335,7 +336,7 @@ impl TransferEngine {
         let name = text(peer_server_name, "peer_server_name")?;
         self.call("send_probe", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.probe(&name)).map(|()| 0)
+            py.detach(|| engine.probe_with(&name, &interrupt::requested)).map(|()| 0)
         })
     }
 
@@ -345,8 +346,11 @@ impl TransferEngine {
         let notify = Notify { name: notify.name, message: notify.msg };
         self.call("send_notify", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.open_with(&name, &interrupt::requested).and_then(|peer| engine.notify(peer, &notify)))
-                .map(|()| 0)
+            py.detach(|| {
+                let peer = engine.open_with(&name, &interrupt::requested)?;
+                engine.notify_with(peer, &notify, &interrupt::requested)
+            })
+            .map(|()| 0)
         })
     }
 
@@ -561,6 +565,80 @@ impl TransferEngine {
         self.background(py, "transfer_submit_read", call)
     }
 
+    // ---------------------------------------------------------- transfers behind a stream
+
+    /// From here to the peer, after all that was queued on the stream before. None; RuntimeError if it failed.
+    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, stream_ptr = 0, transport_hint = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn transfer_write_on_cuda(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        peer_buffer_address: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        stream_ptr: usize,
+        transport_hint: &str,
+    ) -> PyResult<()> {
+        let _ = transport_hint;
+        let call = Call::one(target_hostname, buffer, peer_buffer_address, length, Opcode::Write)?;
+        self.behind_stream(py, "transfer_write_on_cuda", call, stream_ptr)
+    }
+
+    /// From the peer to here, after all that was queued on the stream before. None; RuntimeError if it failed.
+    #[pyo3(signature = (target_hostname, buffer, peer_buffer_address, length, stream_ptr = 0, transport_hint = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn transfer_read_on_cuda(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffer: &Bound<'_, PyAny>,
+        peer_buffer_address: &Bound<'_, PyAny>,
+        length: &Bound<'_, PyAny>,
+        stream_ptr: usize,
+        transport_hint: &str,
+    ) -> PyResult<()> {
+        let _ = transport_hint;
+        let call = Call::one(target_hostname, buffer, peer_buffer_address, length, Opcode::Read)?;
+        self.behind_stream(py, "transfer_read_on_cuda", call, stream_ptr)
+    }
+
+    /// Many from here to the peer, after all that was queued on the stream before. None; RuntimeError if one failed.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr = 0, transport_hint = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn batch_transfer_write_on_cuda(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        stream_ptr: usize,
+        transport_hint: &str,
+    ) -> PyResult<()> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, Opcode::Write)?;
+        self.behind_stream(py, "batch_transfer_write_on_cuda", call, stream_ptr)
+    }
+
+    /// Many from the peer to here, after all that was queued on the stream before. None; RuntimeError if one failed.
+    #[pyo3(signature = (target_hostname, buffers, peer_buffer_addresses, lengths, stream_ptr = 0, transport_hint = ""))]
+    #[allow(clippy::too_many_arguments)]
+    fn batch_transfer_read_on_cuda(
+        &self,
+        py: Python<'_>,
+        target_hostname: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+        peer_buffer_addresses: &Bound<'_, PyAny>,
+        lengths: &Bound<'_, PyAny>,
+        stream_ptr: usize,
+        transport_hint: &str,
+    ) -> PyResult<()> {
+        let _ = transport_hint;
+        let call = Call::many(target_hostname, buffers, peer_buffer_addresses, lengths, Opcode::Read)?;
+        self.behind_stream(py, "batch_transfer_read_on_cuda", call, stream_ptr)
+    }
+
     /// How far a batch is: 1 done (and freed), 0 under way, -1 failed (and freed), -2 timed out (and not freed).
     #[pyo3(signature = (batch_id, /))]
     fn transfer_check_status(&self, batch_id: &Bound<'_, PyAny>) -> PyResult<i64> {
@@ -633,7 +711,8 @@ impl TransferEngine {
     }
 }
 
-fn local_topology(devices: &str) -> String {
+/// The matrix of the file that the environment names, or of the devices of this host that are to count.
+fn topology(devices: &str) -> Topology {
     let variable = |name: &str| mooncake_settings::environment::variable(name).filter(|value| !value.is_empty());
     let custom = variable("MC_CUSTOM_TOPO_JSON").and_then(|path| {
         let read = std::fs::read_to_string(&path).map_err(|error| error.to_string());
@@ -644,11 +723,18 @@ fn local_topology(devices: &str) -> String {
         list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     };
     let mut only = names(devices);
-    if let Some(filters) = variable("MC_TE_FILTERS") {
+    let filters = variable("MC_TE_FILTERS");
+    let filtered = filters.is_some();
+    if let Some(filters) = filters {
         let filters = names(&filters);
         only = if only.is_empty() { filters } else { only.into_iter().filter(|name| filters.contains(name)).collect() };
     }
-    custom.unwrap_or_else(|| Topology::discover(&only)).to_json()
+    if let Some(custom) = custom {
+        return custom;
+    }
+    // Filters that leave nothing over are no empty list of filters.
+    let none_left = only.is_empty() && (!devices.trim().is_empty() || filtered);
+    Topology::discover(&if none_left { vec![String::new()] } else { only })
 }
 
 /// Waits for a batch and frees it.
@@ -700,7 +786,14 @@ impl TransferEngine {
         )
     }
 
-    fn begin(&self, py: Python<'_>, host: &str, metadata: &str, protocol: &str) -> Result<i64, EngineError> {
+    fn begin(
+        &self,
+        py: Python<'_>,
+        host: &str,
+        metadata: &str,
+        protocol: &str,
+        devices: &str,
+    ) -> Result<i64, EngineError> {
         if self.engine.read().is_some() {
             self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
             return Ok(-1);
@@ -709,9 +802,12 @@ impl TransferEngine {
         let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
         let known = matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp" | "rdma");
         let begun = match known {
-            true => EngineOptions::default()
-                .from_env(variable)
-                .and_then(|options| py.detach(|| Engine::connect(metadata, host, options, &cluster))),
+            true => EngineOptions::default().from_env(variable).and_then(|options| {
+                py.detach(|| {
+                    let options = EngineOptions { topology: Some(topology(devices)), ..options };
+                    Engine::connect(metadata, host, options, &cluster)
+                })
+            }),
             false => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),
         };
         let mut engine = self.engine.write();
@@ -731,14 +827,38 @@ impl TransferEngine {
 
     /// A transfer in the caller's thread: 0, or -1 as the reference has it, whatever went wrong.
     fn sync(&self, py: Python<'_>, name: &str, call: Call) -> PyResult<i64> {
+        self.move_now(py, name, call, |_| Ok(()))
+    }
+
+    /// The same, behind what is queued on a stream of CUDA's.
+    fn behind_stream(&self, py: Python<'_>, name: &str, call: Call, stream: usize) -> PyResult<()> {
+        let wait = |requests: &[Request]| {
+            let near: Vec<ForeignRange> = requests.iter().map(|request| request.local).collect();
+            // SAFETY: the caller's word: a stream of its own, or 0.
+            unsafe { wait_for_stream(stream, &near) }.map_err(|error| EngineError::Memory(error.to_string()))
+        };
+        match self.move_now(py, name, call, wait)? {
+            0 => Ok(()),
+            _ => Err(PyRuntimeError::new_err(self.errors.get())),
+        }
+    }
+
+    fn move_now(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        call: Call,
+        first: impl FnOnce(&[Request]) -> Result<(), EngineError> + Send,
+    ) -> PyResult<i64> {
         let done = self.call(name, |e| {
             let engine = e.engine()?;
             py.detach(|| {
                 let requests = call.requests.map_err(EngineError::InvalidArgument)?;
+                first(&requests)?;
                 let peer = engine.open_with(&call.peer, &interrupt::requested)?;
                 engine.transfer_with(peer, &requests, &interrupt::requested)?;
                 if let Some(notify) = &call.notify
-                    && let Err(error) = engine.notify(peer, notify)
+                    && let Err(error) = engine.notify_with(peer, notify, &interrupt::requested)
                 {
                     // The bytes are there; the reference says no more either.
                     tracing::warn!(peer = call.peer, %error, "a transfer is done, and its notification did not arrive");

@@ -31,6 +31,7 @@ mod replicate_config;
 mod segments;
 mod sequence;
 mod setup;
+mod shared_segment;
 mod store;
 mod tensor_memory;
 mod text;
@@ -56,6 +57,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::TransferEngine>()?;
     module.add_class::<transfer_call::TransferNotify>()?;
     module.add_class::<engine::InnerTransferEngine>()?;
+    module.add_class::<shared_segment::SharedSegment>()?;
     registry::add_to(module)?;
     host_memory::add_to(module)?;
     tensor_memory::add_to(module)

@@ -21,6 +21,10 @@ use rustix::net::RecvFlags;
 /// Longest that a thread asks. About what the sleep costs that it may save.
 const MOMENT: Duration = Duration::from_micros(40);
 
+/// Longest work of others that is waited for awake. Two wake-ups after more are
+/// less than a tenth of it.
+const MOST_WORK: Duration = Duration::from_micros(800);
+
 /// Asks between two looks at the clock.
 const ASKS: u32 = 8;
 
@@ -31,12 +35,19 @@ static ASKING: AtomicUsize = AtomicUsize::new(0);
 
 /// Asks `ready` again and again for a moment. `None`: not ready by then, or
 /// not asked; the caller sleeps until it is.
-pub fn busy_poll<T>(habit: &Habit, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
-    if habit.skips() {
+pub fn busy_poll<T>(habit: &Habit, ready: impl FnMut() -> Option<T>) -> Option<T> {
+    busy_poll_behind(habit, Duration::ZERO, ready)
+}
+
+/// The same for an answer that is known to take some work: the moment begins
+/// when that is done. Work of more than [`MOST_WORK`] is slept through, and
+/// the habit learns nothing of it.
+pub fn busy_poll_behind<T>(habit: &Habit, work: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    if work > MOST_WORK || habit.skips() {
         return None;
     }
     let _turn = Turn::take()?;
-    let until = Instant::now() + MOMENT;
+    let until = Instant::now() + work + MOMENT;
     loop {
         for _ in 0..ASKS {
             if let Some(answer) = ready() {
@@ -54,8 +65,18 @@ pub fn busy_poll<T>(habit: &Habit, mut ready: impl FnMut() -> Option<T>) -> Opti
 
 /// One `recv` of a blocking socket, awake for a moment first. 0 is the end of the stream.
 pub fn recv_awake(habit: &Habit, socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize, Errno> {
+    recv_awake_behind(habit, Duration::ZERO, socket, bytes)
+}
+
+/// The same where the answer takes some work: see [`busy_poll_behind`].
+pub fn recv_awake_behind(
+    habit: &Habit,
+    work: Duration,
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> Result<usize, Errno> {
     let mut read = |flags| rustix::net::recv(socket, &mut *bytes, flags).map(|(count, _)| count);
-    busy_poll(habit, || match read(RecvFlags::DONTWAIT) {
+    busy_poll_behind(habit, work, || match read(RecvFlags::DONTWAIT) {
         Err(Errno::AGAIN) => None,
         outcome => Some(outcome),
     })

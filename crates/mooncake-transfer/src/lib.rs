@@ -27,7 +27,7 @@ mod wait;
 mod wake;
 mod wire;
 
-pub use busy_poll::{Habit, busy_poll, has_hung_up, is_readable, recv_awake};
+pub use busy_poll::{Habit, busy_poll, has_hung_up, is_readable, recv_awake, recv_awake_behind};
 pub use error::{LinkError, ServerError, TransferError, WriteError};
 pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
 pub use loopback::unpace;

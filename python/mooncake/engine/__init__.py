@@ -4,7 +4,11 @@ from mooncake import _clash
 
 _clash.refuse()
 
-from mooncake._native import InnerTransferEngine, TransferNotify  # noqa: E402  (after the check, which must come first)
+from mooncake._native import (  # noqa: E402  (after the check, which must come first)
+    InnerTransferEngine,
+    SharedSegment,
+    TransferNotify,
+)
 from mooncake.engine._engine import TransferEngine  # noqa: E402
 from mooncake.engine._opcode import TransferOpcode  # noqa: E402
 from mooncake.engine._rpc import (  # noqa: E402
@@ -37,6 +41,7 @@ __all__ = [
     "ReceivedData",
     "ReceivedTensor",
     "RpcInterface",
+    "SharedSegment",
     "TransferEngine",
     "TransferNotify",
     "TransferOpcode",

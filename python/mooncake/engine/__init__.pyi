@@ -19,6 +19,7 @@ __all__ = [
     "ReceivedData",
     "ReceivedTensor",
     "RpcInterface",
+    "SharedSegment",
     "TransferEngine",
     "TransferNotify",
     "TransferOpcode",
@@ -69,7 +70,8 @@ class TransferEngine:
 
     # Beginning and end.
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, /) -> int:
-        """0 or -1. ``metadata_server``: ``P2PHANDSHAKE``, ``http://...`` or ``https://...``."""
+        """0 or -1. ``metadata_server``: ``P2PHANDSHAKE``, ``http://...`` or ``https://...``. ``device_name``: the
+        network devices of the topology, with commas between them; all if it is empty."""
     def initialize_ext(
         self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str, /
     ) -> int:
@@ -186,6 +188,47 @@ class TransferEngine:
         opcode: TransferOpcode,
         transport_hint: str = "",
     ) -> int: ...
+
+    # Behind what is queued on a stream of CUDA's (0: the default one) when they are called. They return once all is in
+    # place; RuntimeError says why it is not.
+    def transfer_write_on_cuda(
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        stream_ptr: int = 0,
+        transport_hint: str = "",
+    ) -> None: ...
+    def transfer_read_on_cuda(
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        stream_ptr: int = 0,
+        transport_hint: str = "",
+    ) -> None: ...
+    def batch_transfer_write_on_cuda(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        stream_ptr: int = 0,
+        transport_hint: str = "",
+    ) -> None: ...
+    def batch_transfer_read_on_cuda(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        stream_ptr: int = 0,
+        transport_hint: str = "",
+    ) -> None: ...
+
+    # Batches.
     def transfer_check_status(self, batch_id: int, /) -> int:
         """1 done and freed, 0 under way, -1 failed and freed or no batch, -2 timed out and not freed."""
     def get_batch_transfer_status(self, batch_ids: Sequence[int], /) -> int:
@@ -194,6 +237,32 @@ class TransferEngine:
         """0 done and freed, -1 failed and freed or no batch, -2 not done after ``timeout`` seconds."""
     async def wait_async(self, batch_id: int, timeout: float | None = None) -> int:
         """As ``wait``, for an event loop."""
+
+class SharedSegment:
+    """Memory that the ranks of a group on one host have in common; there as long as this is."""
+
+    @staticmethod
+    def create(
+        name: str,
+        size: int,
+        world_size: int,
+        rank_id: int,
+        owner_rank: int = 0,
+        device_id: int = 0,
+        mmap: bool = True,
+        host_register: bool = False,
+    ) -> tuple[SharedSegment, bytes]:
+        """The first step: the segment, and the bytes that the other ranks need; RuntimeError if there is none."""
+    @staticmethod
+    def supported(mmap: bool = True, host_register: bool = False) -> bool: ...
+    def complete(self, blobs: Sequence[bytes]) -> None:
+        """The second step: the bytes of all ranks, by rank; RuntimeError if they do not fit together."""
+    def ready(self) -> bool: ...
+    def base_addr(self) -> int:
+        """In this process; 0 before there is an address."""
+    def device_addr(self) -> int:
+        """0: no device has an address of its own for it."""
+    def size(self) -> int: ...
 
 class ReceivedData:
     @property

@@ -1,52 +1,65 @@
-//! A Unix socket to a peer of this host. Reads are copied from its memory here; writes it copies from ours, at our word.
+//! A Unix socket to a peer of this host. Memory that it made to be shared is mapped here, and copied to and from. Of other
+//! memory, reads are copied here; writes it copies from ours, at our word.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use mooncake_memory::{BoardView, Guarded, PeerProcess, PullError, recv_fds};
-use mooncake_transfer::{Habit, recv_awake};
+use mooncake_memory::{BoardView, ForeignRange, Guarded, PassageView, PeerMemory, PeerProcess, PullError, recv_fds};
+use mooncake_transfer::{Habit, recv_awake_behind};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::mapped::MappedPeer;
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
 use crate::engine::{Home, Opcode, Request};
 use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::host_frame::{
-    ANSWER_LEN, Answer, BOUNDS_LEN, Hello, MOST_PIECES, Piece, REPLY_HELLO_LEN, ReplyHello, Welcome, Wish, read_bounds,
-    request,
+    ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, MOST_PIECES, Piece, REPLY_HELLO_LEN, ReplyHello,
+    Welcome, Wish, request,
 };
 use crate::server::proven;
 
 /// Bytes copied between two looks at the clock.
 const STEP: usize = 16 << 20;
 
+/// Bytes copied to or from mapped memory in one go: so long the peer cannot give it up.
+const VISIT: usize = 4 << 20;
+
 pub(super) struct Address {
     peer: Arc<str>,
     unix: String,
     id: EngineId,
+    mapped: Arc<MappedPeer>,
 }
 
 impl Address {
-    pub fn new(peer: &str, unix: &str, id: EngineId) -> Address {
-        Address { peer: peer.into(), unix: unix.to_owned(), id }
+    pub fn new(peer: &str, unix: &str, id: EngineId, mapped: Arc<MappedPeer>) -> Address {
+        Address { peer: peer.into(), unix: unix.to_owned(), id, mapped }
+    }
+
+    pub fn mapped_blocks(&self) -> usize {
+        self.mapped.count()
     }
 }
 
 pub(super) struct HostLane {
     stream: Guarded<UnixStream>,
     peer: Arc<str>,
-    process: PeerProcess,
+    process: Arc<PeerProcess>,
     board: BoardView,
+    /// The way into the peer's mapped memory, once there is any.
+    passage: Option<PassageView>,
+    mapped: Arc<MappedPeer>,
     /// It can copy out of this process.
     can_pull: bool,
     /// Buffers of the peer, by their start, as they were when its board said so.
-    known: (u64, BTreeMap<u64, u64>),
+    known: (u64, BTreeMap<u64, Bounds>),
     habit: Habit,
     between: bool,
 }
@@ -124,9 +137,11 @@ impl Carrier for HostLane {
         let process = proven(process, &reply.secret).map_err(cannot)?;
         let process =
             process.ok_or_else(|| Failure::OtherWay("the process behind its socket is another one".into()))?;
+        let (process, passage, mapped) = (Arc::new(process), None, address.mapped.clone());
         let can_pull = reply.welcome == Welcome::CanPull;
         let known = (board.get(), BTreeMap::new());
-        Ok(HostLane { stream, peer, process, board, can_pull, known, habit: Habit::new(), between: true })
+        let habit = Habit::new();
+        Ok(HostLane { stream, peer, process, board, passage, mapped, can_pull, known, habit, between: true })
     }
 
     fn is_alive(&self) -> bool {
@@ -152,43 +167,160 @@ impl HostLane {
     pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
         let peer = self.peer.clone();
         let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
-        for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
-            match run[0].opcode {
+        let mut fills = Vec::new();
+        for request in requests.iter().filter(|request| !request.local.is_empty()) {
+            if self.is_mapped(request, &mut pace)? {
+                self.fill(&mut fills, &mut pace)?;
+                self.visit(home, request, &mut pace)?;
+                continue;
+            }
+            match request.opcode {
                 Opcode::Write if !self.can_pull => {
                     return Err(Failure::OtherWay("the peer may not read this process".into()));
                 }
-                Opcode::Write => self.write(run, &mut pace)?,
-                Opcode::Read => self.read(home, run, &mut pace)?,
+                Opcode::Write => {
+                    fills.push(piece(request));
+                    if fills.len() == MOST_PIECES {
+                        self.fill(&mut fills, &mut pace)?;
+                    }
+                }
+                Opcode::Read => {
+                    self.fill(&mut fills, &mut pace)?;
+                    self.read(home, request, &mut pace)?;
+                }
             }
+        }
+        self.fill(&mut fills, &mut pace)
+    }
+
+    /// Lets the peer copy from here.
+    fn fill(&mut self, pieces: &mut Vec<Piece>, pace: &mut Pace<'_>) -> Result<(), Failure> {
+        if !pieces.is_empty() {
+            self.ask(Wish::Fill, pieces, pace)?;
+            pieces.clear();
         }
         Ok(())
     }
 
-    fn write(&mut self, run: &[Request], pace: &mut Pace<'_>) -> Result<(), Failure> {
-        let wanted = run.iter().filter(|request| !request.local.is_empty());
-        let all: Vec<Piece> = wanted.map(piece).collect();
-        for pieces in all.chunks(MOST_PIECES) {
-            self.ask(Wish::Fill, pieces, pace)?;
+    /// Whether the peer's end of a request lies in memory that is mapped here, or is from now on.
+    fn is_mapped(&mut self, request: &Request, pace: &mut Pace<'_>) -> Result<bool, Failure> {
+        // A peer without such memory is not asked where its buffers lie, but for reads.
+        if self.board.note() == 0 || !self.can_pull {
+            return Ok(false);
+        }
+        let (_, bounds) = self.know(request.remote, request.local.len() as u64, pace)?;
+        let Some(block) = bounds.block else { return Ok(false) };
+        Ok(self.block(&block, pace)?.is_some())
+    }
+
+    /// A block of the peer's memory; none if it cannot be mapped.
+    fn block(&mut self, block: &BlockBounds, pace: &mut Pace<'_>) -> Result<Option<Arc<PeerMemory>>, Failure> {
+        if self.passage.is_some()
+            && let Some(memory) = self.mapped.get(block.id, self.known.0)
+        {
+            return Ok(Some(memory));
+        }
+        let fds = match self.ask_for(Wish::Map, &[Piece { to: block.id, from: 0, len: 0 }], pace) {
+            Ok((_, fds)) => fds,
+            Err(Failure::Broken(EngineError::NotRegistered { .. })) => return Ok(None),
+            Err(failure) => return Err(failure),
+        };
+        let [file, passage] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|_| EngineError::malformed(&self.peer, "it sent something else than its memory"))?;
+        let mapped = PassageView::map(&passage).and_then(|passage| {
+            self.passage.get_or_insert(passage);
+            PeerMemory::map(&file, block.len)
+        });
+        match mapped {
+            Ok(memory) => Ok(Some(self.mapped.keep(block.id, memory, &self.process))),
+            Err(error) => {
+                tracing::warn!(peer = &*self.peer, %error, "memory of a peer that cannot be mapped");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Copies between memory of here and the peer's mapped memory.
+    fn visit(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+        for at in (0..request.local.len()).step_by(VISIT) {
+            let local = request.local.part(at, VISIT.min(request.local.len() - at));
+            let addr = request.remote + at as u64;
+            while !self.visit_once(home, request.opcode, local, addr, pace)? {
+                // It gave a buffer up meanwhile: this one perhaps, so it is asked anew. Or the way is closed for good.
+                if !self.is_alive() {
+                    return Err(Failure::OtherWay("the peer hung up".into()));
+                }
+                pace.check("being let in by the peer")?;
+            }
+            pace.moved();
+            pace.check("copying to or from the peer")?;
         }
         Ok(())
+    }
+
+    /// One step; false if the peer did not let this engine in.
+    fn visit_once(
+        &mut self,
+        home: &Home,
+        opcode: Opcode,
+        local: ForeignRange,
+        addr: u64,
+        pace: &mut Pace<'_>,
+    ) -> Result<bool, Failure> {
+        let len = local.len() as u64;
+        let (revision, bounds) = self.know(addr, len, pace)?;
+        let elsewhere = || Failure::OtherWay("the peer's buffer is another one than before".into());
+        let block = bounds.block.ok_or_else(elsewhere)?;
+        let memory = self.block(&block, pace)?.ok_or_else(elsewhere)?;
+        let there = memory.range(addr - block.start, len).ok_or_else(elsewhere)?;
+        let (from, into) = match opcode {
+            Opcode::Read => (there, local),
+            Opcode::Write => (local, there),
+        };
+        let mut into = home.buffers.target(into);
+        let Some(passage) = &mut self.passage else { return Err(elsewhere()) };
+        let Some(visit) = passage.enter(&self.board, revision) else { return Ok(false) };
+        let copied = home.myself.pull(from.addr() as u64, &mut into);
+        drop(visit);
+        copied.map_err(|error| Failure::OtherWay(error.to_string()))?;
+        // Its memory stays mapped when it has ended, and nobody has the bytes then.
+        if self.process.has_ended() { Err(self.ended()) } else { Ok(true) }
     }
 
     /// One request and its answer, of which the rest is given.
     fn ask(&mut self, wish: Wish, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<Vec<u8>, Failure> {
+        self.ask_for(wish, pieces, pace).map(|(rest, _)| rest)
+    }
+
+    /// The same, with the descriptors that come along.
+    fn ask_for(
+        &mut self,
+        wish: Wish,
+        pieces: &[Piece],
+        pace: &mut Pace<'_>,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), Failure> {
         self.between = false;
         send(self.stream.as_fd(), &request(wish, pieces), pace)?;
         let mut raw = [0; ANSWER_LEN];
-        self.receive(&mut raw, pace)?;
+        let bytes = match wish {
+            Wish::Fill => pieces.iter().fold(0, |sum: u64, piece| sum.saturating_add(piece.len)),
+            Wish::Look | Wish::Map => 0,
+        };
+        let mut fds = Vec::new();
+        match wish {
+            Wish::Map => self.receive_fds(&mut raw, &mut fds, pace)?,
+            Wish::Fill | Wish::Look => self.receive(&mut raw, copying(bytes), pace)?,
+        }
         let answer = Answer::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its answer is none"))?;
         let mut rest = Vec::new();
         if wish == Wish::Look && answer == Answer::Done {
             rest.resize(pieces.len() * BOUNDS_LEN, 0);
-            self.receive(&mut rest, pace)?;
+            self.receive(&mut rest, Duration::ZERO, pace)?;
         }
         self.between = true;
         let at = |at: u32| pieces.get(at as usize).copied().unwrap_or(pieces[0]);
         match answer {
-            Answer::Done => Ok(rest),
+            Answer::Done => Ok((rest, fds)),
             Answer::NotRegistered(which) => {
                 let Piece { to: addr, len, .. } = at(which);
                 Err(EngineError::NotRegistered { owner: self.peer.to_string(), addr, len }.into())
@@ -202,60 +334,77 @@ impl HostLane {
         }
     }
 
-    /// Copies out of the peer's memory. The ranges are known to have lain in registered buffers before, and no buffer was
+    /// Copies out of the peer's memory. The range is known to have lain in a registered buffer before, and no buffer was
     /// given up until afterwards.
-    fn read(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), Failure> {
-        for request in run.iter().filter(|request| !request.local.is_empty()) {
-            for at in (0..request.local.len()).step_by(STEP) {
-                let local = request.local.part(at, STEP.min(request.local.len() - at));
-                let addr = request.remote + at as u64;
-                let before = self.know(addr, local.len() as u64, pace)?;
-                let mut target = home.buffers.target(local);
-                self.process.pull(addr, &mut target).map_err(|error| match error {
-                    PullError::Fault { .. } | PullError::Refused { .. } => Failure::OtherWay(error.to_string()),
-                    PullError::Ended { .. } => {
-                        let source = std::io::ErrorKind::ConnectionReset.into();
-                        let (peer, what) = (self.peer.to_string(), "the peer has ended");
-                        Failure::Broken(EngineError::Socket { peer, what, source })
-                    }
-                })?;
-                if self.board.get() != before {
-                    return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
+    fn read(&mut self, home: &Home, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+        for at in (0..request.local.len()).step_by(STEP) {
+            let local = request.local.part(at, STEP.min(request.local.len() - at));
+            let addr = request.remote + at as u64;
+            let (before, _) = self.know(addr, local.len() as u64, pace)?;
+            let mut target = home.buffers.target(local);
+            self.process.pull(addr, &mut target).map_err(|error| match error {
+                PullError::Fault { .. } | PullError::Refused { .. } => Failure::OtherWay(error.to_string()),
+                PullError::Ended { .. } => self.ended(),
+            })?;
+            if self.board.get() != before {
+                return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
+            }
+            pace.moved();
+            pace.check("copying from the peer")?;
+        }
+        Ok(())
+    }
+
+    fn ended(&self) -> Failure {
+        let source = std::io::ErrorKind::ConnectionReset.into();
+        Failure::Broken(EngineError::Socket { peer: self.peer.to_string(), what: "the peer has ended", source })
+    }
+
+    /// The buffer of the peer's that a range lies in, and what its board said before that was known.
+    fn know(&mut self, addr: u64, len: u64, pace: &mut Pace<'_>) -> Result<(u64, Bounds), Failure> {
+        let now = self.board.get();
+        if self.known.0 != now {
+            self.known = (now, BTreeMap::new());
+        }
+        let holds = |bounds: &Bounds| {
+            addr >= bounds.start && addr.checked_add(len).is_some_and(|end| end <= bounds.start + bounds.len)
+        };
+        let before = self.known.1.range(..=addr).next_back().map(|(_, bounds)| *bounds);
+        if let Some(bounds) = before.filter(holds) {
+            return Ok((now, bounds));
+        }
+        let raw = self.ask(Wish::Look, &[Piece { to: addr, from: 0, len }], pace)?;
+        let bounds = raw.first_chunk().and_then(Bounds::decode).filter(holds);
+        let bounds =
+            bounds.ok_or_else(|| EngineError::malformed(&self.peer, "it names a buffer that was not asked for"))?;
+        self.known.1.insert(bounds.start, bounds);
+        Ok((now, bounds))
+    }
+
+    /// Receives what comes with descriptors.
+    fn receive_fds(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let mut got = 0;
+        while got < bytes.len() {
+            match recv_fds(&*self.stream, &mut bytes[got..], fds) {
+                Ok(0) => {
+                    let source = std::io::ErrorKind::UnexpectedEof.into();
+                    return Err(EngineError::Socket { peer: self.peer.to_string(), what: "the peer hung up", source });
                 }
-                pace.moved();
-                pace.check("copying from the peer")?;
+                Ok(count) => {
+                    got += count;
+                    pace.moved();
+                }
+                Err(error) => pace.failed(error, "wait for its answer")?,
             }
         }
         Ok(())
     }
 
-    /// Makes sure that a range lies in a buffer of the peer's, and gives what its board said before that was known.
-    fn know(&mut self, addr: u64, len: u64, pace: &mut Pace<'_>) -> Result<u64, Failure> {
-        let now = self.board.get();
-        if self.known.0 != now {
-            self.known = (now, BTreeMap::new());
-        }
-        let lies_in = |known: &BTreeMap<u64, u64>| {
-            let before = known.range(..=addr).next_back();
-            before.is_some_and(|(start, size)| addr.checked_add(len).is_some_and(|end| end <= start + size))
-        };
-        if !lies_in(&self.known.1) {
-            let raw = self.ask(Wish::Look, &[Piece { to: addr, from: 0, len }], pace)?;
-            let (start, size) = read_bounds(&raw);
-            if start.checked_add(size).is_some() {
-                self.known.1.insert(start, size);
-            }
-            if !lies_in(&self.known.1) {
-                return Err(EngineError::malformed(&self.peer, "it names a buffer that was not asked for").into());
-            }
-        }
-        Ok(now)
-    }
-
-    fn receive(&self, bytes: &mut [u8], pace: &mut Pace<'_>) -> Result<(), EngineError> {
+    /// Receives what the peer says after so much work.
+    fn receive(&self, bytes: &mut [u8], work: Duration, pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
-            match recv_awake(&self.habit, self.stream.as_fd(), &mut bytes[got..]) {
+            match recv_awake_behind(&self.habit, work, self.stream.as_fd(), &mut bytes[got..]) {
                 Ok(0) => {
                     let source = std::io::ErrorKind::UnexpectedEof.into();
                     return Err(EngineError::Socket { peer: self.peer.to_string(), what: "the peer hung up", source });
@@ -280,6 +429,12 @@ fn connect(name: &str) -> std::io::Result<UnixStream> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// How long the peer takes for a copy, at the rate of a slow host.
+fn copying(bytes: u64) -> Duration {
+    const BYTES_PER_NANOSECOND: u64 = 4;
+    Duration::from_nanos(bytes / BYTES_PER_NANOSECOND)
 }
 
 fn piece(request: &Request) -> Piece {

@@ -3,6 +3,7 @@
 mod helpers;
 mod host_lane;
 mod lane;
+mod mapped;
 mod pace;
 mod pool;
 
@@ -18,6 +19,7 @@ use crate::error::EngineError;
 pub(crate) use helpers::Helpers;
 use host_lane::HostLane;
 use lane::Lane;
+pub(crate) use mapped::MappedPeers;
 pub(crate) use pace::{Patience, SLICE};
 use pool::Pool;
 
@@ -222,7 +224,7 @@ impl Route {
         if mooncake_memory::hex(&boot) != ours.boot {
             return Err("another host".into());
         }
-        let lanes = Pool::new(64, host_lane::Address::new(&self.descriptor.name, &ours.unix, id));
+        let lanes = Pool::new(64, host_lane::Address::new(&self.descriptor.name, &ours.unix, id, home.mapped.meet()));
         lanes.try_connect(home, patience).map_err(|error| match error {
             host_lane::Failure::OtherWay(reason) => reason,
             host_lane::Failure::Broken(error) => error.to_string(),
@@ -234,7 +236,12 @@ impl Route {
     pub fn path(&self) -> (&'static str, String) {
         match &*self.host.lock() {
             HostPath::Untried => ("untried", String::new()),
-            HostPath::Works(_) => ("same host", "copies between processes".into()),
+            HostPath::Works(lanes) => match lanes.address().mapped_blocks() {
+                0 => ("same host", "copies between processes".into()),
+                blocks => {
+                    ("same host", format!("{blocks} blocks of its memory mapped, copies between processes otherwise"))
+                }
+            },
             HostPath::Not(reason) => ("tcp", reason.clone()),
         }
     }

@@ -48,6 +48,11 @@ impl<C: Carrier> Pool<C> {
         Pool { address, most, state, returned: Condvar::new() }
     }
 
+    /// Where they lead.
+    pub fn address(&self) -> &C::Address {
+        &self.address
+    }
+
     /// Lends a connection. One that turned out dead at its first use is replaced once: the peer may have closed it as
     /// unused, which is no failure of this call.
     pub fn with<T>(

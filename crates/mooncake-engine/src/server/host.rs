@@ -1,20 +1,22 @@
 //! A peer of this host: its bytes are fetched from its memory, at its request.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds};
+use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds, shared_block_file};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Next, Session, Standing};
 use crate::engine::Home;
 use crate::host_frame::{
-    Answer, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, SECRET_LEN, Secret, Welcome, Wish, bounds,
-    head, pieces,
+    Answer, BlockBounds, Bounds, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, SECRET_LEN, Secret,
+    Welcome, Wish, head, pieces,
 };
+use crate::visitors::Admission;
 
 /// Bytes fetched in one go: so long the buffer cannot be given up.
 const STEP: u64 = 4 << 20;
@@ -24,7 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Host {
     stream: Guarded<UnixStream>,
-    peer: Option<PeerProcess>,
+    peer: Option<Arc<PeerProcess>>,
+    /// Its way into the memory that it has mapped.
+    admission: Option<Admission>,
     state: State,
     moved: Instant,
 }
@@ -32,14 +36,20 @@ pub(super) struct Host {
 enum State {
     Hello(Vec<u8>),
     Request(Vec<u8>),
-    Answer { raw: Vec<u8>, sent: usize },
+    Answer {
+        raw: Vec<u8>,
+        sent: usize,
+        /// They go with the first byte.
+        fds: Vec<OwnedFd>,
+    },
 }
 
 impl Host {
     pub fn session(stream: UnixStream) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         let stream = Guarded::new(stream);
-        Ok(Session::Host(Box::new(Host { stream, peer: None, state: State::Hello(Vec::new()), moved: Instant::now() })))
+        let (state, moved) = (State::Hello(Vec::new()), Instant::now());
+        Ok(Session::Host(Box::new(Host { stream, peer: None, admission: None, state, moved })))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -103,20 +113,34 @@ impl Host {
                 }
                 let Some((wish, _)) = asked else { return Ok(()) };
                 let asked = pieces(&read[REQUEST_LEN..]);
+                let mut fds = Vec::new();
                 let raw = match wish {
                     Wish::Fill => {
                         fetch(home, fd, self.peer.as_ref().ok_or(None)?, &asked).ok_or(None)?.encode().to_vec()
                     }
-                    Wish::Look => look(home, &asked),
+                    Wish::Look => look(home, &asked, self.peer.is_some()),
+                    Wish::Map => match self.lend(home, asked[0].to) {
+                        Some(lent) => {
+                            fds.extend(lent);
+                            Answer::Done.encode().to_vec()
+                        }
+                        None => Answer::NotRegistered(0).encode().to_vec(),
+                    },
                 };
-                self.state = State::Answer { raw, sent: 0 };
+                self.state = State::Answer { raw, sent: 0, fds };
                 Ok(())
             }
-            State::Answer { raw, sent } => {
-                match rustix::net::send(fd, &raw[*sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                    Ok(count) => *sent += count,
-                    Err(errno) => return Err(after(errno, Next::Write)),
-                }
+            State::Answer { raw, sent, fds } => {
+                let count = if fds.is_empty() {
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    rustix::net::send(fd, &raw[*sent..], flags).map_err(|errno| after(errno, Next::Write))?
+                } else {
+                    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+                    send_fds(fd, &raw[*sent..], &borrowed)
+                        .map_err(|error| after(Errno::from_io_error(&error).unwrap_or(Errno::IO), Next::Write))?
+                };
+                fds.clear();
+                *sent += count;
                 if *sent == raw.len() {
                     self.state = State::Request(Vec::new());
                 }
@@ -132,7 +156,7 @@ impl Host {
         } else {
             match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
                 Ok(Some(peer)) => {
-                    self.peer = Some(peer);
+                    self.peer = Some(Arc::new(peer));
                     Welcome::CanPull
                 }
                 // The process that the kernel names is not the one that wrote the hello.
@@ -149,6 +173,19 @@ impl Host {
             Ok(sent) if sent == raw.len() && welcome != Welcome::Stranger => Ok(()),
             _ => Err(None),
         }
+    }
+
+    /// A block of this engine's memory and the peer's way into it. Only for a peer that may read and be read: it is of this
+    /// user, and the very process that it says.
+    fn lend(&mut self, home: &Home, block: u64) -> Option<[OwnedFd; 2]> {
+        let peer = self.peer.as_ref().filter(|_| home.buffers.lends_block(block))?;
+        let file = shared_block_file(block)?;
+        if self.admission.is_none() {
+            let admitted = home.buffers.visitors.admit(peer.clone());
+            self.admission = Some(admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).ok()?);
+        }
+        let passage = self.admission.as_ref()?.passage().fd().try_clone_to_owned().ok()?;
+        Some([file, passage])
     }
 }
 
@@ -212,14 +249,17 @@ fn fetch(home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess, asked: &[Piece]) -
     Some(Answer::Done)
 }
 
-/// In which buffers the pieces lie.
-fn look(home: &Home, asked: &[Piece]) -> Vec<u8> {
+/// In which buffers the pieces lie, and in which blocks those if the peer may map them.
+fn look(home: &Home, asked: &[Piece], may_map: bool) -> Vec<u8> {
     let mut out = Answer::Done.encode().to_vec();
     for (at, piece) in asked.iter().enumerate() {
         let Some(buffer) = home.buffers.find(piece.to, piece.len) else {
             return Answer::NotRegistered(at as u32).encode().to_vec();
         };
-        out.extend_from_slice(&bounds(buffer.range.addr() as u64, buffer.range.len() as u64));
+        let block = buffer.block.filter(|_| may_map);
+        let block = block.map(|block| BlockBounds { id: block.id, start: block.addr as u64, len: block.len as u64 });
+        let (start, len) = (buffer.range.addr() as u64, buffer.range.len() as u64);
+        out.extend_from_slice(&Bounds { start, len, block }.encode());
     }
     out
 }

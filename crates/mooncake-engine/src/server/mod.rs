@@ -335,7 +335,7 @@ impl Shared {
         self.slots.lock().remove(token);
     }
 
-    /// Cuts connections that stand still in the midst of something.
+    /// Cuts connections that stand still in the midst of something, and lets go of the memory of peers that have ended.
     fn sweep(&self) {
         let now = Instant::now();
         {
@@ -345,6 +345,7 @@ impl Shared {
             }
             *swept = now;
         }
+        self.home.mapped.forget_ended();
         let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
         for (token, connection) in all {
             // Locked means that it moves.

@@ -168,25 +168,6 @@ impl Cuda {
         Answer { code, kind, managed: managed != 0, ordinal }
     }
 
-    /// A device whose primary context somebody uses: a thread without one needs any to ask about an address.
-    fn device_in_use(&self) -> Option<i32> {
-        if let Some((device, _)) = self.contexts.lock().first() {
-            return Some(*device);
-        }
-        let mut count = 0;
-        // SAFETY: stores a number.
-        unsafe { (self.calls.device_count)(&raw mut count) };
-        (0..count).find(|device| {
-            let (mut handle, mut flags, mut active) = (0, 0, 0);
-            // SAFETY: store numbers.
-            unsafe {
-                (self.calls.device_get)(&raw mut handle, *device) == 0
-                    && (self.calls.primary_ctx_state)(handle, &raw mut flags, &raw mut active) == 0
-                    && active != 0
-            }
-        })
-    }
-
     fn context(&self, device: i32) -> Result<Context, DeviceError> {
         let mut contexts = self.contexts.lock();
         if let Some((_, context)) = contexts.iter().find(|(ordinal, _)| *ordinal == device) {
@@ -238,6 +219,25 @@ impl Driver for Cuda {
             DEVICE => Place::Device(answer.ordinal),
             HOST => Place::Host,
             _ => Place::Unknown,
+        })
+    }
+
+    /// One whose primary context is active. A thread without one needs any to ask about an address.
+    fn device_in_use(&self) -> Option<i32> {
+        if let Some((device, _)) = self.contexts.lock().first() {
+            return Some(*device);
+        }
+        let mut count = 0;
+        // SAFETY: stores a number.
+        unsafe { (self.calls.device_count)(&raw mut count) };
+        (0..count).find(|device| {
+            let (mut handle, mut flags, mut active) = (0, 0, 0);
+            // SAFETY: store numbers.
+            unsafe {
+                (self.calls.device_get)(&raw mut handle, *device) == 0
+                    && (self.calls.primary_ctx_state)(handle, &raw mut flags, &raw mut active) == 0
+                    && active != 0
+            }
         })
     }
 
@@ -336,7 +336,7 @@ impl Driver for Cuda {
 
     fn wait(&self, stream: Stream) -> Result<(), DeviceError> {
         self.within(stream.device, || {
-            // SAFETY: a stream of ours.
+            // SAFETY: a stream of ours, or one that the caller has vouched for.
             let rc = unsafe { (self.calls.stream_synchronize)(handle(stream)) };
             self.check(rc, "cuStreamSynchronize", About::device(stream.device))
         })

@@ -19,6 +19,7 @@ pub use bounce::Bounce;
 pub(crate) use staging::Staging;
 
 use crate::fork::forked;
+use crate::piece::ForeignRange;
 
 /// What a driver knows about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +111,9 @@ pub(crate) trait Driver: Debug + Send + Sync {
     /// until now. What they queue there later is not waited for, nor does it wait.
     fn follow_default(&self, device: i32, streams: &[Stream]) -> Result<(), DeviceError>;
 
+    /// A device that somebody in this process uses.
+    fn device_in_use(&self) -> Option<i32>;
+
     /// Waits for all that is queued on a stream.
     fn wait(&self, stream: Stream) -> Result<(), DeviceError>;
 }
@@ -121,6 +125,35 @@ pub(crate) fn driver() -> Option<&'static dyn Driver> {
         return None;
     }
     cuda::loaded().map(|cuda| cuda as &dyn Driver)
+}
+
+/// Waits until all that was queued on a stream of the caller's is done. `near`: memory of the device that it is on, where 0
+/// and the other names of default streams mean something; of any device for other streams. An error too if this process has
+/// no driver: then there is no stream.
+///
+/// # Safety
+/// `stream` is 0, the driver's name of a default stream, or a stream that nobody destroys meanwhile.
+pub unsafe fn wait_for_stream(stream: usize, near: &[ForeignRange]) -> Result<(), DeviceError> {
+    let Some(driver) = driver() else {
+        let (call, name) = ("cuStreamSynchronize", "this process has loaded no driver");
+        return if stream == 0 {
+            Ok(())
+        } else {
+            Err(DeviceError { call, name, code: -1, addr: 0, len: 0, device: -1 })
+        };
+    };
+    let mut device = None;
+    for range in near {
+        if let Place::Device(found) = place_of(range.addr, range.len)? {
+            device = Some(found);
+            break;
+        }
+    }
+    match device.or_else(|| driver.device_in_use()) {
+        Some(device) => driver.wait(Stream { device, handle: stream }),
+        // No device has been used yet: nothing is queued anywhere.
+        None => Ok(()),
+    }
 }
 
 /// Where a range lies: [`Place::Host`] and [`Place::Device`] only if both its ends do.

@@ -292,6 +292,10 @@ mod tests {
     }
 
     impl Driver for Counting {
+        fn device_in_use(&self) -> Option<i32> {
+            Some(0)
+        }
+
         fn place_of(&self, _: usize) -> Result<Place, DeviceError> {
             Ok(Place::Unknown)
         }

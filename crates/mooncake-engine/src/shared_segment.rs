@@ -1,0 +1,332 @@
+//! Memory that the processes of a group on one host have in common: made once by one of them, mapped by all.
+//!
+//! In two steps. Each rank makes a *ticket*; the ranks tell each other theirs by a channel of their own, and each takes all of
+//! them in. The owner's ticket says where its memory is handed out: a Unix socket of an abstract name that asks for a secret. The
+//! descriptor goes to processes of the same user only, until each rank has it.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::{CommonMemory, Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
+use parking_lot::Mutex;
+
+use crate::error::EngineError;
+use crate::server::listen_on_host;
+
+const MAGIC: [u8; 8] = *b"MCRSSEG1";
+
+/// Tickets of all ranks have the same length, so that a gather of tensors carries them too.
+const TICKET_LEN: usize = 64;
+
+/// Longest that a rank waits for the owner, and the owner for what a rank has to say.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A rank's share in memory of a group.
+#[derive(Debug)]
+pub struct SharedSegment {
+    ticket: Ticket,
+    world_size: u32,
+    owner_rank: u32,
+    bytes: u64,
+    memory: Mutex<Option<Arc<CommonMemory>>>,
+    ready: AtomicBool,
+    door: Option<Door>,
+}
+
+/// What a rank tells the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ticket {
+    /// Of what the ranks have to agree on.
+    fingerprint: u64,
+    rank: u32,
+    /// Where the memory is, and what to say there; zeros but for the owner's.
+    place: [u8; 16],
+    secret: [u8; 16],
+}
+
+impl Ticket {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(TICKET_LEN);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&self.fingerprint.to_le_bytes());
+        out.extend_from_slice(&self.rank.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.place);
+        out.extend_from_slice(&self.secret);
+        out.resize(TICKET_LEN, 0);
+        out
+    }
+
+    fn decode(raw: &[u8]) -> Option<Ticket> {
+        let raw: &[u8; TICKET_LEN] = raw.try_into().ok()?;
+        let bytes = |at| std::array::from_fn(|step| raw[at + step]);
+        let number = |at| u64::from_le_bytes(std::array::from_fn(|step| raw[at + step]));
+        let ticket = Ticket { fingerprint: number(8), rank: number(16) as u32, place: bytes(24), secret: bytes(40) };
+        (raw[..8] == MAGIC).then_some(ticket)
+    }
+}
+
+impl SharedSegment {
+    /// The first step of one rank of `world_size`: the segment, and the ticket for the others. All ranks give the same name,
+    /// size in bytes, number and owner. Fails if the owner cannot have the memory.
+    pub fn create(
+        name: &str,
+        bytes: u64,
+        world_size: u32,
+        rank: u32,
+        owner_rank: u32,
+    ) -> Result<(SharedSegment, Vec<u8>), EngineError> {
+        if forked() {
+            return Err(EngineError::Forked);
+        }
+        if bytes == 0 || rank >= world_size || owner_rank >= world_size {
+            let what = format!("a segment of {bytes} bytes, rank {rank} and owner {owner_rank} of {world_size}");
+            return Err(EngineError::InvalidArgument(what));
+        }
+        let os = |what| EngineError::socket("shared segment", what);
+        let fingerprint = fingerprint(name, bytes, world_size, owner_rank);
+        let mut ticket = Ticket { fingerprint, rank, place: [0; 16], secret: [0; 16] };
+        let (mut memory, mut door) = (None, None);
+        if rank == owner_rank {
+            let made = CommonMemory::make(bytes).map_err(|error| EngineError::Memory(error.to_string()))?;
+            let made = Arc::new(made);
+            if world_size > 1 {
+                ticket.place = random_bytes().map_err(os("random bytes"))?;
+                ticket.secret = random_bytes().map_err(os("random bytes"))?;
+                door = Some(Door::open(made.clone(), ticket, world_size).map_err(os("hand out its memory"))?);
+            }
+            memory = Some(made);
+        }
+        let (memory, ready) = (Mutex::new(memory), AtomicBool::new(false));
+        let encoded = ticket.encode();
+        Ok((SharedSegment { ticket, world_size, owner_rank, bytes, memory, ready, door }, encoded))
+    }
+
+    /// The second step: takes the tickets of all ranks in, by rank, and maps the owner's memory. `interrupted` is asked every
+    /// 50 ms, and true ends the call. After a failure it may be tried again.
+    pub fn complete<T: AsRef<[u8]>>(&self, tickets: &[T], interrupted: &dyn Fn() -> bool) -> Result<(), EngineError> {
+        if forked() {
+            return Err(EngineError::Forked);
+        }
+        let wrong = |what: String| Err(EngineError::InvalidArgument(what));
+        if tickets.len() != self.world_size as usize {
+            return wrong(format!("{} tickets for {} ranks", tickets.len(), self.world_size));
+        }
+        let mut owner = None;
+        for (rank, raw) in (0..self.world_size).zip(tickets) {
+            let Some(ticket) = Ticket::decode(raw.as_ref()) else {
+                return wrong(format!("rank {rank} gave no ticket"));
+            };
+            if ticket.rank != rank {
+                return wrong(format!("the ticket of rank {} stands in the place of rank {rank}", ticket.rank));
+            }
+            if ticket.fingerprint != self.ticket.fingerprint {
+                return wrong(format!("rank {rank} declares another segment than rank {}", self.ticket.rank));
+            }
+            if rank == self.ticket.rank && ticket != self.ticket {
+                return wrong(format!("the ticket of rank {rank} is not the one that it gave"));
+            }
+            owner = if rank == self.owner_rank { Some(ticket) } else { owner };
+        }
+        let owner = owner.expect("one of the ranks");
+        let mut memory = self.memory.lock();
+        if memory.is_none() {
+            let file = fetch(&owner, self.ticket.rank, interrupted)?;
+            let mapped = CommonMemory::map(file, self.bytes).map_err(|error| EngineError::Memory(error.to_string()))?;
+            *memory = Some(Arc::new(mapped));
+        }
+        self.ready.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Whether both steps are done here.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::SeqCst)
+    }
+
+    /// First address in this process; 0 before there is one: with the owner after the first step, elsewhere after the second.
+    pub fn base(&self) -> usize {
+        self.memory.lock().as_ref().map_or(0, |memory| memory.addr())
+    }
+
+    /// Bytes, as they were asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for SharedSegment {
+    fn drop(&mut self) {
+        // Its thread holds the memory too.
+        self.door.take();
+    }
+}
+
+fn fingerprint(name: &str, bytes: u64, world_size: u32, owner_rank: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name.as_bytes());
+    for word in [bytes, world_size.into(), owner_rank.into(), name.len() as u64] {
+        hasher.write_u64(word);
+    }
+    hasher.finish()
+}
+
+fn door_name(place: &[u8; 16]) -> String {
+    format!("mooncake-segment-{}", hex(place))
+}
+
+/// Fetches the owner's memory.
+fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<OwnedFd, EngineError> {
+    let os = |what| EngineError::socket("the owner of a shared segment", what);
+    let stream = SocketAddr::from_abstract_name(door_name(&owner.place)).and_then(|at| UnixStream::connect_addr(&at));
+    let mut stream = Guarded::new(stream.map_err(os("connect"))?);
+    stream.set_read_timeout(Some(crate::peer::SLICE)).map_err(os("prepare"))?;
+    stream.write_all(&[&owner.secret[..], &rank.to_le_bytes()].concat()).map_err(os("ask for its memory"))?;
+    let (mut answer, mut fds) = ([0; 1], Vec::new());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match recv_fds(&*stream, &mut answer, &mut fds) {
+            Ok(1) => break,
+            Ok(_) => {
+                let why = "it does not hand its memory to this process";
+                return Err(EngineError::malformed("the owner of a shared segment", why));
+            }
+            Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Err(os("wait for its memory")(error));
+            }
+            Err(_) if interrupted() => return Err(EngineError::Interrupted),
+            Err(error) if Instant::now() >= until => return Err(os("wait for its memory")(error)),
+            Err(_) => {}
+        }
+    }
+    fds.pop().ok_or_else(|| EngineError::malformed("the owner of a shared segment", "it sent no memory"))
+}
+
+/// Where the owner hands its memory out, until every other rank has it.
+#[derive(Debug)]
+struct Door {
+    name: String,
+    shut: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    fn open(memory: Arc<CommonMemory>, ticket: Ticket, world_size: u32) -> io::Result<Door> {
+        let name = door_name(&ticket.place);
+        let listener = Guarded::new(listen_on_host(&name)?);
+        let shut = Arc::new(AtomicBool::new(false));
+        let seen = shut.clone();
+        let serve = move || {
+            let mut missing: BTreeSet<u32> = (0..world_size).filter(|rank| *rank != ticket.rank).collect();
+            while !missing.is_empty() && !seen.load(Ordering::SeqCst) && !forked() {
+                let Ok((stream, _)) = listener.accept() else {
+                    // Too many descriptors, most often.
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                };
+                match hand_out(&Guarded::new(stream), &memory, &ticket, world_size) {
+                    Ok(rank) => drop(missing.remove(&rank)),
+                    Err(_) if seen.load(Ordering::SeqCst) => {}
+                    Err(error) => tracing::warn!(%error, "a process did not get a shared segment"),
+                }
+            }
+        };
+        let builder = std::thread::Builder::new().name("mooncake-share".into());
+        let thread = mooncake_transfer::thread::start(builder, serve)?;
+        Ok(Door { name, shut, thread: Some(thread) })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        self.shut.store(true, Ordering::SeqCst);
+        // It may be waiting for somebody to come. Where nobody listens any more it has ended.
+        let _ = SocketAddr::from_abstract_name(&self.name).and_then(|at| UnixStream::connect_addr(&at));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Gives one process the memory; says which rank it is.
+fn hand_out(stream: &UnixStream, memory: &CommonMemory, ticket: &Ticket, world_size: u32) -> io::Result<u32> {
+    let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if !peer_credentials(stream)?.is_own_user() {
+        return refused("it is another user's");
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut asked = [0; 20];
+    (&*stream).read_exact(&mut asked)?;
+    let (secret, rank) = asked.split_at(16);
+    let rank = u32::from_le_bytes(rank.try_into().expect("four bytes"));
+    // Nobody gains anything by guessing it byte by byte: who may connect may read this process anyway.
+    if secret != ticket.secret || rank >= world_size {
+        return refused("it is no rank of this segment");
+    }
+    let file = memory.file().ok_or_else(|| io::Error::other("this process was forked"))?;
+    let file: BorrowedFd<'_> = file.as_fd();
+    send_fds(stream, &[1], &[file])?;
+    Ok(rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 100_000;
+
+    fn group(world_size: u32, owner: u32) -> (Vec<SharedSegment>, Vec<Vec<u8>>) {
+        let one = |rank| SharedSegment::create("kv", SIZE, world_size, rank, owner).unwrap();
+        (0..world_size).map(one).unzip()
+    }
+
+    #[test]
+    fn ranks_that_disagree_are_told() {
+        let (segments, tickets) = group(2, 0);
+        let refused = |tickets: &[Vec<u8>]| segments[1].complete(tickets, &|| false).unwrap_err().to_string();
+        assert!(refused(&tickets[..1]).contains("1 tickets for 2 ranks"));
+        assert!(refused(&[tickets[1].clone(), tickets[0].clone()]).contains("in the place of rank 0"));
+        assert!(refused(&[tickets[0].clone(), b"nonsense".to_vec()]).contains("rank 1 gave no ticket"));
+        for (name, bytes, owner) in [("other", SIZE, 0), ("kv", SIZE + 1, 0), ("kv", SIZE, 1)] {
+            let (_other, ticket) = SharedSegment::create(name, bytes, 2, 0, owner).unwrap();
+            assert!(refused(&[ticket, tickets[1].clone()]).contains("declares another segment"));
+        }
+        assert!(!segments[1].is_ready() && segments[1].base() == 0);
+        segments[1].complete(&tickets, &|| false).unwrap();
+        for (bytes, rank, owner) in [(0, 0, 0), (1, 2, 0), (1, 0, 2), (u64::MAX, 0, 0)] {
+            assert!(SharedSegment::create("kv", bytes, 2, rank, owner).is_err());
+        }
+    }
+
+    #[test]
+    fn memory_is_handed_to_those_who_know_the_secret_until_each_rank_has_it() {
+        let (mut segments, tickets) = group(3, 0);
+        segments[1].complete(&tickets, &|| false).unwrap();
+        let owner = Ticket::decode(&tickets[0]).unwrap();
+        let wrong = Ticket { secret: [7; 16], ..owner };
+        assert!(fetch(&wrong, 2, &|| false).is_err(), "another secret");
+        assert!(fetch(&owner, 9, &|| false).is_err(), "no rank");
+        segments[2].complete(&tickets, &|| false).unwrap();
+        segments[0].door.as_mut().unwrap().thread.take().unwrap().join().unwrap();
+        assert!(fetch(&owner, 2, &|| false).is_err(), "the door is shut");
+    }
+
+    #[test]
+    fn an_owner_that_is_gone_is_an_error() {
+        let (mut segments, tickets) = group(2, 0);
+        drop(segments.remove(0));
+        let error = segments[0].complete(&tickets, &|| false).unwrap_err();
+        assert!(matches!(error, EngineError::Socket { .. }), "{error}");
+    }
+}

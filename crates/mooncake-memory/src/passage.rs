@@ -1,0 +1,160 @@
+//! The way of one process into memory that another one lends it.
+//!
+//! The lender makes a page for each process that maps its memory. There the visitor counts its steps in and out, and the
+//! lender closes the way. A lender that gives memory up changes its [board](crate::Board) first and looks at the counter
+//! then; a visitor counts first and looks at the board then. All four are sequentially consistent, so that at least one of
+//! them sees the other: either the visitor turns round, or the lender knows that somebody is inside.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::board::BoardView;
+use crate::error::MemoryError;
+use crate::fork::Guarded;
+use crate::layout::PAGE;
+use crate::mapped::Mapped;
+use crate::memfd;
+
+/// Steps of the visitor: odd while it is inside.
+const STEPS: usize = 0;
+
+/// Not 0: nobody enters any more. In another cache line, because the lender writes it.
+const CLOSED: usize = 64;
+
+/// The lender's side.
+#[derive(Debug)]
+pub struct Passage {
+    fd: Guarded<OwnedFd>,
+    page: Mapped,
+}
+
+impl Passage {
+    /// A way that is open, with nobody inside.
+    pub fn new() -> Result<Passage, MemoryError> {
+        let fd = memfd::create("kv-passage", PAGE, false)?;
+        let page = Mapped::new(fd.as_fd(), PAGE, true)?;
+        Ok(Passage { fd: Guarded::new(fd), page })
+    }
+
+    /// To be given to the visitor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Whoever is inside stays there, nobody else enters.
+    pub fn close(&self) {
+        word(&self.page, CLOSED).store(1, Ordering::SeqCst);
+    }
+
+    /// The visit under way, if there is one. As long as it is the same, the visitor may touch what it entered for.
+    pub fn visit(&self) -> Option<u64> {
+        let steps = word(&self.page, STEPS).load(Ordering::SeqCst);
+        (steps % 2 == 1).then_some(steps)
+    }
+}
+
+/// The visitor's side. One thread uses it at a time.
+#[derive(Debug)]
+pub struct PassageView {
+    page: Mapped,
+}
+
+impl PassageView {
+    /// Maps a passage that the lender has sent. Refuses what its owner could still shorten.
+    pub fn map(fd: &OwnedFd) -> Result<PassageView, MemoryError> {
+        memfd::check(fd.as_fd(), "passage", PAGE)?;
+        Ok(PassageView { page: Mapped::new(fd.as_fd(), PAGE, true)? })
+    }
+
+    /// Goes in, if the way is open and the board still says `known`. While the answer lives, the lender's memory is as it
+    /// was when the board said so.
+    pub fn enter(&mut self, board: &BoardView, known: u64) -> Option<Visit<'_>> {
+        word(&self.page, STEPS).fetch_add(1, Ordering::SeqCst);
+        let visit = Visit { page: &self.page };
+        let is_open = word(&self.page, CLOSED).load(Ordering::SeqCst) == 0;
+        (is_open && board.get() == known).then_some(visit)
+    }
+}
+
+/// The visitor is inside.
+#[derive(Debug)]
+pub struct Visit<'a> {
+    page: &'a Mapped,
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        word(self.page, STEPS).fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn word(page: &Mapped, at: usize) -> &AtomicU64 {
+    // SAFETY: an aligned word of a page that stays mapped as long as the borrow; both sides use it as an atomic.
+    unsafe { AtomicU64::from_ptr(page.base().add(at).cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::Board;
+
+    #[test]
+    fn a_lender_sees_who_is_inside_and_a_visitor_sees_what_changed() {
+        let board = Board::new().unwrap();
+        let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
+        let passage = Passage::new().unwrap();
+        let mut view = PassageView::map(&passage.fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(passage.visit(), None);
+
+        let visit = view.enter(&seen, 0).unwrap();
+        let first = passage.visit().unwrap();
+        drop(visit);
+        assert_eq!(passage.visit(), None);
+
+        let visit = view.enter(&seen, 0).unwrap();
+        assert_ne!(passage.visit(), Some(first), "another visit");
+        drop(visit);
+
+        board.advance();
+        assert!(view.enter(&seen, 0).is_none() && passage.visit().is_none(), "what it knew is no more");
+        assert!(view.enter(&seen, 1).is_some());
+        passage.close();
+        assert!(view.enter(&seen, 1).is_none() && passage.visit().is_none());
+    }
+
+    #[test]
+    fn a_lender_and_a_visitor_at_once_never_both_go_on() {
+        // The lender gives its memory up and waits for the visit that it sees; a visitor that entered meanwhile must have
+        // turned round. What it would have done to the memory is done to `touched`.
+        for _ in 0..2_000 {
+            let board = Board::new().unwrap();
+            let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
+            let passage = Passage::new().unwrap();
+            let mut view = PassageView::map(&passage.fd().try_clone_to_owned().unwrap()).unwrap();
+            let touched = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                let touched = &touched;
+                let visitor = scope.spawn(move || {
+                    while let Some(_visit) = view.enter(&seen, 0) {
+                        touched.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                board.advance();
+                if let Some(visit) = passage.visit() {
+                    while passage.visit() == Some(visit) {
+                        std::hint::spin_loop();
+                    }
+                }
+                let after = touched.load(Ordering::Relaxed);
+                visitor.join().unwrap();
+                assert_eq!(touched.load(Ordering::Relaxed), after, "touched after it was given up");
+            });
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let other = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
+        assert!(matches!(PassageView::map(&other), Err(MemoryError::NotSealed { .. })));
+    }
+}
