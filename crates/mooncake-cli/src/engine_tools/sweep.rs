@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_line_fits_a_terminal_and_stands_under_its_head() {
         let batches = vec![123_456_789; 4];
-        let measured = Measured { elapsed: Duration::from_secs(1), batches };
+        let measured = Measured { elapsed: Duration::from_secs(1_000), batches };
         let load =
             Load { opcodes: vec![Opcode::Read], block: 1 << 30, batch: 65_536, threads: 64, pause: Duration::ZERO };
         let line = Cell { load: &load, measured }.line();
