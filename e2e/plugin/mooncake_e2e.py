@@ -3,8 +3,9 @@
 vLLM loads this in each of its processes, because the folder is on PYTHONPATH and carries an entry point.
 
 LMCache gets a copier between vLLM's CPU cache and its own memory: without it, it says "No supported cpu connector
-found" and vLLM goes on without a cache. vLLM's `MooncakeConnector` gets a number for the device that is not there.
-Between them and Mooncake nothing is changed.
+found" and vLLM goes on without a cache. vLLM's `MooncakeConnector` gets a number for the device that is not there. And
+vLLM's processes look for each other's messages from time to time: on a busy machine their wake-ups get lost, and with
+nothing else to do they would wait for ever. Between the engines and Mooncake nothing is changed.
 """
 
 import importlib.abc
@@ -14,11 +15,13 @@ import sys
 from clients import engine_watch
 
 PATCHED = "lmcache.v1.gpu_connector"
+WAKE_UP_MS = 50
 
 
 def register():
     """Called by vLLM, perhaps several times in a process."""
     _number_the_device()
+    _wake_up()
     engine_watch.install()
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         # LMCache is not imported here: vLLM's start-up trips over some of its modules when they are there too early.
@@ -30,6 +33,21 @@ def _number_the_device():
 
     if not torch.accelerator.is_available():
         torch.accelerator.current_device_index = lambda: 0
+
+
+def _wake_up():
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    if hasattr(SpinCondition.wait, "original"):
+        return
+    original = SpinCondition.wait
+
+    def wait(self, timeout_ms=None):
+        # Whoever waits looks at the shared memory after each return, and waits again.
+        original(self, WAKE_UP_MS if timeout_ms is None else min(timeout_ms, WAKE_UP_MS))
+
+    wait.original = original
+    SpinCondition.wait = wait
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -15,8 +15,7 @@ def run(rig):
     folder = rig.new_folder()
     texts = {path: [prompt(f"{path} {tokens}", tokens) for tokens in LENGTHS] for path in ("same host", "tcp")}
     long = [prompt(f"long {number}", LONG) for number in range(7)]
-    with rig.server(folder, "alone", None) as alone:
-        expected = {text: alone.complete(text) for text in [*texts["same host"], *texts["tcp"], *long]}
+    expected = {}
 
     def moved(prefill, decode, texts, path, how=hand_over):
         total = sum(len(text) for text in texts)
@@ -35,6 +34,11 @@ def run(rig):
     prefill = PrefillServer(rig, folder, "prefill", recording(folder, "prefill"))
     decode = DecodeServer(rig, folder, "decode", recording(folder, "decode"))
     with prefill, decode:
+        # Asked as any server alone, and then for prompts that it has never seen.
+        expected |= {text: prefill.complete(text) for text in [*texts["same host"], *texts["tcp"], *long]}
+        prefill.forget()
+        yield "nothing came from elsewhere so far", decode.hits() == 0
+
         yield from moved(prefill, decode, texts["same host"], "same host")
         yield from moved(prefill, decode, long[:1], "same host", hand_over_at_once)
         unknown = unknown_transfers(folder, "vllm_prefill_decode")
