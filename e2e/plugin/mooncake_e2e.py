@@ -4,8 +4,8 @@ vLLM loads this in each of its processes, because the folder is on PYTHONPATH an
 
 LMCache gets a copier between vLLM's CPU cache and its own memory: without it, it says "No supported cpu connector
 found" and vLLM goes on without a cache. vLLM's `MooncakeConnector` gets a number for the device that is not there. And
-vLLM's processes look for each other's messages from time to time: on a busy machine their wake-ups get lost, and with
-nothing else to do they would wait for ever. Between the engines and Mooncake nothing is changed.
+vLLM's processes sleep until a message comes: they would wait awake for a second each, and leave no processor to the
+threads of the connector on a machine with few. Between the engines and Mooncake nothing is changed.
 """
 
 import importlib.abc
@@ -15,13 +15,13 @@ import sys
 from clients import engine_watch
 
 PATCHED = "lmcache.v1.gpu_connector"
-WAKE_UP_MS = 50
+WAKE_UP_MS = 20
 
 
 def register():
     """Called by vLLM, perhaps several times in a process."""
     _number_the_device()
-    _wake_up()
+    _wait_asleep()
     engine_watch.install()
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         # LMCache is not imported here: vLLM's start-up trips over some of its modules when they are there too early.
@@ -35,7 +35,7 @@ def _number_the_device():
         torch.accelerator.current_device_index = lambda: 0
 
 
-def _wake_up():
+def _wait_asleep():
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
     if hasattr(SpinCondition.wait, "original"):
@@ -43,7 +43,8 @@ def _wake_up():
     original = SpinCondition.wait
 
     def wait(self, timeout_ms=None):
-        # Whoever waits looks at the shared memory after each return, and waits again.
+        self.busy_loop_s = 0
+        # Wake-ups can get lost. Whoever waits looks at the shared memory after each return, and waits again.
         original(self, WAKE_UP_MS if timeout_ms is None else min(timeout_ms, WAKE_UP_MS))
 
     wait.original = original
