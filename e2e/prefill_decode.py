@@ -5,14 +5,14 @@ import json
 import os
 import signal
 import threading
+import time
 import urllib.request
 import uuid
-from pathlib import Path
 
 from rig import until
 from server import Server, end_group, free_port
 
-from demo.pool import HOST
+from demo.pool import HOST, PoolError
 
 # What cannot be had from the prefill server is computed: vLLM's default is to fail the request.
 CONNECTOR = {
@@ -22,10 +22,8 @@ CONNECTOR = {
 }
 # How long either waits for the other. A decode server whose prefill server is gone waits a minute longer than it says.
 PATIENCE = {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "1"}
-# Engines' ports, as the reference has them.
-ENGINE_PORTS = range(15_000, 17_001)
-# As /proc/net/tcp has it.
-ESTABLISHED = "01"
+# From a write's begin until its first bytes are on their way.
+BEGUN_S = 0.3
 
 
 def new_transfer():
@@ -40,7 +38,7 @@ class PrefillServer(Server):
         self.bootstrap_port = bootstrap_port or free_port()
         self.bootstrap = f"http://{HOST}:{self.bootstrap_port}"
         self.hold = folder / f"{name}.hold"
-        self.held = folder / f"{name}.hold.held"
+        self.held, self.writing = (folder / f"{name}.hold.{mark}" for mark in ("held", "writing"))
         own = {"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(self.bootstrap_port), "MOONCAKE_E2E_HOLD": str(self.hold)}
         transfer = {**CONNECTOR, "kv_role": "kv_producer"}
         super().__init__(rig.python, rig.model, folder, name, transfer, {**own, **(environment or {})})
@@ -114,7 +112,10 @@ def stopped_in_mid_transfer(prefill, decode, text):
         until("the prefill server is about to write", prefill.held.exists)
         os.killpg(decode.program.pid, signal.SIGSTOP)
     try:
-        until("the decode server has bytes that it did not read", _unread_at_engines)
+        until("the prefill server writes", prefill.writing.exists)
+        time.sleep(BEGUN_S)
+        if not prefill.writing.exists():
+            raise PoolError("the write has ended while its target stood still")
         yield answer
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -144,13 +145,3 @@ class Asked:
         """What was generated; None if the request failed, with `error` saying how."""
         self.thread.join()
         return self.tokens
-
-
-def _unread_at_engines():
-    """Whether bytes wait in a connection to one of this host's engines."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, state, queues = line.split()[:5]
-        port, unread = int(local.split(":")[1], 16), int(queues.split(":")[1], 16)
-        if state == ESTABLISHED and port in ENGINE_PORTS and unread > 0:
-            return True
-    return False

@@ -1,7 +1,8 @@
 """The transfer engine of a vLLM server as the scenarios watch it: every call written down, every write held back.
 
     MOONCAKE_E2E_RECORD=NAME.calls  in the server's environment: a line of JSON a call, in the order of their ends
-    MOONCAKE_E2E_HOLD=FILE          as long as FILE is there, a write waits before it begins, with FILE.held beside it
+    MOONCAKE_E2E_HOLD=FILE          as long as FILE is there, a write waits before it begins, with FILE.held beside it;
+                                    FILE.writing is there from its begin to its end
 
 A call is written as it was made: {"at": seconds, "call": "get_rpc_port", "args": [], "returns": 15123}. What its
 addresses and ports mean, recorded.py finds out from the calls of all servers together.
@@ -38,9 +39,8 @@ def _watched(original, record, hold):
                 return attribute
 
             def call(*args):
-                if hold and "write" in name:
-                    _wait_while_held(Path(hold))
-                result = attribute(*args)
+                with _held(Path(hold)) if hold and "write" in name else contextlib.nullcontext():
+                    result = attribute(*args)
                 line = {"at": time.time(), "call": name, "args": args, "returns": result}
                 # Of the server's processes, only that which has an engine comes here.
                 if record:
@@ -53,10 +53,16 @@ def _watched(original, record, hold):
     return TransferEngine
 
 
-def _wait_while_held(hold):
-    mark = hold.with_name(hold.name + ".held")
+@contextlib.contextmanager
+def _held(hold):
+    """Around a write."""
+    held, writing = (hold.with_name(f"{hold.name}.{mark}") for mark in ("held", "writing"))
     while hold.exists():
-        mark.touch()
+        held.touch()
         time.sleep(0.01)
-    with contextlib.suppress(FileNotFoundError):
-        mark.unlink()
+    held.unlink(missing_ok=True)
+    writing.touch()
+    try:
+        yield
+    finally:
+        writing.unlink(missing_ok=True)
