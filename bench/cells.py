@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import engine_cells
 from rig import Rig, RigError, memory_kib
 from worker import LAYERS
 
@@ -64,7 +65,7 @@ def expectations():
     cells["close with 1 GiB"] = Expected("ms", limit=100, lower_is_better=True)
     cells["close until memory is back"] = Expected("ms", limit=200, lower_is_better=True)
     cells["master start"] = Expected("ms", limit=100, lower_is_better=True)
-    return cells
+    return cells | engine_cells.expectations(Expected)
 
 
 class Session:
@@ -177,6 +178,10 @@ class Session:
         for op in ("get_batch", "async_get"):
             result = self._timed(reader, op, op, batch=1_000, **many)
             self.record(f"{op} 1,000 x 64 KiB", result["moved"] / 1e9 / result["seconds"])
+
+    def engine_transfers(self):
+        """The transfer engine, without a pool."""
+        engine_cells.measure(self.implementation, self.seconds, self.record)
 
     def dummy(self):
         """A client of its own against one that a storage node of the host introduces to the pool."""

@@ -1,6 +1,6 @@
 """Measures this pool beside the published Mooncake wheel, and both beside the machine's own limits.
 
-    python bench/compare.py [--quick] [--cells data,tcp,processes,memory] [--json FILE]
+    python bench/compare.py [--quick] [--cells data,tcp,processes,memory,engine_transfers] [--json FILE]
 
 Run with the interpreter of an environment that holds our wheel and numpy. The
 rival gets an environment of its own under target/bench. Implementations are
@@ -23,6 +23,8 @@ from cells import Session, expectations
 from rig import ROOT, Implementation, RigError
 
 OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
+# Which implementations a part is for, if not for ours and the rival. The rival's only path is TCP.
+MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL)}
 
 
 class Figures:
@@ -50,7 +52,7 @@ def measure(options, implementations, figures):
             if part == "memory" and repeat > 0:
                 continue
             for one in implementations:
-                if (part == "tcp") != (one.name == TCP) or (part == "dummy" and one.name == RIVAL):
+                if one.name not in MEASURED.get(part, (OURS, RIVAL)):
                     continue
                 begin = time.monotonic()
                 session = Session(one, options.seconds, lambda c, v, n=one.name: figures.add(n, c, v), options.objects)
@@ -130,7 +132,7 @@ def markdown(rows):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short repeat")
-    parser.add_argument("--cells", default="data,tcp,engines,dummy,processes,memory")
+    parser.add_argument("--cells", default="data,tcp,engines,dummy,processes,memory,engine_transfers")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a timed cell")
     parser.add_argument("--objects", type=int, default=200_000, help="objects of the memory cell")

@@ -52,10 +52,10 @@ def memory_kib(pid, *fields):
 class Client:
     """A worker process."""
 
-    def __init__(self, implementation, folder, name):
+    def __init__(self, implementation, folder, name, script="worker.py"):
         self.program = Program(
             name,
-            [implementation.python, ROOT / "bench" / "worker.py"],
+            [implementation.python, ROOT / "bench" / script],
             folder / f"{implementation.name}-{name}.log",
             implementation.environment,
             stdin=subprocess.PIPE,

@@ -307,13 +307,13 @@ class Worker:
         return lambda i: ask(lists[i % 8]), lambda codes: all(code == 1 for code in codes), lambda n: 0
 
 
-def main():
+def serve(worker):
+    """Answers lines until there are no more."""
     # Libraries print: the answers keep the real standard output to themselves.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     # Behind the environment's own: torch, if it lacks that.
     sys.path.extend(filter(None, [os.environ.get("BENCH_PACKAGES")]))
-    worker = Worker()
     for line in sys.stdin:
         command = json.loads(line)
         try:
@@ -325,4 +325,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    serve(Worker())

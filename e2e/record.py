@@ -1,9 +1,9 @@
-"""Records the calls that engines make into the store, for the replay in tests/python/test_engine_calls.py.
+"""Records the calls that engines make, for the replays in tests/python.
 
     python e2e/record.py [--only NAME ...] [--wheel dist/mooncake_rs-*.whl] [--folder target/e2e] [--to FOLDER]
 
-Each file is one conversation of an engine with the pool, a line a call (see clients/recorder.py for how), after a
-first line that says which engine.
+Each file is one conversation, a line a call, after a first line that says which engine: with the pool (see
+clients/recorder.py for how), or of a prefill and a decode server's transfer engines (see recorded_transfers.py).
 """
 
 import argparse
@@ -16,10 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import environment  # noqa: E402
-from recorded import FOLDER, recording  # noqa: E402
+import recorded_transfers  # noqa: E402
+from prefill_decode import DecodeServer, PrefillServer, hand_over  # noqa: E402
+from recorded import TESTS, recording  # noqa: E402
 from rig import Rig  # noqa: E402
 from run import newest_wheel  # noqa: E402
 from scenarios import lmcache_direct, sglang_direct, vllm_offline  # noqa: E402
+from server import prompt  # noqa: E402
 
 # 6 blocks of 32 tokens and a rest.
 PROMPT_TOKENS = 200
@@ -81,6 +84,9 @@ ENGINES = {
 }
 
 
+TRANSFERS = {"vllm_prefill_decode": "vLLM 0.32.0, MooncakeConnector: engine 0 decodes, engine 1 prefills"}
+
+
 def merged(files):
     """The calls of several processes, one after the other, with stores and memory counted through."""
     lines, stores, counts = [], 0, {"buffer": 0, "memory": 0}
@@ -111,23 +117,38 @@ def record(rig, name, folder):
     with rig.pool() as pool:
         converse(rig, pool)
         files = sorted(pool.folder.glob("*.calls"), key=lambda file: file.stat().st_mtime)
-    lines = [{"engine": title}, *merged(files)]
-    file = folder / f"{name}.jsonl"
+    write(folder / "engine_calls" / f"{name}.jsonl", title, merged(files))
+
+
+def record_transfers(rig, name, folder):
+    own = rig.new_folder()
+    prefill = PrefillServer(rig, own, "prefill", recording(own, "prefill"))
+    decode = DecodeServer(rig, own, "decode", recording(own, "decode"))
+    with prefill, decode:
+        for tokens in (7, PROMPT_TOKENS):
+            hand_over(prefill, decode, prompt(tokens, tokens))
+    calls = recorded_transfers.conversation(sorted(own.glob("*.calls")))
+    write(folder / "transfer_calls" / f"{name}.jsonl", TRANSFERS[name], calls)
+
+
+def write(file, title, calls):
+    file.parent.mkdir(exist_ok=True)
+    lines = [{"engine": title}, *calls]
     file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     print(f"{file}: {len(lines) - 1} calls, {file.stat().st_size} bytes", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="NAME", choices=ENGINES, nargs="+", default=list(ENGINES))
+    names = [*ENGINES, *TRANSFERS]
+    parser.add_argument("--only", metavar="NAME", choices=names, nargs="+", default=names)
     parser.add_argument("--wheel", help="our wheel; the newest of dist/ when left out")
     parser.add_argument("--folder", type=Path, default=ROOT / "target" / "e2e")
-    parser.add_argument("--to", type=Path, default=FOLDER)
+    parser.add_argument("--to", type=Path, default=TESTS)
     options = parser.parse_args()
-    options.to.mkdir(exist_ok=True)
     rig = Rig(environment.prepare(options.folder / "venv", options.wheel or newest_wheel()), options.folder)
     for name in options.only:
-        record(rig, name, options.to)
+        (record if name in ENGINES else record_transfers)(rig, name, options.to)
 
 
 if __name__ == "__main__":

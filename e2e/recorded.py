@@ -1,24 +1,38 @@
-"""Whether engines still call what is recorded for the replay in tests/python/test_engine_calls.py."""
+"""Whether engines still call what is recorded for the replays in tests/python."""
 
 import json
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent / "tests" / "python" / "engine_calls"
+import recorded_transfers
+
+TESTS = Path(__file__).resolve().parent.parent / "tests" / "python"
+# Calls into the store for test_engine_calls.py, and into the transfer engine for test_transfer_calls.py.
+FOLDER = TESTS / "engine_calls"
+TRANSFERS = TESTS / "transfer_calls"
 
 
 def recording(folder, process):
-    """The environment in which a client of e2e/clients writes down its calls."""
+    """The environment in which a client of e2e/clients, or a server with the plugin, writes down its calls."""
     return {"MOONCAKE_E2E_RECORD": str(folder / f"{process}.calls")}
 
 
 def unknown_calls(folder, name):
     """The forms of calls that the processes of `folder` made, and that the recorded conversation `name` has not."""
-    found = set().union(*(_forms(file) for file in folder.glob("*.calls")))
-    return sorted(found - _forms(FOLDER / f"{name}.jsonl"))
+    found = set().union(*(_forms(_lines(file)) for file in folder.glob("*.calls")))
+    return sorted(found - _forms(_lines(FOLDER / f"{name}.jsonl")))
 
 
-def _forms(file):
-    calls = [json.loads(line) for line in file.read_text().splitlines()]
+def unknown_transfers(folder, name):
+    """As `unknown_calls`, of calls into the transfer engine."""
+    found = _forms(recorded_transfers.conversation(sorted(folder.glob("*.calls"))))
+    return sorted(found - _forms(_lines(TRANSFERS / f"{name}.jsonl")))
+
+
+def _lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _forms(calls):
     return {_form(call) for call in calls if "call" in call}
 
 

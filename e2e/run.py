@@ -1,4 +1,4 @@
-"""Real engines use the pool.
+"""Real engines use the pool and the transfer engine.
 
     python e2e/run.py [--only NAME ...] [--wheel dist/mooncake_rs-*.whl] [--folder target/e2e]
 

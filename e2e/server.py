@@ -56,7 +56,7 @@ def prompt(seed, tokens):
     return "".join(random.Random(seed).choices(string.ascii_letters + string.digits + " .,", k=tokens))
 
 
-def _port():
+def free_port():
     """A port that nobody listens on, outside of those that the kernel gives away: vLLM binds it many seconds later."""
     while True:
         port = random.randrange(20_000, 32_000)
@@ -69,7 +69,7 @@ class Server:
     """One `vllm serve`, its log in `folder`."""
 
     def __init__(self, python, model, folder, name, transfer, environment=None):
-        self.port = _port()
+        self.port = free_port()
         command = [Path(python).parent / "vllm", "serve", model, "--served-model-name=tiny"]
         command += [f"--host={HOST}", f"--port={self.port}", *CPU_OPTIONS]
         if transfer:
@@ -106,7 +106,7 @@ class Server:
         with urllib.request.urlopen(request, timeout=patience) as reply:
             return reply.read().decode()
 
-    def complete(self, text, tokens=24):
+    def complete(self, text, tokens=24, **more):
         """The ids of the tokens that greedy decoding makes of `text`. Text would not do: random bytes are no UTF-8."""
         body = {
             "model": "tiny",
@@ -115,6 +115,7 @@ class Server:
             "temperature": 0,
             "ignore_eos": True,
             "return_token_ids": True,
+            **more,
         }
         return json.loads(self.ask("/v1/completions", body))["choices"][0]["token_ids"]
 

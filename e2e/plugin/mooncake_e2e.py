@@ -1,22 +1,54 @@
-"""What LMCache lacks on a machine without an accelerator: a copier between vLLM's CPU cache and its own memory.
+"""What engines lack on a machine without an accelerator.
 
-vLLM loads this in each of its processes, because the folder is on PYTHONPATH and carries an entry point. Without it
-LMCache says "No supported cpu connector found" and vLLM goes on without a cache. Between LMCache and the pool
-nothing is changed.
+vLLM loads this in each of its processes, because the folder is on PYTHONPATH and carries an entry point.
+
+LMCache gets a copier between vLLM's CPU cache and its own memory: without it, it says "No supported cpu connector
+found" and vLLM goes on without a cache. vLLM's `MooncakeConnector` gets a number for the device that is not there. And
+vLLM's processes sleep until a message comes: they would wait awake for a second each, and leave no processor to the
+threads of the connector on a machine with few. Between the engines and Mooncake nothing is changed.
 """
 
 import importlib.abc
 import importlib.machinery
 import sys
 
+from clients import engine_watch
+
 PATCHED = "lmcache.v1.gpu_connector"
+WAKE_UP_MS = 20
 
 
 def register():
     """Called by vLLM, perhaps several times in a process."""
+    _number_the_device()
+    _wait_asleep()
+    engine_watch.install()
     if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         # LMCache is not imported here: vLLM's start-up trips over some of its modules when they are there too early.
         sys.meta_path.insert(0, _AfterImport())
+
+
+def _number_the_device():
+    import torch
+
+    if not torch.accelerator.is_available():
+        torch.accelerator.current_device_index = lambda: 0
+
+
+def _wait_asleep():
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    if hasattr(SpinCondition.wait, "original"):
+        return
+    original = SpinCondition.wait
+
+    def wait(self, timeout_ms=None):
+        self.busy_loop_s = 0
+        # Wake-ups can get lost. Whoever waits looks at the shared memory after each return, and waits again.
+        original(self, WAKE_UP_MS if timeout_ms is None else min(timeout_ms, WAKE_UP_MS))
+
+    wait.original = original
+    SpinCondition.wait = wait
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

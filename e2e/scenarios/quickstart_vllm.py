@@ -28,6 +28,14 @@ def run(rig):
         found = hits(page.run("hits-of-decode"))
         yield f"decode loads what prefill computed ({found} tokens)", found > 1_000
         yield "and answers the same", answer == computed
+        page.end("prefill")
+        page.end("decode")
+        page.serve("prefill-p2p", 8100)
+        page.serve("decode-p2p", 8200)
+        answer = tokens(page.run("ask-p2p"))
+        found = hits(page.run("hits-of-decode"))
+        yield f"without a store, decode gets the prompt from prefill ({found} tokens)", found > 1_000
+        yield "and answers the same", answer == computed
         yield f"every command of the page was run {page.unused()}", not page.unused()
 
 

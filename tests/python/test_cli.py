@@ -42,6 +42,8 @@ def test_errors_begin_with_the_name_of_the_program():
         "client": "mooncake_client",
         "metadata-server": "mooncake_http_metadata_server",
         "engine-bench": "transfer_engine_bench",
+        "engine-sweep": "tebench",
+        "show-link": "show_link",
         "topology-dump": "transfer_engine_topology_dump",
     }
     for command, name in names.items():

@@ -1,7 +1,8 @@
-"""The tools of the transfer engine: a bench of two processes, and the devices near memory."""
+"""The tools of the transfer engine: benches of two processes, paths to peers, and the devices near memory."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,21 +16,36 @@ from pool import binary
 LAST = re.compile(r"Test completed: duration [\d.]+, batch count (\d+), throughput ([\d.]+) (\w+)/s")
 
 
-def bench(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [binary(), "engine-bench", *args]
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [binary(), *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+
+
+def bench(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run("engine-bench", *args, **env)
+
+
+def sweep(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run("engine-sweep", "--duration=0.05", *args, **env)
+
+
+@contextlib.contextmanager
+def started(*args: str, **env: str):
+    """A target, and the first line that it prints."""
+    process = subprocess.Popen(
+        [binary(), *args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **env}
+    )
+    yield process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    process.stdout.close()
 
 
 @pytest.fixture
 def target():
-    command = [binary(), "engine-bench", "--mode=target", "--buffer_size=64MB"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    said = process.stdout.readline()
-    assert said.startswith("transfer_engine_bench --segment_id=127.0.0.1:"), said
-    yield said.split("=")[1].strip()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 0
-    process.stdout.close()
+    with started("engine-bench", "--mode=target", "--buffer_size=64MB") as said:
+        assert said.startswith("transfer_engine_bench --segment_id=127.0.0.1:"), said
+        yield said.split("=")[1].strip()
 
 
 @pytest.mark.parametrize("operation", ["read", "write"])
@@ -51,6 +67,95 @@ def test_defaults_are_taken_and_what_is_wrong_is_named(target):
         done = bench(f"--segment_id={target}", f"--{flag}={value}", "--buffer_size=64MB")
         assert done.returncode == 1
         assert f"--{flag}={value}" in done.stderr
+
+
+def test_a_sweep_goes_through_every_size_that_fits_the_memory(target):
+    """By the line that a target of its own prints, and with another tool's target, too."""
+    sizes = ("--start_block_size=4096", "--max_block_size=16384", "--max_batch_size=2", "--max_num_threads=2")
+    with started("engine-sweep", "--total_buffer_size=49152") as said:
+        program, *flags = said.split()
+        assert program == "tebench"
+        done = sweep(*flags, *sizes, "--check_consistency", "--op_type=mix")
+    assert done.returncode == 0, done.stderr
+    head, *lines, last = done.stdout.splitlines()
+    assert head.split() == ["block", "batch", "threads", *"GB/s avg us p50 us p99 us p999 us".split()]
+    assert max(map(len, [head, *lines])) < 80
+    # Two threads with two requests of 16 KiB each do not fit.
+    swept = [tuple(map(int, line.split()[:3])) for line in lines]
+    every = [(block, batch, threads) for threads in (1, 2) for batch in (1, 2) for block in (4096, 8192, 16_384)]
+    assert swept == [one for one in every if one != (16_384, 2, 2)]
+    for line in lines:
+        rate, average, p50, p99, p999 = map(float, line.split()[3:])
+        assert rate > 0
+        assert 0 < p50 <= p99 <= p999
+        assert average <= p999
+    assert last.startswith("mix by same host")
+    assert last.endswith("what was written came back as it was")
+
+    done = sweep(f"--target_seg_name={target}", *sizes, "--total_buffer_size=8192", "--op_type=write")
+    assert len(done.stdout.splitlines()) == 2 + 4, done.stdout
+
+
+@pytest.mark.parametrize(("path", "shm"), [("same host", "1"), ("tcp", "0")])
+def test_a_sweep_as_json_has_what_its_table_has(target, path, shm):
+    done = sweep(f"--target_seg_name={target}", "--max_block_size=8192", "--json", "--check_consistency", MC_SHM=shm)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["target"], said["op_type"], said["path"]) == (target, "read", path)
+    assert [(cell["block_size"], cell["batch_size"], cell["threads"]) for cell in said["cells"]] == [
+        (4096, 1, 1),
+        (8192, 1, 1),
+    ]
+    for cell in said["cells"]:
+        assert cell["checked"]
+        moved = cell["batches"] * cell["batch_size"] * cell["block_size"]
+        assert cell["gb_per_s"] == pytest.approx(moved / 1e9 / cell["seconds"])
+        assert cell["latency_us"]["p50"] <= cell["latency_us"]["p999"]
+
+
+def test_a_sweep_that_pauses_makes_fewer_batches(target):
+    few = ("--max_block_size=4096", "--duration=0.3", "--json", f"--target_seg_name={target}")
+    paused = json.loads(run("engine-sweep", *few, "--request_interval_us=100000").stdout)["cells"][0]
+    assert 1 <= paused["batches"] <= 4
+
+
+def test_a_sweep_names_what_is_wrong(target):
+    wrong = [
+        ("op_type", "erase"),
+        ("start_batch_size", "0"),
+        ("metadata_type", "etcd"),
+        ("start_block_size", "4 XB"),
+        ("total_buffer_size", "1024"),
+        ("target_offset", str(2**64 - 1)),
+        ("target_seg_name", "127.0.0.1:1"),
+    ]
+    for flag, value in wrong:
+        done = sweep(f"--target_seg_name={target}", f"--{flag}={value}")
+        assert done.returncode == 1, (flag, done.stdout)
+        assert value in done.stderr, done.stderr
+    # Beyond what the target lends: refused by it, and said.
+    done = sweep(f"--target_seg_name={target}", "--max_block_size=4096", f"--target_offset={1 << 40}")
+    assert done.returncode == 1
+    assert "a batch ended as" in done.stderr, done.stderr
+
+
+def test_links_are_shown_with_their_reasons(target):
+    def shown(*args: str, **env: str) -> str:
+        done = run("show-link", *args, **env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    head, line = shown(f"--segment_id={target}").splitlines()
+    assert head.split() == ["peer", "path", "bytes", "requests", "failed", "why"]
+    assert line.split()[:3] == [target, "same", "host"]
+    said = json.loads(shown(f"--segment_id={target}", "--json", MC_SHM="0"))
+    assert [(peer["peer"], peer["path"]) for peer in said["peers"]] == [(target, "tcp")]
+    assert said["peers"][0]["reason"]
+    assert "cpu:0" in said["topology"]
+    assert json.loads(shown("--json"))["peers"] == []
+    done = run("show-link", "--segment_id=127.0.0.1:1")
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
 
 
 def test_the_topology_is_shown_as_the_engine_sees_it(tmp_path):

@@ -89,6 +89,8 @@ def test_it_has_every_command(unpacked):
         "mooncake_http_metadata_server",
         "transfer_engine_bench",
         "transfer_engine_topology_dump",
+        "tebench",
+        "show_link",
     }
 
 

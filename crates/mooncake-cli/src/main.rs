@@ -2,7 +2,7 @@
 
 mod clash;
 mod client;
-mod engine_bench;
+mod engine_tools;
 mod journal;
 mod logging;
 mod master;
@@ -13,7 +13,11 @@ mod topology_dump;
 use std::io::Write;
 use std::process::ExitCode;
 
-use mooncake_settings::{CLIENT, ENGINE_BENCH, MASTER, METADATA_SERVER, Program, TOPOLOGY_DUMP};
+use mooncake_settings::{
+    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, MASTER, METADATA_SERVER, Program, SHOW_LINK, TOPOLOGY_DUMP,
+};
+
+use engine_tools::{bench, links, sweep};
 
 const HELP: &str = "\
 mooncake: a distributed KV-cache pool for LLM inference
@@ -22,6 +26,8 @@ mooncake: a distributed KV-cache pool for LLM inference
   mooncake client [flags]   storage node: lends memory to the pool (also: mooncake_client)
   mooncake metadata-server  metadata of transfer engines over HTTP (also: mooncake_http_metadata_server)
   mooncake engine-bench     speed of transfer engines (also: transfer_engine_bench)
+  mooncake engine-sweep     the same over many sizes (also: tebench)
+  mooncake show-link        by which path an engine reaches a peer (also: show_link)
   mooncake topology-dump    network devices near memory (also: transfer_engine_topology_dump)
   mooncake version          version of this binary
   mooncake help             this text
@@ -44,7 +50,13 @@ fn main() -> ExitCode {
             .or_else(|| started(&METADATA_SERVER, metadata_server::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
         "engine-bench" => started(&ENGINE_BENCH, clash::look())
-            .or_else(|| started(&ENGINE_BENCH, engine_bench::run(args)))
+            .or_else(|| started(&ENGINE_BENCH, bench::run(args)))
+            .unwrap_or(ExitCode::SUCCESS),
+        "engine-sweep" => started(&ENGINE_SWEEP, clash::look())
+            .or_else(|| started(&ENGINE_SWEEP, sweep::run(args)))
+            .unwrap_or(ExitCode::SUCCESS),
+        "show-link" => started(&SHOW_LINK, clash::look())
+            .or_else(|| started(&SHOW_LINK, links::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
         "topology-dump" => started(&TOPOLOGY_DUMP, clash::look())
             .or_else(|| started(&TOPOLOGY_DUMP, topology_dump::run(args)))

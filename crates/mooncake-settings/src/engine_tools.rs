@@ -36,6 +36,42 @@ pub(crate) const BENCH: &[Setting] = &[
     Setting::accepted("init_mem", Type::Bool, "true", "memory is always filled"),
 ];
 
+/// `tebench`, in the order of `--help`.
+pub(crate) const SWEEP: &[Setting] = &[
+    Setting::done("target_seg_name", Type::Text, "", "the target's name, which it prints; none: be a target"),
+    Setting::done("seg_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
+    Setting::done("op_type", Type::Text, "read", "read, write, or mix: a write, a read, a write and so on"),
+    Setting::done("start_block_size", Type::Size, "4096", "bytes of a request, doubled up to max_block_size"),
+    Setting::done("max_block_size", Type::Size, "64MB", "the most bytes of a request"),
+    Setting::done("start_batch_size", Type::U32, "1", "requests of a batch, doubled up to max_batch_size"),
+    Setting::done("max_batch_size", Type::U32, "1", "the most requests of a batch"),
+    Setting::done("start_num_threads", Type::U32, "1", "threads, each with a batch at a time, doubled up to the most"),
+    Setting::done("max_num_threads", Type::U32, "1", "the most threads"),
+    Setting::done("duration", Type::F64, "5", "seconds of each combination, after a warm-up of at most one"),
+    Setting::done("total_buffer_size", Type::Size, "1GB", "bytes of memory; combinations that need more are left out"),
+    Setting::done("target_offset", Type::U64, "0", "bytes from the begin of the target's memory"),
+    Setting::done("request_interval_us", Type::U64, "0", "pause of a thread after each batch"),
+    Setting::done("check_consistency", Type::Bool, "false", "also write and read back known bytes, and compare"),
+    Setting::done("json", Type::Bool, "false", "JSON instead of a table"),
+    Setting::done("metadata_type", Type::Text, "p2p", "p2p, or http with metadata_url_list"),
+    Setting::done("metadata_url_list", Type::Text, "", "a URL of http:// or https://"),
+    Setting::accepted("seg_type", Type::Text, "DRAM", "memory is the host's in this version"),
+    Setting::accepted("xport_type", Type::Text, "", "the path to a peer is chosen by itself; MC_SHM=0 leaves TCP"),
+    Setting::accepted("rpc_server_port", Type::Port, "0", "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT set the ports"),
+    Setting::accepted("backend", Type::Text, "classic", ONE),
+];
+
+/// `show_link`, in the order of `--help`.
+pub(crate) const LINKS: &[Setting] = &[
+    Setting::done("segment_id", Type::Text, "", "peers to meet, with commas between them"),
+    Setting::done("json", Type::Bool, "false", "JSON, with this machine's devices and topology, instead of a table"),
+    Setting::done("metadata_server", Type::Text, "P2PHANDSHAKE", "P2PHANDSHAKE, or a URL of http:// or https://"),
+    Setting::done("local_server_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
+    Setting::accepted("ip_or_host_name", Type::Text, "", "local_server_name is that, too"),
+    Setting::accepted("rpc_port", Type::Port, "12345", "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT set the ports"),
+    Setting::accepted("discover_only", Type::Bool, "false", "without segment_id no peer is met"),
+];
+
 /// `transfer_engine_topology_dump`, in the order of `--help`.
 pub(crate) const TOPOLOGY: &[Setting] = &[
     Setting::done(

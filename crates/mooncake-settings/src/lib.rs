@@ -100,6 +100,34 @@ The target prints its name and lends memory until Ctrl-C. The initiator's last l
     settings: engine_tools::BENCH,
 };
 
+/// `tebench`.
+pub static ENGINE_SWEEP: Program = Program {
+    name: "tebench",
+    noun: "this bench",
+    about: "\
+tebench: how fast transfer engines move bytes, over many sizes of requests, of batches, and numbers of threads.
+
+Usage: tebench
+       tebench --target_seg_name=NAME [--op_type=write] [--max_batch_size=32] [--max_num_threads=4] [--json]
+
+Without --target_seg_name it is a target: it prints the command of an initiator and lends memory until Ctrl-C. The
+initiator prints a line for each combination; latencies are those of batches.",
+    settings: engine_tools::SWEEP,
+};
+
+/// `show_link`.
+pub static SHOW_LINK: Program = Program {
+    name: "show_link",
+    noun: "this tool",
+    about: "\
+show_link: by which path a transfer engine of this machine reaches its peers, and why.
+
+Usage: show_link --segment_id=NAME[,NAME] [--json]
+
+It reads a few bytes of each peer that lends memory.",
+    settings: engine_tools::LINKS,
+};
+
 /// `transfer_engine_topology_dump`.
 pub static TOPOLOGY_DUMP: Program = Program {
     name: "transfer_engine_topology_dump",
@@ -112,7 +140,8 @@ Usage: transfer_engine_topology_dump [--device-name=mlx5_0,mlx5_1]",
 };
 
 /// All of them.
-pub static PROGRAMS: [&Program; 5] = [&MASTER, &CLIENT, &METADATA_SERVER, &ENGINE_BENCH, &TOPOLOGY_DUMP];
+pub static PROGRAMS: [&Program; 7] =
+    [&MASTER, &CLIENT, &METADATA_SERVER, &ENGINE_BENCH, &ENGINE_SWEEP, &SHOW_LINK, &TOPOLOGY_DUMP];
 
 impl Program {
     /// A setting by its name.

@@ -1,0 +1,101 @@
+"""The transfer engine's cells: two processes, one of which writes to the other and reads from it."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from rig import Client, RigError
+
+KIB, MIB = 1 << 10, 1 << 20
+# At each end. More than the processors' caches hold, so that every byte comes from memory.
+WINDOW = 256 * MIB
+# Bytes of a request, requests of a batch, threads.
+SHAPES = {
+    "4 KiB": (4 * KIB, 1, 1),
+    "64 KiB": (64 * KIB, 1, 1),
+    "1 MiB": (MIB, 1, 1),
+    "64 MiB": (64 * MIB, 1, 1),
+    "32 x 64 KiB": (64 * KIB, 32, 1),
+    "1 MiB, 4 threads": (MIB, 1, 4),
+}
+
+
+def expectations(expected):
+    """What each cell has to reach; `expected` makes one."""
+    cells = {}
+    for op in ("write", "read"):
+        for shape in SHAPES:
+            within, tcp = {}, {}
+            if shape in ("1 MiB", "64 MiB"):
+                within = {"rival": 3, "floor": "memcpy", "share": 0.60}
+                tcp = {"rival": 1.6, "floor": "loopback", "share": 0.70}
+            elif shape == "32 x 64 KiB":
+                within = {"rival": 3}
+            elif shape == "1 MiB, 4 threads":
+                within = {"rival": 5, "floor": f"engine {op} 1 MiB", "share": 0.85}
+            cells[f"engine {op} {shape}"] = expected("GB/s", **within)
+            cells[f"engine {op} {shape}, TCP"] = expected("GB/s", **tcp)
+        for suffix in ("", ", TCP"):
+            cells[f"engine {op} 4 KiB, p50{suffix}"] = expected("us", rival=0.8, lower_is_better=True)
+        for shape in ("1 MiB", "64 MiB"):
+            cells[f"engine {op} {shape}, CPU, TCP"] = expected("s/GB", rival=0.6, lower_is_better=True)
+    return cells
+
+
+def measure(implementation, seconds, record):
+    """All cells of one implementation; `record` takes each figure."""
+    # Ours with shared memory switched off has cells of its own; the rival has one path for both.
+    suffix = ", TCP" if implementation.environment.get("MC_SHM") == "0" else ""
+    with _pair(implementation) as (initiator, target):
+        for number, (shape, how) in enumerate(SHAPES.items()):
+            for op in ("write", "read"):
+                cell = f"engine {op} {shape}"
+                result = _cell(initiator, target, op, how, seconds, seed=number)
+                if result["failed"] or not result["same"]:
+                    raise RigError(f"{cell}: {result['failed']} calls failed, or bytes differ")
+                record(f"{cell}{suffix}", result["moved"] / 1e9 / result["seconds"])
+                record(f"{cell}, CPU{suffix}", result["cpu_s"] / (result["moved"] / 1e9))
+                if shape == "4 KiB":
+                    record(f"{cell}, p50{suffix}", result["p50_us"])
+
+
+def _cell(initiator, target, op, how, seconds, seed):
+    size, batch, threads = how
+    source, sink = (initiator, target) if op == "write" else (target, initiator)
+    source.ask("fill", seed=seed)
+    sink.ask("fill", seed=1_000 + seed)
+    before = _cpu_s(target.pid)
+    result = initiator.ask("run", op=op, size=size, batch=batch, threads=threads, seconds=seconds)
+    result["cpu_s"] += _cpu_s(target.pid) - before
+    # Of several threads, only the first request of each is known to have been made.
+    span = size * batch
+    whole = span if threads > 1 else min(result["moved"], WINDOW // span * span)
+    places = [{"at": thread * (WINDOW // threads), "size": whole} for thread in range(threads)]
+    result["same"] = all(source.ask("checksum", **place) == sink.ask("checksum", **place) for place in places)
+    return result
+
+
+@contextlib.contextmanager
+def _pair(implementation):
+    folder = Path(tempfile.mkdtemp(prefix="mooncake-bench-"))
+    ends = []
+    try:
+        for name in ("initiator", "target"):
+            ends.append(Client(implementation, folder, name, "engine_worker.py"))
+        initiator, target = ends
+        initiator.ask("setup", size=WINDOW)
+        initiator.ask("meet", **target.ask("setup", size=WINDOW))
+        yield initiator, target
+    finally:
+        for end in ends:
+            end.stop()
+        # What a failure needs of the logs is in its message.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cpu_s(pid):
+    """Seconds of processors that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,79 @@
+//! `mooncake engine-bench`: one load, and what it reached.
+
+use std::time::Duration;
+
+use mooncake_engine::{Engine, Opcode};
+use mooncake_memory::ForeignRange;
+use mooncake_settings::{ENGINE_BENCH, Given};
+
+use super::load::{Ends, Load};
+use super::{ToolError, connect, count, flags, lend, lend_until_interrupted, seconds, size, value};
+
+/// Runs as target or as initiator.
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
+    let Some(given) = flags(&ENGINE_BENCH, args)? else { return Ok(()) };
+    let opcode = match given.text_or_default("operation") {
+        "read" => Opcode::Read,
+        "write" => Opcode::Write,
+        other => return Err(value("operation", other, "read or write")),
+    };
+    let load = Load {
+        opcodes: vec![opcode],
+        block: size(&given, "block_size")?,
+        batch: count(&given, "batch_size")?,
+        threads: count(&given, "threads")?,
+        pause: Duration::ZERO,
+    };
+    let duration = seconds(&given, "duration")?;
+    let needed = load.bytes().ok_or_else(|| value("block_size", given.text_or_default("block_size"), "less"))?;
+    let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
+    let memory = lend(&engine, needed.max(size(&given, "buffer_size")?))?;
+    match given.text_or_default("mode") {
+        "target" => lend_until_interrupted(&format!("transfer_engine_bench --segment_id={}\n", engine.name())),
+        "initiator" => initiator(&engine, memory, &load, duration, &given),
+        other => Err(value("mode", other, "initiator or target")),
+    }
+}
+
+fn initiator(
+    engine: &Engine,
+    memory: ForeignRange,
+    load: &Load,
+    duration: Duration,
+    given: &Given,
+) -> Result<(), ToolError> {
+    let segment = given.text_or_default("segment_id");
+    if segment.is_empty() {
+        return Err(value("segment_id", segment, "the name that the target prints"));
+    }
+    let (unit, per_byte) = unit(given.text_or_default("report_unit"))?;
+    let peer = engine.open(segment)?;
+    let remote =
+        engine.first_buffer(segment)?.ok_or_else(|| value("segment_id", segment, "a target that lends memory"))?;
+    let measured = load.run(&Ends { engine, peer, memory, remote }, duration)?;
+    let (seconds, count) = (measured.elapsed.as_secs_f64(), measured.batches.len() as u64);
+    let rate = (count * load.batch * load.block) as f64 * per_byte / seconds;
+    let digits: usize = given.text_or_default("report_precision").parse().unwrap_or(2);
+    for link in engine.links() {
+        tracing::info!(peer = link.peer, path = link.path, reason = link.reason, "link");
+    }
+    eprintln!("Test completed: duration {seconds:.2}, batch count {count}, throughput {rate:.digits$} {unit}/s");
+    Ok(())
+}
+
+/// The unit, and how many of it are a byte.
+fn unit(name: &str) -> Result<(&str, f64), ToolError> {
+    let per_byte = match name {
+        "GB" => 1e-9,
+        "GiB" => 1.0 / f64::from(1 << 30),
+        "Gb" => 8e-9,
+        "MB" => 1e-6,
+        "MiB" => 1.0 / f64::from(1 << 20),
+        "Mb" => 8e-6,
+        "KB" => 1e-3,
+        "KiB" => 1.0 / 1024.0,
+        "Kb" => 8e-3,
+        other => return Err(value("report_unit", other, "GB, GiB, Gb, MB, MiB, Mb, KB, KiB or Kb")),
+    };
+    Ok((name, per_byte))
+}

@@ -1,0 +1,33 @@
+//! `mooncake show-link`: by which path bytes go to peers, and why.
+
+use mooncake_engine::Opcode;
+use mooncake_settings::SHOW_LINK;
+
+use super::load::{Ends, Load};
+use super::{ToolError, connect, flags, lend};
+use crate::say;
+
+/// What the path is found out with.
+const BYTES: u64 = 64;
+
+/// Meets the peers that are named, reads a few bytes of each that lends memory, and shows the links.
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
+    let Some(given) = flags(&SHOW_LINK, args)? else { return Ok(()) };
+    let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
+    let names = given.text_or_default("segment_id").split(',').map(str::trim).filter(|name| !name.is_empty());
+    for name in names {
+        let peer = engine.open(name)?;
+        if let Some(remote) = engine.first_buffer(name)? {
+            let memory = lend(&engine, BYTES)?;
+            let load =
+                Load { opcodes: vec![Opcode::Read], block: BYTES, batch: 1, threads: 1, pause: Default::default() };
+            load.run(&Ends { engine: &engine, peer, memory, remote }, Default::default())?;
+        }
+    }
+    let json = given.boolean("json");
+    say(&engine.show_links(json));
+    if json {
+        say("\n");
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! The transfer engine's tools: two processes, one of which moves bytes to or from the other.
+
+pub mod bench;
+pub mod links;
+mod load;
+pub mod sweep;
+
+use mooncake_client::parse_size;
+use mooncake_engine::{Engine, EngineError, EngineOptions, Status};
+use mooncake_memory::{CopyError, ForeignRange, MemoryError, leak_shared};
+use mooncake_settings::{CommandLine, Given, Program, SettingError, environment, parse};
+
+use crate::{logging, say};
+
+/// Why a tool has nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    /// The command line.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// A flag's value that means nothing.
+    #[error("--{name}={value}: expected {expected}")]
+    Value {
+        /// The flag.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What is understood.
+        expected: &'static str,
+    },
+    /// The engine, or its peer.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Memory for the blocks.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Reading or writing them.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    /// Threads, signals or the log.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+    /// A batch did not come through.
+    #[error("a batch ended as {status:?}: {reason}")]
+    Batch {
+        /// How.
+        status: Status,
+        /// Why.
+        reason: String,
+    },
+    /// Bytes came back as others than were sent.
+    #[error("{block} bytes a request, {batch} requests a batch: thread {thread}'s bytes came back changed")]
+    Changed {
+        /// Bytes of a request.
+        block: u64,
+        /// Requests of a batch.
+        batch: u64,
+        /// Which thread's.
+        thread: u64,
+    },
+}
+
+/// The flags, with the log open; none if they asked for a text that has been printed.
+fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> Result<Option<Given>, ToolError> {
+    match parse(program, args)? {
+        CommandLine::Run(given) => {
+            logging::start_at("INFO")?;
+            Ok(Some(given))
+        }
+        CommandLine::Help(text) | CommandLine::Version(text) => {
+            say(&format!("{}\n", text.trim_end()));
+            Ok(None)
+        }
+    }
+}
+
+/// An engine under `name`.
+fn connect(metadata: &str, name: &str) -> Result<Engine, ToolError> {
+    let options = EngineOptions::default().from_env(environment::variable)?;
+    let cluster = environment::variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
+    Ok(Engine::connect(metadata, name, options, &cluster)?)
+}
+
+/// Memory that the engine lends.
+fn lend(engine: &Engine, bytes: u64) -> Result<ForeignRange, ToolError> {
+    let memory = leak_shared(bytes)?;
+    engine.register(&[memory], "cpu:0")?;
+    Ok(memory)
+}
+
+/// Prints a line, for which scripts wait, and lends memory until it is told to end.
+fn lend_until_interrupted(line: &str) -> Result<(), ToolError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        say(line);
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        Ok(())
+    })
+}
+
+fn value(name: &'static str, value: &str, expected: &'static str) -> ToolError {
+    ToolError::Value { name, value: value.to_owned(), expected }
+}
+
+/// Bytes, 1 or more.
+fn size(given: &Given, name: &'static str) -> Result<u64, ToolError> {
+    let text = given.text_or_default(name);
+    let bytes = parse_size(text).ok().filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| value(name, text, "bytes, or a number with KB, MB or GB"))
+}
+
+/// A number, 1 or more.
+fn count(given: &Given, name: &'static str) -> Result<u64, ToolError> {
+    let text = given.text_or_default(name);
+    text.parse().ok().filter(|count: &u64| *count > 0).ok_or_else(|| value(name, text, "1 or more"))
+}
+
+/// Seconds.
+fn seconds(given: &Given, name: &'static str) -> Result<std::time::Duration, ToolError> {
+    let text = given.text_or_default(name);
+    let duration = text.parse().ok().and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| value(name, text, "seconds"))
+}

@@ -1,0 +1,216 @@
+//! `mooncake engine-sweep`: blocks, batches and threads of many sizes, a line for each.
+
+use std::time::Duration;
+
+use mooncake_engine::{Engine, Opcode};
+use mooncake_settings::{ENGINE_SWEEP, Given};
+
+use super::load::{Ends, Load, Measured};
+use super::{ToolError, connect, count, flags, lend, lend_until_interrupted, seconds, size, value};
+use crate::say;
+
+/// Before each cell, so that connections are there and processors awake.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// As wide as a terminal: 79 columns.
+const HEAD: &str = "     block  batch threads      GB/s     avg us     p50 us     p99 us    p999 us\n";
+
+/// Runs as target, or as initiator if it has one.
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
+    let Some(given) = flags(&ENGINE_SWEEP, args)? else { return Ok(()) };
+    let plan = Plan::of(&given)?;
+    let engine = connect(metadata(&given)?, given.text_or_default("seg_name"))?;
+    let target = given.text_or_default("target_seg_name");
+    if target.is_empty() {
+        lend(&engine, plan.total)?;
+        let more = match metadata(&given)? {
+            "P2PHANDSHAKE" => String::new(),
+            url => format!(" --metadata_type=http --metadata_url_list={url}"),
+        };
+        let total = plan.total;
+        return lend_until_interrupted(&format!(
+            "tebench --target_seg_name={} --total_buffer_size={total}{more}\n",
+            engine.name()
+        ));
+    }
+    plan.sweep(&engine, target)
+}
+
+fn metadata(given: &Given) -> Result<&str, ToolError> {
+    match given.text_or_default("metadata_type") {
+        "p2p" => Ok("P2PHANDSHAKE"),
+        "http" => Ok(given.text_or_default("metadata_url_list")),
+        other => Err(value("metadata_type", other, "p2p or http")),
+    }
+}
+
+/// What is to be measured.
+struct Plan {
+    opcodes: Vec<Opcode>,
+    op_type: String,
+    blocks: Vec<u64>,
+    batches: Vec<u64>,
+    threads: Vec<u64>,
+    total: u64,
+    offset: u64,
+    duration: Duration,
+    pause: Duration,
+    check: bool,
+    json: bool,
+}
+
+impl Plan {
+    fn of(given: &Given) -> Result<Plan, ToolError> {
+        let op_type = given.text_or_default("op_type");
+        let opcodes = match op_type {
+            "read" => vec![Opcode::Read],
+            "write" => vec![Opcode::Write],
+            "mix" => vec![Opcode::Write, Opcode::Read],
+            other => return Err(value("op_type", other, "read, write or mix")),
+        };
+        let whole = |name| {
+            let text = given.text_or_default(name);
+            text.trim().parse::<u64>().map_err(|_| value(name, text, "a whole number"))
+        };
+        Ok(Plan {
+            opcodes,
+            op_type: op_type.to_owned(),
+            blocks: doubled(size(given, "start_block_size")?, size(given, "max_block_size")?),
+            batches: doubled(count(given, "start_batch_size")?, count(given, "max_batch_size")?),
+            threads: doubled(count(given, "start_num_threads")?, count(given, "max_num_threads")?),
+            total: size(given, "total_buffer_size")?,
+            offset: whole("target_offset")?,
+            duration: seconds(given, "duration")?,
+            pause: Duration::from_micros(whole("request_interval_us")?),
+            check: given.boolean("check_consistency"),
+            json: given.boolean("json"),
+        })
+    }
+
+    /// Every combination that fits the memory.
+    fn loads(&self) -> Vec<Load> {
+        let mut loads = Vec::new();
+        for &threads in &self.threads {
+            for &batch in &self.batches {
+                for &block in &self.blocks {
+                    let load = Load { opcodes: self.opcodes.clone(), block, batch, threads, pause: self.pause };
+                    if load.bytes().is_some_and(|bytes| bytes <= self.total) {
+                        loads.push(load);
+                    }
+                }
+            }
+        }
+        loads
+    }
+
+    fn sweep(&self, engine: &Engine, target: &str) -> Result<(), ToolError> {
+        let loads = self.loads();
+        let Some(largest) = loads.iter().filter_map(Load::bytes).max() else {
+            return Err(value("total_buffer_size", &self.total.to_string(), "room for the smallest block"));
+        };
+        let peer = engine.open(target)?;
+        let lends = engine.first_buffer(target)?;
+        let first = lends.ok_or_else(|| value("target_seg_name", target, "a target that lends memory"))?;
+        let remote = first.checked_add(self.offset);
+        let remote = remote.ok_or_else(|| value("target_offset", &self.offset.to_string(), "less"))?;
+        // The near end's memory is as good as the far end's: registered.
+        let memory = lend(engine, largest)?;
+        let ends = Ends { engine, peer, memory, remote };
+        if !self.json {
+            say(HEAD);
+        }
+        let mut cells = Vec::new();
+        for (nth, load) in loads.iter().enumerate() {
+            load.run(&ends, WARM_UP.min(self.duration))?;
+            let measured = load.run(&ends, self.duration)?;
+            if self.check {
+                load.check(&ends, nth as u64)?;
+            }
+            let cell = Cell { load, measured };
+            if self.json {
+                cells.push(cell.json(self.check));
+            } else {
+                say(&cell.line());
+            }
+        }
+        let (path, reason) = link(engine, target);
+        if self.json {
+            let document = serde_json::json!({
+                "target": target, "op_type": self.op_type, "path": path, "reason": reason,
+                "duration": self.duration.as_secs_f64(), "cells": cells,
+            });
+            say(&format!("{document:#}\n"));
+        } else {
+            let checked = if self.check { "; what was written came back as it was" } else { "" };
+            say(&format!("{} by {path} ({reason}){checked}\n", self.op_type));
+        }
+        Ok(())
+    }
+}
+
+/// From the one to the other, times two each.
+fn doubled(start: u64, max: u64) -> Vec<u64> {
+    std::iter::successors(Some(start), |last| last.checked_mul(2)).take_while(|one| *one <= max.max(start)).collect()
+}
+
+fn link(engine: &Engine, target: &str) -> (&'static str, String) {
+    let links = engine.links();
+    let link = links.into_iter().find(|link| link.peer == target);
+    link.map_or(("local", "the engine itself".to_owned()), |link| (link.path, link.reason))
+}
+
+/// One combination and what came of it.
+struct Cell<'a> {
+    load: &'a Load,
+    measured: Measured,
+}
+
+impl Cell<'_> {
+    fn gb_per_second(&self) -> f64 {
+        let moved = self.measured.batches.len() as u64 * self.load.batch * self.load.block;
+        moved as f64 / 1e9 / self.measured.elapsed.as_secs_f64()
+    }
+
+    fn line(&self) -> String {
+        let Load { block, batch, threads, .. } = self.load;
+        let (rate, average) = (self.gb_per_second(), self.measured.average());
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| self.measured.quantile(share));
+        format!(
+            "{block:>10} {batch:>6} {threads:>7} {rate:>9.3} {average:>10.1} {p50:>10.1} {p99:>10.1} {p999:>10.1}\n"
+        )
+    }
+
+    fn json(&self, checked: bool) -> serde_json::Value {
+        serde_json::json!({
+            "block_size": self.load.block, "batch_size": self.load.batch, "threads": self.load.threads,
+            "batches": self.measured.batches.len(), "seconds": self.measured.elapsed.as_secs_f64(),
+            "gb_per_s": self.gb_per_second(), "checked": checked,
+            "latency_us": {
+                "avg": self.measured.average(), "p50": self.measured.quantile(0.5),
+                "p99": self.measured.quantile(0.99), "p999": self.measured.quantile(0.999),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_double_up_to_the_largest_and_one_is_always_there() {
+        assert_eq!(doubled(4096, 16_384), [4096, 8192, 16_384]);
+        assert_eq!(doubled(3, 20), [3, 6, 12]);
+        assert_eq!(doubled(8, 1), [8]);
+        assert_eq!(doubled(1 << 63, u64::MAX), [1 << 63]);
+    }
+
+    #[test]
+    fn a_line_fits_a_terminal_and_stands_under_its_head() {
+        let batches = vec![123_456_789; 4];
+        let measured = Measured { elapsed: Duration::from_secs(1_000), batches };
+        let load =
+            Load { opcodes: vec![Opcode::Read], block: 1 << 30, batch: 65_536, threads: 64, pause: Duration::ZERO };
+        let line = Cell { load: &load, measured }.line();
+        assert_eq!((line.trim_end().len(), HEAD.trim_end().len()), (79, 79), "{line}");
+    }
+}
