@@ -296,12 +296,12 @@ impl Reading {
         );
         out.counter(
             "mooncake_lookup_then_miss_total",
-            "objects said to exist, or stored by a call that waited for room, evicted, and missed a moment later",
+            "objects said to exist, evicted, and missed a moment later",
             s.lookup_then_miss,
         );
         out.counter(
             "mooncake_protection_broken_total",
-            "objects looked up, or stored by a call that waited for room, a moment ago, and evicted for want of others",
+            "objects looked up a moment ago, and evicted for want of others",
             s.protection_broken,
         );
         out.gauge("mooncake_epoch", "number of this reign over the log", self.epoch);
