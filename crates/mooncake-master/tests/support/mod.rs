@@ -349,7 +349,7 @@ pub fn put_end(rids: &[u64]) -> request::Body {
     let ended = rids
         .iter()
         .map(|rid| message::Ended { replicas: vec![message::ReplicaOutcome { rid: *rid, good: true }], crc32c: 1 });
-    request::Body::PutEnd(message::PutEnd { ended: ended.collect(), waiting: false })
+    request::Body::PutEnd(message::PutEnd { ended: ended.collect() })
 }
 
 pub fn eventually(what: &str, mut test: impl FnMut() -> bool) {
