@@ -98,6 +98,16 @@ impl PeerProcess {
 
     /// The same for several ranges: the concatenation of the peer's fills the concatenation of ours.
     pub fn pull_all(&self, from: &[(u64, u64)], into: &mut [Target<'_>]) -> Result<(), PullError> {
+        self.pull_while(from, into, || true).map(drop)
+    }
+
+    /// The same for as long as it is `wanted`, which is asked right before each system call. Whether all was copied.
+    pub fn pull_while(
+        &self,
+        from: &[(u64, u64)],
+        into: &mut [Target<'_>],
+        mut wanted: impl FnMut() -> bool,
+    ) -> Result<bool, PullError> {
         if forked() {
             let source = io::Error::other("this process was forked from the one that uses the engine");
             return Err(PullError::Refused { pid: self.pid, source });
@@ -109,6 +119,9 @@ impl PeerProcess {
             let (ours, our_count, our_bytes) = local.ranges(bytes);
             if bytes == 0 || our_bytes == 0 {
                 break;
+            }
+            if !wanted() {
+                return Ok(false);
             }
             // SAFETY: the local ranges are targets, which are exclusively the caller's; the kernel checks all ranges.
             let copied = unsafe {
@@ -132,7 +145,7 @@ impl PeerProcess {
             }
         }
         match has_exited(self.pidfd.as_fd()) {
-            Ok(false) => Ok(()),
+            Ok(false) => Ok(true),
             _ => Err(PullError::Ended { pid: self.pid }),
         }
     }
@@ -206,6 +219,26 @@ mod tests {
         let mut targets: Vec<Target<'_>> = into.chunks_mut(1234).map(Target::new).collect();
         PeerProcess::myself().unwrap().pull_all(&ranges, &mut targets).unwrap();
         assert_eq!(into, from);
+    }
+
+    #[test]
+    fn whoever_is_not_wanted_any_more_makes_no_further_system_call() {
+        let from = vec![7_u8; 1_000 * 64];
+        let base = from.as_ptr().expose_provenance() as u64;
+        let ranges: Vec<(u64, u64)> = (0..1_000).map(|at| (base + at * 64, 64)).collect();
+        for calls in 0..3 {
+            let mut into = vec![0_u8; from.len()];
+            let mut targets: Vec<Target<'_>> = into.chunks_mut(64).map(Target::new).collect();
+            let mut left: usize = calls;
+            let wanted = || {
+                let more = left > 0;
+                left = left.saturating_sub(1);
+                more
+            };
+            assert!(!PeerProcess::myself().unwrap().pull_while(&ranges, &mut targets, wanted).unwrap());
+            let copied = into.iter().filter(|byte| **byte == 7).count();
+            assert_eq!(copied, calls * MAX_RANGES * 64);
+        }
     }
 
     #[test]

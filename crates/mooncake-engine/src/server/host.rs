@@ -10,6 +10,7 @@ use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds, shared_
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::filling::{Filling, Turn};
 use super::{Next, Session, Standing};
 use crate::engine::Home;
 use crate::host_frame::{
@@ -17,9 +18,6 @@ use crate::host_frame::{
     Welcome, Wish, head, pieces,
 };
 use crate::visitors::Admission;
-
-/// Bytes fetched in one go: so long the buffer cannot be given up.
-const STEP: u64 = 4 << 20;
 
 /// A hello, and the rest of a request that has begun.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,6 +34,7 @@ pub(super) struct Host {
 enum State {
     Hello(Vec<u8>),
     Request(Vec<u8>),
+    Fill(Filling),
     Answer {
         raw: Vec<u8>,
         sent: usize,
@@ -60,7 +59,7 @@ impl Host {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Request(read) if read.is_empty() => false,
-            State::Answer { .. } => still > home.options.stall_timeout,
+            State::Fill(_) | State::Answer { .. } => still > home.options.stall_timeout,
             _ => still > PATIENCE,
         }
     }
@@ -73,7 +72,7 @@ impl Host {
         let known = match &self.state {
             State::Hello(_) => false,
             State::Request(_) => true,
-            State::Answer { .. } => return None,
+            State::Fill(_) | State::Answer { .. } => return None,
         };
         Some(Standing { known, since: self.moved })
     }
@@ -116,7 +115,8 @@ impl Host {
                 let mut fds = Vec::new();
                 let raw = match wish {
                     Wish::Fill => {
-                        fetch(home, fd, self.peer.as_ref().ok_or(None)?, &asked).ok_or(None)?.encode().to_vec()
+                        self.state = State::Fill(Filling::new(asked));
+                        return Ok(());
                     }
                     Wish::Look => look(home, &asked, self.peer.is_some()),
                     Wish::Map => match self.lend(home, asked[0].to) {
@@ -126,6 +126,18 @@ impl Host {
                         }
                         None => Answer::NotRegistered(0).encode().to_vec(),
                     },
+                };
+                self.state = State::Answer { raw, sent: 0, fds };
+                Ok(())
+            }
+            State::Fill(filling) => {
+                let (raw, fds) = match filling.go_on(home, fd, self.peer.as_ref().ok_or(None)?) {
+                    Turn::Done(answer) => (answer.encode().to_vec(), Vec::new()),
+                    Turn::Gone => return Err(None),
+                    Turn::Again => {
+                        self.moved = Instant::now();
+                        return Err(Some(Next::Again));
+                    }
                 };
                 self.state = State::Answer { raw, sent: 0, fds };
                 Ok(())
@@ -196,59 +208,6 @@ pub(crate) fn proven(peer: PeerProcess, secret: &Secret) -> Result<Option<PeerPr
     Ok((found == secret.bytes).then_some(peer))
 }
 
-/// Nothing if the writer has gone: it gave the write up, and may have made another. Before it reuses its memory it waits for
-/// a moment that this notices.
-fn fetch(home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess, asked: &[Piece]) -> Option<Answer> {
-    let mut from = Vec::with_capacity(asked.len());
-    let mut at = 0;
-    while at < asked.len() {
-        if mooncake_transfer::has_hung_up(fd) {
-            return None;
-        }
-        // Neighbours in one buffer go together, as far as one step reaches.
-        let first = asked[at];
-        let Some(buffer) = home.buffers.find(first.to, first.len) else {
-            return Some(Answer::NotRegistered(at as u32));
-        };
-        let Some(_in_use) = buffer.enter() else { return Some(Answer::NotRegistered(at as u32)) };
-        let mut targets = Vec::new();
-        from.clear();
-        let mut bytes = 0;
-        let begin = at;
-        while let Some(piece) = asked.get(at).filter(|piece| buffer.holds(piece.to, piece.len)) {
-            if bytes > 0 && bytes + piece.len > STEP {
-                break;
-            }
-            targets.push(home.buffers.target(buffer.part(piece.to, piece.len)));
-            from.push((piece.from, piece.len));
-            bytes += piece.len;
-            at += 1;
-        }
-        if bytes <= STEP {
-            if let Err(error) = peer.pull_all(&from, &mut targets) {
-                return Some(answer(&error, begin));
-            }
-            continue;
-        }
-        // One long piece: the buffer is asked for again between its steps.
-        drop(_in_use);
-        let mut done = 0;
-        while done < first.len {
-            let step = (first.len - done).min(STEP);
-            if mooncake_transfer::has_hung_up(fd) {
-                return None;
-            }
-            let Some(_in_use) = buffer.enter() else { return Some(Answer::NotRegistered(begin as u32)) };
-            let mut target = home.buffers.target(buffer.part(first.to + done, step));
-            if let Err(error) = peer.pull(first.from.wrapping_add(done), &mut target) {
-                return Some(answer(&error, begin));
-            }
-            done += step;
-        }
-    }
-    Some(Answer::Done)
-}
-
 /// In which buffers the pieces lie, and in which blocks those if the peer may map them.
 fn look(home: &Home, asked: &[Piece], may_map: bool) -> Vec<u8> {
     let mut out = Answer::Done.encode().to_vec();
@@ -262,13 +221,6 @@ fn look(home: &Home, asked: &[Piece], may_map: bool) -> Vec<u8> {
         out.extend_from_slice(&Bounds { start, len, block }.encode());
     }
     out
-}
-
-fn answer(error: &PullError, at: usize) -> Answer {
-    match error {
-        PullError::Fault { .. } => Answer::Fault(at as u32),
-        PullError::Refused { .. } | PullError::Ended { .. } => Answer::Refused(at as u32),
-    }
 }
 
 /// Reads on until there are so many bytes, as far as there are any.

@@ -5,6 +5,7 @@
 //! keeps one.
 
 mod data;
+mod filling;
 mod handshake;
 mod host;
 
@@ -335,7 +336,7 @@ impl Shared {
         self.slots.lock().remove(token);
     }
 
-    /// Cuts connections that stand still in the midst of something, and lets go of the memory of peers that have ended.
+    /// Cuts connections that stand still in the midst of something, and lets go of what is kept for peers that have ended.
     fn sweep(&self) {
         let now = Instant::now();
         {
