@@ -20,7 +20,7 @@ use crate::host_frame::{SECRET_LEN, Secret};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Helpers, MappedPeers, Patience, Peer};
+use crate::peer::{Helpers, MappedPeers, Patience, Peer, Routes};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::topology::Topology;
@@ -99,6 +99,8 @@ pub(crate) struct Home {
     pub myself: PeerProcess,
     /// What is mapped of peers' memory.
     pub mapped: MappedPeers,
+    /// The ways to peers.
+    pub routes: Routes,
     data_port: u16,
     unix: String,
     boot: String,
@@ -280,6 +282,7 @@ impl Engine {
             described: Mutex::default(),
             myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
             mapped: MappedPeers::default(),
+            routes: Routes::default(),
             data_port,
             unix,
             boot,

@@ -352,3 +352,79 @@ fn asks_a_service_that_answers(answer: &str) {
     assert!(failed.contains("metadata"), "{answer:.60}: {failed}");
     assert!(began.elapsed() < Duration::from_secs(8), "{answer:.60}: {:?}", began.elapsed());
 }
+
+/// What the target says of itself: its name, and a write of all that it lends.
+fn met(target: &mut Other, here: &Memory) -> (String, Request) {
+    let said = target.hear();
+    let (name, addr) = said.split_once(' ').unwrap();
+    (name.to_owned(), here.write_to(addr.parse().unwrap()))
+}
+
+#[test]
+fn a_peer_that_stood_still_when_it_was_met_is_reached_within_the_host_afterwards() {
+    let (mut target, here) = (Other::start("target", true), Memory::new(1 << 20));
+    let (name, write) = met(&mut target, &here);
+    let initiator = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
+    let peer = initiator.open(&name).unwrap();
+    target.freeze();
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| initiator.transfer_with(peer, &[write], &|| enough.load(Ordering::SeqCst)));
+        std::thread::sleep(Duration::from_millis(200));
+        let began = Instant::now();
+        initiator.links();
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        enough.store(true, Ordering::SeqCst);
+        let ended = call.join().unwrap();
+        assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
+    });
+    target.thaw();
+    let until = Instant::now() + Duration::from_secs(10);
+    while initiator.links()[0].path != "same host" {
+        assert!(Instant::now() < until, "{:?}", initiator.links());
+        initiator.transfer(peer, &[write]).unwrap();
+    }
+}
+
+#[test]
+fn a_caller_without_patience_keeps_nobody_else_from_a_peer() {
+    let (mut target, here) = (Other::start("target", true), Memory::new(1 << 20));
+    let (name, write) = met(&mut target, &here);
+    let initiator = Engine::new("127.0.0.1", by_tcp()).unwrap();
+    let peer = initiator.open(&name).unwrap();
+    target.freeze();
+    let began = Instant::now();
+    let ended = initiator.transfer_with(peer, &[write], &|| began.elapsed() > Duration::from_millis(200));
+    assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
+    target.thaw();
+    initiator.transfer(peer, &[write]).unwrap();
+}
+
+#[test]
+fn of_peers_that_have_ended_no_connection_is_kept() {
+    let here = Memory::new(1 << 20);
+    for same_host in [true, false] {
+        let options = EngineOptions { same_host, ..by_tcp() };
+        let initiator = Engine::new("127.0.0.1", options).unwrap();
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = descriptors();
+        let mut target = Other::start("target", true);
+        let (name, write) = met(&mut target, &here);
+        let peer = initiator.open(&name).unwrap();
+        let all = std::sync::Barrier::new(8);
+        let call = || {
+            for _ in 0..5 {
+                all.wait();
+                initiator.transfer(peer, &[write]).unwrap();
+            }
+        };
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(call))));
+        assert!(descriptors() > before + 3, "several connections, and the pipes to the peer");
+        drop(target);
+        let until = Instant::now() + Duration::from_secs(10);
+        while descriptors() > before {
+            assert!(Instant::now() < until, "{} descriptors, {before} before", descriptors());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -8,7 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{BoardView, ForeignRange, Guarded, PassageView, PeerMemory, PeerProcess, PullError, recv_fds};
+use mooncake_memory::{
+    BoardView, ForeignRange, Guarded, PassageView, PeerMemory, PeerProcess, PullError, forked, recv_fds,
+};
 use mooncake_transfer::{Habit, recv_awake_behind};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -27,6 +29,12 @@ use crate::server::proven;
 
 /// Bytes copied between two looks at the clock.
 const STEP: usize = 16 << 20;
+
+/// Bytes that the peer is asked to copy between two of its answers, which are all that is seen to move.
+const FILL: u64 = 256 << 20;
+
+/// Longest that a call which gave a write up waits for the peer to leave it.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// Bytes copied to or from mapped memory in one go: so long the peer cannot give it up.
 const VISIT: usize = 4 << 20;
@@ -64,11 +72,20 @@ pub(super) struct HostLane {
     between: bool,
 }
 
+/// Writes that the peer will copy by itself.
+#[derive(Default)]
+struct Fills {
+    pieces: Vec<Piece>,
+    bytes: u64,
+}
+
 /// A transfer did not come about within the host.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// TCP may do it.
     OtherWay(String),
+    /// The same, for a reason that may pass.
+    NotNow(String),
     /// TCP would not help.
     Broken(EngineError),
 }
@@ -79,17 +96,18 @@ impl From<EngineError> for Failure {
             EngineError::Interrupted | EngineError::Timeout { .. } | EngineError::NotRegistered { .. } => {
                 Failure::Broken(error)
             }
+            EngineError::Socket { .. } => Failure::NotNow(error.to_string()),
             other => Failure::OtherWay(other.to_string()),
         }
     }
 }
 
 impl Drop for HostLane {
-    /// The peer may be at it still, with a write that was given up: it looks before each step whether this end is there, and
-    /// hangs up. A step takes it a millisecond or two; one that stands still hangs up when it goes on.
+    /// The peer may be at it still, with a write that was given up: it looks before each system call whether this end is
+    /// there, and hangs up. One takes it a millisecond or two; one that stands still hangs up when it goes on.
     fn drop(&mut self) {
-        if !self.between && self.stream.shutdown(Shutdown::Write).is_ok() {
-            let deadline = Instant::now() + SLICE;
+        if !self.between && !forked() && self.stream.shutdown(Shutdown::Write).is_ok() {
+            let deadline = Instant::now() + LEAVING;
             while matches!(
                 rustix::net::recv(&*self.stream, &mut [0; 64], RecvFlags::empty()),
                 Err(Errno::AGAIN | Errno::INTR) | Ok((1.., _))
@@ -106,7 +124,16 @@ impl Carrier for HostLane {
     fn open(home: &Home, address: &Address, patience: &Patience<'_>) -> Result<HostLane, Failure> {
         let peer = address.peer.clone();
         let other_way = |what: &'static str| move |error: std::io::Error| Failure::OtherWay(format!("{what}: {error}"));
-        let stream = connect(&address.unix).map_err(other_way("its Unix socket cannot be reached"))?;
+        let stream = connect(&address.unix).map_err(|error| {
+            let reason = format!("its Unix socket cannot be reached: {error}");
+            match Errno::from_io_error(&error) {
+                // Its queue is full, or there are too many sockets here.
+                Some(Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    Failure::NotNow(reason)
+                }
+                _ => Failure::OtherWay(reason),
+            }
+        })?;
         stream.set_read_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
         stream.set_write_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
         let stream = Guarded::new(stream);
@@ -118,7 +145,7 @@ impl Carrier for HostLane {
         let mut got = 0;
         while got < raw.len() {
             match recv_fds(&*stream, &mut raw[got..], &mut fds) {
-                Ok(0) => return Err(Failure::OtherWay("it hung up at the greeting".into())),
+                Ok(0) => return Err(Failure::NotNow("it hung up at the greeting".into())),
                 Ok(count) => {
                     got += count;
                     pace.moved();
@@ -130,7 +157,7 @@ impl Carrier for HostLane {
         if reply.welcome == Welcome::Stranger {
             return Err(Failure::OtherWay("another engine has its socket".into()));
         }
-        let board = fds.first().ok_or_else(|| Failure::OtherWay("it sent no board".into()))?;
+        let board = fds.first().ok_or_else(|| Failure::NotNow("it sent no board".into()))?;
         let board = BoardView::map(board).map_err(|error| Failure::OtherWay(error.to_string()))?;
         let cannot = |error: PullError| Failure::OtherWay(error.to_string());
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
@@ -167,7 +194,7 @@ impl HostLane {
     pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
         let peer = self.peer.clone();
         let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
-        let mut fills = Vec::new();
+        let mut fills = Fills::default();
         for request in requests.iter().filter(|request| !request.local.is_empty()) {
             if self.is_mapped(request, &mut pace)? {
                 self.fill(&mut fills, &mut pace)?;
@@ -178,12 +205,7 @@ impl HostLane {
                 Opcode::Write if !self.can_pull => {
                     return Err(Failure::OtherWay("the peer may not read this process".into()));
                 }
-                Opcode::Write => {
-                    fills.push(piece(request));
-                    if fills.len() == MOST_PIECES {
-                        self.fill(&mut fills, &mut pace)?;
-                    }
-                }
+                Opcode::Write => self.add(&mut fills, request, &mut pace)?,
                 Opcode::Read => {
                     self.fill(&mut fills, &mut pace)?;
                     self.read(home, request, &mut pace)?;
@@ -193,11 +215,29 @@ impl HostLane {
         self.fill(&mut fills, &mut pace)
     }
 
+    /// Adds a write to what the peer will copy, and lets it copy what is enough for once.
+    fn add(&mut self, fills: &mut Fills, request: &Request, pace: &mut Pace<'_>) -> Result<(), Failure> {
+        let Piece { to, from, len } = piece(request);
+        let mut at = 0;
+        while at < len {
+            let step = (len - at).min(FILL - fills.bytes);
+            fills.pieces.push(Piece { to: to + at, from: from + at, len: step });
+            fills.bytes += step;
+            at += step;
+            if fills.pieces.len() == MOST_PIECES || fills.bytes == FILL {
+                self.fill(fills, pace)?;
+                pace.check("copying to the peer")?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets the peer copy from here.
-    fn fill(&mut self, pieces: &mut Vec<Piece>, pace: &mut Pace<'_>) -> Result<(), Failure> {
-        if !pieces.is_empty() {
-            self.ask(Wish::Fill, pieces, pace)?;
-            pieces.clear();
+    fn fill(&mut self, fills: &mut Fills, pace: &mut Pace<'_>) -> Result<(), Failure> {
+        if !fills.pieces.is_empty() {
+            self.ask(Wish::Fill, &fills.pieces, pace)?;
+            fills.pieces.clear();
+            fills.bytes = 0;
         }
         Ok(())
     }

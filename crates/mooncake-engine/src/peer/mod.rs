@@ -2,26 +2,29 @@
 
 mod helpers;
 mod host_lane;
+mod host_path;
 mod lane;
 mod mapped;
 mod pace;
 mod pool;
+mod routes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use mooncake_memory::boot_id;
 use parking_lot::Mutex;
 
 use crate::descriptor::Descriptor;
 use crate::engine::{Home, Request};
 use crate::error::EngineError;
 pub(crate) use helpers::Helpers;
-use host_lane::HostLane;
+use host_path::HostPath;
 use lane::Lane;
 pub(crate) use mapped::MappedPeers;
 pub(crate) use pace::{Patience, SLICE};
 use pool::Pool;
+pub(crate) use routes::Routes;
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
 const WORTH_STRIPING: u64 = 16 << 20;
@@ -46,16 +49,8 @@ pub(crate) struct Traffic {
 pub(crate) struct Route {
     pub descriptor: Descriptor,
     tcp: Pool<Lane>,
-    host: Mutex<HostPath>,
+    host: HostPath,
     striping: usize,
-}
-
-/// Whether bytes go by copies within the host.
-enum HostPath {
-    /// It has not been tried yet.
-    Untried,
-    Works(Arc<Pool<HostLane>>),
-    Not(String),
 }
 
 impl Peer {
@@ -108,8 +103,10 @@ impl Route {
         descriptor.buffers.shrink_to_fit();
         let tcp = descriptor.data_addresses(&host)?;
         let tcp = Pool::new(home.options.stripes().max(64), lane::Address::new(name, tcp, &descriptor));
-        let host = Mutex::new(HostPath::Untried);
-        Ok(Arc::new(Route { descriptor, tcp, host, striping: home.options.stripes() }))
+        let route = Route { descriptor, tcp, host: HostPath::new(), striping: home.options.stripes() };
+        let route = Arc::new(route);
+        home.routes.keep(&route);
+        Ok(route)
     }
 
     fn is_same_life(&self, other: &Route) -> bool {
@@ -124,11 +121,11 @@ impl Route {
         requests: &[Request],
         patience: &Patience<'_>,
     ) -> Result<(), EngineError> {
-        if let Some(lanes) = self.host_lanes(home, name, patience) {
+        if let Some(lanes) = self.host.lanes(home, name, &self.descriptor, patience) {
             match lanes.with(home, patience, |lane| lane.transfer(home, requests, patience)) {
                 Ok(()) => return Ok(()),
                 // A device's memory, or a process that may not be read: TCP knows more, and says what is wrong.
-                Err(host_lane::Failure::OtherWay(reason)) => {
+                Err(host_lane::Failure::OtherWay(reason) | host_lane::Failure::NotNow(reason)) => {
                     tracing::debug!(peer = name, reason, "by TCP instead of within the host");
                 }
                 Err(host_lane::Failure::Broken(error)) => return Err(error),
@@ -194,55 +191,16 @@ impl Route {
         })
     }
 
-    /// The way within the host, tried once for each life of the peer.
-    fn host_lanes(&self, home: &Home, name: &str, patience: &Patience<'_>) -> Option<Arc<Pool<HostLane>>> {
-        let mut path = self.host.lock();
-        if let HostPath::Untried = &*path {
-            let tried = self.try_host(home, patience);
-            match &tried {
-                Ok(_) => tracing::info!(peer = name, path = "same host", "link"),
-                Err(reason) => tracing::info!(peer = name, path = "tcp", reason, "link"),
-            }
-            *path = tried.map_or_else(HostPath::Not, HostPath::Works);
+    /// Lets go of connections that nobody needs.
+    fn sweep(&self, now: Instant) {
+        self.tcp.sweep(now);
+        if let Some(lanes) = self.host.known() {
+            lanes.sweep(now);
         }
-        match &*path {
-            HostPath::Works(lanes) => Some(lanes.clone()),
-            _ => None,
-        }
-    }
-
-    fn try_host(&self, home: &Home, patience: &Patience<'_>) -> Result<Arc<Pool<HostLane>>, String> {
-        if !home.options.same_host {
-            return Err("turned off here".into());
-        }
-        let ours = self.descriptor.ours.as_ref().ok_or("the peer is no engine of this kind")?;
-        let id = self.descriptor.engine_id().ok_or("the peer has no usable id")?;
-        if ours.unix.is_empty() {
-            return Err("turned off at the peer".into());
-        }
-        let boot = boot_id().map_err(|error| error.to_string())?;
-        if mooncake_memory::hex(&boot) != ours.boot {
-            return Err("another host".into());
-        }
-        let lanes = Pool::new(64, host_lane::Address::new(&self.descriptor.name, &ours.unix, id, home.mapped.meet()));
-        lanes.try_connect(home, patience).map_err(|error| match error {
-            host_lane::Failure::OtherWay(reason) => reason,
-            host_lane::Failure::Broken(error) => error.to_string(),
-        })?;
-        Ok(Arc::new(lanes))
     }
 
     /// How bytes go, and why.
     pub fn path(&self) -> (&'static str, String) {
-        match &*self.host.lock() {
-            HostPath::Untried => ("untried", String::new()),
-            HostPath::Works(lanes) => match lanes.address().mapped_blocks() {
-                0 => ("same host", "copies between processes".into()),
-                blocks => {
-                    ("same host", format!("{blocks} blocks of its memory mapped, copies between processes otherwise"))
-                }
-            },
-            HostPath::Not(reason) => ("tcp", reason.clone()),
-        }
+        self.host.report()
     }
 }

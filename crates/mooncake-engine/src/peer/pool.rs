@@ -11,6 +11,9 @@ use crate::error::EngineError;
 /// Most connections kept without work.
 const MOST_IDLE: usize = 16;
 
+/// A connection that was not needed for so long is closed, but for one.
+const SPARE: Duration = Duration::from_secs(30);
+
 /// A failed attempt to connect is not repeated before.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -36,7 +39,8 @@ pub(super) struct Pool<C: Carrier> {
 }
 
 struct State<C> {
-    idle: Vec<C>,
+    /// Since when; the newest last.
+    idle: Vec<(Instant, C)>,
     lent: usize,
     /// When the last attempt to connect failed, and why.
     failed: Option<(Instant, String)>,
@@ -84,14 +88,29 @@ impl<C: Carrier> Pool<C> {
     /// Opens one, so that the way is known to work.
     pub fn try_connect(&self, home: &Home, patience: &Patience<'_>) -> Result<(), C::Error> {
         let carrier = C::open(home, &self.address, patience)?;
-        self.state.lock().idle.push(carrier);
+        self.state.lock().idle.push((Instant::now(), carrier));
         Ok(())
+    }
+
+    /// Closes connections that the peer has ended, and those that have not been needed.
+    pub fn sweep(&self, now: Instant) {
+        let gone: Vec<_> = {
+            let mut state = self.state.lock();
+            let newest = state.idle.len().saturating_sub(1);
+            let mut at = 0;
+            let is_gone = |(since, carrier): &mut (Instant, C)| {
+                at += 1;
+                !carrier.is_alive() || (at <= newest && now.saturating_duration_since(*since) > SPARE)
+            };
+            state.idle.extract_if(.., is_gone).collect()
+        };
+        drop(gone);
     }
 
     fn check_out(&self, home: &Home, patience: &Patience<'_>) -> Result<(C, bool), C::Error> {
         let mut state = self.state.lock();
         loop {
-            while let Some(carrier) = state.idle.pop() {
+            while let Some((_, carrier)) = state.idle.pop() {
                 if carrier.is_alive() {
                     state.lent += 1;
                     return Ok((carrier, false));
@@ -121,16 +140,14 @@ impl<C: Carrier> Pool<C> {
         match C::open(home, &self.address, patience) {
             Ok(carrier) => Ok((carrier, true)),
             Err(error) => {
-                let error = self.remember(error);
+                // A caller that had no more patience says nothing of the peer.
+                if !(patience.interrupted)() && !patience.is_over() {
+                    self.state.lock().failed = Some((Instant::now(), "it could not be reached".to_owned()));
+                }
                 self.check_in(None);
                 Err(error)
             }
         }
-    }
-
-    fn remember(&self, error: C::Error) -> C::Error {
-        self.state.lock().failed = Some((Instant::now(), "it could not be reached".to_owned()));
-        error
     }
 
     fn check_in(&self, carrier: Option<C>) {
@@ -139,7 +156,7 @@ impl<C: Carrier> Pool<C> {
         if let Some(carrier) = carrier
             && state.idle.len() < MOST_IDLE
         {
-            state.idle.push(carrier);
+            state.idle.push((Instant::now(), carrier));
             state.failed = None;
         }
         self.returned.notify_one();

@@ -347,6 +347,7 @@ impl Shared {
             *swept = now;
         }
         self.home.mapped.forget_ended();
+        self.home.routes.sweep(now);
         let all: Vec<(u64, Arc<Connection>)> = self.slots.lock().all().collect();
         for (token, connection) in all {
             // Locked means that it moves.
