@@ -90,7 +90,8 @@ fn data_frame_seeds() -> Vec<Vec<u8>> {
     use crate::frame::Header;
 
     let request = |opcode, v2| Frame::Request(Header { size: 4096, addr: 0x7f00_0000_1000, opcode, v2 });
-    let frames = [request(Opcode::Read, false), request(Opcode::Write, true), Frame::Greeting([7; 16])];
+    let extras = [Frame::Greeting, Frame::Name, Frame::Sever].map(|frame| frame([7; 16]));
+    let frames = [&[request(Opcode::Read, false), request(Opcode::Write, true)][..], &extras].concat();
     let statuses = [Verdict::Ok, Verdict::Rejected].map(|verdict| verdict.encode().to_vec());
     frames.iter().map(|frame| frame.encode().to_vec()).chain(statuses).collect()
 }

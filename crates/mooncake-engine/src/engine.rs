@@ -25,6 +25,7 @@ use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::topology::Topology;
 use crate::workers::Workers;
+use crate::writers::Writers;
 
 /// Which way a request's bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +102,8 @@ pub(crate) struct Home {
     pub mapped: MappedPeers,
     /// The ways to peers.
     pub routes: Routes,
+    /// Connections that peers write by.
+    pub writers: Arc<Writers>,
     data_port: u16,
     unix: String,
     boot: String,
@@ -283,6 +286,7 @@ impl Engine {
             myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
             mapped: MappedPeers::default(),
             routes: Routes::default(),
+            writers: Arc::default(),
             data_port,
             unix,
             boot,

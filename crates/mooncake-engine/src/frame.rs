@@ -17,8 +17,15 @@ const STATUS_MAGIC: u32 = 0x4D43_5456;
 /// First word of a greeting: a size that no request has.
 const GREETING_MAGIC: u64 = u64::from_le_bytes(*b"MCRSHEL\xff");
 
+/// The same of a connection's name, and of the name of one that is to end.
+const NAME_MAGIC: u64 = u64::from_le_bytes(*b"MCRSNAM\xff");
+const SEVER_MAGIC: u64 = u64::from_le_bytes(*b"MCRSSEV\xff");
+
 /// Identifies one life of an engine.
 pub(crate) type EngineId = [u8; 16];
+
+/// Names one connection; only its initiator and its target know it.
+pub(crate) type LaneName = [u8; 16];
 
 /// A request's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +42,11 @@ pub(crate) enum Frame {
     Request(Header),
     /// The initiator names the life of the engine that it means; answered by a status. Only between two of us.
     Greeting(EngineId),
+    /// The initiator names this connection; not answered. Only between two of us, and before the greeting, whose answer
+    /// says that the name is known.
+    Name(LaneName),
+    /// Nothing that came by the connection of that name is to land any more; answered by a status once that is so.
+    Sever(LaneName),
 }
 
 impl Frame {
@@ -46,10 +58,9 @@ impl Frame {
                 out[8..16].copy_from_slice(&header.addr.to_le_bytes());
                 out[16] = header.opcode as u8 | if header.v2 { V2 } else { 0 };
             }
-            Frame::Greeting(id) => {
-                out[0..8].copy_from_slice(&GREETING_MAGIC.to_le_bytes());
-                out[8..24].copy_from_slice(id);
-            }
+            Frame::Greeting(id) => extra(&mut out, GREETING_MAGIC, id),
+            Frame::Name(name) => extra(&mut out, NAME_MAGIC, name),
+            Frame::Sever(name) => extra(&mut out, SEVER_MAGIC, name),
         }
         out
     }
@@ -58,8 +69,12 @@ impl Frame {
     pub fn decode(raw: &[u8; HEADER_LEN]) -> Option<Frame> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| raw[at + index]));
         let (size, addr) = (word(0), word(8));
-        if size == GREETING_MAGIC {
-            return Some(Frame::Greeting(std::array::from_fn(|index| raw[8 + index])));
+        let name = std::array::from_fn(|index| raw[8 + index]);
+        match size {
+            GREETING_MAGIC => return Some(Frame::Greeting(name)),
+            NAME_MAGIC => return Some(Frame::Name(name)),
+            SEVER_MAGIC => return Some(Frame::Sever(name)),
+            _ => {}
         }
         let opcode = match raw[16] & !V2 {
             0 => Opcode::Read,
@@ -69,6 +84,11 @@ impl Frame {
         addr.checked_add(size)?;
         Some(Frame::Request(Header { size, addr, opcode, v2: raw[16] & V2 != 0 }))
     }
+}
+
+fn extra(out: &mut [u8; HEADER_LEN], magic: u64, name: &[u8; 16]) {
+    out[0..8].copy_from_slice(&magic.to_le_bytes());
+    out[8..24].copy_from_slice(name);
 }
 
 /// How a request of version 2 ended.
@@ -106,8 +126,9 @@ mod tests {
                 assert_eq!(Frame::decode(&frame.encode()), Some(frame));
             }
         }
-        let greeting = Frame::Greeting(*b"0123456789abcdef");
-        assert_eq!(Frame::decode(&greeting.encode()), Some(greeting));
+        for frame in [Frame::Greeting, Frame::Name, Frame::Sever].map(|frame| frame(*b"0123456789abcdef")) {
+            assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+        }
         for verdict in [Verdict::Ok, Verdict::Rejected] {
             assert_eq!(Verdict::decode(&verdict.encode()), Some(verdict));
         }

@@ -58,6 +58,7 @@ mod shared_segment;
 mod topology;
 mod visitors;
 mod workers;
+mod writers;
 
 pub use batch::{BatchId, Status, TaskStatus};
 pub use engine::{Engine, LinkReport, Opcode, PeerId, Registered, Request};

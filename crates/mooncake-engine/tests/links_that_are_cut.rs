@@ -10,7 +10,8 @@ use memory::Memory;
 use mooncake_engine::{Engine, EngineOptions, Opcode, Request, Status};
 use relay::{Fate, behind};
 
-const GREETING: usize = 24;
+/// With the connection's name.
+const GREETING: usize = 48;
 const HEADER: usize = 24;
 const STATUS: usize = 8;
 

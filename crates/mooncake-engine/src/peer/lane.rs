@@ -4,16 +4,18 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use mooncake_memory::{Bounce, Guarded, recv_targets, send_sources};
+use mooncake_memory::{Bounce, Guarded, forked, random_bytes, recv_targets, send_sources};
 use mooncake_transfer::{Habit, recv_awake, unpace};
 
+use super::given_up::GivenUp;
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
 use crate::descriptor::Descriptor;
 use crate::engine::{Home, Opcode, Request};
 use crate::error::EngineError;
-use crate::frame::{EngineId, Frame, Header, STATUS_LEN, Verdict};
+use crate::frame::{EngineId, Frame, Header, LaneName, STATUS_LEN, Verdict};
 use crate::handshake;
 
 /// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
@@ -30,12 +32,17 @@ pub(super) struct Address {
     v2: bool,
     /// The life of the engine that is meant, if it can be told.
     id: Option<EngineId>,
+    given_up: Arc<GivenUp>,
 }
 
 impl Address {
     pub fn new(peer: &str, addresses: Vec<SocketAddr>, descriptor: &Descriptor) -> Address {
         let (v2, id) = (descriptor.tcp_proto_version >= 2, descriptor.engine_id());
-        Address { peer: peer.into(), addresses, v2, id }
+        Address { peer: peer.into(), addresses, v2, id, given_up: Arc::default() }
+    }
+
+    pub fn given_up(&self) -> &GivenUp {
+        &self.given_up
     }
 }
 
@@ -47,6 +54,26 @@ pub(super) struct Lane {
     bounce: Bounce,
     /// Nothing is under way on it.
     between: bool,
+    /// Something has been written on it since it was between two calls.
+    wrote: bool,
+    /// What an engine of ours knows it by.
+    name: Option<LaneName>,
+    given_up: Arc<GivenUp>,
+}
+
+impl Drop for Lane {
+    /// What was given up is not sent later: in order, the kernel would go on with what it has once the link is back, and old
+    /// bytes land over newer ones. The reset may be lost, and the peer may have bytes that it has not looked at: one of ours
+    /// is told by the next connection, too.
+    fn drop(&mut self) {
+        if self.between || forked() {
+            return;
+        }
+        if let Some(name) = self.name.filter(|_| self.wrote) {
+            self.given_up.note(name);
+        }
+        let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
+    }
 }
 
 impl Carrier for Lane {
@@ -65,10 +92,13 @@ impl Carrier for Lane {
         };
         prepare().map_err(EngineError::socket(&peer, "prepare a connection"))?;
         let (stream, habit, bounce) = (Guarded::new(stream), Habit::new(), Bounce::new());
-        let lane = Lane { stream, peer, v2: address.v2, habit, bounce, between: true };
+        let (v2, given_up) = (address.v2, address.given_up.clone());
+        let mut lane = Lane { stream, peer, v2, habit, bounce, between: true, wrote: false, name: None, given_up };
         if let Some(id) = address.id {
+            let name = random_bytes().map_err(EngineError::socket(&lane.peer, "random bytes"))?;
+            lane.name = Some(name);
             let mut pace = Pace::new(&lane.peer, patience, home.options.connect_timeout);
-            lane.send(&Frame::Greeting(id).encode(), &mut pace)?;
+            lane.send(&[Frame::Name(name).encode(), Frame::Greeting(id).encode()].concat(), &mut pace)?;
             if lane.verdict(&mut pace)? != Verdict::Ok {
                 return Err(EngineError::malformed(&lane.peer, "another engine has its port by now"));
             }
@@ -104,6 +134,7 @@ impl Lane {
         self.between = false;
         let peer = self.peer.clone();
         let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
+        self.sever(&mut pace)?;
         // Runs of the same kind: a read's bytes and a write's must not wait for each other.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
             match run[0].opcode {
@@ -111,7 +142,23 @@ impl Lane {
                 Opcode::Read => self.read(home, run, &mut pace)?,
             }
         }
-        self.between = true;
+        (self.between, self.wrote) = (true, false);
+        Ok(())
+    }
+
+    /// Writes that were given up before are over when this returns.
+    fn sever(&self, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        let names = if self.name.is_some() { self.given_up.all() } else { Vec::new() };
+        for some in names.chunks(AHEAD) {
+            let frames: Vec<_> = some.iter().map(|name| Frame::Sever(*name).encode()).collect();
+            self.send(&frames.concat(), pace)?;
+            for _ in some {
+                if self.verdict(pace)? != Verdict::Ok {
+                    return Err(EngineError::malformed(&self.peer, "it does not end a connection"));
+                }
+            }
+            self.given_up.confirmed(some);
+        }
         Ok(())
     }
 
@@ -122,6 +169,7 @@ impl Lane {
 
     fn write(&mut self, home: &Home, run: &[Request], pace: &mut Pace<'_>) -> Result<(), EngineError> {
         let mut unanswered: VecDeque<&Request> = VecDeque::new();
+        self.wrote = true;
         for request in run.iter().filter(|request| !request.local.is_empty()) {
             if let Err(error) = self.send_payload(home, request, &mut unanswered, pace) {
                 // A peer that refuses says so before it hangs up.

@@ -1,5 +1,6 @@
 //! A peer: what it says of itself, and the paths to it.
 
+mod given_up;
 mod helpers;
 mod host_lane;
 mod host_path;
@@ -122,6 +123,10 @@ impl Route {
         patience: &Patience<'_>,
     ) -> Result<(), EngineError> {
         if let Some(lanes) = self.host.lanes(home, name, &self.descriptor, patience) {
+            if !self.tcp.address().given_up().is_empty() {
+                // What went by TCP before must not land after this.
+                self.tcp.with(home, patience, |lane| lane.transfer(home, &[], patience))?;
+            }
             match lanes.with(home, patience, |lane| lane.transfer(home, requests, patience)) {
                 Ok(()) => return Ok(()),
                 // A device's memory, or a process that may not be read: TCP knows more, and says what is wrong.

@@ -15,6 +15,7 @@ use super::{Next, Session, Standing};
 use crate::buffers::Buffer;
 use crate::engine::{Home, Opcode};
 use crate::frame::{Frame, HEADER_LEN, Header, STATUS_LEN, Verdict};
+use crate::writers::{Named, Writer};
 
 /// Bytes moved for one peer before the others have their turn.
 const TURN: u64 = 32 << 20;
@@ -32,6 +33,8 @@ pub(super) struct Data {
     moved: Instant,
     /// It has made a request that was served.
     known: bool,
+    /// By its name its initiator can have it severed.
+    named: Option<Named>,
     bounce: Bounce,
 }
 
@@ -54,6 +57,8 @@ enum State {
         sent: usize,
         then: Then,
     },
+    /// Another connection is being severed: a status says when.
+    Sever(Arc<Writer>),
     /// The other side is to see the status before the end: what it sends is thrown away.
     Drain {
         left: u64,
@@ -79,8 +84,9 @@ impl Data {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         unpace(&stream);
-        let (stream, bounce) = (Guarded::new(stream), Bounce::new());
-        Ok(Session::Data(Box::new(Data { stream, from, state: begin(), moved: Instant::now(), known: false, bounce })))
+        let (stream, bounce, moved) = (Guarded::new(stream), Bounce::new(), Instant::now());
+        let data = Data { stream, from, state: begin(), moved, known: false, named: None, bounce };
+        Ok(Session::Data(Box::new(data)))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -146,7 +152,8 @@ impl Data {
                 count as u64
             }
             State::Receive(payload) => {
-                let count = payload.receive(home, fd, &mut self.bounce)?;
+                let writer = self.named.as_ref().map(Named::writer);
+                let count = payload.receive(home, fd, writer, &mut self.bounce)?;
                 if payload.done == payload.len {
                     self.state = match payload.v2 {
                         true => say(Verdict::Ok, Then::Header),
@@ -176,6 +183,14 @@ impl Data {
                 }
                 STATUS_LEN as u64
             }
+            State::Sever(writer) => {
+                if !writer.is_out() {
+                    // It is in the midst of a system call, which does not wait.
+                    return Err(Stop::Wait(Next::Again));
+                }
+                self.state = say(Verdict::Ok, Then::Header);
+                0
+            }
             State::Drain { left } => {
                 let mut waste = [0; 64 << 10];
                 let count = rustix::net::recv(fd, &mut waste, RecvFlags::DONTWAIT);
@@ -201,6 +216,20 @@ impl Data {
                     say(Verdict::Ok, Then::Header)
                 } else {
                     say(Verdict::Rejected, Then::Drain)
+                });
+            }
+            Frame::Name(name) => {
+                let refused = Stop::End(Some("its name is another's, or it has one"));
+                self.named = match self.named {
+                    None => Some(home.writers.name(name).ok_or(refused)?),
+                    Some(_) => return Err(refused),
+                };
+                return Ok(begin());
+            }
+            Frame::Sever(name) => {
+                return Ok(match home.writers.sever(&name) {
+                    Some(writer) => State::Sever(writer),
+                    None => say(Verdict::Ok, Then::Header),
                 });
             }
             Frame::Request(header) => header,
@@ -256,7 +285,15 @@ impl Payload {
         (start, (self.len - start).min(STEP))
     }
 
-    fn receive(&mut self, home: &Home, fd: BorrowedFd<'_>, bounce: &mut Bounce) -> Result<u64, Stop> {
+    fn receive(
+        &mut self,
+        home: &Home,
+        fd: BorrowedFd<'_>,
+        writer: Option<&Writer>,
+        bounce: &mut Bounce,
+    ) -> Result<u64, Stop> {
+        let severed = || Stop::End(Some("its writer had it severed"));
+        let _inside = writer.map(|writer| writer.enter().ok_or_else(severed)).transpose()?;
         // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made another.
         if self.v2 && mooncake_transfer::has_hung_up(fd) {
             return Err(Stop::End(Some("its writer has gone")));
