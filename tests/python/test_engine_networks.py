@@ -172,3 +172,37 @@ def test_a_large_transfer_that_is_parted_fails_whole_and_its_repetition_arrives_
         assert time.monotonic() < deadline, initiator.call("last_error")
         time.sleep(0.2)
     assert sink.holds(to, 2, size)
+
+
+# Ports of connections over which bytes wait that their process does not want any more: it has closed them.
+LEFT_BEHIND = """
+rows = [line.split() for kind in ("tcp", "tcp6") for line in open("/proc/thread-self/net/" + kind).readlines()[1:]]
+result = [row[2].rpartition(":")[2] for row in rows if row[9] == "0" and int(row[4].partition(":")[0], 16) > 0]
+"""
+
+
+def test_of_a_write_that_was_given_up_nothing_is_sent_when_the_hosts_meet_again(hosts, engines):
+    size = 32 << 20
+    try:
+        # Slow enough to be met in the middle.
+        hosts.limit(0, "160mbit")
+    except NoNamespaces as reason:
+        pytest.skip(f"needs tc: {reason}")
+    initiator, target, name = engines(MC_TCP_LANES_PER_PEER="1")
+    here, there = initiator.buffer(size, fill=1, register=False), target.buffer(size)
+    call = "result = engine.transfer_sync_write(name, here, there, size)"
+    under_way = initiator.start(call, name=name, here=here, there=there, size=size)
+    deadline = time.monotonic() + 10
+    while target.run("result = ctypes.string_at(at, 1) == b'\\0'", at=there):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    hosts.lose(0)
+    assert under_way.result(timeout=DEADLINE + GRACE + 1) != 0
+    assert initiator.run(LEFT_BEHIND) == []
+    hosts.find(0)
+    initiator.run("ctypes.memset(here, 2, size)", here=here, size=size)
+    deadline = time.monotonic() + 30
+    while initiator.run(call, name=name, here=here, there=there, size=size) != 0:
+        assert time.monotonic() < deadline, initiator.call("last_error")
+        time.sleep(0.2)
+    assert target.holds_only(there, 2, size)
