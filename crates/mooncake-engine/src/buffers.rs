@@ -9,10 +9,7 @@ use mooncake_memory::{Board, ForeignRange, MemoryError, Registry, SharedBlock, S
 use parking_lot::RwLock;
 
 use crate::error::EngineError;
-use crate::visitors::Visitors;
-
-/// Longest that giving a buffer up waits for those who copy. Each of them holds it for one system call at a time.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::visitors::{Inside, Visitors};
 
 /// One registered range.
 #[derive(Debug)]
@@ -54,10 +51,53 @@ impl Drop for InUse<'_> {
     }
 }
 
-/// All registered ranges of an engine; they do not overlap.
+/// A buffer that was given up.
+#[derive(Debug)]
+struct Leaving {
+    buffer: Arc<Buffer>,
+    /// The peers that were inside mapped memory then. Those who came later know that it is gone.
+    inside: Vec<Inside>,
+    since: Instant,
+}
+
+impl Leaving {
+    /// Nobody touches it any more.
+    fn is_left(&self) -> bool {
+        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.inside.iter().any(Inside::lasts)
+    }
+
+    fn busy(&self) -> EngineError {
+        EngineError::BufferBusy { addr: self.buffer.range.addr(), waited: self.since.elapsed() }
+    }
+}
+
+/// By their first addresses; none overlaps another.
+#[derive(Debug, Default)]
+struct Ranges {
+    lent: BTreeMap<usize, Arc<Buffer>>,
+    /// Given up, and not known to be left yet: who asks again waits again, and nobody lends them anew before.
+    leaving: BTreeMap<usize, Arc<Leaving>>,
+}
+
+impl Ranges {
+    /// An error if the range may not be lent now.
+    fn check(&self, addr: usize, len: usize) -> Result<(), EngineError> {
+        let overlaps = |other: &ForeignRange| other.addr() + other.len() > addr;
+        if let Some((_, lent)) = self.lent.range(..addr + len).next_back().filter(|(_, lent)| overlaps(&lent.range)) {
+            let (other, other_len) = (lent.range.addr(), lent.range.len());
+            return Err(EngineError::Overlap { addr, len, other, other_len });
+        }
+        let leaving = self.leaving.range(..addr + len).next_back();
+        leaving
+            .filter(|(_, leaving)| overlaps(&leaving.buffer.range))
+            .map_or(Ok(()), |(_, leaving)| Err(leaving.busy()))
+    }
+}
+
+/// All registered ranges of an engine.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    by_addr: RwLock<BTreeMap<usize, Arc<Buffer>>>,
+    ranges: RwLock<Ranges>,
     /// How often there were others than before.
     changes: AtomicU64,
     /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number of
@@ -73,8 +113,8 @@ pub(crate) struct Buffers {
 impl Buffers {
     pub fn new() -> Result<Buffers, MemoryError> {
         let (board, visitors, changes) = (Board::new()?, Arc::default(), AtomicU64::new(0));
-        let (by_addr, mappable) = (RwLock::default(), AtomicU64::new(0));
-        Ok(Buffers { by_addr, changes, board, mappable, visitors, registry: Registry::new() })
+        let (ranges, mappable) = (RwLock::default(), AtomicU64::new(0));
+        Ok(Buffers { ranges, changes, board, mappable, visitors, registry: Registry::new() })
     }
 
     pub fn board(&self) -> &Board {
@@ -89,43 +129,96 @@ impl Buffers {
                 return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
             }
         }
-        let mut by_addr = self.by_addr.write();
+        let mut held = self.ranges.write();
+        held.leaving.retain(|_, leaving| !leaving.is_left());
         for (at, &range) in ranges.iter().enumerate() {
             let (addr, len) = (range.addr(), range.len());
-            let before = by_addr.range(..addr + len).next_back();
-            if let Some((&other, found)) = before.filter(|(start, other)| **start + other.range.len() > addr) {
-                let other_len = found.range.len();
-                let done = ranges[..at].iter().filter_map(|done| by_addr.remove(&done.addr()));
+            if let Err(error) = held.check(addr, len) {
+                let done = ranges[..at].iter().filter_map(|done| held.lent.remove(&done.addr()));
                 self.count_mappable(done.filter(|buffer| buffer.block.is_some()).count(), false);
-                return Err(EngineError::Overlap { addr, len, other, other_len });
+                return Err(error);
             }
             let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
             let (location, block) = (location.to_owned(), shared_block(addr, len));
-            by_addr.insert(addr, Arc::new(Buffer { range, location, block, users, gone }));
+            held.lent.insert(addr, Arc::new(Buffer { range, location, block, users, gone }));
             self.count_mappable(usize::from(block.is_some()), true);
         }
         self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Gives a range up. When it returns nobody touches that memory any more.
-    pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
-        let Some(buffer) = self.by_addr.write().remove(&addr) else {
-            return Err(EngineError::NotRegistered { owner: "this engine".into(), addr: addr as u64, len: 0 });
-        };
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        self.count_mappable(usize::from(buffer.block.is_some()), false);
-        buffer.gone.store(true, Ordering::SeqCst);
-        self.board.advance();
-        let mut inside = if buffer.block.is_some() { self.visitors.inside() } else { Vec::new() };
-        let began = Instant::now();
-        loop {
-            inside.retain(|visit| visit.lasts());
-            if inside.is_empty() && buffer.users.load(Ordering::SeqCst) == 0 {
-                return Ok(());
+    /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that memory
+    /// any more. All are waited for together. One that is still in use then takes no new requests, and giving it up
+    /// again waits again.
+    pub fn unregister(&self, addresses: &[usize], until: Instant) -> Result<(), EngineError> {
+        let mut known = Ok(());
+        let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
+        {
+            let mut held = self.ranges.write();
+            for addr in addresses {
+                if let Some(buffer) = held.lent.remove(addr) {
+                    given_up.push(buffer);
+                } else if let Some(leaving) = held.leaving.get(addr) {
+                    waited_for.push(leaving.clone());
+                } else {
+                    let (owner, addr) = ("this engine".into(), *addr as u64);
+                    known = known.and(Err(EngineError::NotRegistered { owner, addr, len: 0 }));
+                }
             }
-            if began.elapsed() > PATIENCE {
-                return Err(EngineError::BufferBusy { addr, waited: PATIENCE });
+            waited_for.extend(self.leave(&mut held, given_up));
+        }
+        known.and(self.wait(waited_for, until))
+    }
+
+    /// Gives up all that there is, as [`Buffers::unregister`] does.
+    pub fn unregister_everything(&self, until: Instant) -> Result<(), EngineError> {
+        let waited_for = {
+            let mut held = self.ranges.write();
+            let given_up = std::mem::take(&mut held.lent).into_values().collect();
+            self.leave(&mut held, given_up);
+            held.leaving.values().cloned().collect()
+        };
+        self.wait(waited_for, until)
+    }
+
+    /// Nobody enters these buffers any more; some may be inside.
+    fn leave(&self, held: &mut Ranges, given_up: Vec<Arc<Buffer>>) -> Vec<Arc<Leaving>> {
+        if given_up.is_empty() {
+            return Vec::new();
+        }
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        for buffer in &given_up {
+            buffer.gone.store(true, Ordering::SeqCst);
+        }
+        let mappable = given_up.iter().filter(|buffer| buffer.block.is_some()).count();
+        self.count_mappable(mappable, false);
+        self.board.advance();
+        let inside = if mappable > 0 { self.visitors.inside() } else { Vec::new() };
+        let leaving = given_up.into_iter().map(|buffer| {
+            let inside = if buffer.block.is_some() { inside.clone() } else { Vec::new() };
+            Arc::new(Leaving { buffer, inside, since: Instant::now() })
+        });
+        let leaving: Vec<_> = leaving.collect();
+        held.leaving.extend(leaving.iter().map(|leaving| (leaving.buffer.range.addr(), leaving.clone())));
+        leaving
+    }
+
+    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, until: Instant) -> Result<(), EngineError> {
+        loop {
+            let left: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_left()).collect();
+            if !left.is_empty() {
+                let mut held = self.ranges.write();
+                for leaving in left {
+                    let addr = leaving.buffer.range.addr();
+                    // Who waited for the same may have been faster, and the range may have been given up a second time.
+                    if held.leaving.get(&addr).is_some_and(|other| Arc::ptr_eq(other, &leaving)) {
+                        held.leaving.remove(&addr);
+                    }
+                }
+            }
+            let Some(busy) = waited_for.first() else { return Ok(()) };
+            if Instant::now() >= until {
+                return Err(busy.busy());
             }
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -144,14 +237,19 @@ impl Buffers {
 
     /// The block with that number, if any of it is lent.
     pub fn lends_block(&self, id: u64) -> bool {
-        self.by_addr.read().values().any(|buffer| buffer.block.is_some_and(|block| block.id == id))
+        self.ranges.read().lent.values().any(|buffer| buffer.block.is_some_and(|block| block.id == id))
     }
 
     /// The buffer that a range lies in.
     pub fn find(&self, addr: u64, len: u64) -> Option<Arc<Buffer>> {
         let start = usize::try_from(addr).ok()?;
-        let by_addr = self.by_addr.read();
-        by_addr.range(..=start).next_back().map(|(_, buffer)| buffer).filter(|buffer| buffer.holds(addr, len)).cloned()
+        let held = self.ranges.read();
+        held.lent
+            .range(..=start)
+            .next_back()
+            .map(|(_, buffer)| buffer)
+            .filter(|buffer| buffer.holds(addr, len))
+            .cloned()
     }
 
     /// Another number whenever [`Buffers::all`] gives something else than before.
@@ -160,11 +258,11 @@ impl Buffers {
     }
 
     pub fn len(&self) -> usize {
-        self.by_addr.read().len()
+        self.ranges.read().lent.len()
     }
 
     pub fn all(&self) -> Vec<Arc<Buffer>> {
-        self.by_addr.read().values().cloned().collect()
+        self.ranges.read().lent.values().cloned().collect()
     }
 
     /// Memory to be read from.
@@ -175,5 +273,128 @@ impl Buffers {
     /// Memory to be written to.
     pub fn target(&self, range: ForeignRange) -> Target<'static> {
         Target::foreign(range, &self.registry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_memory::{BoardView, PassageView, PeerProcess, leak_shared};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(200);
+
+    fn soon() -> Instant {
+        Instant::now() + PATIENCE
+    }
+
+    /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
+    fn lending(count: usize) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
+        let buffers = Buffers::new().unwrap();
+        let memory = leak_shared((count as u64 + 1) * 4096).unwrap();
+        let ranges: Vec<_> = (0..count).map(|nth| memory.part(nth * 4096, 4096)).collect();
+        buffers.register(&ranges, "*").unwrap();
+        let all = buffers.all();
+        (buffers, memory, all)
+    }
+
+    fn addresses(all: &[Arc<Buffer>]) -> Vec<usize> {
+        all.iter().map(|buffer| buffer.range.addr()).collect()
+    }
+
+    fn is_busy(result: &Result<(), EngineError>, at: usize) -> bool {
+        matches!(result, Err(EngineError::BufferBusy { addr, .. }) if *addr == at)
+    }
+
+    #[test]
+    fn many_that_are_in_use_are_waited_for_together() {
+        let (buffers, memory, all) = lending(6);
+        let inside: Vec<_> = all.iter().filter_map(|buffer| buffer.enter()).collect();
+        for everything in [false, true] {
+            let began = Instant::now();
+            let given_up = match everything {
+                false => buffers.unregister(&addresses(&all), soon()),
+                true => buffers.unregister_everything(soon()),
+            };
+            let took = began.elapsed();
+            assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+            assert!(took >= PATIENCE && took < 4 * PATIENCE, "{took:?}");
+        }
+        drop(inside);
+        buffers.unregister_everything(soon()).unwrap();
+    }
+
+    #[test]
+    fn one_that_was_in_use_is_waited_for_again_and_not_lent_before() {
+        let (buffers, memory, all) = lending(2);
+        let (first, second) = (memory.addr(), memory.addr() + 4096);
+        let inside = all[0].enter().unwrap();
+        let given_up = buffers.unregister(&[first, second, first + 1], soon());
+        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
+        let again = buffers.unregister(&[first], soon());
+        assert!(is_busy(&again, first), "{again:?}");
+        for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
+            let lent = buffers.register(&[memory.part(offset, len)], "*");
+            assert!(is_busy(&lent, first), "{offset} {len} {lent:?}");
+        }
+        assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
+        // What was left by then is nobody's.
+        let other = buffers.unregister(&[second], soon());
+        assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
+        buffers.register(&[memory.part(4096, 4096)], "*").unwrap();
+
+        drop(inside);
+        buffers.unregister(&[first], soon()).unwrap();
+        buffers.register(&[memory.part(0, 4096)], "*").unwrap();
+        assert_eq!(buffers.len(), 2);
+    }
+
+    #[test]
+    fn one_that_was_left_meanwhile_is_lent_anew_without_being_asked_for() {
+        let (buffers, memory, all) = lending(1);
+        let inside = all[0].enter().unwrap();
+        assert!(is_busy(&buffers.unregister(&[memory.addr()], Instant::now()), memory.addr()));
+        drop(inside);
+        buffers.register(&[memory.part(2048, 4096)], "*").unwrap();
+    }
+
+    #[test]
+    fn an_address_that_is_named_twice_is_given_up_once() {
+        let (buffers, memory, _all) = lending(1);
+        let given_up = buffers.unregister(&[memory.addr(), memory.addr()], soon());
+        assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
+        assert_eq!(buffers.len(), 0);
+    }
+
+    #[test]
+    fn a_peer_inside_mapped_memory_keeps_all_of_it_and_nothing_else() {
+        let (buffers, memory, all) = lending(3);
+        for (id, buffer) in (1..).zip(&all[..2]) {
+            // As if it lay in a block of its own.
+            let (range, location) = (buffer.range, buffer.location.clone());
+            let block = Some(SharedBlock { id, addr: range.addr(), len: range.len() });
+            let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
+            let mappable = Arc::new(Buffer { range, location, block, users, gone });
+            buffers.ranges.write().lent.insert(range.addr(), mappable);
+            buffers.count_mappable(1, true);
+        }
+        let admission = buffers.visitors.admit(Arc::new(PeerProcess::myself().unwrap())).unwrap();
+        let mut passage = PassageView::map(&admission.passage().fd().try_clone_to_owned().unwrap()).unwrap();
+        let board = BoardView::map(&buffers.board().fd().try_clone_to_owned().unwrap()).unwrap();
+        let visit = passage.enter(&board, board.get()).unwrap();
+        buffers.unregister(&[all[2].range.addr()], soon()).unwrap();
+
+        let began = Instant::now();
+        let given_up = buffers.unregister(&addresses(&all[..2]), soon());
+        assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
+        assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
+        let everything = buffers.unregister_everything(soon());
+        assert!(is_busy(&everything, memory.addr()), "{everything:?}");
+
+        drop(visit);
+        // Who comes in now knows that they are gone, and keeps nobody.
+        let _visit = passage.enter(&board, board.get()).unwrap();
+        buffers.unregister(&addresses(&all[..1]), soon()).unwrap();
+        buffers.unregister_everything(soon()).unwrap();
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{ForeignRange, PeerProcess, boot_id, forked, hex, random_bytes};
@@ -12,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::address;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
 use crate::buffers::Buffers;
+use crate::calls::Calls;
 use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
 use crate::error::EngineError;
 use crate::frame::EngineId;
@@ -20,12 +20,14 @@ use crate::host_frame::{SECRET_LEN, Secret};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Helpers, MappedPeers, Patience, Peer, Routes};
+use crate::peer::{Helpers, MappedPeers, Pace, Patience, Peer, Routes};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
-use crate::topology::Topology;
 use crate::workers::Workers;
 use crate::writers::Writers;
+
+/// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at a time.
+const GIVING_UP: Duration = Duration::from_secs(10);
 
 /// Which way a request's bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,23 +69,6 @@ pub struct Registered {
     pub len: usize,
     /// Where it lies: `cpu:0`, `cuda:1`, `*`.
     pub location: String,
-}
-
-/// How bytes go to a peer, and what has gone.
-#[derive(Debug, Clone)]
-pub struct LinkReport {
-    /// Name of the peer.
-    pub peer: String,
-    /// `same host`, `tcp`, or `untried`.
-    pub path: &'static str,
-    /// Why that one.
-    pub reason: String,
-    /// Bytes moved by requests that succeeded.
-    pub bytes: u64,
-    /// Requests, failed ones included.
-    pub requests: u64,
-    /// Calls that failed.
-    pub failed: u64,
 }
 
 /// What peers see of an engine, and what serves them.
@@ -206,7 +191,7 @@ pub(crate) struct Core {
     pub home: Arc<Home>,
     pub workers: Workers,
     peers: RwLock<Peers>,
-    closed: AtomicBool,
+    calls: Calls,
 }
 
 #[derive(Default)]
@@ -217,7 +202,7 @@ struct Peers {
 
 /// A transfer engine. It may be used by any number of threads.
 pub struct Engine {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     batches: Batches,
     server: Mutex<Option<Server>>,
     port: u16,
@@ -302,8 +287,8 @@ impl Engine {
             registry.announce(&home.name, ip, port)?;
             Publisher::publish(&home)?;
         }
-        let (peers, closed) = (RwLock::default(), AtomicBool::new(false));
-        let core = Arc::new(Core { home, workers: Workers::default(), peers, closed });
+        let (workers, peers, calls) = (Workers::default(), RwLock::default(), Calls::default());
+        let core = Arc::new(Core { home, workers, peers, calls });
         Ok(Engine { core, batches: Batches::default(), server: Mutex::new(Some(server)), port })
     }
 
@@ -340,27 +325,25 @@ impl Engine {
         self.core.home.buffers.register(ranges, location)?;
         let published = Publisher::publish(&self.core.home);
         if published.is_err() {
-            for range in ranges {
-                // Just registered, and nobody knows.
-                let _ = self.core.home.buffers.unregister(range.addr());
-            }
+            // Just registered, and nobody knows.
+            let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
+            let _ = self.core.home.buffers.unregister(&addresses, Instant::now() + GIVING_UP);
         }
         published
     }
 
-    /// Gives a range up, by its first address. When it returns, nobody touches that memory any more.
+    /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
+    /// [`EngineError::BufferBusy`] where somebody still does after 10 s: then the range takes no new requests, stays the
+    /// engine's, and giving it up again waits again.
     pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
         self.unregister_all(&[addr])
     }
 
-    /// The same for several; all that can be are given up, and the error is that of the first that could not.
+    /// The same for several, which are waited for together; all that can be are given up, and the error is that of the first
+    /// that could not.
     pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
         self.check()?;
-        let buffers = &self.core.home.buffers;
-        let mut given_up = Ok(());
-        for addr in addresses {
-            given_up = given_up.and(buffers.unregister(*addr));
-        }
+        let given_up = self.core.home.buffers.unregister(addresses, Instant::now() + GIVING_UP);
         if let Err(error) = Publisher::publish(&self.core.home) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
@@ -442,45 +425,10 @@ impl Engine {
         self.core.home.inbox.take()
     }
 
-    /// How bytes go to each peer.
-    pub fn links(&self) -> Vec<LinkReport> {
-        let peers = self.core.peers.read().list.clone();
-        let report = |peer: Arc<Peer>| {
-            let (path, reason) = peer.route().path();
-            let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-            let (bytes, requests) = (count(&peer.traffic.bytes), count(&peer.traffic.requests));
-            let failed = count(&peer.traffic.failed);
-            LinkReport { peer: peer.name.clone(), path, reason, bytes, requests, failed }
-        };
-        peers.into_iter().map(report).collect()
-    }
-
-    /// The same as a text: JSON in Mooncake's shape with a list of `peers`, or a table.
-    pub fn show_links(&self, json: bool) -> String {
-        let links = self.links();
-        if json {
-            let peer = |link: &LinkReport| {
-                serde_json::json!({
-                    "peer": link.peer, "path": link.path, "reason": link.reason,
-                    "bytes": link.bytes, "requests": link.requests, "failed": link.failed,
-                })
-            };
-            let topology = self.core.home.options.topology.clone().unwrap_or_else(|| Topology::discover(&[]));
-            let peers: Vec<_> = links.iter().map(peer).collect();
-            return serde_json::json!({ "local_nics": [], "topology": topology, "peers": peers }).to_string();
-        }
-        let mut out =
-            format!("{:<32} {:<10} {:>14} {:>10} {:>7}  why\n", "peer", "path", "bytes", "requests", "failed");
-        for LinkReport { peer, path, reason, bytes, requests, failed } in links {
-            out.push_str(&format!("{peer:<32} {path:<10} {bytes:>14} {requests:>10} {failed:>7}  {reason}\n"));
-        }
-        out
-    }
-
     // ---------------------------------------------------------- transfers
 
     /// Moves bytes now, in this thread. `Ok` when all bytes of all requests are in place; after an error some of them
-    /// may be, and nothing touches the local memory any more.
+    /// may be, and nothing touches the local memory any more. [`Engine::close`] ends it with [`EngineError::Closed`].
     pub fn transfer(&self, peer: PeerId, requests: &[Request]) -> Result<(), EngineError> {
         self.transfer_with(peer, requests, &|| false)
     }
@@ -493,8 +441,7 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        let patience = Patience { interrupted, ..self.core.patience(total(requests)?) };
-        self.core.move_bytes(peer, requests, &patience)
+        self.core.carry_out(peer, requests, &Patience { interrupted, ..self.core.patience(total(requests)?) })
     }
 
     /// A batch for so many requests; [`Engine::free`] ends it.
@@ -582,25 +529,34 @@ impl Engine {
         self.batches.free(batch)
     }
 
-    /// Ends the engine: peers are served no more, what waits has failed. Memory that it was lent is nobody's afterwards.
-    pub fn close(&self) {
-        if forked() || self.core.closed.swap(true, Ordering::SeqCst) {
-            return;
+    /// Ends the engine: peers are served no more, calls that are under way fail with [`EngineError::Closed`], and so does what
+    /// waits. After `Ok`, nobody touches memory any more that it was lent, or that a transfer was given. Fails with
+    /// [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] where somebody still does after some 10 s, and at once
+    /// within a call of the same engine's, in its `interrupted`; it may be called again, and waits again.
+    pub fn close(&self) -> Result<(), EngineError> {
+        if forked() {
+            return Ok(());
         }
-        self.core.workers.close();
-        self.core.home.publisher.end(|| {
-            if let Some(registry) = &self.core.home.registry
-                && let Err(error) = registry.withdraw(self.name())
-            {
-                tracing::warn!(%error, "the metadata still names an engine that has ended");
-            }
-        });
-        self.server.lock().take();
-        for buffer in self.registered() {
-            if let Err(error) = self.core.home.buffers.unregister(buffer.addr) {
-                tracing::error!(%error, "a buffer is still in use at the engine's end");
+        self.core.calls.close();
+        {
+            // Who closes it at the same time waits here.
+            let mut server = self.server.lock();
+            if server.is_some() {
+                self.core.workers.close();
+                self.core.home.publisher.end(|| {
+                    if let Some(registry) = &self.core.home.registry
+                        && let Err(error) = registry.withdraw(self.name())
+                    {
+                        tracing::warn!(%error, "the metadata still names an engine that has ended");
+                    }
+                });
+                *server = None;
             }
         }
+        let until = Instant::now() + GIVING_UP;
+        // Both are done, whatever becomes of the first.
+        let (calls, buffers) = (self.core.calls.wait(until), self.core.home.buffers.unregister_everything(until));
+        calls.and(buffers)
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -610,7 +566,9 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.close();
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "memory is still in use at its engine's end");
+        }
     }
 }
 
@@ -619,7 +577,7 @@ impl Core {
         if forked() {
             return Err(EngineError::Forked);
         }
-        if self.closed.load(Ordering::SeqCst) { Err(EngineError::Closed) } else { Ok(()) }
+        if self.calls.is_closed() { Err(EngineError::Closed) } else { Ok(()) }
     }
 
     fn patience(&self, bytes: u64) -> Patience<'static> {
@@ -661,6 +619,11 @@ impl Core {
         peer.map(Some).ok_or_else(|| EngineError::InvalidArgument(format!("{} is no peer of this engine", id.0)))
     }
 
+    /// All that were opened.
+    pub fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.read().list.clone()
+    }
+
     pub fn peer_name(&self, id: PeerId) -> String {
         match self.known(id) {
             Ok(Some(peer)) => peer.name.clone(),
@@ -668,23 +631,26 @@ impl Core {
         }
     }
 
-    /// Carries requests out for a worker.
-    pub fn carry_out(&self, peer: PeerId, requests: &[Request], deadline: Instant) -> Result<(), EngineError> {
-        let closed = || self.closed.load(Ordering::SeqCst);
-        let patience = Patience { began: Instant::now(), deadline, interrupted: &closed };
-        self.move_bytes(peer, requests, &patience)
+    /// Carries requests out, in this thread: all or an error. The end of the engine ends it, and waits for it.
+    pub fn carry_out(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
+        let _call = self.calls.enter()?;
+        let interrupted = || self.calls.is_closed() || (patience.interrupted)();
+        match self.move_bytes(peer, requests, &Patience { interrupted: &interrupted, ..*patience }) {
+            Err(EngineError::Interrupted) if self.calls.is_closed() => Err(EngineError::Closed),
+            result => result,
+        }
     }
 
     fn move_bytes(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
         total(requests)?;
         match self.known(peer)? {
             Some(peer) => peer.transfer(&self.home, requests, patience),
-            None => requests.iter().try_for_each(|request| self.copy_here(request)),
+            None => requests.iter().try_for_each(|request| self.copy_here(request, patience)),
         }
     }
 
     /// A request to the own segment.
-    fn copy_here(&self, request: &Request) -> Result<(), EngineError> {
+    fn copy_here(&self, request: &Request, patience: &Patience<'_>) -> Result<(), EngineError> {
         const STEP: usize = 4 << 20;
         let (addr, len) = (request.remote, request.local.len());
         if len == 0 {
@@ -692,7 +658,9 @@ impl Core {
         }
         let outside = || EngineError::NotRegistered { owner: self.home.name.clone(), addr, len: len as u64 };
         let buffer = self.home.buffers.find(addr, len as u64).ok_or_else(outside)?;
+        let pace = Pace::new(&self.home.name, patience, Duration::MAX);
         for at in (0..len).step_by(STEP) {
+            pace.check("copying within the process")?;
             let step = STEP.min(len - at);
             let _in_use = buffer.enter().ok_or_else(outside)?;
             let (here, there) = (request.local.part(at, step), buffer.part(addr + at as u64, step as u64));

@@ -56,7 +56,15 @@ pub enum EngineError {
     BufferBusy {
         /// First byte.
         addr: usize,
-        /// How long it was waited for.
+        /// How long ago it was given up.
+        waited: Duration,
+    },
+    /// The engine is closed, and calls that use their callers' memory have not ended yet.
+    #[error("{calls} calls of the engine are still under way after {waited:?}; memory that they use is not free yet")]
+    CallsUnderWay {
+        /// How many.
+        calls: usize,
+        /// How long they were waited for.
         waited: Duration,
     },
     /// A name that no address was found for.
@@ -119,7 +127,7 @@ impl EngineError {
             EngineError::InvalidArgument(_) | EngineError::NoSuchBatch(_) | EngineError::Interrupted => -1,
             EngineError::TooManyRequests { .. } => -2,
             EngineError::NotRegistered { .. } => -3,
-            EngineError::BatchBusy { .. } | EngineError::BufferBusy { .. } => -4,
+            EngineError::BatchBusy { .. } | EngineError::BufferBusy { .. } | EngineError::CallsUnderWay { .. } => -4,
             EngineError::Overlap { .. } => -7,
             EngineError::Dns { .. } => -101,
             EngineError::Socket { .. } | EngineError::Timeout { .. } => -102,

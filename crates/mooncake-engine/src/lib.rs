@@ -32,7 +32,7 @@
 //! let request = Request { opcode: Opcode::Write, local: here_range, remote: addr as u64 };
 //! initiator.transfer(peer, &[request])?;
 //! assert_eq!(there, here);
-//! target.close();
+//! target.close()?;
 //! # Ok::<(), mooncake_engine::EngineError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -40,6 +40,7 @@
 mod address;
 mod batch;
 mod buffers;
+mod calls;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;
 mod descriptor;
@@ -48,6 +49,7 @@ mod error;
 mod frame;
 mod handshake;
 mod host_frame;
+mod links;
 mod metadata;
 mod notify;
 mod options;
@@ -61,8 +63,9 @@ mod workers;
 mod writers;
 
 pub use batch::{BatchId, Status, TaskStatus};
-pub use engine::{Engine, LinkReport, Opcode, PeerId, Registered, Request};
+pub use engine::{Engine, Opcode, PeerId, Registered, Request};
 pub use error::EngineError;
+pub use links::LinkReport;
 pub use metadata::{HttpMetadata, Metadata};
 pub use notify::Notify;
 pub use options::EngineOptions;

@@ -19,6 +19,7 @@ struct Visitor {
 }
 
 /// A peer that was inside when it was looked for.
+#[derive(Debug, Clone)]
 pub(crate) struct Inside {
     visitor: Arc<Visitor>,
     visit: u64,

@@ -13,12 +13,16 @@ use parking_lot::{Condvar, Mutex};
 use crate::batch::{Batch, Task};
 use crate::engine::{Core, PeerId, Request};
 use crate::error::EngineError;
+use crate::peer::Patience;
 
 /// Threads that work for one peer at a time.
 const PER_PEER: usize = 2;
 
 /// A thread without work ends after this.
 const IDLE: Duration = Duration::from_secs(10);
+
+/// Longest that the end of the engine waits for threads.
+const TELLING: Duration = Duration::from_secs(5);
 
 /// Most requests, and bytes, that a thread takes at a time, so that others have their share.
 const MOST: usize = 256;
@@ -106,7 +110,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Nothing new is begun; what waits has failed.
+    /// Nothing new is begun; what waits has failed. What is under way is waited for by [`crate::calls::Calls`]; the threads,
+    /// which may tell others of what they did, for a few seconds.
     pub fn close(&self) {
         let left: Vec<Work> = {
             let mut state = self.state.lock();
@@ -121,9 +126,14 @@ impl Workers {
             }
         }
         self.changed.notify_all();
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + TELLING;
         let mut state = self.state.lock();
-        while state.threads > 0 && !self.changed.wait_until(&mut state, until).timed_out() {}
+        while state.threads > 0 {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                tracing::warn!(threads = state.threads, "threads of batches go on after the end of their engine");
+                return;
+            }
+        }
     }
 
     fn run(&self, core: &Arc<Core>) {
@@ -135,7 +145,10 @@ impl Workers {
                     let (what, waited) = ("waiting for its turn", core.home.options.transfer_timeout);
                     Err(EngineError::Timeout { peer: core.peer_name(peer), what, waited })
                 }
-                false => core.carry_out(peer, &requests, work.deadline),
+                false => {
+                    let patience = Patience { began: Instant::now(), deadline: work.deadline, interrupted: &|| false };
+                    core.carry_out(peer, &requests, &patience)
+                }
             };
             if let Err(error) = &result {
                 tracing::debug!(peer = core.peer_name(peer), %error, "requests of a batch failed");

@@ -210,7 +210,7 @@ fn names_that_nobody_has_are_errors_in_time() {
     assert_eq!(engine.open(other.name()).unwrap(), engine.open(&format!("/{}", other.name())).unwrap());
     assert_eq!(engine.first_buffer(other.name()).unwrap(), None);
     let name = other.name().to_owned();
-    other.close();
+    other.close().unwrap();
     assert!(engine.probe(&name).is_err());
 }
 
@@ -222,9 +222,9 @@ fn engine_of_its_own() -> Engine {
 fn a_closed_engine_says_so() {
     let (initiator, target, peer, there) = pair(true, 4096);
     let here = Memory::filled(4096, 1);
-    target.close();
+    target.close().unwrap();
     assert!(initiator.transfer(peer, &[here.write_to(there.addr())]).is_err());
-    initiator.close();
+    initiator.close().unwrap();
     assert!(matches!(initiator.transfer(peer, &[here.write_to(there.addr())]), Err(EngineError::Closed)));
     assert!(matches!(initiator.register(&[here.range()], "*"), Err(EngineError::Closed)));
 }

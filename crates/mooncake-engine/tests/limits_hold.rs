@@ -294,7 +294,7 @@ fn ten_thousand_registrations_with_a_metadata_service_are_as_quick_last_as_first
         std::thread::sleep(Duration::from_millis(1));
     }
     engine.unregister_all(&(0..10_000).map(|nth| memory.range().addr() + nth * 64).collect::<Vec<_>>()).unwrap();
-    engine.close();
+    engine.close().unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(told(), None, "nothing is told after the end");
 }

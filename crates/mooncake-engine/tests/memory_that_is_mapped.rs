@@ -71,7 +71,7 @@ fn own_memory_is_mapped_and_copied_both_ways_and_other_memory_is_not() {
 
     let outside = initiator.transfer(peer, &[here.write_to(own.addr() + (1 << 20) + 1)]);
     assert!(matches!(outside, Err(EngineError::NotRegistered { .. })), "{outside:?}");
-    target.close();
+    target.close().unwrap();
     own.free();
 }
 
@@ -90,7 +90,7 @@ fn only_the_part_of_a_block_that_is_lent_can_be_reached() {
     let bytes = own.bytes();
     assert!(bytes[8192..12_288] == *here.bytes());
     assert!(bytes[..8192].iter().chain(&bytes[12_288..]).all(|byte| *byte == 0));
-    target.close();
+    target.close().unwrap();
     own.free();
 }
 
@@ -129,7 +129,7 @@ fn when_memory_is_given_up_nobody_touches_it_any_more() {
         let all: Vec<(u64, u64)> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         assert!(all.iter().any(|(done, _)| *done > 0) && all.iter().any(|(_, refused)| *refused > 0), "{all:?}");
     });
-    target.close();
+    target.close().unwrap();
     own.free();
 }
 
@@ -163,7 +163,7 @@ fn a_target_that_does_without_the_host_is_reached_by_tcp() {
     initiator.transfer(peer, &[here.write_to(own.addr())]).unwrap();
     assert!(own.bytes() == here.bytes());
     assert_eq!(initiator.links()[0].path, "tcp");
-    target.close();
+    target.close().unwrap();
     own.free();
 }
 
@@ -179,6 +179,6 @@ fn giving_up_waits_for_no_peer_that_is_outside() {
         target.unregister(own.0.addr()).unwrap();
         assert!(began.elapsed() < Duration::from_secs(2));
     }
-    target.close();
+    target.close().unwrap();
     own.free();
 }

@@ -298,7 +298,7 @@ fn a_target_that_ended_is_an_error_at_once_and_its_successor_is_found() {
     let peer = initiator.open(target.name()).unwrap();
     initiator.transfer(peer, &[here.write_to(there.addr())]).unwrap();
     let port = target.port();
-    target.close();
+    target.close().unwrap();
     let began = Instant::now();
     for request in [here.write_to(there.addr()), here.read_from(there.addr())] {
         assert!(initiator.transfer(peer, &[request]).is_err());

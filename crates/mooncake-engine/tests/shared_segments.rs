@@ -62,6 +62,6 @@ fn any_rank_lends_the_memory_and_peers_map_it() {
         initiator.transfer(peer, &[request]).unwrap();
         assert!(segments.iter().all(|segment| begins_with(segment, &here)));
         assert!(initiator.links()[0].reason.starts_with("1 blocks"), "{}", initiator.links()[0].reason);
-        target.close();
+        target.close().unwrap();
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use helpers::Helpers;
 use host_path::HostPath;
 use lane::Lane;
 pub(crate) use mapped::MappedPeers;
-pub(crate) use pace::{Patience, SLICE};
+pub(crate) use pace::{Pace, Patience, SLICE};
 use pool::Pool;
 pub(crate) use routes::Routes;
 
