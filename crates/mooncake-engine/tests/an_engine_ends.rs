@@ -160,6 +160,35 @@ fn close_ends_a_copy_within_the_process() {
     assert_eq!(alone.status(batch).unwrap(), Status::Failed);
 }
 
+/// Requests of which there are far too many to be done, and which never stand still.
+fn close_ends_a_call_that_moves(same_host: bool, write: bool) {
+    let initiator = engine(same_host);
+    let (_lender, peer, addr) = lender(&initiator, same_host);
+    let here = Memory::new(LEN);
+    let request = if write { here.write_to(addr) } else { here.read_from(addr) };
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| initiator.transfer(peer, &vec![request; 10_000]));
+        std::thread::sleep(Duration::from_millis(100));
+        let began = Instant::now();
+        initiator.close().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        let result = call.join().unwrap();
+        assert!(matches!(result, Err(EngineError::Closed)), "{result:?}");
+    });
+}
+
+#[test]
+fn close_ends_writes_that_go_on_and_on() {
+    close_ends_a_call_that_moves(true, true);
+    close_ends_a_call_that_moves(false, true);
+}
+
+#[test]
+fn close_ends_reads_that_go_on_and_on() {
+    close_ends_a_call_that_moves(true, false);
+    close_ends_a_call_that_moves(false, false);
+}
+
 #[test]
 fn a_closed_engine_takes_no_calls() {
     let (engine, lent) = (engine(true), Memory::new(1 << 20));

@@ -1,29 +1,27 @@
 //! `mooncake.engine`: the transfer engine under the names and codes of the reference.
 //!
 //! Long because a class has one block of methods, and each needs its own signature. What they take over from Python is in
-//! `transfer_call`.
+//! `transfer_call`, and what they do with an engine and its memory in `held_engine`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status, Topology};
-use mooncake_memory::{ForeignRange, allocate_shared, free_host_memory, wait_for_stream};
-use parking_lot::{Mutex, RwLock};
+use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Request, Status, Topology};
+use mooncake_memory::{ForeignRange, wait_for_stream};
+use parking_lot::RwLock;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffers::range;
 use crate::call::entry;
+use crate::held_engine::Held;
 use crate::integer::{unsigned, unsigned_list};
 use crate::interrupt;
 use crate::last_error::LastError;
 use crate::notice::say_once;
 use crate::text::text;
 use crate::transfer_call::{Call, TransferNotify, opcode_of};
-
-/// A call that waits in the background looks up so often: for Ctrl-C.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// One engine, once `initialize` has made it.
 #[pyclass(frozen, subclass, module = "mooncake.engine")]
@@ -35,40 +33,6 @@ pub struct TransferEngine {
 /// An engine as others hold it: it goes on while they do.
 #[pyclass(frozen, module = "mooncake.engine")]
 pub struct InnerTransferEngine(#[allow(dead_code)] Arc<Held>);
-
-/// An engine and the memory that it gave out.
-struct Held {
-    engine: Engine,
-    /// What `allocate_managed_buffer` has given.
-    managed: Mutex<Vec<usize>>,
-}
-
-impl Held {
-    fn end(&self) {
-        self.engine.close();
-        for addr in self.managed.lock().drain(..) {
-            // SAFETY: the engine that lent it is closed, and its user has given the engine up.
-            unsafe { free_host_memory(addr) };
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // Its threads end first, and they may have to tell Python of what they did: not while this one holds Python.
-        if Python::try_attach(|py| py.detach(|| self.end())).is_none() {
-            self.end();
-        }
-    }
-}
-
-impl std::ops::Deref for Held {
-    type Target = Engine;
-
-    fn deref(&self) -> &Engine {
-        &self.engine
-    }
-}
 
 #[pymethods]
 impl TransferEngine {
@@ -137,11 +101,18 @@ impl TransferEngine {
         self.engine().map_or(0, |engine| Arc::as_ptr(&engine).addr())
     }
 
-    /// Ends the engine: peers are served no more, and memory that it was lent is the caller's again. 0, also twice.
+    /// Ends the engine: peers are served no more, calls of other threads fail, and memory that it was lent, or that a transfer
+    /// was given, is the caller's again. 0, also twice; a negative code while somebody is still at such memory: then it may be
+    /// called again.
     fn close(&self, py: Python<'_>) -> PyResult<i64> {
         self.call("close", |e| {
-            let Some(engine) = e.engine.write().take() else { return Ok(0) };
-            py.detach(|| engine.end());
+            let Ok(held) = e.engine() else { return Ok(0) };
+            py.detach(|| held.end())?;
+            let mut engine = e.engine.write();
+            // Another may have been begun since, by whoever closed this one at the same time.
+            if engine.as_ref().is_some_and(|other| Arc::ptr_eq(other, &held)) {
+                *engine = None;
+            }
             Ok(0)
         })
     }
@@ -228,20 +199,13 @@ impl TransferEngine {
         let length = unsigned(length, "length")?;
         let made = self.call("allocate_managed_buffer", |e| {
             let engine = e.engine()?;
-            let made = py.detach(|| allocate_shared(length));
-            let addr = made.map_err(|error| EngineError::Memory(error.to_string()))?;
-            if let Err(error) = engine.register(&[range(addr as u64, length)], "*") {
-                // SAFETY: nobody has it yet.
-                unsafe { free_host_memory(addr) };
-                return Err(error);
-            }
-            engine.managed.lock().push(addr);
-            Ok(addr as i64)
+            py.detach(|| engine.allocate_memory(length)).map(|addr| addr as i64)
         })?;
         Ok(usize::try_from(made).unwrap_or(0))
     }
 
-    /// Takes back what `allocate_managed_buffer` gave. 0; what it did not give is left alone.
+    /// Takes back what `allocate_managed_buffer` gave. 0, or a negative code: what it did not give is left alone, and what
+    /// somebody is still at stays, and may be given back again.
     #[pyo3(signature = (buffer_addr, length, /))]
     fn free_managed_buffer(
         &self,
@@ -253,16 +217,7 @@ impl TransferEngine {
         let _length = unsigned(length, "length")?;
         self.call("free_managed_buffer", |e| {
             let engine = e.engine()?;
-            let mut managed = engine.managed.lock();
-            let Some(at) = managed.iter().position(|given| *given == addr) else {
-                return Err(EngineError::InvalidArgument(format!("{addr:#x} was not allocated here")));
-            };
-            managed.swap_remove(at);
-            drop(managed);
-            py.detach(|| engine.unregister(addr))?;
-            // SAFETY: peers touch it no more, and its user gives it up.
-            unsafe { free_host_memory(addr) };
-            Ok(0)
+            py.detach(|| engine.free_memory(addr)).map(|()| 0)
         })
     }
 
@@ -664,7 +619,7 @@ impl TransferEngine {
             let engine = e.engine()?;
             let mut result = Ok(0);
             for batch in batches {
-                let one = py.detach(|| finish(&engine, BatchId(batch), None));
+                let one = py.detach(|| engine.finish(BatchId(batch), None));
                 result = result.and(one);
             }
             result
@@ -679,7 +634,7 @@ impl TransferEngine {
         let patience = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
         self.call("wait", |e| {
             let engine = e.engine()?;
-            py.detach(|| finish(&engine, batch, patience))
+            py.detach(|| engine.finish(batch, patience))
         })
     }
 
@@ -737,33 +692,6 @@ fn topology(devices: &str) -> Topology {
     Topology::discover(&if none_left { vec![String::new()] } else { only })
 }
 
-/// Waits for a batch and frees it.
-fn finish(engine: &Engine, batch: BatchId, patience: Option<Duration>) -> Result<i64, EngineError> {
-    let until = patience.and_then(|patience| Instant::now().checked_add(patience));
-    loop {
-        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
-        match engine.wait(batch, left) {
-            Err(EngineError::Timeout { .. }) => {
-                if interrupt::requested() {
-                    return Err(EngineError::Interrupted);
-                }
-                if until.is_some_and(|until| Instant::now() >= until) {
-                    return Ok(-2);
-                }
-            }
-            Err(error) => return Err(error),
-            Ok(status) => {
-                let reason = engine.batch_error(batch)?;
-                engine.free(batch)?;
-                return match status {
-                    Status::Completed => Ok(0),
-                    _ => Err(EngineError::InvalidArgument(reason.unwrap_or_else(|| "the batch failed".into()))),
-                };
-            }
-        }
-    }
-}
-
 impl TransferEngine {
     fn engine(&self) -> Result<Arc<Held>, EngineError> {
         let engine = self.engine.read().clone();
@@ -815,7 +743,7 @@ impl TransferEngine {
             // Another thread was faster.
             Ok(_) if engine.is_some() => Ok(-1),
             Ok(begun) => {
-                *engine = Some(Arc::new(Held { engine: begun, managed: Mutex::default() }));
+                *engine = Some(Arc::new(Held::new(begun)));
                 Ok(0)
             }
             Err(error) => {
@@ -852,19 +780,7 @@ impl TransferEngine {
     ) -> PyResult<i64> {
         let done = self.call(name, |e| {
             let engine = e.engine()?;
-            py.detach(|| {
-                let requests = call.requests.map_err(EngineError::InvalidArgument)?;
-                first(&requests)?;
-                let peer = engine.open_with(&call.peer, &interrupt::requested)?;
-                engine.transfer_with(peer, &requests, &interrupt::requested)?;
-                if let Some(notify) = &call.notify
-                    && let Err(error) = engine.notify_with(peer, notify, &interrupt::requested)
-                {
-                    // The bytes are there; the reference says no more either.
-                    tracing::warn!(peer = call.peer, %error, "a transfer is done, and its notification did not arrive");
-                }
-                Ok(0)
-            })
+            py.detach(|| call.carry_out(&engine, first)).map(|()| 0)
         })?;
         Ok(if done == 0 { 0 } else { -1 })
     }
@@ -873,18 +789,8 @@ impl TransferEngine {
         let mut id = 0;
         self.call(name, |e| {
             let engine = e.engine()?;
-            py.detach(|| {
-                let requests = call.requests.map_err(EngineError::InvalidArgument)?;
-                let peer: PeerId = engine.open_with(&call.peer, &interrupt::requested)?;
-                let batch = engine.allocate(requests.len());
-                let requests = requests.into_iter().map(|request| (peer, request)).collect();
-                if let Err(error) = engine.submit(batch, requests, None) {
-                    let _ = engine.free(batch);
-                    return Err(error);
-                }
-                id = batch.0;
-                Ok(0)
-            })
+            id = py.detach(|| call.submit(&engine))?.0;
+            Ok(0)
         })?;
         Ok(id)
     }

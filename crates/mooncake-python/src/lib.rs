@@ -14,6 +14,7 @@ mod code;
 mod engine;
 mod enums;
 mod flag;
+mod held_engine;
 mod host_memory;
 mod integer;
 mod interrupt;

@@ -1,11 +1,12 @@
-//! What the calls of `mooncake.engine` take over from Python before the GIL is released.
+//! What the calls of `mooncake.engine` take over from Python before the GIL is released, and what is done with it then.
 
-use mooncake_engine::{Notify, Opcode, Request};
+use mooncake_engine::{BatchId, Engine, EngineError, Notify, Opcode, Request};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::buffers::range;
 use crate::integer::{unsigned, unsigned_list};
+use crate::interrupt;
 use crate::text::text;
 
 /// A message of a peer.
@@ -90,6 +91,38 @@ impl Call {
     pub fn with_notify(mut self, notify: Option<TransferNotify>) -> Call {
         self.notify = notify.map(|notify| Notify { name: notify.name, message: notify.msg });
         self
+    }
+
+    /// Moves the bytes in this thread, after `first` has had a look, and leaves the message.
+    pub fn carry_out(
+        self,
+        engine: &Engine,
+        first: impl FnOnce(&[Request]) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let requests = self.requests.map_err(EngineError::InvalidArgument)?;
+        first(&requests)?;
+        let peer = engine.open_with(&self.peer, &interrupt::requested)?;
+        engine.transfer_with(peer, &requests, &interrupt::requested)?;
+        if let Some(notify) = &self.notify
+            && let Err(error) = engine.notify_with(peer, notify, &interrupt::requested)
+        {
+            // The bytes are there; the reference says no more either.
+            tracing::warn!(peer = self.peer, %error, "a transfer is done, and its notification did not arrive");
+        }
+        Ok(())
+    }
+
+    /// Has the bytes moved in the background.
+    pub fn submit(self, engine: &Engine) -> Result<BatchId, EngineError> {
+        let requests = self.requests.map_err(EngineError::InvalidArgument)?;
+        let peer = engine.open_with(&self.peer, &interrupt::requested)?;
+        let batch = engine.allocate(requests.len());
+        let requests = requests.into_iter().map(|request| (peer, request)).collect();
+        if let Err(error) = engine.submit(batch, requests, None) {
+            let _ = engine.free(batch);
+            return Err(error);
+        }
+        Ok(batch)
     }
 }
 

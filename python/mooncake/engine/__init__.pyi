@@ -77,7 +77,9 @@ class TransferEngine:
     ) -> int:
         """As ``initialize``; ``metadata_type`` is the scheme of a server that names none."""
     def close(self) -> int:
-        """Ends the engine; 0, also twice. Memory that it was lent is the caller's again."""
+        """Ends the engine, and calls of other threads with it; 0, also twice. Memory that it was lent, or that a
+        transfer was given, is the caller's again. -4 where somebody is still at such memory after some 10 s: it may
+        be called again."""
     def get_rpc_port(self) -> int: ...
     def get_local_server_name(self) -> str:
         """The name that peers know it by; "" before ``initialize``."""
@@ -91,14 +93,16 @@ class TransferEngine:
     def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
         """0 or a negative code: -7 for a range that overlaps another."""
     def unregister_memory(self, buffer_addr: int, /) -> int:
-        """0 once nobody touches the memory any more, or a negative code."""
+        """0 once nobody touches the memory any more, or a negative code: -4 if somebody still does after 10 s. It
+        takes no new requests then, and a repeat waits again."""
     def batch_register_memory(
         self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*"
     ) -> int: ...
     def batch_unregister_memory(self, buffer_addresses: Sequence[int], /) -> int: ...
     def allocate_managed_buffer(self, length: int, /) -> int:
         """Address of registered memory; 0 if there is none."""
-    def free_managed_buffer(self, buffer_addr: int, length: int, /) -> int: ...
+    def free_managed_buffer(self, buffer_addr: int, length: int, /) -> int:
+        """0, or a negative code: the memory stays, and may be given back again."""
     def write_bytes_to_buffer(self, dest_address: int, data: bytes | str, length: int, /) -> int: ...
     def read_bytes_from_buffer(self, source_address: int, length: int, /) -> bytes: ...
 

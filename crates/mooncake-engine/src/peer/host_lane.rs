@@ -148,7 +148,7 @@ impl Carrier for HostLane {
                 Ok(0) => return Err(Failure::NotNow("it hung up at the greeting".into())),
                 Ok(count) => {
                     got += count;
-                    pace.moved();
+                    pace.moved()?;
                 }
                 Err(error) => pace.failed(error, "wait for its greeting")?,
             }
@@ -292,8 +292,7 @@ impl HostLane {
                 }
                 pace.check("being let in by the peer")?;
             }
-            pace.moved();
-            pace.check("copying to or from the peer")?;
+            pace.moved()?;
         }
         Ok(())
     }
@@ -389,8 +388,7 @@ impl HostLane {
             if self.board.get() != before {
                 return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
             }
-            pace.moved();
-            pace.check("copying from the peer")?;
+            pace.moved()?;
         }
         Ok(())
     }
@@ -432,7 +430,7 @@ impl HostLane {
                 }
                 Ok(count) => {
                     got += count;
-                    pace.moved();
+                    pace.moved()?;
                 }
                 Err(error) => pace.failed(error, "wait for its answer")?,
             }
@@ -451,7 +449,7 @@ impl HostLane {
                 }
                 Ok(count) => {
                     got += count;
-                    pace.moved();
+                    pace.moved()?;
                 }
                 Err(errno) => pace.failed(errno.into(), "wait for its answer")?,
             }
@@ -487,7 +485,7 @@ fn send(fd: BorrowedFd<'_>, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), Eng
         match rustix::net::send(fd, &bytes[sent..], SendFlags::NOSIGNAL) {
             Ok(count) => {
                 sent += count;
-                pace.moved();
+                pace.moved()?;
             }
             Err(errno) => pace.failed(errno.into(), "ask the peer")?,
         }

@@ -245,7 +245,7 @@ impl Lane {
                 match send_sources(self.fd(), &header, &[source], sent, u64::MAX) {
                     Ok(count) => {
                         sent += count as u64;
-                        pace.moved();
+                        pace.moved()?;
                     }
                     Err(error) => pace.failed(error, "send")?,
                 }
@@ -273,7 +273,7 @@ impl Lane {
                 match send_sources(self.fd(), &[], &staged, sent, u64::MAX) {
                     Ok(count) => {
                         sent += count as u64;
-                        pace.moved();
+                        pace.moved()?;
                     }
                     Err(error) => pace.failed(error, "send")?,
                 }
@@ -328,7 +328,7 @@ impl Lane {
                     Ok(0) => return Err(self.hung_up()),
                     Ok(count) => {
                         got += count as u64;
-                        pace.moved();
+                        pace.moved()?;
                     }
                     Err(error) => pace.failed(error, "receive")?,
                 }
@@ -364,7 +364,7 @@ impl Lane {
             match send_sources(self.fd(), bytes, &[], sent, u64::MAX) {
                 Ok(count) => {
                     sent += count as u64;
-                    pace.moved();
+                    pace.moved()?;
                 }
                 Err(error) => pace.failed(error, "send")?,
             }
@@ -379,7 +379,7 @@ impl Lane {
                 Ok(0) => return Err(self.hung_up()),
                 Ok(count) => {
                     got += count;
-                    pace.moved();
+                    pace.moved()?;
                 }
                 Err(errno) => pace.failed(errno.into(), "receive")?,
             }

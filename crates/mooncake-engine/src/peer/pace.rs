@@ -31,15 +31,23 @@ pub(crate) struct Pace<'a> {
     patience: &'a Patience<'a>,
     stall: Duration,
     moved: Instant,
+    looked: Instant,
 }
 
 impl<'a> Pace<'a> {
     pub fn new(peer: &'a str, patience: &'a Patience<'a>, stall: Duration) -> Pace<'a> {
-        Pace { peer, patience, stall, moved: Instant::now() }
+        let now = Instant::now();
+        Pace { peer, patience, stall, moved: now, looked: now }
     }
 
-    pub fn moved(&mut self) {
+    /// Bytes have moved. Those that never stand still are no reason to go on for ever.
+    pub fn moved(&mut self) -> Result<(), EngineError> {
         self.moved = Instant::now();
+        if self.moved.duration_since(self.looked) < SLICE {
+            return Ok(());
+        }
+        self.looked = self.moved;
+        self.check("moving its bytes")
     }
 
     /// A system call failed: nothing if it is worth another try.
