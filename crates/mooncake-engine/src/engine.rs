@@ -20,7 +20,7 @@ use crate::host_frame::{SECRET_LEN, Secret};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Helpers, MappedPeers, Patience, Peer, Routes};
+use crate::peer::{MappedPeers, Patience, Peer, Routes, StripeThreads};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::topology::Topology;
@@ -93,7 +93,7 @@ pub(crate) struct Home {
     pub options: EngineOptions,
     pub buffers: Buffers,
     pub inbox: Inbox,
-    pub helpers: Helpers,
+    pub stripe_threads: StripeThreads,
     /// Of handshakes that are coming in.
     pub room: Arc<Room>,
     /// Copies within this process that nobody has checked.
@@ -280,7 +280,7 @@ impl Engine {
             name: if registry.is_some() { name.to_owned() } else { address::join(host, port) },
             buffers: Buffers::new().map_err(memory)?,
             inbox: Inbox::default(),
-            helpers: Helpers::default(),
+            stripe_threads: StripeThreads::default(),
             room: Arc::default(),
             described: Mutex::default(),
             myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
