@@ -13,6 +13,7 @@ use crate::address;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
 use crate::buffers::Buffers;
 use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
+use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::handshake::{self, Kind, Message, NotifyBody};
@@ -94,6 +95,7 @@ pub(crate) struct Home {
     pub buffers: Buffers,
     pub inbox: Inbox,
     pub stripe_threads: StripeThreads,
+    pub errands: Errands,
     /// Of handshakes that are coming in.
     pub room: Arc<Room>,
     /// Copies within this process that nobody has checked.
@@ -161,23 +163,23 @@ impl Home {
     }
 
     /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
-    pub fn handshake_at(&self, name: &str) -> Result<(String, Vec<SocketAddr>), EngineError> {
+    pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
         let (host, port) = match &self.registry {
-            Some(registry) => registry.handshake(name)?,
+            Some(registry) => registry.handshake(name, patience)?,
             None => match address::split(name) {
                 (host, Some(port)) => (host.to_owned(), port),
                 _ => return Err(EngineError::InvalidArgument(format!("{name:?} is no host:port"))),
             },
         };
-        let addresses = address::resolve(&host, port)?;
+        let addresses = address::resolve(&host, port, &self.errands, patience)?;
         Ok((host, addresses))
     }
 
     /// A peer's description and its host.
     pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
-        let (host, addresses) = self.handshake_at(name)?;
+        let (host, addresses) = self.handshake_at(name, patience)?;
         let json = match &self.registry {
-            Some(registry) => registry.segment(name)?.into_bytes(),
+            Some(registry) => registry.segment(name, patience)?.into_bytes(),
             None => {
                 // Nobody reads in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(Vec::new()));
@@ -238,7 +240,7 @@ impl Engine {
         service: Box<dyn Metadata>,
         cluster: &str,
     ) -> Result<Engine, EngineError> {
-        Engine::start(name, options, Some(Registry::new(service, cluster)))
+        Engine::start(name, options, Some(Registry::new(Arc::from(service), cluster)))
     }
 
     /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
@@ -270,8 +272,14 @@ impl Engine {
         let host_door = if options.same_host { listen_on_host(&unix).ok() } else { None };
         let unix = if host_door.is_some() { unix } else { String::new() };
         let boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
+        let errands = Errands::default();
+        let began = Instant::now();
+        let patience = Patience { began, deadline: began + options.connect_timeout, interrupted: &|| false };
         let advertised = match &registry {
-            Some(registry) => Some(options.advertise.or(options.bind).map_or_else(|| registry.own_address(), Ok)?),
+            Some(registry) => {
+                let given = options.advertise.or(options.bind);
+                Some(given.map_or_else(|| registry.own_address(&patience), Ok)?)
+            }
             None => None,
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
@@ -281,6 +289,7 @@ impl Engine {
             buffers: Buffers::new().map_err(memory)?,
             inbox: Inbox::default(),
             stripe_threads: StripeThreads::default(),
+            errands,
             room: Arc::default(),
             described: Mutex::default(),
             myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
@@ -300,7 +309,11 @@ impl Engine {
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
         if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
             registry.announce(&home.name, ip, port)?;
-            Publisher::publish(&home)?;
+            if let Err(error) = Publisher::publish(&home) {
+                // Best effort: the next engine of the name replaces what is left.
+                let _ = registry.withdraw(&home.name);
+                return Err(error);
+            }
         }
         let (peers, closed) = (RwLock::default(), AtomicBool::new(false));
         let core = Arc::new(Core { home, workers: Workers::default(), peers, closed });
@@ -724,10 +737,10 @@ impl Core {
 
     fn say(&self, name: &str, message: Message, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        let (_, addresses) = self.home.handshake_at(name)?;
         let timeout = self.home.options.connect_timeout;
         let began = Instant::now();
         let patience = Patience { began, deadline: began + timeout, interrupted };
+        let (_, addresses) = self.home.handshake_at(name, &patience)?;
         handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
     }
 }

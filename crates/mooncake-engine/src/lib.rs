@@ -44,6 +44,7 @@ mod buffers;
 pub mod decoders;
 mod descriptor;
 mod engine;
+mod errands;
 mod error;
 mod frame;
 mod handshake;

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use crate::address;
 use crate::descriptor::Descriptor;
 use crate::engine::{Home, Request};
 use crate::error::EngineError;
@@ -102,7 +103,8 @@ impl Route {
         // What is lent there is asked for when it is wanted; of thousands of buffers nothing else is to be kept.
         descriptor.buffers.truncate(1);
         descriptor.buffers.shrink_to_fit();
-        let tcp = descriptor.data_addresses(&host)?;
+        let (host, port) = descriptor.data_at(&host)?;
+        let tcp = address::resolve(host, port, &home.errands, patience)?;
         let tcp = Pool::new(home.options.stripes().max(64), lane::Address::new(name, tcp, &descriptor));
         let route = Route { descriptor, tcp, host: HostPath::new(), striping: home.options.stripes() };
         let route = Arc::new(route);
