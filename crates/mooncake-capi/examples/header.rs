@@ -61,16 +61,16 @@ pub fn header() -> String {
             if let Some(rest) = line.strip_prefix("pub const ") {
                 let (name, value) = rest.trim_end_matches(';').split_once(": ").expect("a type");
                 let value = value.split_once(" = ").expect("a value").1.replace("u64::MAX", "UINT64_MAX");
-                let _ = write!(out, "\n{said}#define {name} ({value})\n");
+                let _ = writeln!(out, "\n{said}#define {name} ({value})");
             } else if let Some(rest) = line.strip_prefix("pub type ") {
                 let (name, meant) = rest.trim_end_matches(';').split_once(" = ").expect("a type");
-                let _ = write!(out, "\n{said}typedef {};\n", declare(meant, name));
+                let _ = writeln!(out, "\n{said}typedef {};", declare(meant, name));
             } else if is_c && let Some(name) = line.strip_prefix("pub struct ") {
                 let (name, fields) = (snake(name.trim_end_matches(" {")), until(|line| line == "}"));
                 let _ =
-                    write!(out, "\n{said}struct {name} {{\n{}}};\ntypedef struct {name} {name}_t;\n", members(&fields));
+                    writeln!(out, "\n{said}struct {name} {{\n{}}};\ntypedef struct {name} {name}_t;", members(&fields));
             } else if line.starts_with("pub unsafe extern \"C\" fn ") {
-                let _ = write!(out, "\n{said}{};\n", function(&until(|line| line.ends_with('{')).replace('\n', " ")));
+                let _ = writeln!(out, "\n{said}{};", function(&until(|line| line.ends_with('{')).replace('\n', " ")));
             }
             (text, is_c) = (Vec::new(), false);
         }
@@ -104,7 +104,7 @@ fn members(fields: &str) -> String {
         if let Some(said) = line.strip_prefix("///") {
             text.push(said.trim());
         } else if let Some((name, meant)) = line.trim_end_matches(',').split_once(": ") {
-            let _ = write!(out, "{}    {};\n", comment("    ", &text), declare(meant, name));
+            let _ = writeln!(out, "{}    {};", comment("    ", &text), declare(meant, name));
             text.clear();
         }
     }
