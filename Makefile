@@ -38,9 +38,10 @@ ttft: dist/.built ## time to first token: computed, from our pool, from the riva
 gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips where there is none
 	$(VENV)/bin/pytest -s tests/gpu
 
-reference: $(VENV)/.wheel ## docs/settings.md, metrics.md and error-codes.md from the tables in the code
+reference: $(VENV)/.wheel ## docs/settings.md, metrics.md, error-codes.md and the C header from the code
 	cargo run --quiet --locked -p mooncake-settings --example settings_page
 	cargo run --quiet --locked -p mooncake-client --example metrics_page
+	cargo run --quiet --locked -p mooncake-capi --example header
 	$(PY) -c 'from mooncake.errors import reference_page; print(reference_page(), end="")' > docs/error-codes.md
 
 fmt: $(VENV)/.tools ## format Rust and Python

@@ -1,17 +1,68 @@
 //! The transfer engine for C, under the names, types and codes of Mooncake's `transfer_engine_c.h`.
 //!
-//! The header is `include/transfer_engine_c.h`; a test compiles a program with it. What a caller can be told is wrong is
-//! a code: null pointers, engines that were destroyed are not found out, batches and peers of no engine are. A panic
-//! never crosses into C.
+//! The header, `include/transfer_engine_c.h`, is made of this file (`make reference`): of its constants, types, `#[repr(C)]`
+//! structures and functions, each with its text up to the word on safety. A test compiles a program with it.
+//!
+//! What a caller can be told is wrong is a code: null pointers, engines that were destroyed are not found out, batches and peers
+//! of no engine are. A panic never crosses into C.
+
+// The names are C's.
+#![allow(non_camel_case_types)]
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request};
+use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status};
 use mooncake_memory::ForeignRange;
 use mooncake_settings::environment;
 use parking_lot::Mutex;
+
+/// An engine, of `createTransferEngine`.
+pub type transfer_engine_t = *mut c_void;
+/// What `installTransport` gives: nothing that anybody could use.
+pub type transport_t = *mut c_void;
+/// A peer's segment.
+pub type segment_id_t = i32;
+/// The same.
+pub type segment_handle_t = i32;
+/// A batch.
+pub type batch_id_t = u64;
+
+/// The engine's own segment.
+pub const LOCAL_SEGMENT: segment_id_t = 0;
+/// No batch.
+pub const INVALID_BATCH: batch_id_t = u64::MAX;
+
+/// From the peer's memory to this process's.
+pub const OPCODE_READ: c_int = 0;
+/// From this process's memory to the peer's.
+pub const OPCODE_WRITE: c_int = 1;
+
+/// Not done yet.
+pub const STATUS_WAITING: c_int = 0;
+/// Mooncake's; never given here.
+pub const STATUS_PENDING: c_int = 1;
+/// Mooncake's; never given here.
+pub const STATUS_INVALID: c_int = 2;
+/// Mooncake's; never given here.
+pub const STATUS_CANCELED: c_int = 3;
+/// All its bytes are in place.
+pub const STATUS_COMPLETED: c_int = 4;
+/// Not done by its deadline. Nothing touches its memory any more.
+pub const STATUS_TIMEOUT: c_int = 5;
+/// It failed. Nothing touches its memory any more.
+pub const STATUS_FAILED: c_int = 6;
+
+const _: () = assert!(
+    OPCODE_READ == Opcode::Read as c_int
+        && OPCODE_WRITE == Opcode::Write as c_int
+        && STATUS_WAITING == Status::Waiting as c_int
+        && STATUS_COMPLETED == Status::Completed as c_int
+        && STATUS_TIMEOUT == Status::Timeout as c_int
+        && STATUS_FAILED == Status::Failed as c_int
+        && LOCAL_SEGMENT == PeerId::SELF.0 as segment_id_t
+);
 
 /// What a `transfer_engine_t` points at.
 pub struct Handle {
@@ -20,18 +71,21 @@ pub struct Handle {
     private: Mutex<HashSet<usize>>,
 }
 
-/// `transfer_request_t`.
+/// What is to be moved.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TransferRequest {
     opcode: c_int,
+    /// This process's end.
     source: *mut c_void,
-    target_id: i32,
+    /// Of `openSegment`; 0 is the own segment.
+    target_id: segment_id_t,
+    /// Address in the peer's process.
     target_offset: u64,
     length: u64,
 }
 
-/// `transfer_status_t`.
+/// How far a request is.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct TransferStatus {
@@ -39,7 +93,7 @@ pub struct TransferStatus {
     transferred_bytes: u64,
 }
 
-/// `buffer_entry_t`.
+/// A range of memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct BufferEntry {
@@ -47,7 +101,7 @@ pub struct BufferEntry {
     length: usize,
 }
 
-/// `notify_msg_t`.
+/// A message, of two C strings.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct NotifyMsg {
@@ -55,7 +109,7 @@ pub struct NotifyMsg {
     msg: *mut c_char,
 }
 
-/// `nic_load_stat_t`.
+/// A network device's load.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct NicLoadStat {
@@ -128,6 +182,10 @@ fn range(addr: *mut c_void, len: usize) -> ForeignRange {
     unsafe { ForeignRange::new(addr.expose_provenance(), len) }
 }
 
+/// Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name: what peers
+/// reach this host by, where the metadata tells them; may be NULL or "". The ports are taken from MC_MIN_RPC_PORT to
+/// MC_MAX_RPC_PORT whatever rpc_port says; getLocalIpAndPort tells which. NULL on failure.
+///
 /// # Safety
 /// The texts are null or C strings.
 #[unsafe(no_mangle)]
@@ -137,7 +195,7 @@ pub unsafe extern "C" fn createTransferEngine(
     ip_or_host_name: *const c_char,
     _rpc_port: u64,
     _auto_discover: c_int,
-) -> *mut c_void {
+) -> transfer_engine_t {
     call(
         "createTransferEngine",
         |_| std::ptr::null_mut(),
@@ -159,10 +217,12 @@ pub unsafe extern "C" fn createTransferEngine(
     )
 }
 
+/// Ends it. Nothing else may use it meanwhile or afterwards.
+///
 /// # Safety
 /// `engine` is null, or of `createTransferEngine`; nobody uses it any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn destroyTransferEngine(engine: *mut c_void) {
+pub unsafe extern "C" fn destroyTransferEngine(engine: transfer_engine_t) {
     call(
         "destroyTransferEngine",
         |_| (),
@@ -180,7 +240,7 @@ pub unsafe extern "C" fn destroyTransferEngine(engine: *mut c_void) {
 /// As for every call below: `engine` is null, or of `createTransferEngine` and not destroyed; texts are null or C strings;
 /// lists have as many elements as is said.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn discoverTopology(engine: *mut c_void) -> c_int {
+pub unsafe extern "C" fn discoverTopology(engine: transfer_engine_t) -> c_int {
     // SAFETY: the caller's word.
     call("discoverTopology", |code| code, || unsafe { handle(engine) }.map(|_| 0))
 }
@@ -188,7 +248,7 @@ pub unsafe extern "C" fn discoverTopology(engine: *mut c_void) -> c_int {
 /// # Safety
 /// See [`discoverTopology`]; `buf_out` has `buf_len` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getLocalIpAndPort(engine: *mut c_void, buf_out: *mut c_char, buf_len: usize) -> c_int {
+pub unsafe extern "C" fn getLocalIpAndPort(engine: transfer_engine_t, buf_out: *mut c_char, buf_len: usize) -> c_int {
     call(
         "getLocalIpAndPort",
         |code| code,
@@ -220,14 +280,16 @@ unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<usize>
     Ok(text.len())
 }
 
+/// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL.
+///
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn installTransport(
-    engine: *mut c_void,
+    engine: transfer_engine_t,
     proto: *const c_char,
     _args: *mut *mut c_void,
-) -> *mut c_void {
+) -> transport_t {
     call(
         "installTransport",
         |_| std::ptr::null_mut(),
@@ -246,15 +308,17 @@ pub unsafe extern "C" fn installTransport(
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn uninstallTransport(engine: *mut c_void, _proto: *const c_char) -> c_int {
+pub unsafe extern "C" fn uninstallTransport(engine: transfer_engine_t, _proto: *const c_char) -> c_int {
     // SAFETY: the caller's word.
     call("uninstallTransport", |code| code, || unsafe { handle(engine) }.map(|_| 0))
 }
 
+/// A peer by its name, -1 on failure.
+///
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn openSegment(engine: *mut c_void, segment_name: *const c_char) -> i32 {
+pub unsafe extern "C" fn openSegment(engine: transfer_engine_t, segment_name: *const c_char) -> segment_id_t {
     call(
         "openSegment",
         |_| -1,
@@ -271,7 +335,7 @@ pub unsafe extern "C" fn openSegment(engine: *mut c_void, segment_name: *const c
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn openSegmentNoCache(engine: *mut c_void, segment_name: *const c_char) -> i32 {
+pub unsafe extern "C" fn openSegmentNoCache(engine: transfer_engine_t, segment_name: *const c_char) -> segment_id_t {
     // SAFETY: the caller's word.
     unsafe { openSegment(engine, segment_name) }
 }
@@ -279,7 +343,7 @@ pub unsafe extern "C" fn openSegmentNoCache(engine: *mut c_void, segment_name: *
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn closeSegment(engine: *mut c_void, _segment_id: i32) -> c_int {
+pub unsafe extern "C" fn closeSegment(engine: transfer_engine_t, _segment_id: segment_id_t) -> c_int {
     // SAFETY: the caller's word.
     call("closeSegment", |code| code, || unsafe { handle(engine) }.map(|_| 0))
 }
@@ -287,7 +351,7 @@ pub unsafe extern "C" fn closeSegment(engine: *mut c_void, _segment_id: i32) -> 
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn removeLocalSegment(engine: *mut c_void, _segment_name: *const c_char) -> c_int {
+pub unsafe extern "C" fn removeLocalSegment(engine: transfer_engine_t, _segment_name: *const c_char) -> c_int {
     // SAFETY: the caller's word.
     call("removeLocalSegment", |code| code, || unsafe { handle(engine) }.map(|_| 0))
 }
@@ -295,7 +359,7 @@ pub unsafe extern "C" fn removeLocalSegment(engine: *mut c_void, _segment_name: 
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syncSegmentCache(engine: *mut c_void) -> c_int {
+pub unsafe extern "C" fn syncSegmentCache(engine: transfer_engine_t) -> c_int {
     // SAFETY: the caller's word.
     call("syncSegmentCache", |code| code, || unsafe { handle(engine) }.map(|_| 0))
 }
@@ -303,16 +367,18 @@ pub unsafe extern "C" fn syncSegmentCache(engine: *mut c_void) -> c_int {
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn warmupEfaSegment(engine: *mut c_void, segment_name: *const c_char) -> c_int {
+pub unsafe extern "C" fn warmupEfaSegment(engine: transfer_engine_t, segment_name: *const c_char) -> c_int {
     // SAFETY: the caller's word.
     if unsafe { openSegment(engine, segment_name) } < 0 { INVALID_ARGUMENT } else { 0 }
 }
 
+/// 0, or a negative code. Memory that is not remote_accessible is not lent to peers.
+///
 /// # Safety
 /// See [`discoverTopology`]; the memory stays until it is unregistered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn registerLocalMemory(
-    engine: *mut c_void,
+    engine: transfer_engine_t,
     addr: *mut c_void,
     length: usize,
     location: *const c_char,
@@ -334,10 +400,12 @@ pub unsafe extern "C" fn registerLocalMemory(
     )
 }
 
+/// When it returns, nobody touches that memory any more.
+///
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unregisterLocalMemory(engine: *mut c_void, addr: *mut c_void) -> c_int {
+pub unsafe extern "C" fn unregisterLocalMemory(engine: transfer_engine_t, addr: *mut c_void) -> c_int {
     call(
         "unregisterLocalMemory",
         |code| code,
@@ -356,7 +424,7 @@ pub unsafe extern "C" fn unregisterLocalMemory(engine: *mut c_void, addr: *mut c
 /// See [`registerLocalMemory`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn registerLocalMemoryBatch(
-    engine: *mut c_void,
+    engine: transfer_engine_t,
     buffer_list: *mut BufferEntry,
     buffer_len: usize,
     location: *const c_char,
@@ -375,11 +443,13 @@ pub unsafe extern "C" fn registerLocalMemoryBatch(
     )
 }
 
+/// The same for several; all that can be are given up.
+///
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unregisterLocalMemoryBatch(
-    engine: *mut c_void,
+    engine: transfer_engine_t,
     addr_list: *mut *mut c_void,
     addr_len: usize,
 ) -> c_int {
@@ -395,20 +465,23 @@ pub unsafe extern "C" fn unregisterLocalMemoryBatch(
     )
 }
 
+/// A batch for so many requests. The calls on batches give 0, or a positive code; one that was freed, or never given out, is an
+/// error of its own.
+///
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn allocateBatchID(engine: *mut c_void, batch_size: usize) -> u64 {
+pub unsafe extern "C" fn allocateBatchID(engine: transfer_engine_t, batch_size: usize) -> batch_id_t {
     // SAFETY: the caller's word.
-    call("allocateBatchID", |_| u64::MAX, || Ok(unsafe { handle(engine)? }.engine.allocate(batch_size).0))
+    call("allocateBatchID", |_| INVALID_BATCH, || Ok(unsafe { handle(engine)? }.engine.allocate(batch_size).0))
 }
 
 /// # Safety
 /// See [`discoverTopology`]; the memory of the requests stays until they have ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn submitTransfer(
-    engine: *mut c_void,
-    batch_id: u64,
+    engine: transfer_engine_t,
+    batch_id: batch_id_t,
     entries: *mut TransferRequest,
     count: usize,
 ) -> c_int {
@@ -420,8 +493,8 @@ pub unsafe extern "C" fn submitTransfer(
 /// See [`submitTransfer`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn submitTransferWithNotify(
-    engine: *mut c_void,
-    batch_id: u64,
+    engine: transfer_engine_t,
+    batch_id: batch_id_t,
     entries: *mut TransferRequest,
     count: usize,
     notify_msg: NotifyMsg,
@@ -449,8 +522,8 @@ unsafe fn submit(
             let mut requests = Vec::with_capacity(entries.len());
             for entry in entries {
                 let opcode = match entry.opcode {
-                    0 => Opcode::Read,
-                    1 => Opcode::Write,
+                    OPCODE_READ => Opcode::Read,
+                    OPCODE_WRITE => Opcode::Write,
                     other => {
                         return Err(EngineError::InvalidArgument(format!("opcode {other} is neither read nor write")));
                     }
@@ -485,8 +558,8 @@ unsafe fn notify(message: NotifyMsg) -> Outcome<Notify> {
 /// See [`discoverTopology`]; `status` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getTransferStatus(
-    engine: *mut c_void,
-    batch_id: u64,
+    engine: transfer_engine_t,
+    batch_id: batch_id_t,
     task_id: usize,
     status: *mut TransferStatus,
 ) -> c_int {
@@ -510,7 +583,7 @@ pub unsafe extern "C" fn getTransferStatus(
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freeBatchID(engine: *mut c_void, batch_id: u64) -> c_int {
+pub unsafe extern "C" fn freeBatchID(engine: transfer_engine_t, batch_id: batch_id_t) -> c_int {
     call(
         "freeBatchID",
         |code| -code,
@@ -521,10 +594,12 @@ pub unsafe extern "C" fn freeBatchID(engine: *mut c_void, batch_id: u64) -> c_in
     )
 }
 
+/// Messages of peers, oldest first; freeNotifsMsgBuf gives them back. NULL if there is none.
+///
 /// # Safety
 /// See [`discoverTopology`]; `size` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getNotifsFromEngine(engine: *mut c_void, size: *mut c_int) -> *mut NotifyMsg {
+pub unsafe extern "C" fn getNotifsFromEngine(engine: transfer_engine_t, size: *mut c_int) -> *mut NotifyMsg {
     call(
         "getNotifsFromEngine",
         |_| std::ptr::null_mut(),
@@ -562,7 +637,7 @@ pub unsafe extern "C" fn freeNotifsMsgBuf(msgs: *mut NotifyMsg, size: c_int) {
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn genNotifyInEngine(engine: *mut c_void, target_id: u64, notify_msg: NotifyMsg) -> c_int {
+pub unsafe extern "C" fn genNotifyInEngine(engine: transfer_engine_t, target_id: u64, notify_msg: NotifyMsg) -> c_int {
     call(
         "genNotifyInEngine",
         |code| code,
@@ -575,11 +650,13 @@ pub unsafe extern "C" fn genNotifyInEngine(engine: *mut c_void, target_id: u64, 
     )
 }
 
+/// There are no network devices in this version: none.
+///
 /// # Safety
 /// See [`discoverTopology`]; `count` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getNicLoadStats(
-    engine: *mut c_void,
+    engine: transfer_engine_t,
     _stats: *mut NicLoadStat,
     _capacity: usize,
     count: *mut usize,
@@ -596,18 +673,27 @@ pub unsafe extern "C" fn getNicLoadStats(
     )
 }
 
+/// An engine's entries in the metadata service are replaced by its successor; nothing has to be caught. 0.
+///
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn enableGracefulShutdown(engine: *mut c_void) -> c_int {
+pub unsafe extern "C" fn enableGracefulShutdown(engine: transfer_engine_t) -> c_int {
     // SAFETY: the caller's word.
     call("enableGracefulShutdown", |code| code, || unsafe { handle(engine) }.map(|_| 0))
 }
 
+/// How bytes go to each peer, as JSON or as a table; the number of bytes that it takes, without the NUL.
+///
 /// # Safety
 /// See [`discoverTopology`]; `buf_out` has `buf_len` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn showLinks(engine: *mut c_void, buf_out: *mut c_char, buf_len: usize, json: c_int) -> c_int {
+pub unsafe extern "C" fn showLinks(
+    engine: transfer_engine_t,
+    buf_out: *mut c_char,
+    buf_len: usize,
+    json: c_int,
+) -> c_int {
     call(
         "showLinks",
         |code| code,

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::RangeInclusive;
 
+use crate::errands::Errands;
 use crate::error::EngineError;
+use crate::peer::Patience;
 
 /// Most ports of the range that are tried before any free one is taken.
 const TRIES: u32 = 500;
@@ -29,8 +31,22 @@ pub(crate) fn join(host: &str, port: u16) -> String {
     }
 }
 
-/// All addresses of a host, IPv4 first.
-pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+/// All addresses of a host, IPv4 first, found while the caller has patience.
+pub(crate) fn resolve(
+    host: &str,
+    port: u16,
+    errands: &Errands,
+    patience: &Patience<'_>,
+) -> Result<Vec<SocketAddr>, EngineError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let name = host.to_owned();
+    errands.run(host, "the resolution of its name", patience, move || resolve_at_length(&name, port))?
+}
+
+/// The same, for as long as the resolver takes.
+pub(crate) fn resolve_at_length(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }

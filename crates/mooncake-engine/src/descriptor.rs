@@ -1,10 +1,7 @@
 //! What an engine says of itself: the segment document of Mooncake's metadata, as JSON.
 
-use std::net::SocketAddr;
-
 use serde::{Deserialize, Serialize};
 
-use crate::address;
 use crate::error::EngineError;
 use crate::frame::EngineId;
 
@@ -91,13 +88,13 @@ impl Descriptor {
     }
 
     /// Where its data port listens: on the host that it says, or that its name or the metadata gives.
-    pub fn data_addresses(&self, host: &str) -> Result<Vec<SocketAddr>, EngineError> {
+    pub fn data_at<'a>(&'a self, host: &'a str) -> Result<(&'a str, u16), EngineError> {
         if !self.protocol.has("tcp") || self.tcp_data_port == 0 {
             let reason = format!("it offers {:?} and no TCP data port", self.protocol);
             return Err(EngineError::malformed(&self.name, reason));
         }
         let host = if self.tcp_data_host.is_empty() { host } else { &self.tcp_data_host };
-        address::resolve(host, self.tcp_data_port)
+        Ok((host, self.tcp_data_port))
     }
 
     /// The life of the engine, if it is one of ours.
@@ -125,9 +122,9 @@ mod tests {
         let read = Descriptor::decode("p", theirs).unwrap();
         assert_eq!((read.tcp_data_port, read.tcp_proto_version, read.buffers[0].addr), (15999, 2, 140_000));
         assert_eq!(read.engine_id(), None);
-        assert_eq!(read.data_addresses("10.9.9.9").unwrap(), ["10.9.9.9:15999".parse().unwrap()]);
+        assert_eq!(read.data_at("10.9.9.9").unwrap(), ("10.9.9.9", 15999));
         let elsewhere = Descriptor { tcp_data_host: "10.8.8.8".into(), ..read.clone() };
-        assert_eq!(elsewhere.data_addresses("10.9.9.9").unwrap(), ["10.8.8.8:15999".parse().unwrap()]);
+        assert_eq!(elsewhere.data_at("10.9.9.9").unwrap(), ("10.8.8.8", 15999));
         let old = Descriptor::decode("p", br#"{"name":"a","protocol":["tcp","hip"],"buffers":[]}"#).unwrap();
         assert!(old.tcp_proto_version == 1 && old.protocol.has("tcp"));
         let id = "00112233445566778899aabbccddeeff".to_owned();

@@ -13,6 +13,7 @@ use crate::batch::{BatchId, Batches, Status, TaskStatus};
 use crate::buffers::Buffers;
 use crate::calls::Calls;
 use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
+use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::handshake::{self, Kind, Message, NotifyBody};
@@ -20,7 +21,7 @@ use crate::host_frame::{SECRET_LEN, Secret};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Helpers, MappedPeers, Pace, Patience, Peer, Routes};
+use crate::peer::{MappedPeers, Pace, Patience, Peer, Routes, StripeThreads};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::workers::Workers;
@@ -78,7 +79,8 @@ pub(crate) struct Home {
     pub options: EngineOptions,
     pub buffers: Buffers,
     pub inbox: Inbox,
-    pub helpers: Helpers,
+    pub stripe_threads: StripeThreads,
+    pub errands: Errands,
     /// Of handshakes that are coming in.
     pub room: Arc<Room>,
     /// Copies within this process that nobody has checked.
@@ -146,23 +148,23 @@ impl Home {
     }
 
     /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
-    pub fn handshake_at(&self, name: &str) -> Result<(String, Vec<SocketAddr>), EngineError> {
+    pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
         let (host, port) = match &self.registry {
-            Some(registry) => registry.handshake(name)?,
+            Some(registry) => registry.handshake(name, patience)?,
             None => match address::split(name) {
                 (host, Some(port)) => (host.to_owned(), port),
                 _ => return Err(EngineError::InvalidArgument(format!("{name:?} is no host:port"))),
             },
         };
-        let addresses = address::resolve(&host, port)?;
+        let addresses = address::resolve(&host, port, &self.errands, patience)?;
         Ok((host, addresses))
     }
 
     /// A peer's description and its host.
     pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
-        let (host, addresses) = self.handshake_at(name)?;
+        let (host, addresses) = self.handshake_at(name, patience)?;
         let json = match &self.registry {
-            Some(registry) => registry.segment(name)?.into_bytes(),
+            Some(registry) => registry.segment(name, patience)?.into_bytes(),
             None => {
                 // Nobody reads in the question what the asker lends.
                 let ask = Message::new(Kind::Metadata, self.describe_with(Vec::new()));
@@ -223,7 +225,7 @@ impl Engine {
         service: Box<dyn Metadata>,
         cluster: &str,
     ) -> Result<Engine, EngineError> {
-        Engine::start(name, options, Some(Registry::new(service, cluster)))
+        Engine::start(name, options, Some(Registry::new(Arc::from(service), cluster)))
     }
 
     /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
@@ -255,8 +257,14 @@ impl Engine {
         let host_door = if options.same_host { listen_on_host(&unix).ok() } else { None };
         let unix = if host_door.is_some() { unix } else { String::new() };
         let boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
+        let errands = Errands::default();
+        let began = Instant::now();
+        let patience = Patience { began, deadline: began + options.connect_timeout, interrupted: &|| false };
         let advertised = match &registry {
-            Some(registry) => Some(options.advertise.or(options.bind).map_or_else(|| registry.own_address(), Ok)?),
+            Some(registry) => {
+                let given = options.advertise.or(options.bind);
+                Some(given.map_or_else(|| registry.own_address(&patience), Ok)?)
+            }
             None => None,
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
@@ -265,7 +273,8 @@ impl Engine {
             name: if registry.is_some() { name.to_owned() } else { address::join(host, port) },
             buffers: Buffers::new().map_err(memory)?,
             inbox: Inbox::default(),
-            helpers: Helpers::default(),
+            stripe_threads: StripeThreads::default(),
+            errands,
             room: Arc::default(),
             described: Mutex::default(),
             myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
@@ -285,7 +294,11 @@ impl Engine {
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
         if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
             registry.announce(&home.name, ip, port)?;
-            Publisher::publish(&home)?;
+            if let Err(error) = Publisher::publish(&home) {
+                // Best effort: the next engine of the name replaces what is left.
+                let _ = registry.withdraw(&home.name);
+                return Err(error);
+            }
         }
         let (workers, peers, calls) = (Workers::default(), RwLock::default(), Calls::default());
         let core = Arc::new(Core { home, workers, peers, calls });
@@ -692,10 +705,10 @@ impl Core {
 
     fn say(&self, name: &str, message: Message, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        let (_, addresses) = self.home.handshake_at(name)?;
         let timeout = self.home.options.connect_timeout;
         let began = Instant::now();
         let patience = Patience { began, deadline: began + timeout, interrupted };
+        let (_, addresses) = self.home.handshake_at(name, &patience)?;
         handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
     }
 }

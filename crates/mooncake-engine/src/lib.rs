@@ -45,6 +45,7 @@ mod calls;
 pub mod decoders;
 mod descriptor;
 mod engine;
+mod errands;
 mod error;
 mod frame;
 mod handshake;

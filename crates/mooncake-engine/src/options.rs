@@ -84,6 +84,9 @@ impl EngineOptions {
         if let Some(address) = parsed("MC_TCP_BIND_ADDRESS", &var).map_err(wrong)? {
             self.advertise = Some(address);
         }
+        if ["MC_CUSTOM_TOPO_JSON", "MC_TE_FILTERS"].iter().any(|name| var(name).is_some()) {
+            self.topology = Some(Topology::from_env("", &var));
+        }
         let port = |name, default| Ok::<u16, EngineError>(parsed(name, &var).map_err(wrong)?.unwrap_or(default));
         let (first, last) =
             (port("MC_MIN_RPC_PORT", *self.ports.start())?, port("MC_MAX_RPC_PORT", *self.ports.end())?);

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
 
+const FILE: &str = "MC_CUSTOM_TOPO_JSON";
+const FILTERS: &str = "MC_TE_FILTERS";
+
 /// What network devices are preferred for, and which others can serve, memory of each kind: `cpu:0`, `cuda:1`.
 ///
 /// As JSON it is Mooncake's matrix: `{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`. Positions in the lists mean nothing.
@@ -25,6 +28,33 @@ struct Device {
 }
 
 impl Topology {
+    /// As the environment wants it: the matrix of the file that `MC_CUSTOM_TOPO_JSON` names; or what is discovered of those
+    /// devices that are in `devices` and in `MC_TE_FILTERS`, as far as these name any, with commas between them. A file that is
+    /// no matrix is logged, and devices are discovered.
+    pub fn from_env(devices: &str, var: impl Fn(&str) -> Option<String>) -> Topology {
+        let variable = |name: &str| var(name).filter(|value| !value.is_empty());
+        if let Some(path) = variable(FILE) {
+            let read = fs::read_to_string(&path).map_err(|error| error.to_string());
+            match read.and_then(|json| Topology::parse(&json).map_err(|error| error.to_string())) {
+                Ok(custom) => return custom,
+                Err(error) => tracing::warn!(path, error, "{FILE} names no matrix; devices are discovered"),
+            }
+        }
+        let names = |list: &str| -> Vec<String> {
+            list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        };
+        let named = names(devices);
+        let filters = variable(FILTERS).map(|filters| names(&filters));
+        let wanted = match &filters {
+            Some(filters) if named.is_empty() => filters.clone(),
+            Some(filters) => named.into_iter().filter(|name| filters.contains(name)).collect(),
+            None => named,
+        };
+        // Filters that leave nothing over are no empty list of filters.
+        let none_left = wanted.is_empty() && (!devices.trim().is_empty() || filters.is_some());
+        Topology::discover(&if none_left { vec![String::new()] } else { wanted })
+    }
+
     /// Reads the system's own description. `only`: the names of devices to be used, all if there are none. What cannot be
     /// read is as if it were not there.
     pub fn discover(only: &[String]) -> Topology {
@@ -200,6 +230,24 @@ mod tests {
         fs::write(root.join("sys/class/infiniband/mlx5_1/ports/1/state"), "1: DOWN").unwrap();
         assert_eq!(Topology::discover_below(&root, &[]).devices(), ["mlx5_0"]);
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_the_environment_names_is_taken_as_it_is_and_a_wrong_one_is_not() {
+        let file = std::env::temp_dir().join(format!("matrix-{}.json", std::process::id()));
+        let named = |name: &str| (name == FILE).then(|| file.to_str().unwrap().to_owned());
+        let matrix = r#"{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}"#;
+        fs::write(&file, matrix).unwrap();
+        assert_eq!(Topology::from_env("mlx5_1", named), Topology::parse(matrix).unwrap());
+        assert_eq!(crate::EngineOptions::default().from_env(named).unwrap().topology, Topology::parse(matrix).ok());
+        fs::write(&file, "[]").unwrap();
+        let discovered = Topology::discover(&[]);
+        assert_eq!(Topology::from_env("", named), discovered);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(Topology::from_env("", named), discovered);
+        let filtered = |name: &str| (name == FILTERS).then(|| "no such device, nor this".to_owned());
+        assert!(Topology::from_env("", filtered).devices().is_empty());
+        assert_eq!(crate::EngineOptions::default().from_env(|_| None).unwrap().topology, None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod memory;
 mod other;
 mod relay;
+mod shelf;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,6 +15,7 @@ use mooncake_engine::{Engine, EngineError, EngineOptions, HttpMetadata, Metadata
 use mooncake_memory::ForeignRange;
 use other::{Other, hear, role, say};
 use relay::{Fate, behind};
+use shelf::Shelf;
 
 /// 100 MB/s or less.
 const SLOW: Fate = Fate::Trickle(1 << 20, Duration::from_millis(10));
@@ -240,31 +242,6 @@ fn a_peer_that_froze_does_not_look_into_memory_that_was_given_back_to_its_owner(
     target.thaw();
     target.say("look");
     assert_eq!(target.hear(), "as it was");
-}
-
-/// A service in this process that takes as long as the document is.
-#[derive(Clone, Default)]
-struct Shelf(std::sync::Arc<std::sync::Mutex<std::collections::HashMap<String, String>>>);
-
-impl Metadata for Shelf {
-    fn get(&self, key: &str) -> Result<Option<String>, EngineError> {
-        Ok(self.0.lock().unwrap().get(key).cloned())
-    }
-
-    fn put(&self, key: &str, document: &str) -> Result<bool, EngineError> {
-        std::thread::sleep(Duration::from_nanos(10 * document.len() as u64));
-        self.0.lock().unwrap().insert(key.to_owned(), document.to_owned());
-        Ok(true)
-    }
-
-    fn remove(&self, key: &str) -> Result<(), EngineError> {
-        self.0.lock().unwrap().remove(key);
-        Ok(())
-    }
-
-    fn own_address(&self) -> Result<std::net::IpAddr, EngineError> {
-        Ok([127, 0, 0, 1].into())
-    }
 }
 
 #[test]

@@ -268,6 +268,29 @@ fn the_socket_of_the_host_believes_nobody_without_proof() {
     assert_eq!(wrong_secret.1, [5; 16]);
 }
 
+#[test]
+fn a_long_description_reaches_whoever_takes_it_slowly() {
+    // More of it than sockets hold.
+    let (name, count) = ("n".repeat(250), 50_000);
+    let target = Engine::new(&name, EngineOptions::default()).unwrap();
+    let there = Memory::new(count * 64);
+    let parts: Vec<_> = (0..count).map(|nth| there.range().part(nth * 64, 64)).collect();
+    target.register(&parts, "*").unwrap();
+    let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], target.port()))).unwrap();
+    stream.write_all(&[3, 0, 0, 0, 0, 0, 0, 0, 1, b'{', b'}']).unwrap();
+    let mut length = [0; 8];
+    stream.read_exact(&mut length).unwrap();
+    let mut all = vec![0; u64::from_le_bytes(length) as usize];
+    assert!(all.len() > 12 << 20, "{}", all.len());
+    let parts = all.len().div_ceil(70);
+    for part in all.chunks_mut(parts) {
+        stream.read_exact(part).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let document = std::str::from_utf8(&all[1..]).unwrap();
+    assert_eq!(document.matches("\"addr\":").count(), count);
+}
+
 /// What the segment document says of the target's own extras.
 fn extras(target: &Engine) -> String {
     let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], target.port()))).unwrap();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Request, Status, Topology};
 use mooncake_memory::{ForeignRange, wait_for_stream};
+use mooncake_settings::environment;
 use parking_lot::RwLock;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -19,7 +20,7 @@ use crate::held_engine::Held;
 use crate::integer::{unsigned, unsigned_list};
 use crate::interrupt;
 use crate::last_error::LastError;
-use crate::notice::say_once;
+use crate::log::logging;
 use crate::text::text;
 use crate::transfer_call::{Call, TransferNotify, opcode_of};
 
@@ -88,7 +89,8 @@ impl TransferEngine {
     /// with commas between them; all if there is none.
     #[pyo3(signature = (device_name = None))]
     fn get_local_topology(&self, py: Python<'_>, device_name: Option<String>) -> String {
-        py.detach(|| topology(device_name.as_deref().unwrap_or_default()).to_json())
+        let devices = device_name.as_deref().unwrap_or_default();
+        py.detach(|| logging(|| Topology::from_env(devices, environment::variable)).to_json())
     }
 
     /// The engine itself, for those that share it.
@@ -666,32 +668,6 @@ impl TransferEngine {
     }
 }
 
-/// The matrix of the file that the environment names, or of the devices of this host that are to count.
-fn topology(devices: &str) -> Topology {
-    let variable = |name: &str| mooncake_settings::environment::variable(name).filter(|value| !value.is_empty());
-    let custom = variable("MC_CUSTOM_TOPO_JSON").and_then(|path| {
-        let read = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-        let parsed = read.and_then(|json| Topology::parse(&json).map_err(|error| error.to_string()));
-        parsed.map_err(|error| say_once(&format!("MC_CUSTOM_TOPO_JSON={path:?}: {error}; devices are discovered"))).ok()
-    });
-    let names = |list: &str| -> Vec<String> {
-        list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
-    };
-    let mut only = names(devices);
-    let filters = variable("MC_TE_FILTERS");
-    let filtered = filters.is_some();
-    if let Some(filters) = filters {
-        let filters = names(&filters);
-        only = if only.is_empty() { filters } else { only.into_iter().filter(|name| filters.contains(name)).collect() };
-    }
-    if let Some(custom) = custom {
-        return custom;
-    }
-    // Filters that leave nothing over are no empty list of filters.
-    let none_left = only.is_empty() && (!devices.trim().is_empty() || filtered);
-    Topology::discover(&if none_left { vec![String::new()] } else { only })
-}
-
 impl TransferEngine {
     fn engine(&self) -> Result<Arc<Held>, EngineError> {
         let engine = self.engine.read().clone();
@@ -726,13 +702,15 @@ impl TransferEngine {
             self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
             return Ok(-1);
         }
-        let variable = mooncake_settings::environment::variable;
+        let variable = environment::variable;
         let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
         let known = matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp" | "rdma");
         let begun = match known {
-            true => EngineOptions::default().from_env(variable).and_then(|options| {
+            true => EngineOptions::default().from_env(variable).and_then(|mut options| {
                 py.detach(|| {
-                    let options = EngineOptions { topology: Some(topology(devices)), ..options };
+                    if !devices.trim().is_empty() {
+                        options.topology = Some(Topology::from_env(devices, variable));
+                    }
                     Engine::connect(metadata, host, options, &cluster)
                 })
             }),

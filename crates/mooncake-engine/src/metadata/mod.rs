@@ -6,11 +6,14 @@
 mod http;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::address;
+use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::handshake::{self, Kind, Message};
 use crate::peer::Patience;
@@ -19,7 +22,8 @@ pub use http::HttpMetadata;
 /// A live engine answers a probe within this time.
 const ALIVE: Duration = Duration::from_secs(2);
 
-/// A service that keeps JSON documents by key.
+/// A service that keeps JSON documents by key. Each call ends by itself, within some seconds; calls that wait for a peer leave one
+/// that takes longer than they may.
 pub trait Metadata: Send + Sync {
     /// The document; `None` if there is none.
     fn get(&self, key: &str) -> Result<Option<String>, EngineError>;
@@ -33,7 +37,10 @@ pub trait Metadata: Send + Sync {
 
 /// The documents of engines in a service.
 pub(crate) struct Registry {
-    service: Box<dyn Metadata>,
+    service: Arc<dyn Metadata>,
+    errands: Errands,
+    /// What was said of this engine, once it was.
+    announced: Mutex<Option<RpcMeta>>,
     /// `mooncake/`, and what keeps clusters apart.
     prefix: String,
 }
@@ -46,13 +53,14 @@ struct RpcMeta {
 }
 
 impl Registry {
-    pub fn new(service: Box<dyn Metadata>, cluster: &str) -> Registry {
+    pub fn new(service: Arc<dyn Metadata>, cluster: &str) -> Registry {
         let prefix = if cluster.is_empty() { "mooncake/".to_owned() } else { format!("mooncake/{cluster}/") };
-        Registry { service, prefix }
+        Registry { service, errands: Errands::default(), announced: Mutex::default(), prefix }
     }
 
-    pub fn own_address(&self) -> Result<IpAddr, EngineError> {
-        self.service.own_address()
+    pub fn own_address(&self, patience: &Patience<'_>) -> Result<IpAddr, EngineError> {
+        let service = self.service.clone();
+        self.errands.run("the metadata service", "its name", patience, move || service.own_address())?
     }
 
     /// Says where the handshakes of `name` are answered. An entry of an engine that does not answer any more, as one that
@@ -63,7 +71,7 @@ impl Registry {
         if let Some(before) = self.service.get(&key)? {
             if let Ok(before) = serde_json::from_str::<RpcMeta>(&before)
                 && before != ours
-                && is_alive(&before)
+                && self.is_alive(&before)
             {
                 let RpcMeta { ip_or_host_name, rpc_port } = before;
                 let at = address::join(&ip_or_host_name, rpc_port);
@@ -71,34 +79,78 @@ impl Registry {
             }
             self.service.remove(&key)?;
         }
-        let document = serde_json::to_string(&ours).expect("strings and numbers are JSON");
-        match self.service.put(&key, &document)? {
+        self.claim(name, &ours)?;
+        *self.announced.lock() = Some(ours);
+        Ok(())
+    }
+
+    fn claim(&self, name: &str, ours: &RpcMeta) -> Result<(), EngineError> {
+        let document = serde_json::to_string(ours).expect("strings and numbers are JSON");
+        match self.service.put(&self.rpc_key(name), &document)? {
             true => Ok(()),
             false => Err(EngineError::Metadata(format!("{name:?} was taken by another engine meanwhile"))),
         }
     }
 
+    /// Whether the name is still said to be this engine's; false if it is nobody's. One that did not answer for a while may have
+    /// been replaced, and what is there then is its successor's.
+    fn is_ours(&self, name: &str) -> Result<bool, EngineError> {
+        let Some(found) = self.service.get(&self.rpc_key(name))? else { return Ok(false) };
+        let found = read_rpc_meta(name, &found)?;
+        match &*self.announced.lock() {
+            Some(ours) if (&ours.ip_or_host_name, ours.rpc_port) == (&found.0, found.1) => Ok(true),
+            _ => {
+                let at = address::join(&found.0, found.1);
+                Err(EngineError::Metadata(format!("{name:?} was taken by the engine at {at}")))
+            }
+        }
+    }
+
     /// Where the handshakes of a peer are answered.
-    pub fn handshake(&self, name: &str) -> Result<(String, u16), EngineError> {
-        let found = self.service.get(&self.rpc_key(name))?.ok_or_else(|| unknown(name))?;
+    pub fn handshake(&self, name: &str, patience: &Patience<'_>) -> Result<(String, u16), EngineError> {
+        let found = self.ask(name, self.rpc_key(name), patience)?;
         read_rpc_meta(name, &found)
     }
 
+    /// Tells what this engine lends.
     pub fn publish(&self, name: &str, document: &str) -> Result<(), EngineError> {
+        if !self.is_ours(name)?
+            && let Some(ours) = &*self.announced.lock()
+        {
+            // The service has lost what it was told.
+            self.claim(name, ours)?;
+        }
         match self.service.put(&self.segment_key(name), document)? {
             true => Ok(()),
             false => Err(EngineError::Metadata(format!("the service refuses the segment document of {name:?}"))),
         }
     }
 
-    pub fn segment(&self, name: &str) -> Result<String, EngineError> {
-        self.service.get(&self.segment_key(name))?.ok_or_else(|| unknown(name))
+    pub fn segment(&self, name: &str, patience: &Patience<'_>) -> Result<String, EngineError> {
+        self.ask(name, self.segment_key(name), patience)
     }
 
-    /// Removes what there is of an engine.
+    fn ask(&self, name: &str, key: String, patience: &Patience<'_>) -> Result<String, EngineError> {
+        let service = self.service.clone();
+        let found = self.errands.run(name, "the metadata service", patience, move || service.get(&key))??;
+        found.ok_or_else(|| EngineError::Metadata(format!("no engine is known by the name {name:?}")))
+    }
+
+    /// Removes what there is of this engine.
     pub fn withdraw(&self, name: &str) -> Result<(), EngineError> {
+        let ours = self.is_ours(name)?;
         let segment = self.service.remove(&self.segment_key(name));
-        self.service.remove(&self.rpc_key(name)).and(segment)
+        let address = if ours { self.service.remove(&self.rpc_key(name)) } else { Ok(()) };
+        segment.and(address)
+    }
+
+    fn is_alive(&self, at: &RpcMeta) -> bool {
+        let began = Instant::now();
+        let patience = Patience { began, deadline: began + ALIVE, interrupted: &|| false };
+        let found = address::resolve(&at.ip_or_host_name, at.rpc_port, &self.errands, &patience);
+        let Ok(addresses) = found else { return false };
+        let probe = Message::new(Kind::Probe, "{}".into());
+        handshake::ask("the engine of that name", &addresses, &probe, ALIVE, &patience, 1 << 20).is_ok()
     }
 
     fn rpc_key(&self, name: &str) -> String {
@@ -119,18 +171,6 @@ pub(crate) fn read_rpc_meta(name: &str, document: &str) -> Result<(String, u16),
     let found: RpcMeta = serde_json::from_str(document)
         .map_err(|error| EngineError::malformed(name, format!("its address in the metadata: {error}")))?;
     Ok((found.ip_or_host_name, found.rpc_port))
-}
-
-fn unknown(name: &str) -> EngineError {
-    EngineError::Metadata(format!("no engine is known by the name {name:?}"))
-}
-
-fn is_alive(at: &RpcMeta) -> bool {
-    let Ok(addresses) = address::resolve(&at.ip_or_host_name, at.rpc_port) else { return false };
-    let probe = Message::new(Kind::Probe, "{}".into());
-    let began = Instant::now();
-    let patience = Patience { began, deadline: began + ALIVE, interrupted: &|| false };
-    handshake::ask("the engine of that name", &addresses, &probe, ALIVE, &patience, 1 << 20).is_ok()
 }
 
 /// The local address of a connection to there; no packet is sent.

@@ -1,7 +1,6 @@
 //! A peer: what it says of itself, and the paths to it.
 
 mod given_up;
-mod helpers;
 mod host_lane;
 mod host_path;
 mod lane;
@@ -9,6 +8,7 @@ mod mapped;
 mod pace;
 mod pool;
 mod routes;
+mod stripe_threads;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,17 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use crate::address;
 use crate::descriptor::Descriptor;
 use crate::engine::{Home, Request};
 use crate::error::EngineError;
-pub(crate) use helpers::Helpers;
 use host_path::HostPath;
 use lane::Lane;
 pub(crate) use mapped::MappedPeers;
 pub(crate) use pace::{Pace, Patience, SLICE};
 use pool::Pool;
 pub(crate) use routes::Routes;
+pub(crate) use stripe_threads::StripeThreads;
 
 /// Requests of so many bytes and more are spread over several connections, if there may be several.
 const WORTH_STRIPING: u64 = 16 << 20;
@@ -102,7 +103,8 @@ impl Route {
         // What is lent there is asked for when it is wanted; of thousands of buffers nothing else is to be kept.
         descriptor.buffers.truncate(1);
         descriptor.buffers.shrink_to_fit();
-        let tcp = descriptor.data_addresses(&host)?;
+        let (host, port) = descriptor.data_at(&host)?;
+        let tcp = address::resolve(host, port, &home.errands, patience)?;
         let tcp = Pool::new(home.options.stripes().max(64), lane::Address::new(name, tcp, &descriptor));
         let route = Route { descriptor, tcp, host: HostPath::new(), striping: home.options.stripes() };
         let route = Arc::new(route);
@@ -138,9 +140,9 @@ impl Route {
         }
         let bytes: u64 = requests.iter().map(|request| request.local.len() as u64).sum();
         if self.striping > 1 && bytes >= WORTH_STRIPING {
-            let helpers = home.helpers.take(self.striping - 1);
-            if helpers.count() > 0 {
-                return self.stripe(home, requests, helpers.count() + 1, patience);
+            let threads = home.stripe_threads.take(self.striping - 1);
+            if threads.count() > 0 {
+                return self.stripe(home, requests, threads.count() + 1, patience);
             }
         }
         self.tcp.with(home, patience, |lane| lane.transfer(home, requests, patience))

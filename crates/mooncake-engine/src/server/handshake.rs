@@ -14,7 +14,7 @@ use crate::engine::Home;
 use crate::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
 use crate::notify::Notify;
 
-/// All of a handshake, from the first byte to the last.
+/// All of a question, from the first byte to the last; and afterwards the longest pause in the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Bytes read at a time: a length that is a lie costs no memory.
@@ -54,7 +54,8 @@ impl Drop for Taken {
 
 pub(super) struct Handshake {
     stream: Guarded<TcpStream>,
-    began: Instant,
+    /// When it began, or the last byte of the answer that moved.
+    since: Instant,
     taken: Taken,
     state: State,
 }
@@ -73,11 +74,12 @@ impl Handshake {
     pub fn session(stream: TcpStream, home: &Home) -> io::Result<Session> {
         stream.set_nonblocking(true)?;
         let (stream, taken) = (Guarded::new(stream), Taken { of: home.room.clone(), bytes: 0 });
-        Ok(Session::Handshake(Handshake { stream, began: Instant::now(), taken, state: State::Ask(Vec::new()) }))
+        Ok(Session::Handshake(Handshake { stream, since: Instant::now(), taken, state: State::Ask(Vec::new()) }))
     }
 
-    pub fn began(&self) -> Instant {
-        self.began
+    /// It has stood since then.
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -85,7 +87,7 @@ impl Handshake {
     }
 
     pub fn is_overdue(&self, now: Instant) -> bool {
-        now.duration_since(self.began) > PATIENCE
+        now.duration_since(self.since) > PATIENCE
     }
 
     pub fn step(&mut self, home: &Home) -> Next {
@@ -95,6 +97,7 @@ impl Handshake {
                     let wanted = match missing(read, home.options.handshake_max) {
                         Ok(0) => {
                             let Some(answer) = answer(home, std::mem::take(read)) else { return Next::Close };
+                            self.since = Instant::now();
                             self.state = State::Answer { bytes: answer, sent: 0 };
                             continue;
                         }
@@ -118,6 +121,7 @@ impl Handshake {
                 State::Answer { bytes, sent } => match (&*self.stream).write(&bytes[*sent..]) {
                     Ok(count) => {
                         *sent += count;
+                        self.since = Instant::now();
                         if *sent == bytes.len() {
                             let _ = self.stream.shutdown(Shutdown::Write);
                             self.state = State::Linger;

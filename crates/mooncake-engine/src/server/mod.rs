@@ -10,12 +10,12 @@ mod handshake;
 mod host;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,9 @@ use mooncake_memory::{Guarded, forked};
 use mooncake_transfer::Habit;
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use socket2::{SockRef, TcpKeepalive};
 
 pub(crate) use handshake::Room;
 #[cfg(any(test, fuzzing))]
@@ -37,8 +39,17 @@ use crate::error::EngineError;
 /// has been still for longest between two requests.
 const MOST_CONNECTIONS: usize = 4_096;
 
+/// Where descriptors run out, nobody is cut who was let in or served within this time.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// Of so many that have been still for longest one is likely to have said nothing.
+const LOOKS: usize = 16;
+
 /// How often connections that stand still are looked for.
 const SWEEP: Duration = Duration::from_millis(500);
+
+/// After so long without a byte the kernel asks the peer's whether the connection is still there.
+const SILENCE: Duration = Duration::from_secs(30);
 
 const BELL: u64 = u64::MAX;
 const HANDSHAKE: u64 = u64::MAX - 1;
@@ -100,7 +111,7 @@ impl Session {
     /// None if it is at work.
     fn standing(&self) -> Option<Standing> {
         match self {
-            Session::Handshake(session) => Some(Standing { known: false, since: session.began() }),
+            Session::Handshake(session) => Some(Standing { known: false, since: session.since() }),
             Session::Data(session) => session.standing(),
             Session::Host(session) => session.standing(),
         }
@@ -145,6 +156,8 @@ struct Shared {
     ports: Ports,
     slots: Mutex<Slots>,
     stop: AtomicBool,
+    /// Peers that could not be let in.
+    turned_away: AtomicU64,
     swept: Mutex<Instant>,
 }
 
@@ -162,8 +175,8 @@ impl Server {
         let bell = bell.map_err(failed("eventfd"))?;
         let swept = Mutex::new(Instant::now());
         let (epoll, bell) = (Guarded::new(epoll), Guarded::new(bell));
-        let (slots, stop) = (Mutex::default(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { home, epoll, bell, ports, slots, stop, swept });
+        let (slots, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
+        let shared = Arc::new(Shared { home, epoll, bell, ports, slots, stop, turned_away, swept });
         let listen = || -> io::Result<()> {
             let add =
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
@@ -208,6 +221,20 @@ pub(crate) fn listen_on_host(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)
 }
 
+/// A peer whose host has gone does not say so.
+fn with_keepalive((stream, from): (TcpStream, SocketAddr)) -> (TcpStream, SocketAddr) {
+    let often = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 6).with_retries(3);
+    // One that ended meanwhile is seen when it is read.
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&often);
+    (stream, from)
+}
+
+fn has_knocked(listener: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::from_borrowed_fd(listener, PollFlags::IN)], Some(&now));
+    ready.is_ok_and(|ready| ready > 0)
+}
+
 impl Shared {
     fn serve(&self) {
         let mut events: Vec<Event> = Vec::with_capacity(1);
@@ -245,10 +272,13 @@ impl Shared {
         loop {
             let session = match token {
                 HANDSHAKE => {
-                    let accepted = self.ports.handshake.accept();
+                    let accepted = self.ports.handshake.accept().map(with_keepalive);
                     accepted.and_then(|(stream, _)| handshake::Handshake::session(stream, &self.home))
                 }
-                DATA => self.ports.data.accept().and_then(|(stream, from)| data::Data::session(stream, from)),
+                DATA => {
+                    let accepted = self.ports.data.accept().map(with_keepalive);
+                    accepted.and_then(|(stream, from)| data::Data::session(stream, from))
+                }
                 _ => self
                     .ports
                     .host
@@ -261,11 +291,19 @@ impl Shared {
                 Ok(session) => self.enter(session),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Without a free descriptor the kernel does not look whether anybody knocks.
+                Err(_) if !has_knocked(listener) => break,
                 Err(error) => {
-                    // Too many descriptors, most often: tried again with the next that knocks, and not at once.
-                    tracing::warn!(%error, "a peer could not be let in");
-                    std::thread::sleep(Duration::from_millis(10));
-                    break;
+                    let before = self.turned_away.fetch_add(1, Ordering::Relaxed);
+                    if (before + 1).is_power_of_two() {
+                        tracing::warn!(%error, so_far = before + 1, "no room for a peer that knocks");
+                    }
+                    // Idle connections are given up for who wants something. Else tried again, and not at once.
+                    let full = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
+                    if !(full && self.slots.lock().cut_the_stillest(GRACE)) {
+                        std::thread::sleep(Duration::from_millis(10));
+                        break;
+                    }
                 }
             }
         }
@@ -280,7 +318,7 @@ impl Shared {
         let connection = Arc::new(Connection { session: Mutex::new(session), habit: Habit::new() });
         let token = {
             let mut slots = self.slots.lock();
-            if slots.used >= MOST_CONNECTIONS && !slots.cut_the_stillest() {
+            if slots.used >= MOST_CONNECTIONS && !slots.cut_the_stillest(Duration::ZERO) {
                 return;
             }
             slots.used += 1;
@@ -386,13 +424,25 @@ impl Slots {
         })
     }
 
-    fn cut_the_stillest(&mut self) -> bool {
-        let still = self.all().filter_map(|(token, connection)| {
-            let standing = connection.session.try_lock()?.standing()?;
-            Some((standing, token))
-        });
-        let Some((_, token)) = still.min() else { return false };
-        self.remove(token);
-        true
+    /// False if none has been still for so long. One that has said something is not still.
+    fn cut_the_stillest(&mut self, at_least: Duration) -> bool {
+        let now = Instant::now();
+        let mut passed = None;
+        for _ in 0..LOOKS {
+            let still = self.all().filter_map(|(token, connection)| {
+                let standing = connection.session.try_lock()?.standing()?;
+                (now.saturating_duration_since(standing.since) >= at_least).then_some((standing, token))
+            });
+            let Some(one) = still.filter(|one| Some(*one) > passed).min() else { return false };
+            let speaks = |connection: &Connection| {
+                connection.session.try_lock().is_none_or(|session| mooncake_transfer::is_readable(session.fd()))
+            };
+            if !self.get(one.1).is_some_and(|connection| speaks(&connection)) {
+                self.remove(one.1);
+                return true;
+            }
+            passed = Some(one);
+        }
+        false
     }
 }

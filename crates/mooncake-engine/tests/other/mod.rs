@@ -1,6 +1,7 @@
 //! A test file as several processes: it starts itself again, and each has a role.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -18,7 +19,15 @@ pub struct Other {
 
 impl Other {
     pub fn start(role: &str, same_host: bool) -> Other {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Other::start_within(&[], role, same_host)
+    }
+
+    /// The same by a command that runs the command after it, `unshare` for instance.
+    pub fn start_within(wrapper: &[&str], role: &str, same_host: bool) -> Other {
+        let test = std::env::current_exe().unwrap();
+        let mut words = wrapper.iter().map(OsStr::new).chain([test.as_os_str()]);
+        let mut child = Command::new(words.next().expect("the test at least"))
+            .args(words)
             .args(["--exact", "other", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(SAME_HOST, if same_host { "1" } else { "0" })

@@ -7,11 +7,11 @@ const MOST: usize = 24;
 
 /// How many are at work.
 #[derive(Debug, Default)]
-pub(crate) struct Helpers {
+pub(crate) struct StripeThreads {
     busy: AtomicUsize,
 }
 
-impl Helpers {
+impl StripeThreads {
     /// As many as are free, none perhaps, and no more than wanted.
     pub fn take(&self, wanted: usize) -> Taken<'_> {
         let mut count = 0;
@@ -25,7 +25,7 @@ impl Helpers {
 
 /// Given back when it ends.
 pub(crate) struct Taken<'a> {
-    of: &'a Helpers,
+    of: &'a StripeThreads,
     count: usize,
 }
 
