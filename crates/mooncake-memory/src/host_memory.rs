@@ -13,7 +13,8 @@ use crate::layout::PAGE;
 use crate::piece::ForeignRange;
 use crate::{limits, memfd};
 
-/// Most blocks whose files are kept open, so that others can map them: descriptors are few, and blocks may be many.
+/// Most blocks whose files are kept open for peers that would map them: descriptors are few, and blocks may be many. Memory
+/// that processes have in common is not counted, which nobody could have without its file.
 const MOST_FILES: usize = 256;
 
 /// What was handed out and not taken back.
@@ -21,6 +22,7 @@ static HANDED_OUT: Mutex<HandedOut> = Mutex::new(HandedOut { by_addr: BTreeMap::
 
 struct HandedOut {
     by_addr: BTreeMap<usize, Block>,
+    /// Of blocks that are this process's own.
     files: usize,
     last_id: u64,
 }
@@ -75,9 +77,9 @@ pub fn allocate_shared(bytes: u64) -> Result<usize, MemoryError> {
 }
 
 /// The same for memory that other processes go on to use when this one has freed it: the pages live as long as anybody
-/// maps them. Fails, where [`allocate_shared`] goes on, if no more files can be kept open.
+/// maps them.
 pub(crate) fn allocate_common(bytes: u64) -> Result<SharedBlock, MemoryError> {
-    found(make_shared(bytes, false)?)
+    Ok(block_at(make_shared(bytes, false)?))
 }
 
 /// Maps memory that another process has made by [`allocate_common`] and sent; [`free_host_memory`] ends the mapping.
@@ -85,25 +87,27 @@ pub(crate) fn allocate_common(bytes: u64) -> Result<SharedBlock, MemoryError> {
 pub(crate) fn map_common(fd: OwnedFd, bytes: u64) -> Result<SharedBlock, MemoryError> {
     let len = whole(bytes, PAGE)?;
     memfd::check(fd.as_fd(), "shared", len as u64)?;
-    found(map_file(fd, len, false)?)
+    Ok(block_at(map_file(fd, len, false)?))
 }
 
-/// The block just made at an address, if its file could be kept.
-fn found(addr: usize) -> Result<SharedBlock, MemoryError> {
-    shared_block(addr, 1).ok_or_else(|| {
-        // SAFETY: nobody has it yet.
-        unsafe { free_host_memory(addr) };
-        MemoryError::os("keeping the file of shared memory open")(std::io::Error::from_raw_os_error(libc::EMFILE))
-    })
+/// The block of common memory just made at an address.
+fn block_at(addr: usize) -> SharedBlock {
+    shared_block(addr, 1).expect("just made, and its file is kept")
 }
 
 fn make_shared(bytes: u64, sole: bool) -> Result<usize, MemoryError> {
+    if forked() {
+        return Err(MemoryError::Forked);
+    }
     let len = whole(bytes, PAGE)?;
     limits::check(len as u64, 0, false, PAGE)?;
     map_file(memfd::create("kv-host-memory", len as u64, false)?, len, sole)
 }
 
 fn map_file(fd: OwnedFd, len: usize, sole: bool) -> Result<usize, MemoryError> {
+    if forked() {
+        return Err(MemoryError::Forked);
+    }
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
     // SAFETY: a fresh mapping at an address of the kernel's choice.
     let made = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0) };
@@ -178,8 +182,8 @@ pub unsafe fn prefer_huge_pages(base: *mut u8, len: usize) {
 
 fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
     let mut handed_out = HANDED_OUT.lock();
-    let file = file.filter(|_| handed_out.files < MOST_FILES).map(|(fd, sole)| {
-        handed_out.files += 1;
+    let file = file.filter(|(_, sole)| !sole || handed_out.files < MOST_FILES).map(|(fd, sole)| {
+        handed_out.files += usize::from(sole);
         handed_out.last_id += 1;
         File { id: handed_out.last_id, fd: Guarded::new(fd), sole }
     });
@@ -189,7 +193,7 @@ fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
 impl HandedOut {
     fn take(&mut self, addr: usize) -> Option<Block> {
         let block = self.by_addr.remove(&addr)?;
-        self.files -= usize::from(block.file.is_some());
+        self.files -= usize::from(block.file.as_ref().is_some_and(|file| file.sole));
         Some(block)
     }
 }
