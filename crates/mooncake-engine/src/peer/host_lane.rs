@@ -132,6 +132,11 @@ impl Carrier for HostLane {
                 Some(Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     Failure::NotNow(reason)
                 }
+                Some(Errno::CONNREFUSED) => {
+                    // Nobody listens there any more, and never will again.
+                    address.mapped.forget();
+                    Failure::OtherWay(reason)
+                }
                 _ => Failure::OtherWay(reason),
             }
         })?;
@@ -325,7 +330,7 @@ impl HostLane {
         copied.map_err(|error| Failure::OtherWay(error.to_string()))?;
         // What is mapped here stays mapped when its owner has gone, and nobody has the bytes then.
         if !passage.is_open() || !self.is_there() {
-            return Err(self.ended());
+            return Err(self.gone());
         }
         // Its owner does not wait for ever for whoever is inside. If this was not its buffer any more, it is visited anew.
         Ok(self.board.get() == revision || self.know(addr, len, pace)?.1.block == Some(block))
@@ -392,7 +397,7 @@ impl HostLane {
             })?;
             if !self.is_there() {
                 // Another program in the same process, perhaps, and its bytes.
-                return Err(self.ended());
+                return Err(self.gone());
             }
             if self.board.get() != before {
                 return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
@@ -412,6 +417,11 @@ impl HostLane {
                 ready => return ready == Ok(0),
             }
         }
+    }
+
+    /// It ended, or hung up: its engine may have had too many connections, and may be reached by TCP.
+    fn gone(&self) -> Failure {
+        if self.process.has_ended() { self.ended() } else { Failure::OtherWay("the peer hung up".into()) }
     }
 
     fn ended(&self) -> Failure {
