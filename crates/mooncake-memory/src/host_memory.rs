@@ -7,6 +7,7 @@ use std::ptr;
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::board::advance_all;
 use crate::error::MemoryError;
 use crate::fork::{Guarded, forked};
 use crate::layout::PAGE;
@@ -37,6 +38,8 @@ struct File {
     fd: Guarded<OwnedFd>,
     /// Its pages end with this mapping: nobody else has any business with them afterwards.
     sole: bool,
+    /// Somebody else has the file too.
+    given: bool,
 }
 
 /// A block of this process's memory that other processes can map.
@@ -64,9 +67,14 @@ pub fn shared_block(addr: usize, len: usize) -> Option<SharedBlock> {
 
 /// A descriptor of a block, to be given to a process that may map it. None if the block has been freed.
 pub fn shared_block_file(id: u64) -> Option<OwnedFd> {
-    let handed_out = HANDED_OUT.lock();
-    let file = handed_out.by_addr.values().find_map(|block| block.file.as_ref().filter(|file| file.id == id))?;
-    if forked() { None } else { file.fd.try_clone().ok() }
+    let mut handed_out = HANDED_OUT.lock();
+    let mut files = handed_out.by_addr.values_mut().filter_map(|block| block.file.as_mut());
+    let file = files.find(|file| file.id == id)?;
+    if forked() {
+        return None;
+    }
+    file.given = true;
+    file.fd.try_clone().ok()
 }
 
 /// Makes shared memory (a sealed memfd of its own) of at least `bytes`, whole
@@ -155,9 +163,15 @@ pub fn allocate_huge(bytes: u64) -> Result<usize, MemoryError> {
 /// Nobody uses that memory any more.
 pub unsafe fn free_host_memory(addr: usize) -> bool {
     let Some(block) = HANDED_OUT.lock().take(addr) else { return false };
-    if let Some(file) = block.file.as_ref().filter(|file| file.sole && !forked()) {
-        // Whoever still maps it keeps the mapping, and no pages. Where that fails they end with the last mapping.
-        let _ = memfd::punch(file.fd.as_fd(), 0, block.len as u64);
+    if let Some(file) = block.file.as_ref().filter(|_| !forked()) {
+        if file.given {
+            // Whoever copies to or from it without asking finds out, also where it is still lent by mistake.
+            advance_all();
+        }
+        if file.sole {
+            // Whoever still maps it keeps the mapping, and no pages. Where that fails they end with the last mapping.
+            let _ = memfd::punch(file.fd.as_fd(), 0, block.len as u64);
+        }
     }
     // SAFETY: mapped by one of the above and given up by its user.
     let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(addr), block.len) };
@@ -185,7 +199,7 @@ fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
     let file = file.filter(|(_, sole)| !sole || handed_out.files < MOST_FILES).map(|(fd, sole)| {
         handed_out.files += usize::from(sole);
         handed_out.last_id += 1;
-        File { id: handed_out.last_id, fd: Guarded::new(fd), sole }
+        File { id: handed_out.last_id, fd: Guarded::new(fd), sole, given: false }
     });
     handed_out.by_addr.insert(addr, Block { len, file });
 }
@@ -207,6 +221,7 @@ fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::board::{ALONE, Board};
     use crate::peer_memory::PeerMemory;
 
     fn touch(addr: usize, len: usize) {
@@ -237,6 +252,7 @@ mod tests {
 
     #[test]
     fn shared_memory_is_found_by_its_ranges_and_is_empty_for_others_once_freed() {
+        let _alone = ALONE.lock();
         let addr = allocate_shared(100_000).unwrap();
         let block = shared_block(addr + 10, 50_000).unwrap();
         assert_eq!((block.addr, block.len), (addr, 102_400));
@@ -257,7 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn boards_tell_of_the_end_of_memory_that_others_may_have() {
+        let _alone = ALONE.lock();
+        let board = Board::new().unwrap();
+        for is_given in [false, true] {
+            let (addr, before) = (allocate_shared(4096).unwrap(), board.get());
+            let _file = is_given.then(|| shared_block_file(shared_block(addr, 1).unwrap().id).unwrap());
+            // SAFETY: nobody uses it.
+            assert!(unsafe { free_host_memory(addr) });
+            assert_eq!(board.get() - before, u64::from(is_given));
+        }
+    }
+
+    #[test]
     fn common_memory_stays_with_those_who_map_it() {
+        let _alone = ALONE.lock();
         let block = allocate_common(5000).unwrap();
         let other = map_common(shared_block_file(block.id).unwrap(), 5000).unwrap().addr;
         assert_ne!(other, block.addr);

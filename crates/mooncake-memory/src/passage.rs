@@ -125,10 +125,11 @@ fn word(page: &Mapped, at: usize) -> &AtomicU64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Board;
+    use crate::board::{ALONE, Board};
 
     #[test]
     fn a_lender_sees_who_is_inside_and_a_visitor_sees_what_changed() {
+        let _alone = ALONE.lock();
         let board = Board::new().unwrap();
         let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
         let passage = Passage::new().unwrap();
