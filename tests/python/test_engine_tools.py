@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -119,6 +120,26 @@ def test_a_sweep_that_pauses_makes_fewer_batches(target):
     assert 1 <= paused["batches"] <= 4
 
 
+def test_a_sweep_whose_target_dies_keeps_what_it_has_measured():
+    command = [binary(), "engine-bench", "--mode=target", "--buffer_size=64MB"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as dies:
+        name = dies.stdout.readline().split("=")[1].strip()
+        flags = ("--duration=1", "--max_block_size=64MB", "--json", f"--target_seg_name={name}")
+        process = subprocess.Popen(
+            [binary(), "engine-sweep", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        # A warm-up and a second each: the first cell has ended, and not nearly all.
+        time.sleep(3.5)
+        dies.kill()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    said = json.loads(out)
+    assert said["error"]
+    assert said["error"] in err
+    assert 1 <= len(said["cells"]) < 15
+    assert said["cells"][0]["gb_per_s"] > 0
+
+
 def test_a_sweep_names_what_is_wrong(target):
     wrong = [
         ("op_type", "erase"),
@@ -153,9 +174,12 @@ def test_links_are_shown_with_their_reasons(target):
     assert said["peers"][0]["reason"]
     assert "cpu:0" in said["topology"]
     assert json.loads(shown("--json"))["peers"] == []
-    done = run("show-link", "--segment_id=127.0.0.1:1")
-    assert done.returncode == 1
-    assert "127.0.0.1:1" in done.stderr
+    # One that is not there is named, and hides no other.
+    for names, there in [("127.0.0.1:1", []), (f"127.0.0.1:1,{target}", [target])]:
+        done = run("show-link", f"--segment_id={names}", "--json")
+        assert done.returncode == 1
+        assert "127.0.0.1:1" in done.stderr
+        assert [peer["peer"] for peer in json.loads(done.stdout)["peers"]] == there
 
 
 def test_the_topology_is_shown_as_the_engine_sees_it(tmp_path):

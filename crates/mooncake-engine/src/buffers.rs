@@ -55,7 +55,7 @@ impl Drop for InUse<'_> {
 #[derive(Debug)]
 struct Leaving {
     buffer: Arc<Buffer>,
-    /// The peers that were inside mapped memory then. Those who came later know that it is gone.
+    /// The peers that were inside its block then, where it is mapped. Those who came later know that it is gone.
     inside: Vec<Inside>,
     since: Instant,
 }
@@ -195,7 +195,8 @@ impl Buffers {
         self.board.advance();
         let inside = if mappable > 0 { self.visitors.inside() } else { Vec::new() };
         let leaving = given_up.into_iter().map(|buffer| {
-            let inside = if buffer.block.is_some() { inside.clone() } else { Vec::new() };
+            let touches = |visit: &&Inside| buffer.block.is_some_and(|block| visit.touches(block.id));
+            let inside = inside.iter().filter(touches).cloned().collect();
             Arc::new(Leaving { buffer, inside, since: Instant::now() })
         });
         let leaving: Vec<_> = leaving.collect();
@@ -281,6 +282,7 @@ mod tests {
     use mooncake_memory::{BoardView, PassageView, PeerProcess, leak_shared};
 
     use super::*;
+    use crate::host_frame::{SECRET_LEN, Secret};
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_inside_mapped_memory_keeps_all_of_it_and_nothing_else() {
+    fn a_peer_inside_mapped_memory_keeps_its_block_and_nothing_else() {
         let (buffers, memory, all) = lending(3);
         for (id, buffer) in (1..).zip(&all[..2]) {
             // As if it lay in a block of its own.
@@ -378,14 +380,16 @@ mod tests {
             buffers.ranges.write().lent.insert(range.addr(), mappable);
             buffers.count_mappable(1, true);
         }
-        let admission = buffers.visitors.admit(Arc::new(PeerProcess::myself().unwrap())).unwrap();
+        let bytes = [7; SECRET_LEN];
+        let secret = Secret { addr: bytes.as_ptr().expose_provenance() as u64, bytes };
+        let admission = buffers.visitors.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
         let mut passage = PassageView::map(&admission.passage().fd().try_clone_to_owned().unwrap()).unwrap();
         let board = BoardView::map(&buffers.board().fd().try_clone_to_owned().unwrap()).unwrap();
-        let visit = passage.enter(&board, board.get()).unwrap();
-        buffers.unregister(&[all[2].range.addr()], soon()).unwrap();
+        let visit = passage.enter(&board, board.get(), 1).unwrap();
+        buffers.unregister(&addresses(&all[1..]), soon()).unwrap();
 
         let began = Instant::now();
-        let given_up = buffers.unregister(&addresses(&all[..2]), soon());
+        let given_up = buffers.unregister(&addresses(&all[..1]), soon());
         assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
         assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
         let everything = buffers.unregister_everything(soon());
@@ -393,7 +397,7 @@ mod tests {
 
         drop(visit);
         // Who comes in now knows that they are gone, and keeps nobody.
-        let _visit = passage.enter(&board, board.get()).unwrap();
+        let _visit = passage.enter(&board, board.get(), 1).unwrap();
         buffers.unregister(&addresses(&all[..1]), soon()).unwrap();
         buffers.unregister_everything(soon()).unwrap();
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ForeignRange, PeerProcess, boot_id, forked, hex, random_bytes};
+use mooncake_memory::{ForeignRange, Guarded, PeerProcess, boot_id, forked, hex, random_bytes};
 use parking_lot::{Mutex, RwLock};
 
 use crate::address;
@@ -250,12 +250,14 @@ impl Engine {
         let os = |what| EngineError::socket("this engine", what);
         let (handshake, port) = address::listen(options.bind, &options.ports)?;
         let (data, data_port) = address::listen(options.bind, &options.ports)?;
+        let (handshake, data) = (Guarded::new(handshake), Guarded::new(data));
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
         let unix = format!("mooncake-engine-{}", hex(&id));
         // Where there is no such socket, same-host peers use TCP.
-        let host_door = if options.same_host { listen_on_host(&unix).ok() } else { None };
-        let unix = if host_door.is_some() { unix } else { String::new() };
+        let door = if options.same_host { listen_on_host(&unix).ok().map(Guarded::new) } else { None };
+        let unix = if door.is_some() { unix } else { String::new() };
+        let ports = Ports { handshake, data, host: door };
         let boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
         let errands = Errands::default();
         let began = Instant::now();
@@ -290,7 +292,6 @@ impl Engine {
             advertised,
             publisher: Publisher::default(),
         });
-        let ports = Ports { handshake, data, host: host_door };
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
         if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
             registry.announce(&home.name, ip, port)?;

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::{CommonMemory, Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use crate::error::EngineError;
 use crate::server::listen_on_host;
@@ -28,6 +31,12 @@ const TICKET_LEN: usize = 64;
 
 /// Longest that a rank waits for the owner, and the owner for what a rank has to say.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a rank says: the secret, and its number.
+const ASK_LEN: usize = 20;
+
+/// Most processes that the owner attends to at once; a rank says what it wants as soon as it has come.
+const MOST_GUESTS: usize = 64;
 
 /// A rank's share in memory of a group.
 #[derive(Debug)]
@@ -203,7 +212,10 @@ fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<Ow
                 return Err(os("wait for its memory")(error));
             }
             Err(_) if interrupted() => return Err(EngineError::Interrupted),
-            Err(error) if Instant::now() >= until => return Err(os("wait for its memory")(error)),
+            Err(_) if Instant::now() >= until => {
+                let (peer, what) = ("the owner of a shared segment".to_owned(), "wait for its memory");
+                return Err(EngineError::Timeout { peer, what, waited: PATIENCE });
+            }
             Err(_) => {}
         }
     }
@@ -213,35 +225,20 @@ fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<Ow
 /// Where the owner hands its memory out, until every other rank has it.
 #[derive(Debug)]
 struct Door {
-    name: String,
     shut: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Door {
     fn open(memory: Arc<CommonMemory>, ticket: Ticket, world_size: u32) -> io::Result<Door> {
-        let name = door_name(&ticket.place);
-        let listener = Guarded::new(listen_on_host(&name)?);
+        let listener = Guarded::new(listen_on_host(&door_name(&ticket.place))?);
+        listener.set_nonblocking(true)?;
         let shut = Arc::new(AtomicBool::new(false));
+        let mut porter = Porter { listener, memory, ticket, world_size, guests: Vec::new() };
         let seen = shut.clone();
-        let serve = move || {
-            let mut missing: BTreeSet<u32> = (0..world_size).filter(|rank| *rank != ticket.rank).collect();
-            while !missing.is_empty() && !seen.load(Ordering::SeqCst) && !forked() {
-                let Ok((stream, _)) = listener.accept() else {
-                    // Too many descriptors, most often.
-                    std::thread::sleep(Duration::from_millis(10));
-                    continue;
-                };
-                match hand_out(&Guarded::new(stream), &memory, &ticket, world_size) {
-                    Ok(rank) => drop(missing.remove(&rank)),
-                    Err(_) if seen.load(Ordering::SeqCst) => {}
-                    Err(error) => tracing::warn!(%error, "a process did not get a shared segment"),
-                }
-            }
-        };
         let builder = std::thread::Builder::new().name("mooncake-share".into());
-        let thread = mooncake_transfer::thread::start(builder, serve)?;
-        Ok(Door { name, shut, thread: Some(thread) })
+        let thread = mooncake_transfer::thread::start(builder, move || porter.serve(&seen))?;
+        Ok(Door { shut, thread: Some(thread) })
     }
 }
 
@@ -251,33 +248,99 @@ impl Drop for Door {
             return;
         }
         self.shut.store(true, Ordering::SeqCst);
-        // It may be waiting for somebody to come. Where nobody listens any more it has ended.
-        let _ = SocketAddr::from_abstract_name(&self.name).and_then(|at| UnixStream::connect_addr(&at));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// Gives one process the memory; says which rank it is.
-fn hand_out(stream: &UnixStream, memory: &CommonMemory, ticket: &Ticket, world_size: u32) -> io::Result<u32> {
-    let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    if !peer_credentials(stream)?.is_own_user() {
-        return refused("it is another user's");
+/// Attends to all who come at once: one that says nothing keeps no other waiting.
+struct Porter {
+    listener: Guarded<UnixListener>,
+    memory: Arc<CommonMemory>,
+    ticket: Ticket,
+    world_size: u32,
+    /// Oldest first.
+    guests: Vec<Guest>,
+}
+
+/// A process of this user that has come, and what it has said so far.
+struct Guest {
+    stream: Guarded<UnixStream>,
+    said: Vec<u8>,
+    since: Instant,
+}
+
+impl Porter {
+    fn serve(&mut self, shut: &AtomicBool) {
+        let mut missing: BTreeSet<u32> = (0..self.world_size).filter(|rank| *rank != self.ticket.rank).collect();
+        while !missing.is_empty() && !shut.load(Ordering::SeqCst) && !forked() {
+            let guests = self.guests.iter().map(|guest| guest.stream.as_fd());
+            let all = guests.chain([self.listener.as_fd()]);
+            let mut all: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let slice = Timespec { tv_sec: 0, tv_nsec: crate::peer::SLICE.as_nanos() as i64 };
+            // Everybody is asked afterwards, whatever it says.
+            let _ = poll(&mut all, Some(&slice));
+            self.let_in();
+            for mut guest in std::mem::take(&mut self.guests) {
+                match self.attend_to(&mut guest) {
+                    Ok(None) => self.guests.push(guest),
+                    Ok(Some(rank)) => drop(missing.remove(&rank)),
+                    Err(error) => tracing::warn!(%error, "a process did not get a shared segment"),
+                }
+            }
+        }
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut asked = [0; 20];
-    (&*stream).read_exact(&mut asked)?;
-    let (secret, rank) = asked.split_at(16);
-    let rank = u32::from_le_bytes(rank.try_into().expect("four bytes"));
-    // Nobody gains anything by guessing it byte by byte: who may connect may read this process anyway.
-    if secret != ticket.secret || rank >= world_size {
-        return refused("it is no rank of this segment");
+
+    fn let_in(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    let stream = Guarded::new(stream);
+                    if !peer_credentials(&*stream).is_ok_and(|peer| peer.is_own_user()) {
+                        tracing::warn!("another user's process asked for a shared segment");
+                        continue;
+                    }
+                    // Those who have been silent for longest make room.
+                    if self.guests.len() == MOST_GUESTS {
+                        self.guests.remove(0);
+                    }
+                    self.guests.push(Guest { stream, said: Vec::new(), since: Instant::now() });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Too many descriptors, most often.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            }
+        }
     }
-    let file = memory.file().ok_or_else(|| io::Error::other("this process was forked"))?;
-    let file: BorrowedFd<'_> = file.as_fd();
-    send_fds(stream, &[1], &[file])?;
-    Ok(rank)
+
+    /// Gives one process the memory once it has said its secret; says which rank it is.
+    fn attend_to(&self, guest: &mut Guest) -> io::Result<Option<u32>> {
+        let mut more = [0; ASK_LEN];
+        let room = &mut more[guest.said.len()..];
+        match rustix::net::recv(&*guest.stream, &mut *room, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((count, _)) => guest.said.extend_from_slice(&room[..count]),
+            Err(Errno::AGAIN | Errno::INTR) if guest.since.elapsed() > PATIENCE => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+        let Some((secret, rank)) = guest.said.split_at_checked(16) else { return Ok(None) };
+        let Ok(rank) = rank.try_into().map(u32::from_le_bytes) else { return Ok(None) };
+        // Nobody gains anything by guessing it byte by byte: who may connect may read this process anyway.
+        if secret != self.ticket.secret || rank >= self.world_size {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is no rank of this segment"));
+        }
+        let file = self.memory.file().ok_or_else(|| io::Error::other("this process was forked"))?;
+        // The first byte on a fresh socket: there is room for it.
+        send_fds(&*guest.stream, &[1], &[file.as_fd()])?;
+        Ok(Some(rank))
+    }
 }
 
 #[cfg(test)]
@@ -320,6 +383,34 @@ mod tests {
         segments[2].complete(&tickets, &|| false).unwrap();
         segments[0].door.as_mut().unwrap().thread.take().unwrap().join().unwrap();
         assert!(fetch(&owner, 2, &|| false).is_err(), "the door is shut");
+    }
+
+    #[test]
+    fn who_says_nothing_or_half_of_it_keeps_nobody_waiting() {
+        let (mut segments, tickets) = group(3, 0);
+        let owner = Ticket::decode(&tickets[0]).unwrap();
+        let at = SocketAddr::from_abstract_name(door_name(&owner.place)).unwrap();
+        let silent: Vec<_> = (0..2 * MOST_GUESTS).map(|_| UnixStream::connect_addr(&at).unwrap()).collect();
+        for mut half in &silent {
+            // The first ones have been hung up on.
+            let _ = half.write_all(&owner.secret[..9]);
+        }
+        let began = Instant::now();
+        segments[1].complete(&tickets, &|| false).unwrap();
+        assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+        let began = Instant::now();
+        drop(segments.remove(0));
+        assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn an_owner_that_says_nothing_is_said_to_have_been_waited_for() {
+        let (segments, tickets) = group(2, 1);
+        let mut owner = Ticket::decode(&tickets[1]).unwrap();
+        owner.place = [9; 16];
+        let _listener = listen_on_host(&door_name(&owner.place)).unwrap();
+        let error = segments[0].complete(&[tickets[0].clone(), owner.encode()], &|| false).unwrap_err();
+        assert!(matches!(error, EngineError::Timeout { waited: PATIENCE, .. }), "{error}");
     }
 
     #[test]

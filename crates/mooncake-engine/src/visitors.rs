@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use mooncake_memory::{MemoryError, Passage, PeerProcess};
+use mooncake_memory::{MemoryError, Passage, PeerProcess, PullError, Visiting};
 use parking_lot::Mutex;
+
+use crate::host_frame::Secret;
+use crate::server::holds;
 
 /// The ways in that have been given out.
 #[derive(Debug, Default)]
@@ -16,19 +19,27 @@ pub(crate) struct Visitors {
 struct Visitor {
     passage: Passage,
     process: Arc<PeerProcess>,
+    /// What it holds as long as it is the program that was let in.
+    secret: Secret,
 }
 
 /// A peer that was inside when it was looked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Inside {
     visitor: Arc<Visitor>,
-    visit: u64,
+    visit: Visiting,
 }
 
 impl Inside {
-    /// It still is. A process that has ended is nowhere.
+    /// It may be in that block.
+    pub fn touches(&self, block: u64) -> bool {
+        self.visit.touches(block)
+    }
+
+    /// It still is inside. A process that has ended is nowhere, and neither is a program that made way for another one.
     pub fn lasts(&self) -> bool {
-        self.visitor.passage.visit() == Some(self.visit) && !self.visitor.process.has_ended()
+        let now = self.visitor.passage.visit();
+        now.is_some_and(|now| now.number == self.visit.number) && self.visitor.is_there()
     }
 }
 
@@ -57,8 +68,8 @@ impl Drop for Admission {
 
 impl Visitors {
     /// Lets a peer in from now on.
-    pub fn admit(self: &Arc<Self>, process: Arc<PeerProcess>) -> Result<Admission, MemoryError> {
-        let visitor = Arc::new(Visitor { passage: Passage::new()?, process });
+    pub fn admit(self: &Arc<Self>, process: Arc<PeerProcess>, secret: Secret) -> Result<Admission, MemoryError> {
+        let visitor = Arc::new(Visitor { passage: Passage::new()?, process, secret });
         let mut list = self.list.lock();
         // Those who were inside when their connection ended, and are not any more.
         list.retain(|other| Arc::strong_count(other) > 1 || other.inside().is_some_and(|inside| inside.lasts()));
@@ -73,6 +84,15 @@ impl Visitors {
 }
 
 impl Visitor {
+    /// Its program still runs, as far as is known: whoever is inside keeps what it has proven itself by.
+    fn is_there(&self) -> bool {
+        match holds(&self.process, &self.secret) {
+            Ok(holds) => holds,
+            Err(PullError::Fault { .. } | PullError::Ended { .. }) => false,
+            Err(PullError::Refused { .. }) => !self.process.has_ended(),
+        }
+    }
+
     fn inside(self: &Arc<Self>) -> Option<Inside> {
         self.passage.visit().map(|visit| Inside { visitor: self.clone(), visit })
     }

@@ -2,6 +2,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use crate::error::MemoryError;
 use crate::layout::PAGE;
@@ -11,18 +14,35 @@ use crate::memfd;
 /// Where the note stands.
 const NOTE: usize = 8;
 
+/// The pages of this process's boards.
+static BOARDS: Mutex<Vec<Weak<Mapped>>> = Mutex::new(Vec::new());
+
+/// Counts all boards of this process up: memory that some of them may tell of is not there any more.
+pub(crate) fn advance_all() {
+    for page in BOARDS.lock().iter().filter_map(Weak::upgrade) {
+        word(&page, 0).fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Held by tests that know what a board says, or free memory that others have: in one process they meet.
+#[cfg(test)]
+pub(crate) static ALONE: Mutex<()> = Mutex::new(());
+
 /// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it.
 #[derive(Debug)]
 pub struct Board {
     fd: OwnedFd,
-    page: Mapped,
+    page: Arc<Mapped>,
 }
 
 impl Board {
     /// A board that says 0.
     pub fn new() -> Result<Board, MemoryError> {
         let fd = memfd::create("kv-board", PAGE, false)?;
-        let page = Mapped::new(fd.as_fd(), PAGE, true)?;
+        let page = Arc::new(Mapped::new(fd.as_fd(), PAGE, true)?);
+        let mut boards = BOARDS.lock();
+        boards.retain(|board| board.strong_count() > 0);
+        boards.push(Arc::downgrade(&page));
         Ok(Board { fd, page })
     }
 
@@ -84,6 +104,7 @@ mod tests {
 
     #[test]
     fn a_watcher_sees_each_step_and_refuses_other_files() {
+        let _alone = ALONE.lock();
         let board = Board::new().unwrap();
         let view = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!((board.get(), view.get()), (0, 0));

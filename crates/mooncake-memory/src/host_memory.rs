@@ -7,13 +7,15 @@ use std::ptr;
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::board::advance_all;
 use crate::error::MemoryError;
 use crate::fork::{Guarded, forked};
 use crate::layout::PAGE;
 use crate::piece::ForeignRange;
 use crate::{limits, memfd};
 
-/// Most blocks whose files are kept open, so that others can map them: descriptors are few, and blocks may be many.
+/// Most blocks whose files are kept open for peers that would map them: descriptors are few, and blocks may be many. Memory
+/// that processes have in common is not counted, which nobody could have without its file.
 const MOST_FILES: usize = 256;
 
 /// What was handed out and not taken back.
@@ -21,6 +23,7 @@ static HANDED_OUT: Mutex<HandedOut> = Mutex::new(HandedOut { by_addr: BTreeMap::
 
 struct HandedOut {
     by_addr: BTreeMap<usize, Block>,
+    /// Of blocks that are this process's own.
     files: usize,
     last_id: u64,
 }
@@ -35,6 +38,8 @@ struct File {
     fd: Guarded<OwnedFd>,
     /// Its pages end with this mapping: nobody else has any business with them afterwards.
     sole: bool,
+    /// Somebody else has the file too.
+    given: bool,
 }
 
 /// A block of this process's memory that other processes can map.
@@ -62,9 +67,14 @@ pub fn shared_block(addr: usize, len: usize) -> Option<SharedBlock> {
 
 /// A descriptor of a block, to be given to a process that may map it. None if the block has been freed.
 pub fn shared_block_file(id: u64) -> Option<OwnedFd> {
-    let handed_out = HANDED_OUT.lock();
-    let file = handed_out.by_addr.values().find_map(|block| block.file.as_ref().filter(|file| file.id == id))?;
-    if forked() { None } else { file.fd.try_clone().ok() }
+    let mut handed_out = HANDED_OUT.lock();
+    let mut files = handed_out.by_addr.values_mut().filter_map(|block| block.file.as_mut());
+    let file = files.find(|file| file.id == id)?;
+    if forked() {
+        return None;
+    }
+    file.given = true;
+    file.fd.try_clone().ok()
 }
 
 /// Makes shared memory (a sealed memfd of its own) of at least `bytes`, whole
@@ -75,9 +85,9 @@ pub fn allocate_shared(bytes: u64) -> Result<usize, MemoryError> {
 }
 
 /// The same for memory that other processes go on to use when this one has freed it: the pages live as long as anybody
-/// maps them. Fails, where [`allocate_shared`] goes on, if no more files can be kept open.
+/// maps them.
 pub(crate) fn allocate_common(bytes: u64) -> Result<SharedBlock, MemoryError> {
-    found(make_shared(bytes, false)?)
+    Ok(block_at(make_shared(bytes, false)?))
 }
 
 /// Maps memory that another process has made by [`allocate_common`] and sent; [`free_host_memory`] ends the mapping.
@@ -85,25 +95,27 @@ pub(crate) fn allocate_common(bytes: u64) -> Result<SharedBlock, MemoryError> {
 pub(crate) fn map_common(fd: OwnedFd, bytes: u64) -> Result<SharedBlock, MemoryError> {
     let len = whole(bytes, PAGE)?;
     memfd::check(fd.as_fd(), "shared", len as u64)?;
-    found(map_file(fd, len, false)?)
+    Ok(block_at(map_file(fd, len, false)?))
 }
 
-/// The block just made at an address, if its file could be kept.
-fn found(addr: usize) -> Result<SharedBlock, MemoryError> {
-    shared_block(addr, 1).ok_or_else(|| {
-        // SAFETY: nobody has it yet.
-        unsafe { free_host_memory(addr) };
-        MemoryError::os("keeping the file of shared memory open")(std::io::Error::from_raw_os_error(libc::EMFILE))
-    })
+/// The block of common memory just made at an address.
+fn block_at(addr: usize) -> SharedBlock {
+    shared_block(addr, 1).expect("just made, and its file is kept")
 }
 
 fn make_shared(bytes: u64, sole: bool) -> Result<usize, MemoryError> {
+    if forked() {
+        return Err(MemoryError::Forked);
+    }
     let len = whole(bytes, PAGE)?;
     limits::check(len as u64, 0, false, PAGE)?;
     map_file(memfd::create("kv-host-memory", len as u64, false)?, len, sole)
 }
 
 fn map_file(fd: OwnedFd, len: usize, sole: bool) -> Result<usize, MemoryError> {
+    if forked() {
+        return Err(MemoryError::Forked);
+    }
     let flags = MapFlags::SHARED | MapFlags::POPULATE;
     // SAFETY: a fresh mapping at an address of the kernel's choice.
     let made = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0) };
@@ -151,9 +163,15 @@ pub fn allocate_huge(bytes: u64) -> Result<usize, MemoryError> {
 /// Nobody uses that memory any more.
 pub unsafe fn free_host_memory(addr: usize) -> bool {
     let Some(block) = HANDED_OUT.lock().take(addr) else { return false };
-    if let Some(file) = block.file.as_ref().filter(|file| file.sole && !forked()) {
-        // Whoever still maps it keeps the mapping, and no pages. Where that fails they end with the last mapping.
-        let _ = memfd::punch(file.fd.as_fd(), 0, block.len as u64);
+    if let Some(file) = block.file.as_ref().filter(|_| !forked()) {
+        if file.given {
+            // Whoever copies to or from it without asking finds out, also where it is still lent by mistake.
+            advance_all();
+        }
+        if file.sole {
+            // Whoever still maps it keeps the mapping, and no pages. Where that fails they end with the last mapping.
+            let _ = memfd::punch(file.fd.as_fd(), 0, block.len as u64);
+        }
     }
     // SAFETY: mapped by one of the above and given up by its user.
     let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(addr), block.len) };
@@ -178,10 +196,10 @@ pub unsafe fn prefer_huge_pages(base: *mut u8, len: usize) {
 
 fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
     let mut handed_out = HANDED_OUT.lock();
-    let file = file.filter(|_| handed_out.files < MOST_FILES).map(|(fd, sole)| {
-        handed_out.files += 1;
+    let file = file.filter(|(_, sole)| !sole || handed_out.files < MOST_FILES).map(|(fd, sole)| {
+        handed_out.files += usize::from(sole);
         handed_out.last_id += 1;
-        File { id: handed_out.last_id, fd: Guarded::new(fd), sole }
+        File { id: handed_out.last_id, fd: Guarded::new(fd), sole, given: false }
     });
     handed_out.by_addr.insert(addr, Block { len, file });
 }
@@ -189,7 +207,7 @@ fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
 impl HandedOut {
     fn take(&mut self, addr: usize) -> Option<Block> {
         let block = self.by_addr.remove(&addr)?;
-        self.files -= usize::from(block.file.is_some());
+        self.files -= usize::from(block.file.as_ref().is_some_and(|file| file.sole));
         Some(block)
     }
 }
@@ -203,6 +221,7 @@ fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::board::{ALONE, Board};
     use crate::peer_memory::PeerMemory;
 
     fn touch(addr: usize, len: usize) {
@@ -233,6 +252,7 @@ mod tests {
 
     #[test]
     fn shared_memory_is_found_by_its_ranges_and_is_empty_for_others_once_freed() {
+        let _alone = ALONE.lock();
         let addr = allocate_shared(100_000).unwrap();
         let block = shared_block(addr + 10, 50_000).unwrap();
         assert_eq!((block.addr, block.len), (addr, 102_400));
@@ -253,7 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn boards_tell_of_the_end_of_memory_that_others_may_have() {
+        let _alone = ALONE.lock();
+        let board = Board::new().unwrap();
+        for is_given in [false, true] {
+            let (addr, before) = (allocate_shared(4096).unwrap(), board.get());
+            let _file = is_given.then(|| shared_block_file(shared_block(addr, 1).unwrap().id).unwrap());
+            // SAFETY: nobody uses it.
+            assert!(unsafe { free_host_memory(addr) });
+            assert_eq!(board.get() - before, u64::from(is_given));
+        }
+    }
+
+    #[test]
     fn common_memory_stays_with_those_who_map_it() {
+        let _alone = ALONE.lock();
         let block = allocate_common(5000).unwrap();
         let other = map_common(shared_block_file(block.id).unwrap(), 5000).unwrap().addr;
         assert_ne!(other, block.addr);

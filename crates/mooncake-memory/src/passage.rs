@@ -3,7 +3,8 @@
 //! The lender makes a page for each process that maps its memory. There the visitor counts its steps in and out, and the
 //! lender closes the way. A lender that gives memory up changes its [board](crate::Board) first and looks at the counter
 //! then; a visitor counts first and looks at the board then. All four are sequentially consistent, so that at least one of
-//! them sees the other: either the visitor turns round, or the lender knows that somebody is inside.
+//! them sees the other: either the visitor turns round, or the lender knows that somebody is inside. The visitor also says
+//! in which block it is, so that nobody waits for it who gives up another one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,10 @@ use crate::memfd;
 
 /// Steps of the visitor: odd while it is inside.
 const STEPS: usize = 0;
+
+/// The number of the block that the visitor is inside of, written before it counts its step in. 0, of visitors that do not
+/// say it: any.
+const BLOCK: usize = 8;
 
 /// Not 0: nobody enters any more. In another cache line, because the lender writes it.
 const CLOSED: usize = 64;
@@ -46,10 +51,29 @@ impl Passage {
         word(&self.page, CLOSED).store(1, Ordering::SeqCst);
     }
 
-    /// The visit under way, if there is one. As long as it is the same, the visitor may touch what it entered for.
-    pub fn visit(&self) -> Option<u64> {
-        let steps = word(&self.page, STEPS).load(Ordering::SeqCst);
-        (steps % 2 == 1).then_some(steps)
+    /// The visit under way, if there is one. As long as its number is the same, the visitor may touch the block that it
+    /// entered for.
+    pub fn visit(&self) -> Option<Visiting> {
+        let number = word(&self.page, STEPS).load(Ordering::SeqCst);
+        // That of a later visit, if this one has ended meanwhile: that visitor has seen the board as it is now.
+        let block = word(&self.page, BLOCK).load(Ordering::SeqCst);
+        (number % 2 == 1).then_some(Visiting { number, block })
+    }
+}
+
+/// A visit, as the lender sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Visiting {
+    /// Another one for each visit.
+    pub number: u64,
+    /// Where the visitor is; 0 if it did not say.
+    pub block: u64,
+}
+
+impl Visiting {
+    /// Whether the visitor may be in that block.
+    pub fn touches(&self, block: u64) -> bool {
+        self.block == block || self.block == 0
     }
 }
 
@@ -66,13 +90,18 @@ impl PassageView {
         Ok(PassageView { page: Mapped::new(fd.as_fd(), PAGE, true)? })
     }
 
-    /// Goes in, if the way is open and the board still says `known`. While the answer lives, the lender's memory is as it
+    /// Goes into a block, if the way is open and the board still says `known`. While the answer lives, the block is as it
     /// was when the board said so.
-    pub fn enter(&mut self, board: &BoardView, known: u64) -> Option<Visit<'_>> {
+    pub fn enter(&mut self, board: &BoardView, known: u64, block: u64) -> Option<Visit<'_>> {
+        word(&self.page, BLOCK).store(block, Ordering::SeqCst);
         word(&self.page, STEPS).fetch_add(1, Ordering::SeqCst);
         let visit = Visit { page: &self.page };
-        let is_open = word(&self.page, CLOSED).load(Ordering::SeqCst) == 0;
-        (is_open && board.get() == known).then_some(visit)
+        (self.is_open() && board.get() == known).then_some(visit)
+    }
+
+    /// Whether the lender lets anybody in. If not, it may have given all up without waiting for whoever was inside.
+    pub fn is_open(&self) -> bool {
+        word(&self.page, CLOSED).load(Ordering::SeqCst) == 0
     }
 }
 
@@ -96,30 +125,38 @@ fn word(page: &Mapped, at: usize) -> &AtomicU64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Board;
+    use crate::board::{ALONE, Board};
 
     #[test]
     fn a_lender_sees_who_is_inside_and_a_visitor_sees_what_changed() {
+        let _alone = ALONE.lock();
         let board = Board::new().unwrap();
         let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
         let passage = Passage::new().unwrap();
         let mut view = PassageView::map(&passage.fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(passage.visit(), None);
 
-        let visit = view.enter(&seen, 0).unwrap();
+        let visit = view.enter(&seen, 0, 7).unwrap();
         let first = passage.visit().unwrap();
+        assert_eq!(first.block, 7);
         drop(visit);
         assert_eq!(passage.visit(), None);
 
-        let visit = view.enter(&seen, 0).unwrap();
-        assert_ne!(passage.visit(), Some(first), "another visit");
+        let visit = view.enter(&seen, 0, 9).unwrap();
+        let second = passage.visit().unwrap();
+        assert!(second.number != first.number && second.block == 9, "another visit");
+        assert!(second.touches(9) && !second.touches(7));
         drop(visit);
 
         board.advance();
-        assert!(view.enter(&seen, 0).is_none() && passage.visit().is_none(), "what it knew is no more");
-        assert!(view.enter(&seen, 1).is_some());
+        assert!(view.enter(&seen, 0, 7).is_none() && passage.visit().is_none(), "what it knew is no more");
+        let visit = view.enter(&seen, 1, 8);
+        assert!(visit.is_some() && passage.visit().unwrap().touches(8));
         passage.close();
-        assert!(view.enter(&seen, 1).is_none() && passage.visit().is_none());
+        assert!(passage.visit().is_some(), "whoever is inside stays there");
+        drop(visit);
+        assert!(!view.is_open(), "whoever was inside finds out");
+        assert!(view.enter(&seen, 1, 8).is_none() && passage.visit().is_none());
     }
 
     #[test]
@@ -135,7 +172,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let touched = &touched;
                 let visitor = scope.spawn(move || {
-                    while let Some(_visit) = view.enter(&seen, 0) {
+                    while let Some(_visit) = view.enter(&seen, 0, 7) {
                         touched.fetch_add(1, Ordering::Relaxed);
                     }
                 });

@@ -5,7 +5,7 @@
 //! got the number next. Who reads finds out afterwards, and throws the bytes away.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::fd_passing::{peer_credentials, peer_pidfd};
 use crate::fork::forked;
@@ -52,6 +52,13 @@ pub enum PullError {
         /// The number that it had.
         pid: i32,
     },
+}
+
+/// Its pidfd: readable when it has ended.
+impl AsFd for PeerProcess {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
 }
 
 impl PeerProcess {

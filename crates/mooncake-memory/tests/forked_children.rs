@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use mooncake_memory::{
-    CopyError, Guarded, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify, forked, send_sources,
-    watch_forks,
+    CommonMemory, CopyError, Guarded, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify,
+    allocate_shared, forked, send_sources, watch_forks,
 };
 
 /// Runs `check` in a forked child; the bit of the first false one is its exit status.
@@ -49,6 +49,7 @@ fn a_child_closes_refuses_and_leaves_alone() {
     let near = Guarded::new(near);
     // More descriptors than one chunk of the table holds, some given back.
     let many: Vec<_> = (0..600).map(|_| Guarded::new(near.try_clone().unwrap())).collect();
+    let file = CommonMemory::make(4096).unwrap().file().unwrap();
     let raw: Vec<i32> = many.iter().chain([&near]).map(|guarded| guarded.as_raw_fd()).collect();
     let segment_fds = [segment.data_fd().as_raw_fd(), segment.control_fd().as_raw_fd()];
     assert!(!forked());
@@ -63,6 +64,9 @@ fn a_child_closes_refuses_and_leaves_alone() {
             matches!(segment.give_back(&[]), Err(MemoryError::Forked)),
             matches!(segment.mapping().remap(false), Err(MemoryError::Forked)),
             matches!(SegmentMemory::create(4096, SegmentOptions::default()), Err(MemoryError::Forked)),
+            matches!(allocate_shared(4096), Err(MemoryError::Forked)),
+            matches!(CommonMemory::make(4096), Err(MemoryError::Forked)),
+            matches!(CommonMemory::map(file, 4096), Err(MemoryError::Forked)),
             send_sources(near.as_fd(), b"x", &[], 0, 1).is_err(),
             // A read-only map under a view is inherited.
             view.iter().all(|&byte| byte == 7),

@@ -1,6 +1,6 @@
 //! `mooncake show-link`: by which path bytes go to peers, and why.
 
-use mooncake_engine::Opcode;
+use mooncake_engine::{Engine, Opcode};
 use mooncake_settings::SHOW_LINK;
 
 use super::load::{Ends, Load};
@@ -10,24 +10,27 @@ use crate::say;
 /// What the path is found out with.
 const BYTES: u64 = 64;
 
-/// Meets the peers that are named, reads a few bytes of each that lends memory, and shows the links.
+/// Meets the peers that are named, reads a few bytes of each that lends memory, and shows the links; then says which of them
+/// could not be met.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let Some(given) = flags(&SHOW_LINK, args)? else { return Ok(()) };
     let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
     let names = given.text_or_default("segment_id").split(',').map(str::trim).filter(|name| !name.is_empty());
-    for name in names {
-        let peer = engine.open(name)?;
-        if let Some(remote) = engine.first_buffer(name)? {
-            let memory = lend(&engine, BYTES)?;
-            let load =
-                Load { opcodes: vec![Opcode::Read], block: BYTES, batch: 1, threads: 1, pause: Default::default() };
-            load.run(&Ends { engine: &engine, peer, memory, remote }, Default::default())?;
-        }
-    }
+    let failed: Vec<String> = names.filter_map(|name| Some(meet(&engine, name).err()?.to_string())).collect();
     let json = given.boolean("json");
     say(&engine.show_links(json));
     if json {
         say("\n");
+    }
+    if failed.is_empty() { Ok(()) } else { Err(ToolError::Peers(failed)) }
+}
+
+fn meet(engine: &Engine, name: &str) -> Result<(), ToolError> {
+    let peer = engine.open(name)?;
+    if let Some(remote) = engine.first_buffer(name)? {
+        let memory = lend(engine, BYTES)?;
+        let load = Load { opcodes: vec![Opcode::Read], block: BYTES, batch: 1, threads: 1, pause: Default::default() };
+        load.run(&Ends { engine, peer, memory, remote }, Default::default())?;
     }
     Ok(())
 }

@@ -48,6 +48,9 @@ pub enum ToolError {
         /// Why.
         reason: String,
     },
+    /// Peers that cannot be met or read; each by its error.
+    #[error("{}", .0.join("; "))]
+    Peers(Vec<String>),
     /// Bytes came back as others than were sent.
     #[error("{block} bytes a request, {batch} requests a batch: thread {thread}'s bytes came back changed")]
     Changed {

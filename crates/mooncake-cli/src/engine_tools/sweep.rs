@@ -74,9 +74,9 @@ impl Plan {
         Ok(Plan {
             opcodes,
             op_type: op_type.to_owned(),
-            blocks: doubled(size(given, "start_block_size")?, size(given, "max_block_size")?),
-            batches: doubled(count(given, "start_batch_size")?, count(given, "max_batch_size")?),
-            threads: doubled(count(given, "start_num_threads")?, count(given, "max_num_threads")?),
+            blocks: sizes(given, "start_block_size", "max_block_size", size)?,
+            batches: sizes(given, "start_batch_size", "max_batch_size", count)?,
+            threads: sizes(given, "start_num_threads", "max_num_threads", count)?,
             total: size(given, "total_buffer_size")?,
             offset: whole("target_offset")?,
             duration: seconds(given, "duration")?,
@@ -118,18 +118,15 @@ impl Plan {
         if !self.json {
             say(HEAD);
         }
-        let mut cells = Vec::new();
+        let (mut cells, mut ended) = (Vec::new(), Ok(()));
         for (nth, load) in loads.iter().enumerate() {
-            load.run(&ends, WARM_UP.min(self.duration))?;
-            let measured = load.run(&ends, self.duration)?;
-            if self.check {
-                load.check(&ends, nth as u64)?;
-            }
-            let cell = Cell { load, measured };
-            if self.json {
-                cells.push(cell.json(self.check));
-            } else {
-                say(&cell.line());
+            match self.measure(&ends, load, nth as u64) {
+                Ok(cell) if self.json => cells.push(cell.json(self.check)),
+                Ok(cell) => say(&cell.line()),
+                Err(error) => {
+                    ended = Err(error);
+                    break;
+                }
             }
         }
         let (path, reason) = link(engine, target);
@@ -137,13 +134,38 @@ impl Plan {
             let document = serde_json::json!({
                 "target": target, "op_type": self.op_type, "path": path, "reason": reason,
                 "duration": self.duration.as_secs_f64(), "cells": cells,
+                // What was measured before is there all the same.
+                "error": ended.as_ref().err().map(ToString::to_string),
             });
             say(&format!("{document:#}\n"));
-        } else {
+        } else if ended.is_ok() {
             let checked = if self.check { "; what was written came back as it was" } else { "" };
             say(&format!("{} by {path} ({reason}){checked}\n", self.op_type));
         }
-        Ok(())
+        ended
+    }
+
+    fn measure<'a>(&self, ends: &Ends<'_>, load: &'a Load, seed: u64) -> Result<Cell<'a>, ToolError> {
+        load.run(ends, WARM_UP.min(self.duration))?;
+        let measured = load.run(ends, self.duration)?;
+        if self.check {
+            load.check(ends, seed)?;
+        }
+        Ok(Cell { load, measured })
+    }
+}
+
+/// The sizes between two flags. Where only the smallest is given, it is the only one if it is more than the usual largest.
+fn sizes(
+    given: &Given,
+    start: &'static str,
+    max: &'static str,
+    read: fn(&Given, &'static str) -> Result<u64, ToolError>,
+) -> Result<Vec<u64>, ToolError> {
+    let (smallest, largest) = (read(given, start)?, read(given, max)?);
+    match given.text(max).filter(|_| largest < smallest) {
+        Some(text) => Err(value(max, text, "no less than what it starts with")),
+        None => Ok(doubled(smallest, largest)),
     }
 }
 
@@ -194,6 +216,8 @@ impl Cell<'_> {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_settings::{CommandLine, parse};
+
     use super::*;
 
     #[test]
@@ -202,6 +226,23 @@ mod tests {
         assert_eq!(doubled(3, 20), [3, 6, 12]);
         assert_eq!(doubled(8, 1), [8]);
         assert_eq!(doubled(1 << 63, u64::MAX), [1 << 63]);
+    }
+
+    #[test]
+    fn a_sweep_that_ends_before_it_starts_is_refused() {
+        let plan = |args: &[&str]| {
+            let args = args.iter().map(|arg| (*arg).to_owned());
+            let CommandLine::Run(given) = parse(&ENGINE_SWEEP, args).unwrap() else { panic!("it runs") };
+            Plan::of(&given)
+        };
+        let flags = [("start_batch_size", "max_batch_size"), ("start_num_threads", "max_num_threads")];
+        for (start, max) in flags.into_iter().chain([("start_block_size", "max_block_size")]) {
+            let both = [format!("--{start}=8"), format!("--{max}=4")];
+            let refused = plan(&both.each_ref().map(String::as_str)).err().map(|error| error.to_string());
+            assert!(refused.is_some_and(|said| said.starts_with(&format!("--{max}=4: "))), "{max}");
+        }
+        assert_eq!(plan(&["--start_batch_size=8"]).unwrap().batches, [8]);
+        assert_eq!(plan(&["--start_batch_size=8", "--max_batch_size=8"]).unwrap().batches, [8]);
     }
 
     #[test]

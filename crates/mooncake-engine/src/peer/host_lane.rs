@@ -12,6 +12,7 @@ use mooncake_memory::{
     BoardView, ForeignRange, Guarded, PassageView, PeerMemory, PeerProcess, PullError, forked, recv_fds,
 };
 use mooncake_transfer::{Habit, recv_awake_behind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -130,6 +131,11 @@ impl Carrier for HostLane {
                 // Its queue is full, or there are too many sockets here.
                 Some(Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     Failure::NotNow(reason)
+                }
+                Some(Errno::CONNREFUSED) => {
+                    // Nobody listens there any more, and never will again.
+                    address.mapped.forget();
+                    Failure::OtherWay(reason)
                 }
                 _ => Failure::OtherWay(reason),
             }
@@ -318,12 +324,16 @@ impl HostLane {
         };
         let mut into = home.buffers.target(into);
         let Some(passage) = &mut self.passage else { return Err(elsewhere()) };
-        let Some(visit) = passage.enter(&self.board, revision) else { return Ok(false) };
+        let Some(visit) = passage.enter(&self.board, revision, block.id) else { return Ok(false) };
         let copied = home.myself.pull(from.addr() as u64, &mut into);
         drop(visit);
         copied.map_err(|error| Failure::OtherWay(error.to_string()))?;
-        // Its memory stays mapped when it has ended, and nobody has the bytes then.
-        if self.process.has_ended() { Err(self.ended()) } else { Ok(true) }
+        // What is mapped here stays mapped when its owner has gone, and nobody has the bytes then.
+        if !passage.is_open() || !self.is_there() {
+            return Err(self.gone());
+        }
+        // Its owner does not wait for ever for whoever is inside. If this was not its buffer any more, it is visited anew.
+        Ok(self.board.get() == revision || self.know(addr, len, pace)?.1.block == Some(block))
     }
 
     /// One request and its answer, of which the rest is given.
@@ -385,12 +395,33 @@ impl HostLane {
                 PullError::Fault { .. } | PullError::Refused { .. } => Failure::OtherWay(error.to_string()),
                 PullError::Ended { .. } => self.ended(),
             })?;
+            if !self.is_there() {
+                // Another program in the same process, perhaps, and its bytes.
+                return Err(self.gone());
+            }
             if self.board.get() != before {
                 return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
             }
             pace.moved()?;
         }
         Ok(())
+    }
+
+    /// Neither the peer's process nor its engine has ended: looked at between two requests, when it has nothing to say.
+    fn is_there(&self) -> bool {
+        let process = PollFd::new(&self.process, PollFlags::IN);
+        let mut fds = [process, PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
+        loop {
+            match poll(&mut fds, Some(&Timespec::default())) {
+                Err(Errno::INTR) => {}
+                ready => return ready == Ok(0),
+            }
+        }
+    }
+
+    /// It ended, or hung up: its engine may have had too many connections, and may be reached by TCP.
+    fn gone(&self) -> Failure {
+        if self.process.has_ended() { self.ended() } else { Failure::OtherWay("the peer hung up".into()) }
     }
 
     fn ended(&self) -> Failure {

@@ -46,16 +46,21 @@ impl MappedPeers {
     pub(crate) fn forget_ended(&self) {
         let all: Vec<_> = self.list.lock().iter().filter_map(Weak::upgrade).collect();
         for peer in all {
-            let mut state = peer.state.lock();
-            if state.process.as_ref().is_some_and(|process| process.has_ended()) {
-                state.process = None;
-                state.blocks.clear();
+            if peer.state.lock().process.as_ref().is_some_and(|process| process.has_ended()) {
+                peer.forget();
             }
         }
     }
 }
 
 impl MappedPeer {
+    /// Lets go of all of it: its engine is gone, though its process may go on with something else.
+    pub fn forget(&self) {
+        let mut state = self.state.lock();
+        state.process = None;
+        state.blocks.clear();
+    }
+
     /// A block, while the peer's board says `revision`. A block that was not needed between two changes of the board is let
     /// go of: the peer may have freed it.
     pub fn get(&self, id: u64, revision: u64) -> Option<Arc<PeerMemory>> {

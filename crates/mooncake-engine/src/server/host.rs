@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds, shared_block_file};
+use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds, shared_block, shared_block_file};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Host {
     stream: Guarded<UnixStream>,
     peer: Option<Arc<PeerProcess>>,
+    /// What the peer has proven itself by.
+    secret: Option<Secret>,
     /// Its way into the memory that it has mapped.
     admission: Option<Admission>,
     state: State,
@@ -48,7 +50,7 @@ impl Host {
         stream.set_nonblocking(true)?;
         let stream = Guarded::new(stream);
         let (state, moved) = (State::Hello(Vec::new()), Instant::now());
-        Ok(Session::Host(Box::new(Host { stream, peer: None, admission: None, state, moved })))
+        Ok(Session::Host(Box::new(Host { stream, peer: None, secret: None, admission: None, state, moved })))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -168,7 +170,7 @@ impl Host {
         } else {
             match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
                 Ok(Some(peer)) => {
-                    self.peer = Some(Arc::new(peer));
+                    (self.peer, self.secret) = (Some(Arc::new(peer)), Some(hello.secret));
                     Welcome::CanPull
                 }
                 // The process that the kernel names is not the one that wrote the hello.
@@ -193,7 +195,7 @@ impl Host {
         let peer = self.peer.as_ref().filter(|_| home.buffers.lends_block(block))?;
         let file = shared_block_file(block)?;
         if self.admission.is_none() {
-            let admitted = home.buffers.visitors.admit(peer.clone());
+            let admitted = home.buffers.visitors.admit(peer.clone(), self.secret?);
             self.admission = Some(admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).ok()?);
         }
         let passage = self.admission.as_ref()?.passage().fd().try_clone_to_owned().ok()?;
@@ -203,9 +205,14 @@ impl Host {
 
 /// The peer, if its memory holds the secret that it sent.
 pub(crate) fn proven(peer: PeerProcess, secret: &Secret) -> Result<Option<PeerProcess>, PullError> {
+    Ok(holds(&peer, secret)?.then_some(peer))
+}
+
+/// Whether that process's memory holds the secret.
+pub(crate) fn holds(peer: &PeerProcess, secret: &Secret) -> Result<bool, PullError> {
     let mut found = [0; SECRET_LEN];
     peer.pull(secret.addr, &mut Target::new(&mut found))?;
-    Ok((found == secret.bytes).then_some(peer))
+    Ok(found == secret.bytes)
 }
 
 /// In which buffers the pieces lie, and in which blocks those if the peer may map them.
@@ -215,7 +222,8 @@ fn look(home: &Home, asked: &[Piece], may_map: bool) -> Vec<u8> {
         let Some(buffer) = home.buffers.find(piece.to, piece.len) else {
             return Answer::NotRegistered(at as u32).encode().to_vec();
         };
-        let block = buffer.block.filter(|_| may_map);
+        // A block may be freed while a part of it is lent: what a peer has mapped of it is nobody's memory then.
+        let block = buffer.block.filter(|block| may_map && shared_block(block.addr, block.len) == Some(*block));
         let block = block.map(|block| BlockBounds { id: block.id, start: block.addr as u64, len: block.len as u64 });
         let (start, len) = (buffer.range.addr() as u64, buffer.range.len() as u64);
         out.extend_from_slice(&Bounds { start, len, block }.encode());

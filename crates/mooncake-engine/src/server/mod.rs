@@ -30,7 +30,7 @@ use socket2::{SockRef, TcpKeepalive};
 pub(crate) use handshake::Room;
 #[cfg(any(test, fuzzing))]
 pub(crate) use handshake::missing;
-pub(crate) use host::proven;
+pub(crate) use host::{holds, proven};
 
 use crate::engine::Home;
 use crate::error::EngineError;
@@ -56,12 +56,12 @@ const HANDSHAKE: u64 = u64::MAX - 1;
 const DATA: u64 = u64::MAX - 2;
 const HOST: u64 = u64::MAX - 3;
 
-/// The listeners of one engine.
+/// The listeners of one engine: not its forked children's, which would hide its end from peers and keep its ports taken.
 pub(crate) struct Ports {
-    pub handshake: TcpListener,
-    pub data: TcpListener,
+    pub handshake: Guarded<TcpListener>,
+    pub data: Guarded<TcpListener>,
     /// With its abstract name.
-    pub host: Option<UnixListener>,
+    pub host: Option<Guarded<UnixListener>>,
 }
 
 /// What is to happen with a connection after a step.

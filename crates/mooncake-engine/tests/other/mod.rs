@@ -67,6 +67,14 @@ impl Other {
         }
     }
 
+    /// Returns once the process runs that program.
+    pub fn wait_until_it_is(&self, program: &str) {
+        let comm = format!("/proc/{}/comm", self.child.id());
+        while std::fs::read_to_string(&comm).unwrap().trim() != program {
+            std::thread::yield_now();
+        }
+    }
+
     pub fn thaw(&self) {
         kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
     }
