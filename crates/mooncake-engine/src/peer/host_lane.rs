@@ -299,6 +299,7 @@ impl HostLane {
                 pace.check("being let in by the peer")?;
             }
             pace.moved()?;
+            pace.check("copying to or from the peer")?;
         }
         Ok(())
     }
@@ -403,6 +404,7 @@ impl HostLane {
                 return Err(Failure::OtherWay("the peer gave a buffer up meanwhile".into()));
             }
             pace.moved()?;
+            pace.check("copying from the peer")?;
         }
         Ok(())
     }
