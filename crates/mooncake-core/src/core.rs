@@ -39,6 +39,9 @@ pub struct Core {
     pub(crate) keys_changed: bool,
     /// There may be more room than before.
     pub(crate) room_changed: bool,
+    /// A tick has come: those that wait to spare what their call has stored look again. They keep nobody waiting, so that any
+    /// number of them may, and are not looked at with each change of others.
+    pub(crate) own_turn: bool,
     /// Objects may lie on segments that are Gone.
     pub(crate) purge: Option<u32>,
     /// The scan must start over when it is through: another segment went.
@@ -70,6 +73,7 @@ impl Core {
             counts: Counts::default(),
             keys_changed: false,
             room_changed: false,
+            own_turn: false,
             purge: None,
             purge_again: false,
             config,

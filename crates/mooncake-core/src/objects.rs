@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
 
+use crate::config::renewal_ms;
 use crate::eviction::EvictionPolicy;
 use crate::group::Groups;
 use crate::ids::{Rid, SegmentNo, Time};
@@ -322,7 +323,7 @@ impl Objects {
     pub fn protect(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let Some(group) = self.slab[slot].group else { return self.protect_one(now, slot, protect_ms) };
         self.protect_one(now, slot, protect_ms);
-        if self.groups.is_to_be_protected(group, now, protect_ms / 8) {
+        if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
             for other in self.groups.renewed_with(group, slot) {
                 self.protect_one(now, other, protect_ms);
             }
@@ -332,7 +333,7 @@ impl Objects {
     #[inline]
     fn protect_one(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let object = &mut self.slab[slot];
-        if object.protected_until > now.plus_ms(protect_ms - protect_ms / 8) {
+        if object.protected_until > now.plus_ms(protect_ms - renewal_ms(protect_ms)) {
             return;
         }
         object.protected_until = now.plus_ms(protect_ms);

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::config::PlacementStrategy;
+use crate::config::{PlacementStrategy, renewal_ms};
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
 use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Ticket, Time};
@@ -195,15 +195,16 @@ impl Core {
     pub(crate) fn settle(&mut self, now: Time, fx: &mut Effects) {
         let keys = std::mem::take(&mut self.keys_changed);
         let room = std::mem::take(&mut self.room_changed);
-        if self.tickets.is_empty() || !(keys || room) {
+        let own = std::mem::take(&mut self.own_turn);
+        if self.tickets.is_empty() || !(keys || room || own) {
             return;
         }
         let mut blocked = false;
         let mut cut = false;
         let mut queue = self.tickets.take_all();
         queue.retain_mut(|parked| {
-            let for_room = parked.for_room && !blocked || parked.for_own || parked.capped;
-            let concerned = keys && parked.for_key || room && for_room;
+            let for_room = room && (parked.for_room && !blocked || parked.capped);
+            let concerned = keys && parked.for_key || for_room || own && parked.for_own;
             if !concerned {
                 blocked |= parked.for_room;
                 return true;
@@ -223,8 +224,7 @@ impl Core {
     pub(crate) fn serve_due_tickets(&mut self, now: Time, fx: &mut Effects) {
         let config = self.config.clone();
         let due = |parked: &Parked| {
-            let for_room = parked.for_room || parked.for_own || parked.capped;
-            let waits = if for_room { config.full_wait_of(&parked.config) } else { config.busy_wait_ms };
+            let waits = if parked.waits_for_room() { config.full_wait_of(&parked.config) } else { config.busy_wait_ms };
             parked.since.plus_ms(waits) <= now
         };
         if !self.tickets.iter().any(due) {
@@ -530,7 +530,8 @@ impl Core {
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
-        let had_its_second = now.plus_ms(self.config.lookup_protect_ms / 2 - self.config.renewal_ms());
+        let protect_ms = self.config.lookup_protect_ms;
+        let had_its_second = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));
         let own = terms.config.first_rid.map(|first| Own { first, had_its_second });
         while let Some(victim) = self.objects.victim(now, &self.segments, reach, own, &mut search.steps) {
             for number in self.evict(now, victim, fx) {

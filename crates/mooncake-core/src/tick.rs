@@ -23,9 +23,9 @@ impl Core {
         }
         let lapsed = self.objects.lapse_protection(now, LAPSE_MOST);
         let lapsed_soft = self.objects.lapse_soft_pins(now, LAPSE_MOST);
-        // A populator may have given up, too, and a look-up may have had its second.
-        self.room_changed |= lapsed || lapsed_soft;
-        self.room_changed |= self.tickets.iter().any(|parked| parked.for_population || parked.for_own);
+        // A populator may have given up, too.
+        self.room_changed |= lapsed || lapsed_soft || self.tickets.iter().any(|parked| parked.for_population);
+        self.own_turn = true;
         self.evict_to_watermark(now, fx);
         self.settle(now, fx);
         self.serve_due_tickets(now, fx);

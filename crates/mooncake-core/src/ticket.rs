@@ -25,6 +25,13 @@ pub(crate) struct Parked {
     pub capped: bool,
 }
 
+impl Parked {
+    /// For room of whatever kind, not for a key alone.
+    pub fn waits_for_room(&self) -> bool {
+        self.for_room || self.for_own || self.capped
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Tickets {
     queue: VecDeque<Parked>,

@@ -166,6 +166,36 @@ fn a_call_does_not_evict_what_it_has_just_stored_itself() {
 }
 
 #[test]
+fn those_that_spare_their_own_cost_the_changes_of_others_nothing() {
+    let (mut pool, a) = Pool::single(100 * KIB);
+    for n in 0..60 {
+        pool.put(a, &format!("old{n}"), KIB);
+        assert!(pool.exists(&format!("old{n}")));
+    }
+    let first = pool.put(a, "new0", KIB)[0].rid;
+    for n in 1..40 {
+        pool.put(a, &format!("new{n}"), KIB);
+    }
+    let config = PutConfig { first_rid: Some(first), ..plain() };
+    for n in 0..50 {
+        let parked = pool.start(a, &[(&format!("more{n}"), KIB)], &config, true);
+        assert!(matches!(parked, PutStarted::Parked(_)), "{parked:?}");
+    }
+    let looks = pool.core.stats().evictions_attempted;
+    for _ in 0..500 {
+        // A view that ends may make room.
+        let seen = pool.pin(a, "old0").unwrap();
+        pool.unpin(a, seen.replicas[0].rid);
+    }
+    assert_eq!(pool.core.stats().evictions_attempted, looks);
+    // Nor do they keep others waiting, and they have their room when the look-ups have had their second.
+    pool.put(a, "other", KIB);
+    pool.pass(1_300);
+    assert_eq!(pool.woken.len(), 50);
+    assert!((1..40).all(|n| pool.get(&format!("new{n}")).is_some()), "{:?}", pool.keys());
+}
+
+#[test]
 fn a_call_larger_than_the_pool_stores_each_key_in_bounded_time() {
     let (mut pool, a) = Pool::single(100 * KIB);
     let keys: Vec<String> = (0..350).map(|n| format!("new{n}")).collect();
