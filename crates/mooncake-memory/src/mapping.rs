@@ -287,9 +287,9 @@ impl Mapping {
 
     /// Makes the pages of a range, and of its stamps, as the owner.
     pub(crate) fn populate(&self, start: u64, end: u64) -> std::io::Result<()> {
-        self.data.populate(start, end, true)?;
+        self.data.make_pages(start, end)?;
         let (from, to) = stamp_pages(start, end);
-        self.control.populate(from, to, true)?;
+        self.control.make_pages(from, to)?;
         (start.div_ceil(BLOCK)..end / BLOCK).for_each(|block| self.mark(block));
         Ok(())
     }
@@ -438,9 +438,14 @@ impl Mapping {
 
     fn fill_blocks(&self, first: u64, end: u64) -> std::io::Result<()> {
         let (from, to) = (first * BLOCK, (end * BLOCK).min(self.bytes()));
-        self.data.populate(from, to, self.writable)?;
+        if self.writable && self.file_offset.is_some() {
+            // The file's system makes room for a page with its first store.
+            self.data.make_pages(from, to)?;
+        } else {
+            self.data.map_pages(from, to)?;
+        }
         let (stamps_from, stamps_to) = stamp_pages(from, to);
-        self.control.populate(stamps_from, stamps_to, self.writable)?;
+        self.control.map_pages(stamps_from, stamps_to)?;
         (first..end).for_each(|block| self.mark(block));
         Ok(())
     }
