@@ -11,7 +11,7 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::time::timeout;
 
-use crate::connection::{Connection, Ended};
+use crate::connection::{Connection, Ended, Stream};
 use crate::convert;
 use crate::metrics::Op;
 use crate::routes::AnchorQueue;
@@ -24,7 +24,7 @@ const SILENT: Duration = Duration::from_secs(15);
 const SEND_STUCK: Duration = Duration::from_secs(5);
 
 /// Serves an anchor until it ends, then tells the core.
-pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+pub async fn serve<S: Stream>(
     shared: &Arc<Shared>,
     anchor: Registered<'_>,
     connection: Connection<S>,

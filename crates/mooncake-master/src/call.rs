@@ -11,10 +11,9 @@ use mooncake_core::{
 use mooncake_wire::message::{self, Reply, Request, reply, request};
 use mooncake_wire::{RequestKind, encode_frame, unpack_groups, unpack_keys};
 use prost::Message;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
-use crate::connection::{Connection, Ended};
+use crate::connection::{Connection, Ended, Stream};
 use crate::convert;
 use crate::log::LogClosed;
 use crate::metrics::Op;
@@ -24,6 +23,9 @@ use crate::shared::Shared;
 /// Objects looked at under one lock of the core.
 pub const SLICE: usize = 1000;
 
+/// What a client within this host copies in a microsecond, bytes: it asks again when it has copied what it was told of.
+const COPIED_IN_A_MICROSECOND: u64 = 10_000;
+
 /// Bytes of keys copied out under one lock of the core.
 const SLICE_KEY_BYTES: usize = 64 << 10;
 
@@ -31,7 +33,7 @@ const SLICE_KEY_BYTES: usize = 64 << 10;
 const PARKED_MAX: Duration = Duration::from_secs(10);
 
 /// Answers calls until the connection ends.
-pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+pub async fn serve<S: Stream>(
     shared: &Arc<Shared>,
     session: SessionId,
     connection: &mut Connection<S>,
@@ -54,6 +56,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             });
         }
         let body = call.answer(request, connection).await?;
+        let copying = Duration::from_micros(bytes_to_copy(&body) / COPIED_IN_A_MICROSECOND);
         if let reply::Body::Refusal(refusal) = &body {
             shared.metrics.refused(refusal);
         }
@@ -70,6 +73,18 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         if over {
             return Ok(());
         }
+        connection.read_awake(copying).await?;
+    }
+}
+
+/// Bytes that a client copies before its next request, going by what it is told.
+fn bytes_to_copy(told: &reply::Body) -> u64 {
+    let extents =
+        |replicas: &[message::Replica]| replicas.iter().flat_map(|r| &r.extents).map(|e| e.length).sum::<u64>();
+    match told {
+        reply::Body::PutStart(told) => told.slots.iter().map(|slot| extents(&slot.replicas)).sum(),
+        reply::Body::Lookup(told) => told.objects.iter().map(|object| object.size).sum(),
+        _ => 0,
     }
 }
 
@@ -80,11 +95,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        request: Request,
-        connection: &mut Connection<S>,
-    ) -> Result<reply::Body, Ended> {
+    async fn answer<S: Stream>(&self, request: Request, connection: &mut Connection<S>) -> Result<reply::Body, Ended> {
         use request::Body;
         let Some(body) = request.body else { return Ok(convert::bad_request("the request has no body known here")) };
         let mutation = !matches!(
@@ -191,7 +202,7 @@ impl Call<'_> {
         reply::Body::Segments(message::SegmentsReply { segments })
     }
 
-    async fn put_start<S: AsyncRead + AsyncWrite + Unpin>(
+    async fn put_start<S: Stream>(
         &self,
         ask: message::PutStart,
         connection: &mut Connection<S>,
@@ -440,7 +451,8 @@ pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin
     }
     shared.metrics.count(Op::RemoveAll, 1, 0);
     if let Some(freed) = shared.identity.after_bulk_free {
-        freed();
+        // Takes its time with a large heap.
+        let _ = tokio::task::spawn_blocking(freed).await;
     }
     Ok(cursor.removed)
 }
@@ -495,7 +507,8 @@ async fn remove_matching(
     }
     shared.metrics.count(Op::RemoveByRegex, 1, 0);
     if let Some(freed) = shared.identity.after_bulk_free {
-        freed();
+        // Takes its time with a large heap.
+        let _ = tokio::task::spawn_blocking(freed).await;
     }
     Ok(cursor.removed)
 }

@@ -2,11 +2,12 @@
 
 use std::future::Future;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mooncake_wire::{FrameReader, MAX_FRAME};
+use mooncake_wire::{FrameReader, Habit, MAX_FRAME, MOMENT, turns};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::log::LogClosed;
@@ -37,18 +38,61 @@ pub enum Ended {
     Stopping(#[from] LogClosed),
 }
 
+/// Longest work of a peer that is waited for awake: a wake-up takes a fifth of it.
+const MOST_WORK: Duration = Duration::from_micros(150);
+
+/// A stream of bytes both ways, which can leave the runtime that reads it.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// The socket by itself.
+    type Socket: Send;
+
+    /// Leaves its runtime.
+    fn leave(self) -> io::Result<Self::Socket>;
+
+    /// Joins the runtime that this is called in.
+    fn join(socket: Self::Socket) -> io::Result<Self>
+    where
+        Self: Sized;
+}
+
+impl Stream for TcpStream {
+    type Socket = std::net::TcpStream;
+
+    fn leave(self) -> io::Result<Self::Socket> {
+        self.into_std()
+    }
+
+    fn join(socket: Self::Socket) -> io::Result<Self> {
+        TcpStream::from_std(socket)
+    }
+}
+
+impl Stream for UnixStream {
+    type Socket = std::os::unix::net::UnixStream;
+
+    fn leave(self) -> io::Result<Self::Socket> {
+        self.into_std()
+    }
+
+    fn join(socket: Self::Socket) -> io::Result<Self> {
+        UnixStream::from_std(socket)
+    }
+}
+
 /// A stream with its read buffer.
 #[derive(Debug)]
 pub struct Connection<S> {
     stream: S,
     reader: FrameReader,
     read_size: usize,
+    /// Whether the next request tends to come at once.
+    habit: Habit,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: Stream> Connection<S> {
     /// A connection that has not said anything yet.
     pub fn new(stream: S) -> Connection<S> {
-        Connection { stream, reader: FrameReader::default(), read_size: READ_MIN }
+        Connection { stream, reader: FrameReader::default(), read_size: READ_MIN, habit: Habit::new() }
     }
 
     /// Compares the connection's first bytes as they come, so that a stranger is cut at the first wrong one.
@@ -95,6 +139,43 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Leaves its runtime for another one.
+    pub fn leave(self) -> io::Result<Leaving<S>> {
+        let Connection { stream, reader, read_size, habit } = self;
+        Ok(Leaving { socket: stream.leave()?, reader, read_size, habit })
+    }
+
+    /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it costs
+    /// more. `work`: what the peer has to do first. Only in a runtime of one thread, whose other connections are looked
+    /// after meanwhile.
+    pub async fn read_awake(&mut self, work: Duration) -> Result<(), Ended> {
+        if self.reader.is_partial() || work > MOST_WORK || turns() == 0 || self.habit.skips() {
+            return Ok(());
+        }
+        let until = Instant::now() + work + MOMENT;
+        let over = async {
+            while Instant::now() < until {
+                // Behind a look at every socket of this runtime.
+                tokio::task::yield_now().await;
+            }
+        };
+        let read = tokio::select! {
+            biased;
+            read = self.read() => Some(read),
+            () = over => None,
+        };
+        match read {
+            Some(read) => {
+                self.habit.helped();
+                read
+            }
+            None => {
+                self.habit.was_in_vain();
+                Ok(())
+            }
+        }
+    }
+
     /// Sends bytes; a peer that does not take them is cut.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
         timeout(STUCK, self.stream.write_all(bytes)).await.map_err(|_| Ended::Stuck)??;
@@ -122,7 +203,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Splits into the reading half and the stream's writing half.
     pub fn split(self) -> (Connection<tokio::io::ReadHalf<S>>, tokio::io::WriteHalf<S>) {
         let (read, write) = tokio::io::split(self.stream);
-        (Connection { stream: read, reader: self.reader, read_size: self.read_size }, write)
+        (Connection { stream: read, reader: self.reader, read_size: self.read_size, habit: self.habit }, write)
     }
 }
 
@@ -151,5 +232,21 @@ impl<S: AsyncRead + Unpin> Connection<S> {
                 Err(error) => return Err(Ended::Garbage(error.to_string())),
             }
         }
+    }
+}
+
+/// A connection between two runtimes.
+pub struct Leaving<S: Stream> {
+    socket: S::Socket,
+    reader: FrameReader,
+    read_size: usize,
+    habit: Habit,
+}
+
+impl<S: Stream> Leaving<S> {
+    /// In the runtime that this is called in.
+    pub fn arrive(self) -> io::Result<Connection<S>> {
+        let Leaving { socket, reader, read_size, habit } = self;
+        Ok(Connection { stream: S::join(socket)?, reader, read_size, habit })
     }
 }

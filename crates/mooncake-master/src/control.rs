@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use mooncake_core::SessionId;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
 
-use crate::connection::{Connection, Ended};
+use crate::connection::{Connection, Ended, Leaving, Stream};
 use crate::hello::{self, Role, Via};
 use crate::peer_log::Peer;
 use crate::shared::{Entry, Shared};
@@ -68,10 +68,7 @@ pub async fn accept_unix(shared: Arc<Shared>, listener: UnixListener, strangers:
     }
 }
 
-fn start<S>(shared: &Arc<Shared>, strangers: &Arc<AtomicUsize>, stream: S, peer: Peer, via: Via)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+fn start<S: Stream>(shared: &Arc<Shared>, strangers: &Arc<AtomicUsize>, stream: S, peer: Peer, via: Via) {
     if strangers.load(Ordering::Relaxed) >= STRANGERS_MAX || shared.connections.len() >= CONNECTIONS_MAX {
         shared.peers.warn(peer, || "too many connections; this one is closed".to_owned());
         return;
@@ -83,22 +80,49 @@ where
     shared.connections.set_task(number, task.abort_handle());
 }
 
-async fn serve<S>(shared: Arc<Shared>, stream: S, peer: Peer, via: Via, stranger: Counted, entry: Entry)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let ended = converse(&shared, stream, via, stranger, entry.number()).await;
-    match ended {
-        Ok(()) | Err(Ended::Closed | Ended::Stopping(_)) => {}
-        Err(Ended::Garbage(reason)) => shared.peers.warn(peer, || format!("connection closed: {reason}")),
-        Err(error) => tracing::debug!(%peer, %error, "connection ended"),
+async fn serve<S: Stream>(shared: Arc<Shared>, stream: S, peer: Peer, via: Via, stranger: Counted, entry: Entry) {
+    match converse(&shared, stream, via, stranger, entry.number()).await {
+        Ok(Some((session, connection))) => hand_over(&shared, session, connection, peer, entry),
+        Ok(None) => {}
+        Err(ended) => told(&shared, peer, ended),
     }
 }
 
-async fn converse<S>(shared: &Arc<Shared>, stream: S, via: Via, stranger: Counted, number: u64) -> Result<(), Ended>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+/// Calls are answered in threads of their own.
+fn hand_over<S: Stream>(shared: &Arc<Shared>, session: SessionId, leaving: Leaving<S>, peer: Peer, entry: Entry) {
+    let number = entry.number();
+    let task = {
+        let shared = shared.clone();
+        async move {
+            let _entry = entry;
+            let ended = match leaving.arrive() {
+                Ok(mut connection) => call::serve(&shared, session, &mut connection).await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(ended) = ended {
+                told(&shared, peer, ended);
+            }
+        }
+    };
+    shared.connections.set_task(number, shared.call_loops.spawn(task));
+}
+
+fn told(shared: &Shared, peer: Peer, ended: Ended) {
+    match ended {
+        Ended::Closed | Ended::Stopping(_) => {}
+        Ended::Garbage(reason) => shared.peers.warn(peer, || format!("connection closed: {reason}")),
+        error => tracing::debug!(%peer, %error, "connection ended"),
+    }
+}
+
+/// A connection's life up to its calls, if it is for such.
+async fn converse<S: Stream>(
+    shared: &Arc<Shared>,
+    stream: S,
+    via: Via,
+    stranger: Counted,
+    number: u64,
+) -> Result<Option<(SessionId, Leaving<S>)>, Ended> {
     let mut connection = Connection::new(stream);
     let hello = timeout(HELLO_TIMEOUT, hello::read(&mut connection))
         .await
@@ -107,14 +131,14 @@ where
     connection.send(&reply).await?;
     drop(stranger);
     match role {
-        Role::Refused => Ok(()),
+        Role::Refused => Ok(None),
         Role::Anchor(anchor) => {
             shared.connections.belongs_to(number, anchor.session);
-            anchor::serve(shared, anchor, connection).await
+            anchor::serve(shared, anchor, connection).await.map(|()| None)
         }
         Role::Call(session) => {
             shared.connections.belongs_to(number, session);
-            call::serve(shared, session, &mut connection).await
+            Ok(Some((session, connection.leave()?)))
         }
     }
 }

@@ -8,10 +8,9 @@ use mooncake_core::{Core, Effects, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
 use mooncake_wire::{CONTROL_PREFACE, FEATURES, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::anchor::Registered;
-use crate::connection::{Connection, Ended};
+use crate::connection::{Connection, Ended, Stream};
 use crate::convert::{self, NAME_MAX};
 use crate::log::LogClosed;
 use crate::metrics::Op;
@@ -43,7 +42,7 @@ pub enum Role<'a> {
 }
 
 /// Reads preface and hello.
-pub async fn read<S: AsyncRead + AsyncWrite + Unpin>(connection: &mut Connection<S>) -> Result<Hello, Ended> {
+pub async fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Hello, Ended> {
     connection.expect(&CONTROL_PREFACE).await?;
     let frame = connection.frame(MAX_HELLO_FRAME).await?;
     Hello::decode(frame).map_err(|error| Ended::Garbage(format!("hello does not decode: {error}")))

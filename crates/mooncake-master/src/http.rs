@@ -254,7 +254,13 @@ mod tests {
         };
         let log = Arc::new(Log::new(1, 0, None, false));
         let core = Core::new(Config::default());
-        let serving = Arc::new(Shared::new(core, log.clone(), identity, ProcessWatch::new().unwrap()));
+        let serving = Arc::new(Shared::new(
+            core,
+            log.clone(),
+            identity,
+            crate::call_loops::CallLoops::start().unwrap(),
+            ProcessWatch::new().unwrap(),
+        ));
         assert!(shared.set(serving).is_ok());
         assert!(page(address, "/health").await.contains("\"service_ready\":true"));
         assert!(page(address, "/role").await.ends_with("leader"));

@@ -9,6 +9,7 @@
 
 mod anchor;
 mod call;
+mod call_loops;
 mod connection;
 mod control;
 mod convert;

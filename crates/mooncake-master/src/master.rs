@@ -14,6 +14,7 @@ use mooncake_memory::Guarded;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
+use crate::call_loops::CallLoops;
 use crate::convert::SoftPinTtl;
 use crate::log::{Compactor, Folder, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
 use crate::metadata_server::MetadataServer;
@@ -209,7 +210,8 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
     let log = Arc::new(log);
     log.set_epoch(core.epoch());
     let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;
-    let shared = Arc::new(Shared::new(core, log.clone(), identity, processes));
+    let call_loops = CallLoops::start().map_err(|source| StartError::System { what: "threads for calls", source })?;
+    let shared = Arc::new(Shared::new(core, log.clone(), identity, call_loops, processes));
     shared
         .apply(|core, now, effects| core.begin(now, raised, effects))
         .map_err(|e| StartError::System { what: "writing to the log", source: io::Error::other(e) })?;

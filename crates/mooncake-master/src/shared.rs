@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::call_loops::CallLoops;
 use crate::convert::SoftPinTtl;
 use crate::epoch_claim::EpochClaims;
 use crate::log::{Delivery, Log, LogClosed};
@@ -39,6 +40,8 @@ pub struct Shared {
     pub identity: Identity,
     /// Every connection with a hello behind it.
     pub connections: Connections,
+    /// Where calls are answered.
+    pub call_loops: CallLoops,
     /// Watches of client processes.
     pub processes: ProcessWatch,
     /// Sessions that the log named at start, to be judged by their processes.
@@ -80,7 +83,13 @@ impl std::fmt::Debug for State {
 
 impl Shared {
     /// Shares a core that has replayed its log but not begun.
-    pub fn new(core: Core, log: Arc<Log>, identity: Identity, processes: ProcessWatch) -> Shared {
+    pub fn new(
+        core: Core,
+        log: Arc<Log>,
+        identity: Identity,
+        call_loops: CallLoops,
+        processes: ProcessWatch,
+    ) -> Shared {
         let metrics = Metrics::default();
         Shared {
             summarized: Mutex::new(Previous::start(&metrics)),
@@ -91,6 +100,7 @@ impl Shared {
             peers: PeerLog::default(),
             identity,
             connections: Connections::default(),
+            call_loops,
             processes,
             replayed: Mutex::new(Vec::new()),
             epoch_claims: Mutex::new(EpochClaims::new(Instant::now())),
@@ -287,7 +297,7 @@ mod tests {
             after_bulk_free: None,
         };
         let processes = ProcessWatch::new().unwrap();
-        let shared = Shared::new(Core::new(Config::default()), log, identity, processes);
+        let shared = Shared::new(Core::new(Config::default()), log, identity, CallLoops::start().unwrap(), processes);
         shared.apply(|_, _, effects| effects.records.push(Record::Epoch(1))).unwrap();
         let broken = catch_unwind(AssertUnwindSafe(|| {
             shared.apply(|_, _, effects| {

@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod attach_pipe;
-mod busy_poll;
 mod error;
 mod gate;
 mod link;
@@ -27,10 +26,11 @@ mod wait;
 mod wake;
 mod wire;
 
-pub use busy_poll::{Habit, busy_poll, has_hung_up, is_readable, recv_awake, recv_awake_behind};
 pub use error::{LinkError, ServerError, TransferError, WriteError};
 pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
 pub use loopback::unpace;
+// Waiting for bytes is the same on every socket.
+pub use mooncake_wire::{Habit, busy_poll, has_hung_up, is_readable, recv_awake, recv_awake_behind};
 pub use server::{Fence, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::Wait;
 pub use wire::Status;

@@ -10,10 +10,10 @@ use mooncake_memory::{
     Bounce, Guarded, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
     split_targets, total_of_sources,
 };
+use mooncake_wire::{Habit, is_readable, recv_awake};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::busy_poll::{Habit, is_readable, recv_awake};
 use crate::error::TransferError;
 use crate::loopback::unpace;
 use crate::wait::{SLICE, Wait};

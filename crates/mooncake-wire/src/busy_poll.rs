@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 /// Longest that a thread asks. About what the sleep costs that it may save.
-const MOMENT: Duration = Duration::from_micros(40);
+pub const MOMENT: Duration = Duration::from_micros(40);
 
 /// Longest work of others that is waited for awake. Two wake-ups after more are
 /// less than a tenth of it.
@@ -112,7 +112,8 @@ impl Habit {
     }
 
     // Threads that share a habit may lose each other's updates: it is an estimate.
-    fn skips(&self) -> bool {
+    /// Whether the next wait is to be slept through from its beginning. Told once a wait.
+    pub fn skips(&self) -> bool {
         let skip = self.skip.load(Relaxed);
         if skip > 0 {
             self.skip.store(skip - 1, Relaxed);
@@ -120,13 +121,15 @@ impl Habit {
         skip > 0
     }
 
-    fn helped(&self) {
+    /// The answer came while it was waited for awake.
+    pub fn helped(&self) {
         if self.penalty.load(Relaxed) > 0 {
             self.penalty.store(0, Relaxed);
         }
     }
 
-    fn was_in_vain(&self) {
+    /// It did not.
+    pub fn was_in_vain(&self) {
         let penalty = self.penalty.load(Relaxed);
         self.skip.store(penalty, Relaxed);
         self.penalty.store((penalty * 2).clamp(1, MOST_SKIPPED), Relaxed);
@@ -152,8 +155,8 @@ impl Drop for Turn {
     }
 }
 
-/// Half of the processors; none where there is only one.
-fn turns() -> usize {
+/// How many threads of a process may wait awake at a time: half of the processors; none where there is only one.
+pub fn turns() -> usize {
     static TURNS: OnceLock<usize> = OnceLock::new();
     *TURNS.get_or_init(|| std::thread::available_parallelism().map_or(0, |count| count.get() / 2))
 }
