@@ -1,6 +1,6 @@
 """Measures this pool beside the published Mooncake wheel, and both beside the machine's own limits.
 
-    python bench/compare.py [--quick] [--cells data,tcp,processes,memory,engine_transfers] [--json FILE]
+    python bench/compare.py [--quick] [--cells data,tcp,engines,dummy,processes,memory,engine_transfers] [--json FILE]
 
 Run with the interpreter of an environment that holds our wheel and numpy. The
 rival gets an environment of its own under target/bench. Implementations are
@@ -23,6 +23,8 @@ from cells import Session, expectations
 from rig import ROOT, Implementation, RigError
 
 OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
+# What can be asked for, in the order of a run: methods of a session.
+PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers")
 # Which implementations a part is for, if not for ours and the rival. The rival's only path is TCP.
 MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL)}
 
@@ -43,12 +45,11 @@ class Figures:
 
 
 def measure(options, implementations, figures):
-    wanted = options.cells.split(",")
     for repeat in range(options.repeats):
         print(f"repeat {repeat + 1} of {options.repeats}", flush=True)
         figures.add("floor", "memcpy", floors.memcpy_gbps())
         figures.add("floor", "loopback", floors.loopback_gbps(1 << 20))
-        for part in wanted:
+        for part in options.cells:
             if part == "memory" and repeat > 0:
                 continue
             for one in implementations:
@@ -129,10 +130,21 @@ def markdown(rows):
     return "\n".join(lines)
 
 
+def parts(text):
+    """The parts that a list with commas names."""
+    wanted = [part.strip() for part in text.split(",")]
+    unknown = [part for part in wanted if part not in PARTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"no such cells: {', '.join(map(repr, unknown))}; there are {', '.join(PARTS)}"
+        )
+    return wanted
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short repeat")
-    parser.add_argument("--cells", default="data,tcp,engines,dummy,processes,memory,engine_transfers")
+    parser.add_argument("--cells", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)}; all by default")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a timed cell")
     parser.add_argument("--objects", type=int, default=200_000, help="objects of the memory cell")
