@@ -154,6 +154,11 @@ impl Core {
                 self.apply_reserved(now, *session, key, *size, *pin, replicas, terms)
             }
             Record::Committed { reservation, good, crc32c } => self.apply_committed(now, *reservation, good, *crc32c),
+            Record::CommittedBy { session, rids } => {
+                let writer = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
+                rids.iter().for_each(|rid| writer.remember_committed(*rid));
+                Ok(())
+            }
             Record::Dropped(rid) => self.apply_dropped(now, *rid),
             Record::Released(rid) => {
                 let entry =

@@ -225,6 +225,13 @@ pub enum Record {
         /// Milliseconds from now on, or from the start of a master that replays this.
         grace_ms: u64,
     },
+    /// Snapshots only: what a session committed last, oldest first. A repeat of an End is told by it.
+    CommittedBy {
+        /// The writer.
+        session: SessionId,
+        /// Each replica's rid.
+        rids: Vec<Rid>,
+    },
 }
 
 /// A message to a session's anchor.

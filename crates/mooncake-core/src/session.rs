@@ -51,6 +51,11 @@ impl Session {
         self.committed.push_back(rid);
     }
 
+    /// Oldest first.
+    pub fn committed(&self) -> impl ExactSizeIterator<Item = Rid> + '_ {
+        self.committed.iter().copied()
+    }
+
     pub fn has_committed(&self, rid: Rid) -> bool {
         self.committed.contains(&rid)
     }

@@ -21,6 +21,7 @@ impl Core {
             .chain(self.snapshot_members())
             .chain(self.objects.coldest_first().filter_map(|slot| self.snapshot_object(slot)))
             .chain(self.snapshot_unfinished())
+            .chain(self.snapshot_committed())
             .chain(self.snapshot_replies())
     }
 
@@ -83,6 +84,11 @@ impl Core {
             })
         });
         reserved.chain(quarantined).chain(pinned)
+    }
+
+    fn snapshot_committed(&self) -> impl Iterator<Item = Record> + '_ {
+        let writers = self.sessions.iter().filter(|(_, entry)| entry.committed().len() > 0);
+        writers.map(|(session, entry)| Record::CommittedBy { session, rids: entry.committed().collect() })
     }
 
     fn snapshot_replies(&self) -> impl Iterator<Item = Record> + '_ {

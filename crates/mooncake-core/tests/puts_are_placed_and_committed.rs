@@ -165,6 +165,26 @@ fn a_repeated_end_of_a_committed_rid_is_committed_and_an_unknown_one_is_supersed
 }
 
 #[test]
+fn a_repeated_end_is_known_to_a_master_that_began_from_a_snapshot() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let kept = pool.put(a, "kept", 100);
+    let removed = pool.put(a, "removed", 100);
+    assert_eq!(pool.remove(a, "removed", true), RemoveOutcome::Removed);
+    let dropped = pool.reserve(a, "dropped", 100);
+    pool.abort(a, dropped[0].rid, true);
+    let b = pool.session(2);
+    for twice in 0..2 {
+        pool.log = pool.core.snapshot().collect();
+        pool.restart(None);
+        // Under a new sequence: no remembered reply answers it.
+        assert_eq!(pool.commit(a, &kept), EndOutcome::Committed, "snapshot {twice}");
+        assert_eq!(pool.commit(a, &removed), EndOutcome::Committed, "snapshot {twice}");
+        assert_eq!(pool.commit(a, &dropped), EndOutcome::Superseded, "snapshot {twice}");
+        assert_eq!(pool.commit(b, &kept), EndOutcome::Superseded, "rids of others are not mine to end");
+    }
+}
+
+#[test]
 fn one_key_in_a_batch_twice_is_placed_once() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let slots = pool.slots(a, &[("k", 100), ("k", 100), ("l", 100)], &plain());
