@@ -21,6 +21,10 @@ const SHARDS: usize = 512;
 /// Members of a group that one eviction looks at for the next one to leave.
 const LOOKED_AT: usize = 64;
 
+/// Protected objects that one may be put before, when it is protected no longer than they are: behind more of them it
+/// stays longer than it must.
+const OVERTAKEN_MAX: usize = 64;
+
 /// How far eviction goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
@@ -243,11 +247,26 @@ impl Objects {
             ListedIn::Policy
         };
         match object.listed_in {
-            ListedIn::Protected => self.protected.push_back(&mut self.slab, slot),
+            ListedIn::Protected => self.list_protected(slot),
             ListedIn::Soft => self.soft.push_back(&mut self.slab, slot),
             ListedIn::Policy => self.policy.insert(&mut self.slab, slot),
             ListedIn::None | ListedIn::Parked => {}
         }
+    }
+
+    /// Nearly always last. What was held meanwhile, and by no reader, may have been looked up before others.
+    fn list_protected(&mut self, slot: u32) {
+        let until = self.slab[slot].protected_until;
+        let mut prev = self.protected.tail();
+        for _ in 0..OVERTAKEN_MAX {
+            match prev {
+                Some(later) if self.slab[later].protected_until > until => {
+                    prev = self.protected.prev(&self.slab, later);
+                }
+                _ => break,
+            }
+        }
+        self.protected.insert_after(&mut self.slab, prev, slot);
     }
 
     fn unlist(&mut self, slot: u32) {

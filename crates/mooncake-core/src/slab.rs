@@ -70,25 +70,38 @@ impl List {
         (next != NONE).then_some(next)
     }
 
+    /// Last slot.
+    pub fn tail(&self) -> Option<u32> {
+        (self.tail != NONE).then_some(self.tail)
+    }
+
+    /// The slot before this one.
+    pub fn prev<L: Links + ?Sized>(&self, links: &L, slot: u32) -> Option<u32> {
+        let prev = links.link(slot).prev;
+        (prev != NONE).then_some(prev)
+    }
+
     /// Appends a slot.
     pub fn push_back<L: Links + ?Sized>(&mut self, links: &mut L, slot: u32) {
-        *links.link_mut(slot) = Link { prev: self.tail, next: NONE };
-        match self.tail {
-            NONE => self.head = slot,
-            tail => links.link_mut(tail).next = slot,
-        }
-        self.tail = slot;
-        self.len += 1;
+        self.insert_after(links, self.tail(), slot);
     }
 
     /// Puts a slot first.
     pub fn push_front<L: Links + ?Sized>(&mut self, links: &mut L, slot: u32) {
-        *links.link_mut(slot) = Link { prev: NONE, next: self.head };
-        match self.head {
+        self.insert_after(links, None, slot);
+    }
+
+    /// Puts a slot behind one of this list, or first.
+    pub fn insert_after<L: Links + ?Sized>(&mut self, links: &mut L, prev: Option<u32>, slot: u32) {
+        let next = match prev {
+            None => std::mem::replace(&mut self.head, slot),
+            Some(prev) => std::mem::replace(&mut links.link_mut(prev).next, slot),
+        };
+        match next {
             NONE => self.tail = slot,
-            head => links.link_mut(head).prev = slot,
+            next => links.link_mut(next).prev = slot,
         }
-        self.head = slot;
+        *links.link_mut(slot) = Link { prev: prev.unwrap_or(NONE), next };
         self.len += 1;
     }
 
@@ -291,6 +304,8 @@ mod tests {
         list.move_to_back(&mut slab, slots[1]);
         list.remove(&mut slab, slots[3]);
         list.push_front(&mut slab, slots[3]);
+        list.remove(&mut slab, slots[4]);
+        list.insert_after(&mut slab, Some(slots[2]), slots[4]);
         let mut seen = vec![];
         let mut at = list.head();
         while let Some(slot) = at {
@@ -299,5 +314,8 @@ mod tests {
         }
         assert_eq!(seen, [3, 0, 2, 4, 1]);
         assert_eq!(list.len(), 5);
+        let backwards: Vec<u32> =
+            std::iter::successors(list.tail(), |slot| list.prev(&slab, *slot)).map(|slot| slab[slot].0).collect();
+        assert_eq!(backwards, [1, 4, 2, 0, 3]);
     }
 }

@@ -248,6 +248,42 @@ fn soft_pinned_leave_after_all_others_and_only_if_allowed() {
     }
 }
 
+/// Four objects, looked up one after the other: the first of them with a pin that ends meanwhile.
+fn looked_up_in_turn(pin: PinKind) -> (Pool, mooncake_core::SessionId) {
+    let mut pool = Pool::with(Config { evict_soft_pinned: false, ..Config::default() });
+    let a = pool.session(1);
+    pool.mount(a, 1, 4 * KIB);
+    pool.put_with(a, "o0", KIB, &PutConfig { pin, ..plain() });
+    for n in 1..4 {
+        pool.put(a, &format!("o{n}"), KIB);
+    }
+    for n in 0..4 {
+        assert!(pool.exists(&format!("o{n}")));
+        pool.pass(300);
+    }
+    (pool, a)
+}
+
+#[test]
+fn a_soft_pin_that_lapses_does_not_lengthen_the_protection_of_a_look_up() {
+    let (mut pool, a) = looked_up_in_turn(PinKind::Soft { ttl_ms: 600 });
+    pool.pass(820);
+    assert!(matches!(pool.slot(a, "new", KIB), PutSlot::Placed(_)), "two seconds have gone by since o0 was looked up");
+    assert_eq!(pool.keys(), ["o1", "o2", "o3"]);
+    pool.check();
+}
+
+#[test]
+fn a_replacement_that_finds_no_room_does_not_lengthen_the_protection_of_a_look_up() {
+    let (mut pool, a) = looked_up_in_turn(PinKind::None);
+    let replace = PutConfig { replace: true, ..plain() };
+    assert!(is_full(&pool.slots(a, &[("o0", KIB)], &replace)[0]));
+    pool.pass(820);
+    assert!(matches!(pool.slot(a, "new", KIB), PutSlot::Placed(_)), "two seconds have gone by since o0 was looked up");
+    assert_eq!(pool.keys(), ["o1", "o2", "o3"]);
+    pool.check();
+}
+
 #[test]
 fn hard_pinned_and_viewed_never_leave() {
     let (mut pool, a) = Pool::single(4 * KIB);
