@@ -50,6 +50,8 @@ pub(crate) struct Own {
     pub first: Rid,
     /// Protection that ends by then has lasted for the second that is promised, and for as long as a renewal may be late.
     pub had_its_second: Time,
+    /// How many of its own the search for others may still pass over.
+    pub passes: usize,
 }
 
 pub(crate) struct Objects {
@@ -471,7 +473,7 @@ impl Objects {
         now: Time,
         segments: &Segments,
         reach: Reach,
-        own: Option<Own>,
+        mut own: Option<&mut Own>,
         steps: &mut usize,
     ) -> Option<u32> {
         while *steps > 0 {
@@ -494,15 +496,15 @@ impl Objects {
             let soft = self.soft.head().filter(|_| reach >= Reach::SoftPinned);
             let protected = looked_up.filter(|_| reach >= Reach::Protected);
             let unprotected = [self.policy.victim(&self.slab), lapsed, soft];
-            let slot = match own {
+            let slot = match &mut own {
                 None => unprotected.into_iter().flatten().next().or(protected)?,
                 Some(own) => {
-                    let is_other = |slot: &u32| self.slab[*slot].rid() < own.first;
                     let had_its_second =
                         looked_up.filter(|slot| self.slab[*slot].protected_until <= own.had_its_second);
                     let own_too = reach >= Reach::Protected || looked_up.is_none();
-                    let others = unprotected.into_iter().flatten().find(is_other).or(had_its_second);
-                    others.or_else(|| unprotected.into_iter().flatten().next().filter(|_| own_too)).or(protected)?
+                    let mut others = [self.coldest_other(own), lapsed, soft].into_iter().flatten();
+                    let other = others.find(|slot| self.slab[*slot].rid() < own.first).or(had_its_second);
+                    other.or_else(|| unprotected.into_iter().flatten().next().filter(|_| own_too)).or(protected)?
                 }
             };
             if self.slab[slot].places.as_slice().iter().any(|place| segments.is_open(place.segment)) {
@@ -513,6 +515,17 @@ impl Objects {
             self.parked.push_back(&mut self.slab, slot);
         }
         None
+    }
+
+    /// The first of the policy's that is not the call's own. What was read since the call stored something comes behind
+    /// that.
+    fn coldest_other(&self, own: &mut Own) -> Option<u32> {
+        let mut next = self.policy.victim(&self.slab);
+        while let Some(slot) = next.filter(|slot| self.slab[*slot].rid() >= own.first) {
+            own.passes = own.passes.checked_sub(1)?;
+            next = self.policy.after(&self.slab, slot);
+        }
+        next
     }
 
     /// All slots, coldest first, for the snapshot: replaying them in this order gives nearly the same order again.

@@ -16,6 +16,8 @@ use crate::ticket::Parked;
 
 /// Objects that one operation evicts at most; a parked request goes on at the next one.
 const EVICT_STEPS: usize = 8_192;
+/// Objects that its call has stored itself, which one look at a request passes over in search of others.
+const OWN_PASSES: usize = 1_024;
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICT_STEPS_MORE: usize = 64;
 /// Quarantine for so long is not worth waiting for.
@@ -50,6 +52,8 @@ enum Denied {
 struct Search {
     /// Objects that it may still evict.
     steps: usize,
+    /// What its call has stored.
+    spares: Option<Own>,
     /// So many granules and more are not to be had: the keys after the first that found out need not try again.
     full_from: u32,
     /// Why not.
@@ -59,8 +63,8 @@ struct Search {
 }
 
 impl Search {
-    fn of(steps: usize) -> Search {
-        Search { steps, full_from: u32::MAX, reason: String::new(), own: false }
+    fn of(steps: usize, spares: Option<Own>) -> Search {
+        Search { steps, spares, full_from: u32::MAX, reason: String::new(), own: false }
     }
 
     fn found_none(&mut self, need: u32, reason: &str, own: bool) {
@@ -283,7 +287,10 @@ impl Core {
             },
             first: Rid::new(self.epoch, self.counter + 1),
         };
-        let mut search = Search::of(EVICT_STEPS);
+        let protect_ms = self.config.lookup_protect_ms;
+        let had_its_second = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));
+        let spares = config.first_rid.map(|first| Own { first, had_its_second, passes: OWN_PASSES });
+        let mut search = Search::of(EVICT_STEPS, spares);
         let mut result = Evaluation {
             slots: Vec::with_capacity(entries.size_hint().0),
             any: false,
@@ -435,7 +442,7 @@ impl Core {
                 Some(number) => number,
                 None if nth == 0 => self.make_room(now, terms, need, &used, mode, search, size, fx)?,
                 None => {
-                    let mut few = Search::of(EVICT_STEPS_MORE.min(search.steps));
+                    let mut few = Search::of(EVICT_STEPS_MORE.min(search.steps), search.spares);
                     let mode = Mode { force: false, ..mode };
                     match self.make_room(now, terms, need, &used, mode, &mut few, size, fx) {
                         Ok(number) => number,
@@ -530,10 +537,8 @@ impl Core {
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
-        let protect_ms = self.config.lookup_protect_ms;
-        let had_its_second = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));
-        let own = terms.config.first_rid.map(|first| Own { first, had_its_second });
-        while let Some(victim) = self.objects.victim(now, &self.segments, reach, own, &mut search.steps) {
+        let Search { steps, spares, .. } = search;
+        while let Some(victim) = self.objects.victim(now, &self.segments, reach, spares.as_mut(), steps) {
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
@@ -543,8 +548,8 @@ impl Core {
             }
         }
         // Without a call of its own to spare there would have been a victim.
-        let denied = match own {
-            Some(_) if search.steps > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
+        let denied = match spares {
+            Some(_) if *steps > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
                 Denied::Own
             }
             _ => Denied::Full,

@@ -166,6 +166,34 @@ fn a_call_does_not_evict_what_it_has_just_stored_itself() {
 }
 
 #[test]
+fn what_is_read_meanwhile_does_not_make_a_call_wait_and_evict_its_own() {
+    let (mut pool, a) = Pool::single(100 * KIB);
+    let b = pool.session(2);
+    for n in 0..100 {
+        pool.put(a, &format!("old{n}"), KIB);
+    }
+    assert!(pool.exists("old99"));
+    let mut config = plain();
+    for round in 0..2 {
+        let keys: Vec<String> = (0..30).map(|n| format!("new{round}-{n}")).collect();
+        let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+        for slot in pool.slots(b, &entries, &config) {
+            let replicas = pool::placed(&slot);
+            config.first_rid = config.first_rid.or(Some(replicas[0].rid));
+            assert_eq!(pool.commit(b, &replicas), EndOutcome::Committed);
+        }
+        // All that is left was used later than what the call has stored by now.
+        for n in 0..99 {
+            pool.get(&format!("old{n}"));
+        }
+    }
+    for round in 0..2 {
+        assert!((0..30).all(|n| pool.get(&format!("new{round}-{n}")).is_some()), "round {round}: {:?}", pool.keys());
+    }
+    pool.check();
+}
+
+#[test]
 fn those_that_spare_their_own_cost_the_changes_of_others_nothing() {
     let (mut pool, a) = Pool::single(100 * KIB);
     for n in 0..60 {
