@@ -440,11 +440,11 @@ impl Core {
             };
             let chosen = match free {
                 Some(number) => number,
-                None if nth == 0 => self.make_room(now, terms, need, &used, mode, search, size, fx)?,
+                None if nth == 0 => self.make_room(now, need, &used, mode, search, size, fx)?,
                 None => {
                     let mut few = Search::of(EVICT_STEPS_MORE.min(search.steps), search.spares);
                     let mode = Mode { force: false, ..mode };
-                    match self.make_room(now, terms, need, &used, mode, &mut few, size, fx) {
+                    match self.make_room(now, need, &used, mode, &mut few, size, fx) {
                         Ok(number) => number,
                         Err(_) => break,
                     }
@@ -482,7 +482,6 @@ impl Core {
     fn make_room(
         &mut self,
         now: Time,
-        terms: &Terms<'_>,
         need: u32,
         used: &[SessionId],
         mode: Mode,
@@ -497,7 +496,7 @@ impl Core {
             let denied = if search.own { Denied::Own } else { Denied::Full };
             return Err(denied(String::new()));
         }
-        let room = self.search_room(now, terms, need, used, mode, search, fx);
+        let room = self.search_room(now, need, used, mode, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
         if used.is_empty() {
             match &room {
@@ -509,11 +508,9 @@ impl Core {
         room
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn search_room(
         &mut self,
         now: Time,
-        terms: &Terms<'_>,
         need: u32,
         used: &[SessionId],
         mode: Mode,
