@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_client::{ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, parse_size};
 use mooncake_client_http::ClientServer;
-use mooncake_master::{SettingsError, address};
+use mooncake_master::{address, resolve};
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
 use crate::{logging, say, signals};
@@ -58,9 +58,6 @@ pub enum ClientError {
         /// What failed.
         source: std::io::Error,
     },
-    /// An address of the HTTP server that does not resolve.
-    #[error(transparent)]
-    Address(#[from] SettingsError),
     /// The port of the HTTP server.
     #[error("cannot listen on {address} for HTTP: {source}; choose another port with --http_port")]
     Http {
@@ -137,7 +134,7 @@ fn serve_pages(given: &Given) -> Result<Option<ClientServer>, ClientError> {
     if !given.boolean("enable_http_server") {
         return Ok(None);
     }
-    let host = address("http_host", given.text_or_default("http_host"))?;
+    let host = address(given, "http_host")?;
     let address = SocketAddr::new(host, given.number("http_port").unwrap_or(9300));
     let pages = ClientServer::open(address).map_err(|source| ClientError::Http { address, source })?;
     // Scripts wait for this line.
@@ -153,7 +150,7 @@ fn introduce(given: &Given, store: &Store) -> Result<Option<Introducer>, ClientE
     let ip = match host.parse::<SocketAddr>() {
         Ok(both) => both.ip(),
         // A name has been resolved by the store already; here its own sockets do.
-        Err(_) => address("host", host.split(':').next().unwrap_or(host)).unwrap_or(IpAddr::from([127, 0, 0, 1])),
+        Err(_) => resolve(host.split(':').next().unwrap_or(host)).unwrap_or(IpAddr::from([127, 0, 0, 1])),
     };
     let introduction = Introduction::new(given.text_or_default("master_server_address"), store.hostname());
     match Introducer::start(SocketAddr::new(ip, port), &introduction) {

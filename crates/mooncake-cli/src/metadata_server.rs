@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use mooncake_master::{MetadataServer, SettingsError, StartError, address};
+use mooncake_master::{MetadataServer, StartError, address};
 use mooncake_settings::{CommandLine, METADATA_SERVER, SettingError, parse};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,9 +14,6 @@ pub enum ServerError {
     /// The command line.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// An address that does not resolve.
-    #[error(transparent)]
-    Address(#[from] SettingsError),
     /// The port.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -34,11 +31,11 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ServerError> {
             return Ok(());
         }
     };
-    logging::start_at(given.text_or_default("log_level"))?;
+    logging::start_at(given.text_or_default("log_level"));
     for note in &given.notes {
         tracing::info!("{note}");
     }
-    let host = address("host", given.text_or_default("host"))?;
+    let host = address(&given, "host")?;
     let at = SocketAddr::new(host, given.number("port").unwrap_or(8080));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

@@ -35,4 +35,4 @@ pub use log::LogError;
 pub use master::{Master, StartError, serve};
 pub use metadata_server::MetadataServer;
 pub use metrics::reference_page as metrics_page;
-pub use settings::{LogFolder, Settings, SettingsError, Wal, address};
+pub use settings::{LogFolder, Settings, Wal, address, resolve};

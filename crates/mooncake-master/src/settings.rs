@@ -4,10 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use mooncake_core::{Config, PlacementStrategy};
-use mooncake_settings::Given;
-
-/// Longest time that a flag may name.
-const DURATION_MAX_MS: u64 = 366 * 24 * 3_600_000;
+use mooncake_settings::{Given, SettingError};
 
 /// What the log does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,22 +66,6 @@ pub enum LogFolder {
     None,
 }
 
-/// What is wrong with the settings.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SettingsError {
-    /// A flag's value makes no sense.
-    #[error("flag --{flag}={value}: {reason}")]
-    Flag {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        value: String,
-        /// What is wrong.
-        reason: String,
-    },
-}
-
 impl Default for Settings {
     /// A master on loopback, any port, without a log.
     fn default() -> Settings {
@@ -114,7 +95,7 @@ impl Settings {
     pub const DEFAULT_SOFT_PIN: u64 = u64::MAX;
 
     /// Settings of a command line. `env` reads the environment.
-    pub fn from_flags(given: &Given, env: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
+    pub fn from_flags(given: &Given, env: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingError> {
         let mut settings = Settings { notes: given.notes.clone(), ..Settings::default() };
         // The reference's rule: 0 means "see --port"; an explicit --rpc_port=0 alone asks for any port.
         settings.rpc_port = match (given.number::<u16>("rpc_port"), given.number::<u16>("port")) {
@@ -124,35 +105,27 @@ impl Settings {
             (None, None) => 50_051,
         };
         settings.rpc_address = match given.text("rpc_interface").filter(|name| !name.is_empty()) {
-            Some(name) => interface_address(name)?,
-            None => address("rpc_address", given.text("rpc_address").unwrap_or("0.0.0.0"))?,
+            Some(name) => interface_address(name).map_err(|reason| given.unfit("rpc_interface", reason))?,
+            None => address(given, "rpc_address")?,
         };
         settings.metrics_port = given.number("metrics_port").unwrap_or(9003);
-        settings.metrics_address = address("metrics_host", given.text("metrics_host").unwrap_or("0.0.0.0"))?;
+        settings.metrics_address = address(given, "metrics_host")?;
         if given.boolean("enable_http_metadata_server") {
-            let host = address("http_metadata_server_host", given.text_or_default("http_metadata_server_host"))?;
+            let host = address(given, "http_metadata_server_host")?;
             settings.metadata_server =
                 Some(SocketAddr::new(host, given.number("http_metadata_server_port").unwrap_or(8080)));
         }
         settings.metric_reporting = given.boolean("enable_metric_reporting");
         settings.objects(given)?;
-        settings.log(given, env)?;
+        settings.log(given, env);
         Ok(settings)
     }
 
-    fn objects(&mut self, given: &Given) -> Result<(), SettingsError> {
-        for flag in ["default_kv_lease_ttl", "max_kv_soft_pin_ttl", "default_kv_soft_pin_ttl"] {
-            if let Some(ms) = given.milliseconds(flag).filter(|ms| *ms > DURATION_MAX_MS) {
-                return Err(bad(flag, format!("{ms}ms"), "at most one year"));
-            }
-        }
+    fn objects(&mut self, given: &Given) -> Result<(), SettingError> {
         if let Some(ms) = given.milliseconds("default_kv_lease_ttl") {
             self.core.lookup_protect_ms = ms;
         }
         if let Some(seconds) = given.number::<u64>("put_start_discard_timeout_sec") {
-            if seconds == 0 || seconds > 86_400 {
-                return Err(bad("put_start_discard_timeout_sec", seconds, "1 to 86400 seconds"));
-            }
             self.core.reservation_ms = seconds * 1000;
         }
         if let Some(ms) = given.milliseconds("max_kv_soft_pin_ttl") {
@@ -160,8 +133,8 @@ impl Settings {
         }
         if let Some(ms) = given.milliseconds("default_kv_soft_pin_ttl") {
             if ms > self.core.soft_pin_ttl_max_ms {
-                let reason = format!("longer than --max_kv_soft_pin_ttl, {} ms", self.core.soft_pin_ttl_max_ms);
-                return Err(bad("default_kv_soft_pin_ttl", format!("{ms}ms"), reason));
+                let reason = format!("longer than max_kv_soft_pin_ttl, {} ms", self.core.soft_pin_ttl_max_ms);
+                return Err(given.unfit("default_kv_soft_pin_ttl", reason));
             }
             self.soft_pin_ttl_ms = ms;
         }
@@ -173,39 +146,33 @@ impl Settings {
         if let Some(ratio) = given.number("eviction_ratio") {
             self.core.eviction_share = ratio;
             self.notes.push(format!(
-                "flag --eviction_ratio={ratio} is a share of the capacity in bytes, and counts once \
-                 --eviction_high_watermark_ratio is below 1"
+                "{}={ratio} is a share of the capacity in bytes, and counts once eviction_high_watermark_ratio is below 1",
+                given.label("eviction_ratio")
             ));
         }
         self.core.placement = match given.text("allocation_strategy").unwrap_or("random") {
             "random" => PlacementStrategy::Random,
             "free_ratio_first" => PlacementStrategy::FreeRatioFirst,
             "local_first" => PlacementStrategy::LocalFirst,
-            other @ ("cxl" | "ssd_free_ratio_first") => {
-                return Err(bad("allocation_strategy", other, "this master has neither CXL memory nor an SSD tier"));
+            "cxl" | "ssd_free_ratio_first" => {
+                return Err(given.unfit("allocation_strategy", "this master has neither CXL memory nor an SSD tier"));
             }
+            // As Mooncake's master does.
             other => {
-                self.notes.push(format!("flag --allocation_strategy={other} is unknown; random is used"));
+                let label = given.label("allocation_strategy");
+                self.notes.push(format!("{label}={other} is unknown; random is used"));
                 PlacementStrategy::Random
             }
         };
-        if let Some(other) = given.text("memory_allocator").filter(|name| !matches!(*name, "offset" | "cachelib")) {
-            return Err(bad("memory_allocator", other, "offset or cachelib (both mean the same here)"));
-        }
         Ok(())
     }
 
-    fn log(&mut self, given: &Given, env: impl Fn(&str) -> Option<String>) -> Result<(), SettingsError> {
-        self.cluster_id = given.text("cluster_id").unwrap_or("mooncake_cluster").to_owned();
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if !(1..=128).contains(&self.cluster_id.len()) || !self.cluster_id.chars().all(legal) {
-            return Err(bad("cluster_id", &self.cluster_id, "1 to 128 of A-Z a-z 0-9 . _ -"));
-        }
-        self.wal = match given.text("wal").unwrap_or("on").to_ascii_lowercase().as_str() {
-            "on" | "true" | "1" => Wal::On,
-            "off" | "false" | "0" => Wal::Off,
+    fn log(&mut self, given: &Given, env: impl Fn(&str) -> Option<String>) {
+        self.cluster_id = given.text_or_default("cluster_id").to_owned();
+        self.wal = match given.text_or_default("wal").to_ascii_lowercase().as_str() {
             "fsync" => Wal::Fsync,
-            other => return Err(bad("wal", other, "on, off or fsync")),
+            "off" | "false" | "0" => Wal::Off,
+            _ => Wal::On,
         };
         let own = given.text("wal_dir").filter(|dir| !dir.is_empty());
         self.log_folder = match own {
@@ -217,26 +184,30 @@ impl Settings {
                 None => LogFolder::None,
             },
         };
-        Ok(())
     }
 }
 
-/// `--flag` with an IP address, with or without brackets, or a name.
-pub fn address(flag: &'static str, text: &str) -> Result<IpAddr, SettingsError> {
+/// The address that a setting names.
+pub fn address(given: &Given, name: &str) -> Result<IpAddr, SettingError> {
+    resolve(given.text_or_default(name)).map_err(|reason| given.unfit(name, reason))
+}
+
+/// An IP address, with or without brackets, or that of a name; else what is wrong.
+pub fn resolve(text: &str) -> Result<IpAddr, String> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(ip) = bare.parse() {
         return Ok(ip);
     }
     let resolved: Vec<IpAddr> = match (bare, 0).to_socket_addrs() {
         Ok(all) => all.map(|a: SocketAddr| a.ip()).collect(),
-        Err(error) => return Err(bad(flag, text, format!("neither an IP address nor a name that resolves: {error}"))),
+        Err(error) => return Err(format!("neither an IP address nor a name that resolves: {error}")),
     };
     let first = resolved.iter().find(|ip| ip.is_ipv4()).or(resolved.first());
-    first.copied().ok_or_else(|| bad(flag, text, "the name resolves to no address"))
+    first.copied().ok_or_else(|| "the name resolves to no address".to_owned())
 }
 
-fn interface_address(name: &str) -> Result<IpAddr, SettingsError> {
-    let all = nix::ifaddrs::getifaddrs().map_err(|error| bad("rpc_interface", name, error.to_string()))?;
+fn interface_address(name: &str) -> Result<IpAddr, String> {
+    let all = nix::ifaddrs::getifaddrs().map_err(|error| error.to_string())?;
     let mut names = Vec::new();
     for interface in all {
         if interface.interface_name == name
@@ -248,7 +219,7 @@ fn interface_address(name: &str) -> Result<IpAddr, SettingsError> {
             names.push(interface.interface_name);
         }
     }
-    Err(bad("rpc_interface", name, format!("no such interface with an IPv4 address; there are {}", names.join(", "))))
+    Err(format!("no such interface with an IPv4 address; there are {}", names.join(", ")))
 }
 
 /// Where state belongs on this machine.
@@ -265,10 +236,6 @@ fn state_folder(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
         return Some(system.join("mooncake"));
     }
     set("HOME").map(|home| home.join(".local/state/mooncake"))
-}
-
-fn bad(flag: &'static str, value: impl ToString, reason: impl Into<String>) -> SettingsError {
-    SettingsError::Flag { flag, value: value.to_string(), reason: reason.into() }
 }
 
 #[cfg(test)]
@@ -355,12 +322,29 @@ mod tests {
             "--default_kv_soft_pin_ttl=48h",
             "--put_start_discard_timeout_sec=0",
             "--rpc_interface=none0",
+            "--rpc_address=256.0.0.1",
             "--enable_metric_reporting=perhaps",
         ] {
             let error = run(&[bad]).unwrap_err();
             let name = bad.trim_start_matches('-').split('=').next().unwrap();
             assert!(error.contains(name), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn what_fits_no_other_setting_names_the_file_that_it_stands_in() {
+        let path = std::env::temp_dir().join(format!("mooncake-master-{}-unfit.json", std::process::id()));
+        for (name, value) in [
+            ("default_kv_soft_pin_ttl", "48h"),
+            ("allocation_strategy", "cxl"),
+            ("rpc_interface", "none0"),
+            ("metrics_host", "256.0.0.1"),
+        ] {
+            std::fs::write(&path, format!("{{{name:?}: {value:?}}}")).unwrap();
+            let error = run(&[&format!("--config_path={}", path.display())]).unwrap_err();
+            assert!(error.starts_with(&format!("{}: {name}={value}: ", path.display())), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -56,7 +56,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::accepted("log_prefix", Type::Bool, "true", "log lines always have one"),
     Setting::accepted("logbufsecs", Type::I32, "30", "log lines are not buffered"),
     Setting::accepted("logbuflevel", Type::I32, "0", "log lines are not buffered"),
-    Setting::done("max_log_size", Type::I32, "1800", "MiB after which the journal begins a new file"),
+    Setting::done(
+        "max_log_size",
+        Type::Whole(1, i32::MAX as i128),
+        "1800",
+        "MiB after which the journal begins a new file",
+    ),
     Setting::accepted("stop_logging_if_full_disk", Type::Bool, "false", LOGS),
     Setting::accepted("log_link", Type::Text, "", LOGS),
     Setting::accepted("log_file_mode", Type::Text, "", LOGS),

@@ -7,7 +7,7 @@ const RDMA: &str = "there is no RDMA in this version";
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
     Setting::done("MC_SHM", Type::Bool, "1", "copies between processes of one host; 0: everything by TCP"),
-    Setting::done("MC_TRANSFER_TIMEOUT", Type::U64, "30", "seconds that a transfer may take, 5 at least"),
+    Setting::done("MC_TRANSFER_TIMEOUT", Type::Whole(0, 86_400), "30", "seconds that a transfer may take, 5 at least"),
     Setting::done("MC_MIN_RPC_PORT", Type::Port, "15000", "first port to choose from, for handshakes and data"),
     Setting::done("MC_MAX_RPC_PORT", Type::Port, "17000", "last port to choose from"),
     Setting::done(
@@ -17,19 +17,19 @@ pub const VARIABLES: &[Setting] = &[
         "address that is told to peers where they find each other by a metadata service; none: the one towards that service",
     ),
     Setting::done("MC_METADATA_CLUSTER_ID", Type::Text, "", "keeps clusters that share a metadata service apart"),
-    Setting::done("MC_HANDSHAKE_CONNECT_TIMEOUT", Type::U64, "5", "seconds to connect to a peer, 1 to 3599"),
-    Setting::done("MC_HANDSHAKE_MAX_LENGTH", Type::U64, "1048576", "longest handshake, bytes, 1 to 128 MiB"),
+    Setting::done("MC_HANDSHAKE_CONNECT_TIMEOUT", Type::Whole(1, 3_599), "5", "seconds to connect to a peer"),
+    Setting::done("MC_HANDSHAKE_MAX_LENGTH", Type::Whole(1 << 20, 128 << 20), "1048576", "longest handshake, bytes"),
     Setting::done(
         "MC_TCP_STATUS_TIMEOUT_SEC",
-        Type::U64,
+        Type::Whole(1, 86_400),
         "30",
         "seconds without a byte moved after which a transfer fails",
     ),
     Setting::done(
         "MC_TCP_LANES_PER_PEER",
-        Type::U64,
+        Type::Whole(1, 16),
         "",
-        "connections over which one large transfer is spread, 1 to 16; none: half of the processors, at most 4",
+        "connections over which one large transfer is spread; none: half of the processors, at most 4",
     ),
     Setting::done("MC_TE_FILTERS", Type::Text, "", "names of the network devices to be used, with commas between them"),
     Setting::done(

@@ -3,6 +3,7 @@
 use crate::setting::{Setting, Type};
 
 const ONE: &str = "there is one engine";
+const COUNT: Type = Type::Whole(1, u32::MAX as i128);
 
 /// `transfer_engine_bench`, in the order of `--help`.
 pub(crate) const BENCH: &[Setting] = &[
@@ -12,12 +13,12 @@ pub(crate) const BENCH: &[Setting] = &[
     Setting::done("local_server_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
     Setting::done("segment_id", Type::Text, "", "the target's name, which it prints"),
     Setting::done("block_size", Type::Size, "65536", "bytes of a request"),
-    Setting::done("batch_size", Type::U32, "128", "requests of a batch"),
-    Setting::done("threads", Type::U32, "12", "threads, each with a batch at a time"),
+    Setting::done("batch_size", COUNT, "128", "requests of a batch"),
+    Setting::done("threads", COUNT, "12", "threads, each with a batch at a time"),
     Setting::done("duration", Type::F64, "10", "seconds"),
     Setting::done("buffer_size", Type::Size, "1GB", "bytes of memory; more if the threads' blocks need it"),
     Setting::done("report_unit", Type::Text, "GB", "GB, GiB, Gb, MB, MiB, Mb, KB, KiB or Kb, a second"),
-    Setting::done("report_precision", Type::U32, "2", "digits after the point"),
+    Setting::done("report_precision", Type::Whole(0, 100), "2", "digits after the point"),
     Setting::accepted("protocol", Type::Text, "tcp", "the path to a peer is chosen by itself; MC_SHM=0 leaves TCP"),
     Setting::accepted("device_name", Type::Text, "", "there are no network devices to choose from in this version"),
     Setting::accepted(
@@ -43,10 +44,10 @@ pub(crate) const SWEEP: &[Setting] = &[
     Setting::done("op_type", Type::Text, "read", "read, write, or mix: a write, a read, a write and so on"),
     Setting::done("start_block_size", Type::Size, "4096", "bytes of a request, doubled up to max_block_size"),
     Setting::done("max_block_size", Type::Size, "64MB", "the most bytes of a request"),
-    Setting::done("start_batch_size", Type::U32, "1", "requests of a batch, doubled up to max_batch_size"),
-    Setting::done("max_batch_size", Type::U32, "1", "the most requests of a batch"),
-    Setting::done("start_num_threads", Type::U32, "1", "threads, each with a batch at a time, doubled up to the most"),
-    Setting::done("max_num_threads", Type::U32, "1", "the most threads"),
+    Setting::done("start_batch_size", COUNT, "1", "requests of a batch, doubled up to max_batch_size"),
+    Setting::done("max_batch_size", COUNT, "1", "the most requests of a batch"),
+    Setting::done("start_num_threads", COUNT, "1", "threads, each with a batch at a time, doubled up to the most"),
+    Setting::done("max_num_threads", COUNT, "1", "the most threads"),
     Setting::done("duration", Type::F64, "5", "seconds of each combination, after a warm-up of at most one"),
     Setting::done("total_buffer_size", Type::Size, "1GB", "bytes of memory; combinations that need more are left out"),
     Setting::done("target_offset", Type::U64, "0", "bytes from the begin of the target's memory"),

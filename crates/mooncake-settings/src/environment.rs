@@ -42,7 +42,7 @@ pub const VARIABLES: &[Setting] = &[
     Setting::done("MC_STORE_CLIENT_METRIC", Type::Bool, "1", "count calls, bytes and times of a client; 0: do not"),
     Setting::done(
         "MC_STORE_CLIENT_METRIC_INTERVAL",
-        Type::U64,
+        Type::Whole(0, 366 * 24 * 3_600),
         "0",
         "seconds between two log lines about what was counted; 0: none",
     ),
@@ -105,7 +105,7 @@ pub struct BadVariable {
     /// Its value.
     pub value: String,
     /// What was expected.
-    pub expected: &'static str,
+    pub expected: String,
 }
 
 /// A switch; `None` when it is not set, or set to nothing.
@@ -121,7 +121,7 @@ pub fn parsed<T: std::str::FromStr>(
     let Some(value) = checked(name, var)? else { return Ok(None) };
     match value.trim().parse() {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(_) => Err(BadVariable { name: find(name).name, value, expected: "a value that parses" }),
+        Err(_) => Err(BadVariable { name: find(name).name, value, expected: "a value that parses".to_owned() }),
     }
 }
 

@@ -80,9 +80,29 @@ impl Given {
         self.text(name).map(|value| value.trim().parse().ok().expect("checked when it was set"))
     }
 
+    /// The value of a number, or its default.
+    pub fn number_or_default<N: FromStr>(&self, name: &str) -> N {
+        self.text_or_default(name).trim().parse().ok().expect("checked when it was set")
+    }
+
     /// The value of a duration in milliseconds if it was given.
     pub fn milliseconds(&self, name: &str) -> Option<u64> {
         self.text(name).map(|value| duration_ms(value).expect("checked when it was set"))
+    }
+
+    /// An error about the value of a setting, which says where that was given.
+    pub fn unfit(&self, name: &str, reason: impl Into<String>) -> SettingError {
+        SettingError::Unfit {
+            setting: self.label(name),
+            value: self.text_or_default(name).to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    /// A setting for messages: `flag --NAME`, or `PATH: NAME` where a file gives its value.
+    pub fn label(&self, name: &str) -> String {
+        let source = self.values.get(name).map_or(&Source::Default, |(_, source)| source);
+        label(self.setting(name), source)
     }
 
     /// Each setting that does something, with its value and where that comes from.
@@ -96,12 +116,9 @@ impl Given {
     }
 
     pub(crate) fn set(&mut self, setting: &'static Setting, value: String, source: Source) -> Result<(), SettingError> {
-        let label = match &source {
-            Source::File(path) => format!("{path}: {}", setting.name),
-            _ => format!("flag --{}", setting.name),
-        };
+        let label = label(setting, &source);
         if let Err(expected) = setting.value.check(&value) {
-            return Err(SettingError::BadValue { setting: label, value, expected: expected.to_owned() });
+            return Err(SettingError::BadValue { setting: label, value, expected });
         }
         let note = match setting.kind {
             Kind::Done => None,
@@ -127,5 +144,12 @@ impl Given {
 
     fn setting(&self, name: &str) -> &'static Setting {
         self.program.find(name).unwrap_or_else(|| panic!("{name} is no setting of {}", self.program.name))
+    }
+}
+
+fn label(setting: &Setting, source: &Source) -> String {
+    match source {
+        Source::File(path) => format!("{path}: {}", setting.name),
+        Source::Default | Source::CommandLine => format!("flag --{}", setting.name),
     }
 }

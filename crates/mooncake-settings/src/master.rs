@@ -2,6 +2,8 @@
 
 use crate::setting::{Kind, Setting, Type};
 
+const WAL: Type = Type::OneOf(&["on", "off", "fsync", "true", "false", "1", "0"]);
+
 /// Flags in the order of `--help`.
 pub(crate) const SETTINGS: &[Setting] = &[
     // Control server.
@@ -60,12 +62,17 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "share of the capacity, in bytes, freed by one background eviction",
     ),
     Setting::done("allocation_strategy", Type::Text, "random", "random, free_ratio_first or local_first"),
-    Setting::accepted("memory_allocator", Type::Text, "offset", "there is one allocator, and it works by offset"),
+    Setting::accepted(
+        "memory_allocator",
+        Type::OneOf(&["offset", "cachelib"]),
+        "offset",
+        "there is one allocator, and it works by offset",
+    ),
     Setting::done(
         "put_start_discard_timeout_sec",
-        Type::U64,
+        Type::Whole(1, 86_400),
         "30",
-        "deadline of an unfinished put after its last moved byte",
+        "deadline of an unfinished put after its last moved byte, seconds",
     ),
     Setting::accepted(
         "put_start_release_timeout_sec",
@@ -76,9 +83,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::accepted("client_ttl", Type::I64, "10", "a silent client is away after 2 s and forgotten after 10 min"),
     Setting::accepted("max_retry_attempts", Type::U32, "10", "a put waits in the master instead of trying again"),
     // The log, ours.
-    Setting::done("wal", Type::Text, "on", "on, off, or fsync (wait for the disk before each reply)"),
+    Setting::done("wal", WAL, "on", "whether there is a log; fsync: wait for the disk before each reply"),
     Setting::done("wal_dir", Type::Text, "", "folder of the log; default: <state folder>/<cluster_id>-<port>"),
-    Setting::done("cluster_id", Type::Text, "mooncake_cluster", "name of this pool, 1 to 128 of [A-Za-z0-9._-]"),
+    Setting::done("cluster_id", Type::Name, "mooncake_cluster", "name of this pool, 1 to 128 of [A-Za-z0-9._-]"),
     // Logging, after glog.
     Setting::done("v", Type::I32, "0", "1: also log debug messages"),
     Setting::done("minloglevel", Type::I32, "0", "0 info, 1 warnings, 2 errors"),
@@ -96,7 +103,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::accepted("log_prefix", Type::Bool, "true", "log lines always have one"),
     Setting::accepted("logbufsecs", Type::I32, "30", "log lines are not buffered"),
     Setting::accepted("logbuflevel", Type::I32, "0", "log lines are not buffered"),
-    Setting::done("max_log_size", Type::I32, "1800", "MiB after which the journal begins a new file"),
+    Setting::done(
+        "max_log_size",
+        Type::Whole(1, i32::MAX as i128),
+        "1800",
+        "MiB after which the journal begins a new file",
+    ),
     Setting::accepted("stop_logging_if_full_disk", Type::Bool, "false", "log lines go to stderr"),
     Setting::accepted("log_link", Type::Text, "", "log lines go to stderr"),
     Setting::accepted("log_file_mode", Type::Text, "", "log lines go to stderr"),

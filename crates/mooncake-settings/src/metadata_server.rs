@@ -6,5 +6,5 @@ use crate::setting::{Setting, Type};
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting::done("host", Type::Text, "0.0.0.0", "address to listen on: IPv4, IPv6 or a name"),
     Setting::done("port", Type::Port, "8080", "port to listen on; 0: any free port, printed at start"),
-    Setting::done("log_level", Type::Text, "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR"),
+    Setting::done("log_level", Type::LogLevel, "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR"),
 ];

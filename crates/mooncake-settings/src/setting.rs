@@ -1,5 +1,6 @@
 //! One setting: what it is called, what its values look like, what it does.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// A setting.
@@ -38,33 +39,36 @@ pub enum Kind {
 pub enum Type {
     /// true, false, 1, 0, yes, no, on, off, t, f, y, n.
     Bool,
-    /// 32-bit integer.
-    I32,
-    /// 32-bit unsigned integer.
-    U32,
-    /// 64-bit integer.
-    I64,
-    /// 64-bit unsigned integer.
-    U64,
+    /// A whole number from the first to the second.
+    Whole(i128, i128),
     /// A number.
     F64,
     /// A number from 0 to 1.
     Ratio,
     /// 0 to 65535.
     Port,
-    /// Milliseconds, or a number with ms, s, m or h.
+    /// Milliseconds, or a number with ms, s, m or h; at most [`DURATION_MAX_MS`].
     Duration,
     /// Bytes, or a number with KB, MB, GB or TB (powers of 1024). Whoever reads it parses it.
     Size,
-    /// A whole number of milliseconds, from 1 on.
+    /// A whole number of milliseconds, from 1 to [`DURATION_MAX_MS`].
     Milliseconds,
     /// An IPv4 or IPv6 address.
     Address,
     /// TRACE, DEBUG, INFO, WARNING, ERROR or OFF.
     LogLevel,
+    /// 1 to 128 letters, digits, dots, underscores and dashes.
+    Name,
+    /// One of these, in any case.
+    OneOf(&'static [&'static str]),
     /// Anything.
     Text,
 }
+
+/// Longest time that a setting may name.
+const DURATION_MAX_MS: u64 = 366 * 24 * 3_600_000;
+/// Longest [`Type::Name`].
+const NAME_MAX: usize = 128;
 
 /// What is wrong with a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +94,16 @@ pub enum SettingError {
         value: String,
         /// What it should look like.
         expected: String,
+    },
+    /// A value that does not fit this machine, this version or another setting.
+    #[error("{setting}={value}: {reason}")]
+    Unfit {
+        /// The setting, as `flag --NAME` or `PATH: NAME`.
+        setting: String,
+        /// As given.
+        value: String,
+        /// What is wrong.
+        reason: String,
     },
     /// A capability that is missing.
     #[error("{setting}={value} asks for what {noun} does not have: {missing}. Remove it to start without")]
@@ -148,36 +162,65 @@ impl Setting {
 }
 
 impl Type {
-    /// What a good value looks like; `Ok` if this is one.
-    pub(crate) fn check(self, text: &str) -> Result<(), &'static str> {
+    /// 32-bit integer.
+    pub(crate) const I32: Type = Type::Whole(i32::MIN as i128, i32::MAX as i128);
+    /// 32-bit unsigned integer.
+    pub(crate) const U32: Type = Type::Whole(0, u32::MAX as i128);
+    /// 64-bit integer.
+    pub(crate) const I64: Type = Type::Whole(i64::MIN as i128, i64::MAX as i128);
+    /// 64-bit unsigned integer.
+    pub(crate) const U64: Type = Type::Whole(0, u64::MAX as i128);
+
+    /// `Ok` if this is a good value; else what one looks like.
+    pub(crate) fn check(self, text: &str) -> Result<(), String> {
         let trimmed = text.trim();
-        let (good, expected) = match self {
-            Type::Bool => (boolean(text).is_some(), "true or false"),
-            Type::I32 => (trimmed.parse::<i32>().is_ok(), "a whole number of 32 bits"),
-            Type::U32 => (trimmed.parse::<u32>().is_ok(), "a whole number from 0 to 4294967295"),
-            Type::I64 => (trimmed.parse::<i64>().is_ok(), "a whole number of 64 bits"),
-            Type::U64 => (trimmed.parse::<u64>().is_ok(), "a whole number, not negative"),
-            Type::F64 => (trimmed.parse::<f64>().is_ok_and(f64::is_finite), "a number"),
-            Type::Ratio => (trimmed.parse::<f64>().is_ok_and(|r| (0.0..=1.0).contains(&r)), "a number from 0 to 1"),
-            Type::Port => (trimmed.parse::<u16>().is_ok(), "a port from 0 to 65535"),
-            Type::Duration => {
-                (duration_ms(text).is_some(), "milliseconds, or a whole number with ms, s, m or h, as in 5s")
+        let is_whole = |least: i128, most: i128| trimmed.parse().is_ok_and(|n: i128| (least..=most).contains(&n));
+        let good = match self {
+            Type::Bool => boolean(text).is_some(),
+            Type::Whole(least, most) => is_whole(least, most),
+            Type::F64 => trimmed.parse::<f64>().is_ok_and(f64::is_finite),
+            Type::Ratio => trimmed.parse::<f64>().is_ok_and(|ratio| (0.0..=1.0).contains(&ratio)),
+            Type::Port => is_whole(0, u16::MAX.into()),
+            Type::Duration => duration_ms(text).is_some_and(|ms| ms <= DURATION_MAX_MS),
+            Type::Milliseconds => is_whole(1, DURATION_MAX_MS.into()),
+            Type::Address => trimmed.parse::<IpAddr>().is_ok(),
+            Type::LogLevel => log_level(text).is_some(),
+            Type::Name => {
+                let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+                (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(legal)
             }
-            Type::Milliseconds => {
-                (trimmed.parse::<u64>().is_ok_and(|ms| ms > 0), "a whole number of milliseconds, from 1 on")
-            }
-            Type::Address => (trimmed.parse::<IpAddr>().is_ok(), "an IP address, as in 10.0.0.5 or ::1"),
-            Type::LogLevel => (log_level(text).is_some(), "one of TRACE, DEBUG, INFO, WARNING, ERROR, OFF"),
-            Type::Size | Type::Text => (true, ""),
+            Type::OneOf(choices) => choices.iter().any(|choice| choice.eq_ignore_ascii_case(text)),
+            Type::Size | Type::Text => true,
         };
-        if good { Ok(()) } else { Err(expected) }
+        if good { Ok(()) } else { Err(self.expected()) }
+    }
+
+    /// What a good value looks like.
+    fn expected(self) -> String {
+        match self {
+            Type::Bool => "true or false".to_owned(),
+            Type::Whole(least, most) => format!("a whole number from {least} to {most}"),
+            Type::F64 => "a number".to_owned(),
+            Type::Ratio => "a number from 0 to 1".to_owned(),
+            Type::Port => "a port from 0 to 65535".to_owned(),
+            Type::Duration => {
+                "milliseconds, or a whole number with ms, s, m or h, as in 5s, of at most 366 days".to_owned()
+            }
+            Type::Milliseconds => format!("a whole number of milliseconds from 1 to {DURATION_MAX_MS}"),
+            Type::Address => "an IP address, as in 10.0.0.5 or ::1".to_owned(),
+            Type::LogLevel => "one of TRACE, DEBUG, INFO, WARNING, ERROR, OFF".to_owned(),
+            Type::Name => format!("1 to {NAME_MAX} of A-Z a-z 0-9 . _ -"),
+            Type::OneOf(choices) => format!("one of {}", choices.join(", ")),
+            Type::Size | Type::Text => String::new(),
+        }
     }
 
     /// In a table for people.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
+    pub(crate) fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Type::Bool => "switch",
             Type::I32 | Type::U32 | Type::I64 | Type::U64 => "integer",
+            Type::Whole(least, most) => return format!("{least} to {most}").into(),
             Type::F64 => "number",
             Type::Ratio => "0 to 1",
             Type::Port => "port",
@@ -186,8 +229,10 @@ impl Type {
             Type::Milliseconds => "milliseconds",
             Type::Address => "address",
             Type::LogLevel => "level",
+            Type::Name => "name",
+            Type::OneOf(choices) => return choices.join(", ").into(),
             Type::Text => "text",
-        }
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use mooncake_memory::ForeignRange;
 use mooncake_settings::{ENGINE_BENCH, Given};
 
 use super::load::{Ends, Load};
-use super::{ToolError, connect, count, flags, lend, lend_until_interrupted, seconds, size, value};
+use super::{ToolError, connect, flags, lend, lend_until_interrupted, seconds, size, value};
 
 /// Runs as target or as initiator.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
@@ -20,8 +20,8 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let load = Load {
         opcodes: vec![opcode],
         block: size(&given, "block_size")?,
-        batch: count(&given, "batch_size")?,
-        threads: count(&given, "threads")?,
+        batch: given.number_or_default("batch_size"),
+        threads: given.number_or_default("threads"),
         pause: Duration::ZERO,
     };
     let duration = seconds(&given, "duration")?;
@@ -53,7 +53,7 @@ fn initiator(
     let measured = load.run(&Ends { engine, peer, memory, remote }, duration)?;
     let (seconds, count) = (measured.elapsed.as_secs_f64(), measured.batches.len() as u64);
     let rate = (count * load.batch * load.block) as f64 * per_byte / seconds;
-    let digits: usize = given.text_or_default("report_precision").parse().unwrap_or(2);
+    let digits: usize = given.number_or_default("report_precision");
     for link in engine.links() {
         tracing::info!(peer = link.peer, path = link.path, reason = link.reason, "link");
     }

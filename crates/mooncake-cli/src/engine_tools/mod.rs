@@ -67,7 +67,7 @@ pub enum ToolError {
 fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> Result<Option<Given>, ToolError> {
     match parse(program, args)? {
         CommandLine::Run(given) => {
-            logging::start_at("INFO")?;
+            logging::start_at("INFO");
             Ok(Some(given))
         }
         CommandLine::Help(text) | CommandLine::Version(text) => {
@@ -112,12 +112,6 @@ fn size(given: &Given, name: &'static str) -> Result<u64, ToolError> {
     let text = given.text_or_default(name);
     let bytes = parse_size(text).ok().filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| value(name, text, "bytes, or a number with KB, MB or GB"))
-}
-
-/// A number, 1 or more.
-fn count(given: &Given, name: &'static str) -> Result<u64, ToolError> {
-    let text = given.text_or_default(name);
-    text.parse().ok().filter(|count: &u64| *count > 0).ok_or_else(|| value(name, text, "1 or more"))
 }
 
 /// Seconds.

@@ -6,7 +6,7 @@ use mooncake_engine::{Engine, Opcode};
 use mooncake_settings::{ENGINE_SWEEP, Given};
 
 use super::load::{Ends, Load, Measured};
-use super::{ToolError, connect, count, flags, lend, lend_until_interrupted, seconds, size, value};
+use super::{ToolError, connect, flags, lend, lend_until_interrupted, seconds, size, value};
 use crate::say;
 
 /// Before each cell, so that connections are there and processors awake.
@@ -67,10 +67,7 @@ impl Plan {
             "mix" => vec![Opcode::Write, Opcode::Read],
             other => return Err(value("op_type", other, "read, write or mix")),
         };
-        let whole = |name| {
-            let text = given.text_or_default(name);
-            text.trim().parse::<u64>().map_err(|_| value(name, text, "a whole number"))
-        };
+        let count = |given: &Given, name: &'static str| Ok(given.number_or_default(name));
         Ok(Plan {
             opcodes,
             op_type: op_type.to_owned(),
@@ -78,9 +75,9 @@ impl Plan {
             batches: sizes(given, "start_batch_size", "max_batch_size", count)?,
             threads: sizes(given, "start_num_threads", "max_num_threads", count)?,
             total: size(given, "total_buffer_size")?,
-            offset: whole("target_offset")?,
+            offset: given.number_or_default("target_offset"),
             duration: seconds(given, "duration")?,
-            pause: Duration::from_micros(whole("request_interval_us")?),
+            pause: Duration::from_micros(given.number_or_default("request_interval_us")),
             check: given.boolean("check_consistency"),
             json: given.boolean("json"),
         })
