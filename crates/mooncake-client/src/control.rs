@@ -299,6 +299,7 @@ impl Control {
         let mut session = self.session();
         let mut last = String::new();
         let mut asked_anew = false;
+        let mut queued = Queued::default();
         let long = request.body.as_ref().is_some_and(may_take_long);
         let error = loop {
             if let Err(error) = self.may_call() {
@@ -308,7 +309,7 @@ impl Control {
             let patience = Patience { deadline, check: &check };
             request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
             self.sequences.tell(&mut request);
-            let outcome = self.checkout(long, &patience).and_then(|(attached, mut connection)| {
+            let outcome = self.checkout(long, &patience, &mut queued).and_then(|(attached, mut connection)| {
                 session = attached;
                 if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
                     self.check_in(long, None);
@@ -347,7 +348,7 @@ impl Control {
                 }
                 Err(CallError::Connection(ConnectionError::Interrupted)) => break Cause::Interrupted.into(),
                 Err(CallError::Connection(ConnectionError::Deadline)) => {
-                    break self.expired(what, started, &last);
+                    break self.expired(what, started, &last, &queued);
                 }
                 Err(CallError::Connection(error)) => {
                     tracing::debug!(master = %self.masters, %error, "call connection lost");
@@ -358,7 +359,7 @@ impl Control {
                 }
             }
             if Instant::now() >= deadline {
-                break self.expired(what, started, &last);
+                break self.expired(what, started, &last, &queued);
             }
         };
         Err(Box::new(Failed { error, sent, session, request }))
@@ -393,15 +394,23 @@ impl Control {
         Ok(())
     }
 
-    fn expired(&self, what: &'static str, started: Instant, last: &str) -> StoreError {
+    fn expired(&self, what: &'static str, started: Instant, last: &str, queued: &Queued) -> StoreError {
         if self.is_stopped() {
             return Cause::Closed.into();
         }
         let alive = self.reach.expired(started);
         self.ping();
         if alive && last.is_empty() {
-            let waited = started.elapsed();
-            return Cause::CallTimeout { master: self.masters.to_string(), what, waited }.into();
+            let (master, waited) = (self.masters.to_string(), started.elapsed());
+            // What took too long were other calls of this store.
+            if queued.time * 2 > waited {
+                let (limit, calls) = match queued.among_long {
+                    true => (MAX_LONG, "puts that wait for room and other long calls"),
+                    false => (MAX_CONNECTIONS, "calls to its master"),
+                };
+                return Cause::NoConnection { master, what, limit, calls, queued: queued.time, waited }.into();
+            }
+            return Cause::CallTimeout { master, what, waited }.into();
         }
         let waited = started.elapsed().as_millis();
         match last {
@@ -462,7 +471,12 @@ impl Control {
 
     // ----------------------------------------------------------------- pool
 
-    fn checkout(&self, long: bool, patience: &Patience<'_>) -> Result<(Arc<Session>, Connection), CallError> {
+    fn checkout(
+        &self,
+        long: bool,
+        patience: &Patience<'_>,
+        queued: &mut Queued,
+    ) -> Result<(Arc<Session>, Connection), CallError> {
         let session = self.session();
         let mut pool = self.pool.lock();
         loop {
@@ -484,7 +498,10 @@ impl Control {
             if Instant::now() >= patience.deadline {
                 return Err(ConnectionError::Deadline.into());
             }
+            let began = Instant::now();
+            queued.among_long = long && pool.long >= MAX_LONG;
             self.freed.wait_for(&mut pool, SLICE);
+            queued.time += began.elapsed();
         }
         drop(pool);
         let opened = self.attach(&session, patience);
@@ -559,6 +576,14 @@ struct Failed {
     sent: bool,
     session: Arc<Session>,
     request: Request,
+}
+
+/// What a call has waited for connections that others had.
+#[derive(Default)]
+struct Queued {
+    time: Duration,
+    /// For one of those that long calls may have, when it was looked up last.
+    among_long: bool,
 }
 
 enum Accepted {

@@ -188,6 +188,24 @@ pub enum Cause {
         /// How long.
         waited: Duration,
     },
+    /// All connections that the call may use were in use, by other calls of the same store.
+    #[error(
+        "{what} waited {queued:?} of its {waited:?} for a connection to master {master}, which is alive: all {limit} that one store has for {calls} were in use. Make fewer calls at a time, or set up another store"
+    )]
+    NoConnection {
+        /// The master.
+        master: String,
+        /// The operation.
+        what: &'static str,
+        /// How many connections there are.
+        limit: usize,
+        /// What they are for.
+        calls: &'static str,
+        /// How long it waited for one.
+        queued: Duration,
+        /// How long it took.
+        waited: Duration,
+    },
     /// Bytes stopped moving.
     #[error("{0}")]
     TransferTimeout(String),
@@ -311,7 +329,7 @@ impl Cause {
             Cause::NotFound => ErrorKind::NotFound,
             Cause::Protected => ErrorKind::Protected,
             Cause::MasterUnreachable { .. } => ErrorKind::MasterUnreachable,
-            Cause::CallTimeout { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
+            Cause::CallTimeout { .. } | Cause::NoConnection { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
             Cause::Transfer(_) | Cause::Device(_) => ErrorKind::Transfer,
             Cause::Checksum(_) => ErrorKind::Checksum,
             Cause::Closed => ErrorKind::Closed,

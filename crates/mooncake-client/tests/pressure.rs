@@ -5,7 +5,7 @@ mod cluster;
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, value};
-use mooncake_client::{PutItem, PutOptions, Source, Store};
+use mooncake_client::{Cause, ErrorKind, PutItem, PutOptions, Source, Store};
 
 /// Puts three times the pool, each object looked up just before; none may fail.
 fn overcommit(cluster: &Cluster, pool: u64, sizes: &[usize], look: bool) {
@@ -167,4 +167,32 @@ fn however_many_puts_wait_for_room_a_read_does_not_wait_for_them() {
         }
         assert!(!puts.iter().any(|put| put.is_finished()), "they all wait");
     });
+}
+
+#[test]
+fn a_put_that_gets_no_connection_says_so_and_does_not_blame_the_master() {
+    let cluster = Cluster::start_with(|settings| {
+        settings.core.lookup_protect_ms = 20_000;
+        // Longer than a put waits for a connection.
+        settings.core.full_wait_ms = 10_000;
+    });
+    let store = cluster.store(16 * MIB);
+    let old: Vec<String> = (0..15).map(|n| format!("old{n}")).collect();
+    for key in &old {
+        cluster::put(&store, key, 1 << 20).unwrap();
+    }
+    assert_eq!(store.exists(&old).unwrap(), [true; 15]);
+    let large = vec![0; 4 << 20];
+    let put = |nth: usize| store.put(format!("large{nth}").as_bytes(), &[Source::new(&large)], &PutOptions::default());
+    let errors: Vec<_> = std::thread::scope(|scope| {
+        let puts: Vec<_> = (0..70).map(|nth| scope.spawn(move || put(nth))).collect();
+        puts.into_iter().filter_map(|put| put.join().unwrap().err()).collect()
+    });
+    let stranded: Vec<_> = errors.iter().filter(|e| matches!(e.cause(), Cause::NoConnection { .. })).collect();
+    assert!(stranded.len() >= 20, "{errors:?}");
+    for error in stranded {
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        let said = error.to_string();
+        assert!(said.contains("48") && said.contains("another store") && !said.contains("did not answer"), "{said}");
+    }
 }
