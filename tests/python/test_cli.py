@@ -66,6 +66,7 @@ def test_a_word_that_is_no_command_is_named():
         (["--global_segment_size=0"], "global_segment_size"),
         (["--globalsegmentsize=1"], "did you mean"),
         (["--enable_offload"], "enable_offload"),
+        (["--master_server_address=nowhere:99999"], '"nowhere:99999" is not host:port'),
     ],
 )
 def test_a_storage_node_refuses_what_it_cannot_do(args, said):

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_client::{ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, parse_size};
+use mooncake_client::{
+    ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, masters, parse_size,
+};
 use mooncake_client_http::ClientServer;
 use mooncake_master::{address, resolve};
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
@@ -35,7 +37,7 @@ pub enum ClientError {
     #[error("flag --global_segment_size is 0: a storage node without memory has nothing to do")]
     NothingToLend,
     /// The wildcard address, and no way to tell how others reach this machine.
-    #[error("flag --host={host}: no address of this machine leads to the master {master}: {source}; name one")]
+    #[error("no address of this machine leads to the master {master}: {source}; --host={host} takes all, name one")]
     NoRoute {
         /// The flag's value.
         host: String,
@@ -172,14 +174,7 @@ fn connect(given: &Given, ended: &Arc<AtomicBool>) -> Result<Option<Store>, Clie
     while !ended.load(Ordering::Relaxed) {
         let error = match options(given, ended).and_then(|options| Ok(Store::connect(options)?)) {
             Ok(store) => return Ok(Some(store)),
-            Err(ClientError::Store(error))
-                if matches!(
-                    error.kind(),
-                    ErrorKind::MasterUnreachable | ErrorKind::Timeout | ErrorKind::Interrupted
-                ) =>
-            {
-                error
-            }
+            Err(error) if may_pass(&error) => error,
             Err(error) => return Err(error),
         };
         if said.is_none_or(|at| at.elapsed() > SAY) {
@@ -189,6 +184,17 @@ fn connect(given: &Given, ended: &Arc<AtomicBool>) -> Result<Option<Store>, Clie
         std::thread::sleep(RETRY);
     }
     Ok(None)
+}
+
+/// A master, its name or the network may come yet.
+fn may_pass(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoRoute { .. } => true,
+        ClientError::Store(error) => {
+            matches!(error.kind(), ErrorKind::MasterUnreachable | ErrorKind::Timeout | ErrorKind::Interrupted)
+        }
+        _ => false,
+    }
 }
 
 fn options(given: &Given, ended: &Arc<AtomicBool>) -> Result<StoreOptions, ClientError> {
@@ -223,7 +229,7 @@ fn names(host: &str, master: &str) -> Result<(String, Option<IpAddr>), ClientErr
     if !address.is_unspecified() {
         return Ok((host.to_owned(), None));
     }
-    let own = own_address(master).map_err(|source| ClientError::NoRoute {
+    let own = own_address(&masters(master)?).map_err(|source| ClientError::NoRoute {
         host: host.to_owned(),
         master: master.to_owned(),
         source,
@@ -236,15 +242,21 @@ fn names(host: &str, master: &str) -> Result<(String, Option<IpAddr>), ClientErr
     Ok((name, Some(address)))
 }
 
-/// The address of this machine on the way to the master. Connecting a datagram socket sends nothing.
-fn own_address(master: &str) -> std::io::Result<IpAddr> {
-    let first = master.split(',').next().unwrap_or(master);
+/// The address of this machine on the way to the first master that has one. Connecting a datagram socket sends nothing.
+fn own_address(masters: &[(String, u16)]) -> std::io::Result<IpAddr> {
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    for peer in first.to_socket_addrs()? {
-        let any: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-        match UdpSocket::bind(any).and_then(|socket| socket.connect(peer).and_then(|()| socket.local_addr())) {
-            Ok(own) => return Ok(own.ip()),
-            Err(error) => last = error,
+    for (host, port) in masters {
+        let peers = (host.as_str(), *port).to_socket_addrs().map(|peers| peers.collect());
+        let peers: Vec<SocketAddr> = peers.unwrap_or_else(|error| {
+            last = error;
+            Vec::new()
+        });
+        for peer in peers {
+            let any: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+            match UdpSocket::bind(any).and_then(|socket| socket.connect(peer).and_then(|()| socket.local_addr())) {
+                Ok(own) => return Ok(own.ip()),
+                Err(error) => last = error,
+            }
         }
     }
     Err(last)
@@ -260,6 +272,22 @@ mod tests {
         assert_eq!((name.as_str(), bind), ("127.0.0.1", Some("0.0.0.0".parse().unwrap())));
         let (name, _) = names("0.0.0.0:12345", "127.0.0.1:50051").unwrap();
         assert_eq!(name, "127.0.0.1:12345");
+    }
+
+    #[test]
+    fn the_way_to_any_master_that_has_an_address_tells_the_own_one() {
+        let (name, _) = names("0.0.0.0", "nowhere.invalid:1, 127.0.0.1:50051").unwrap();
+        assert_eq!(name, "127.0.0.1");
+    }
+
+    #[test]
+    fn a_master_whose_name_has_no_address_yet_is_waited_for_and_one_that_is_none_is_not() {
+        let error = names("0.0.0.0", "nowhere.invalid:50051").unwrap_err();
+        assert!(may_pass(&error) && error.to_string().contains("nowhere.invalid:50051"), "{error}");
+        for none in ["nowhere", "nowhere:99999", ""] {
+            let error = names("0.0.0.0", none).unwrap_err();
+            assert!(!may_pass(&error) && error.to_string().contains("host:port"), "{error}");
+        }
     }
 
     #[test]

@@ -78,6 +78,7 @@ pub use describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
 pub use error::{Cause, ErrorKind, StoreError};
 pub use get::{GetInto, Receive};
 pub use introduction::{Introducer, Introduction};
+pub use master_address::masters;
 pub use metrics::reference_page as metrics_page;
 pub use mooncake_memory::{ForeignRange, Registry, Source, Target};
 pub use mooncake_transfer::{LinkReport, Path};

@@ -13,6 +13,11 @@ pub(crate) struct MasterAddress {
     hosts: Vec<(String, u16)>,
 }
 
+/// Hosts and ports of the masters that `host:port[,host:port...]` names, in the order in which they are tried.
+pub fn masters(text: &str) -> Result<Vec<(String, u16)>, StoreError> {
+    MasterAddress::parse(text).map(|address| address.hosts)
+}
+
 impl MasterAddress {
     /// Parses `host:port[,host:port...]`; IPv6 addresses stand in brackets.
     pub fn parse(text: &str) -> Result<Self, StoreError> {

@@ -111,7 +111,7 @@ fn two_clients_that_put_the_same_keys_in_opposite_order_both_finish() {
 }
 
 #[test]
-fn while_one_put_waits_for_room_thousands_of_other_changes_go_through() {
+fn while_one_put_waits_for_room_more_changes_go_through_than_replies_are_kept() {
     let cluster = Cluster::start_with(|settings| {
         settings.core.lookup_protect_ms = 20_000;
         settings.core.full_wait_ms = 6_000;
@@ -127,7 +127,7 @@ fn while_one_put_waits_for_room_thousands_of_other_changes_go_through() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| cluster::put(&store, "large", 4 << 20));
         // More than the master keeps replies for: each is a mutation, and so is its end.
-        for nth in 0..3_000 {
+        for nth in 0..600 {
             let viewed = store.view(&["viewed"]).remove(0);
             assert!(matches!(viewed, Ok(Some(_))), "view {nth}: {viewed:?}");
         }
