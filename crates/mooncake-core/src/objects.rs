@@ -518,14 +518,21 @@ impl Objects {
     }
 
     /// The first of the policy's that is not the call's own. What was read since the call stored something comes behind
-    /// that.
-    fn coldest_other(&self, own: &mut Own) -> Option<u32> {
+    /// that; once it is found there, what was passed over counts as just used and is not passed again.
+    fn coldest_other(&mut self, own: &mut Own) -> Option<u32> {
         let mut next = self.policy.victim(&self.slab);
+        let mut passed = 0;
         while let Some(slot) = next.filter(|slot| self.slab[*slot].rid() >= own.first) {
             own.passes = own.passes.checked_sub(1)?;
+            passed += 1;
             next = self.policy.after(&self.slab, slot);
         }
-        next
+        let other = next?;
+        for _ in 0..passed {
+            let slot = self.policy.victim(&self.slab).expect("passed over");
+            self.policy.touch(&mut self.slab, slot);
+        }
+        Some(other)
     }
 
     /// All slots, coldest first, for the snapshot: replaying them in this order gives nearly the same order again.

@@ -17,7 +17,7 @@ use crate::ticket::Parked;
 /// Objects that one operation evicts at most; a parked request goes on at the next one.
 const EVICT_STEPS: usize = 8_192;
 /// Objects that its call has stored itself, which one look at a request passes over in search of others.
-const OWN_PASSES: usize = 1_024;
+const OWN_PASSES: usize = 512;
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICT_STEPS_MORE: usize = 64;
 /// Quarantine for so long is not worth waiting for.
