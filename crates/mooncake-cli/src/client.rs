@@ -9,7 +9,7 @@ use mooncake_client::{
     ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, masters, parse_size,
 };
 use mooncake_client_http::ClientServer;
-use mooncake_master::{address, resolve};
+use mooncake_master::{address, bind_remedy, resolve};
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
 use crate::{logging, say, signals};
@@ -61,7 +61,7 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// The port of the HTTP server.
-    #[error("cannot listen on {address} for HTTP: {source}; choose another port with --http_port")]
+    #[error("cannot listen on {address} for HTTP: {source}; {}", bind_remedy(source, "http_port"))]
     Http {
         /// Where.
         address: SocketAddr,

@@ -32,7 +32,7 @@ mod summary;
 mod ticker;
 
 pub use log::LogError;
-pub use master::{Master, StartError, serve};
+pub use master::{Master, StartError, bind_remedy, serve};
 pub use metadata_server::MetadataServer;
 pub use metrics::reference_page as metrics_page;
 pub use settings::{LogFolder, Settings, Wal, address, resolve};

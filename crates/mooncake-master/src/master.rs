@@ -34,7 +34,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum StartError {
     /// A port cannot be bound.
-    #[error("cannot listen on {address} for {what}: {source}; choose another port with --{flag}")]
+    #[error("cannot listen on {address} for {what}: {source}; {}", bind_remedy(source, flag))]
     Bind {
         /// For what.
         what: &'static str,
@@ -339,6 +339,14 @@ async fn report(shared: Arc<Shared>, in_output: bool) {
     }
 }
 
+/// What to do when a port cannot be listened on that a flag names.
+pub fn bind_remedy(source: &io::Error, flag: &str) -> String {
+    match source.kind() {
+        io::ErrorKind::AddrNotAvailable => "name an address of this machine".to_owned(),
+        _ => format!("choose another port with --{flag}"),
+    }
+}
+
 pub(crate) fn bind(what: &'static str, flag: &'static str, ip: IpAddr, port: u16) -> Result<TcpListener, StartError> {
     let address = SocketAddr::new(ip, port);
     let open = || {
@@ -405,6 +413,20 @@ mod tests {
 
     fn opened(settings: &Settings) -> Opened {
         open_log(settings, &BOOT, &mut |_| Ok(())).unwrap().unwrap()
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_not_mended_by_another_port() {
+        let error = |ip: [u8; 4], port| bind("metrics", "metrics_port", ip.into(), port).unwrap_err().to_string();
+        // Of no machine (RFC 5737).
+        let elsewhere = error([192, 0, 2, 1], 0);
+        assert!(
+            elsewhere.contains("name an address of this machine") && !elsewhere.contains("port with"),
+            "{elsewhere}"
+        );
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = error([127, 0, 0, 1], taken.local_addr().unwrap().port());
+        assert!(taken.contains("choose another port with --metrics_port"), "{taken}");
     }
 
     #[test]
