@@ -7,6 +7,7 @@ mod journal;
 mod logging;
 mod master;
 mod metadata_server;
+mod proxy;
 mod signals;
 mod topology_dump;
 
@@ -14,7 +15,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use mooncake_settings::{
-    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, MASTER, METADATA_SERVER, Program, SHOW_LINK, TOPOLOGY_DUMP,
+    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, MASTER, METADATA_SERVER, PROXY, Program, SHOW_LINK, TOPOLOGY_DUMP,
 };
 
 use engine_tools::{bench, links, sweep};
@@ -25,6 +26,7 @@ mooncake: a distributed KV-cache pool for LLM inference
   mooncake master [flags]   metadata master (also: mooncake_master)
   mooncake client [flags]   storage node: lends memory to the pool (also: mooncake_client)
   mooncake metadata-server  metadata of transfer engines over HTTP (also: mooncake_http_metadata_server)
+  mooncake proxy            sends requests to prefill and decode instances (also: mooncake_proxy)
   mooncake engine-bench     speed of transfer engines (also: transfer_engine_bench)
   mooncake engine-sweep     the same over many sizes (also: tebench)
   mooncake show-link        by which path an engine reaches a peer (also: show_link)
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         "metadata-server" => started(&METADATA_SERVER, clash::look())
             .or_else(|| started(&METADATA_SERVER, metadata_server::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
+        "proxy" => started(&PROXY, proxy::run(args)).unwrap_or(ExitCode::SUCCESS),
         "engine-bench" => started(&ENGINE_BENCH, clash::look())
             .or_else(|| started(&ENGINE_BENCH, bench::run(args)))
             .unwrap_or(ExitCode::SUCCESS),

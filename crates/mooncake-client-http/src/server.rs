@@ -61,7 +61,7 @@ fn serve(runtime: Runtime, listener: Guarded<TcpListener>, shown: Arc<Shown>, en
     let router = router(shown);
     runtime.block_on(async {
         tokio::select! {
-            () = mooncake_http::accept(move || (router.clone(), true), listener) => {}
+            () = mooncake_http::accept(move || (router.clone(), true), listener, mooncake_http::Limits::default()) => {}
             _ = ended => {}
         }
     });

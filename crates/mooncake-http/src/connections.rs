@@ -22,13 +22,24 @@ use crate::progress::{Counted, Progress};
 /// For the whole of a request's header, and between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// A connection over which no request and no more than [`MOVED_MIN`] comes or goes in so long is cut. Long replies and
-/// uploads may take longer than that.
-const STUCK: Duration = Duration::from_secs(30);
-
 const MOVED_MIN: u64 = 64 << 10;
 
-const CONNECTIONS_MAX: usize = 128;
+/// What a server grants its clients.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// A connection over which no request and no more than 64 KiB comes or goes in so long is cut. Long replies and uploads
+    /// may take longer than that.
+    pub stuck: Duration,
+}
+
+impl Default for Limits {
+    /// Of pages for people and probes.
+    fn default() -> Limits {
+        Limits { connections: 128, stuck: Duration::from_secs(30) }
+    }
+}
 
 /// Bytes of answers that the kernel takes before they can be sent. With its own megabytes a crowd that asks and does
 /// not read would have the server make pages for seconds.
@@ -40,8 +51,12 @@ const UNSENT_MAX: u32 = 64 << 10;
 ///
 /// Whoever comes is let in. When there are too many, another one has to go:
 /// see [`Crowd::admit`].
-pub async fn accept(pages: impl Fn() -> (Router, bool) + Send + 'static, listener: Guarded<TcpListener>) {
-    let crowd = Arc::new(Crowd::new(CONNECTIONS_MAX));
+pub async fn accept(
+    pages: impl Fn() -> (Router, bool) + Send + 'static,
+    listener: Guarded<TcpListener>,
+    limits: Limits,
+) {
+    let crowd = Arc::new(Crowd::new(limits.connections));
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -66,7 +81,7 @@ pub async fn accept(pages: impl Fn() -> (Router, bool) + Send + 'static, listene
                 .max_buf_size(64 << 10)
                 .keep_alive(again)
                 .serve_connection(TokioIo::new(Counted::new(stream, progress.clone())), service);
-            match progress.while_moving(connection, STUCK, MOVED_MIN).await {
+            match progress.while_moving(connection, limits.stuck, MOVED_MIN).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
                 None => tracing::debug!(%peer, "HTTP connection cut: it took too long, or held up others"),

@@ -7,4 +7,4 @@ mod crowd;
 mod progress;
 pub mod reply;
 
-pub use connections::accept;
+pub use connections::{Limits, accept};

@@ -25,7 +25,11 @@ async fn server() -> SocketAddr {
         .route("/health", get(async || "OK"))
         .route("/page", get(move || std::future::ready(page.clone())))
         .route("/upload", put(async |body: Bytes| body.len().to_string()));
-    tokio::spawn(mooncake_http::accept(move || (router.clone(), true), Guarded::new(listener)));
+    tokio::spawn(mooncake_http::accept(
+        move || (router.clone(), true),
+        Guarded::new(listener),
+        mooncake_http::Limits::default(),
+    ));
     address
 }
 

@@ -108,7 +108,11 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     let reporting = settings.metric_reporting;
     // From here on it says that it is alive and not ready.
     let serving = Arc::new(OnceLock::new());
-    let pages = tokio::spawn(mooncake_http::accept(http::pages(serving.clone()), Guarded::new(web)));
+    let pages = tokio::spawn(mooncake_http::accept(
+        http::pages(serving.clone()),
+        Guarded::new(web),
+        mooncake_http::Limits::default(),
+    ));
     let started = tokio::task::spawn_blocking(move || start_core(&settings, identity)).await;
     let started = started.map_err(|e| StartError::System { what: "replay", source: e.into() }).flatten();
     let started = started.and_then(|(shared, compactor)| {

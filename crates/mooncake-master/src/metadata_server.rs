@@ -65,7 +65,7 @@ impl MetadataServer {
         let address = listener.local_addr()?;
         let router = router();
         let pages = move || (router.clone(), true);
-        let task = tokio::spawn(mooncake_http::accept(pages, Guarded::new(listener)));
+        let task = tokio::spawn(mooncake_http::accept(pages, Guarded::new(listener), mooncake_http::Limits::default()));
         Ok(MetadataServer { address, task })
     }
 

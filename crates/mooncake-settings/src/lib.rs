@@ -18,6 +18,7 @@ mod help;
 mod master;
 mod metadata_server;
 pub mod mooncake_config;
+mod proxy;
 mod reference;
 mod setting;
 mod similar;
@@ -86,6 +87,24 @@ The store needs none: give its clients P2PHANDSHAKE.",
     settings: metadata_server::SETTINGS,
 };
 
+/// `mooncake_proxy`.
+pub static PROXY: Program = Program {
+    name: "mooncake_proxy",
+    noun: "this proxy",
+    about: "\
+mooncake_proxy: front door of disaggregated inference. A prefill instance computes a prompt, a decode instance answers.
+
+Usage: mooncake_proxy --model=MODEL --prefill HOST:PORT ... --decode HOST:PORT ... [--port=PORT]
+
+Through the pool:          mooncake_proxy --model=Qwen3-8B -p 10.0.0.1:8100 10.0.0.2:8100 -d 10.0.0.3:8200
+From instance to instance: mooncake_proxy --model=Qwen3-8B -p 10.0.0.1:8100:8998 -d 10.0.0.3:8200
+
+It answers /v1/completions, /v1/chat/completions, /v1/models, /health, /metrics, /status, and / with a page. With
+ADMIN_API_KEY set, POST /instances/add and /instances/remove change the instances. OPENAI_API_KEY is sent to them for
+callers that bring no key.",
+    settings: proxy::SETTINGS,
+};
+
 /// `transfer_engine_bench`.
 pub static ENGINE_BENCH: Program = Program {
     name: "transfer_engine_bench",
@@ -140,8 +159,8 @@ Usage: transfer_engine_topology_dump [--device-name=mlx5_0,mlx5_1]",
 };
 
 /// All of them.
-pub static PROGRAMS: [&Program; 7] =
-    [&MASTER, &CLIENT, &METADATA_SERVER, &ENGINE_BENCH, &ENGINE_SWEEP, &SHOW_LINK, &TOPOLOGY_DUMP];
+pub static PROGRAMS: [&Program; 8] =
+    [&MASTER, &CLIENT, &METADATA_SERVER, &PROXY, &ENGINE_BENCH, &ENGINE_SWEEP, &SHOW_LINK, &TOPOLOGY_DUMP];
 
 impl Program {
     /// A setting by its name.

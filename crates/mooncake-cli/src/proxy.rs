@@ -1,0 +1,159 @@
+//! `mooncake proxy`: the front door of disaggregated inference.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use mooncake_client::parse_size;
+use mooncake_master::{SettingsError, address};
+use mooncake_proxy::{InstanceAddress, NoAddress, ProxyOptions, ProxyServer, StartError};
+use mooncake_settings::{CommandLine, Given, PROXY, SettingError, duration_ms, parse};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{logging, say};
+
+/// Flags that are followed by any number of values, with their short forms.
+const LISTS: [(&str, &str); 2] = [("prefill", "-p"), ("decode", "-d")];
+
+/// Why it did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// The command line.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// The address to listen on.
+    #[error(transparent)]
+    Address(#[from] SettingsError),
+    /// An instance's address.
+    #[error("{0}")]
+    Instance(#[from] NoAddress),
+    /// A value without a meaning.
+    #[error("--{name}: {why}")]
+    Value {
+        /// Of the flag.
+        name: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The port, or an instance.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The runtime, signals or the log.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs until a signal says that it is over.
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
+    let given = match parse(&PROXY, with_lists(args))? {
+        CommandLine::Run(given) => given,
+        CommandLine::Help(text) | CommandLine::Version(text) => {
+            say(&format!("{}\n", text.trim_end()));
+            return Ok(());
+        }
+    };
+    logging::start_at(given.text_or_default("log_level"))?;
+    for note in &given.notes {
+        tracing::info!("{note}");
+    }
+    let options = options(&given)?;
+    let bootstrap = Some(number(&given, "bootstrap_port")? as u16).filter(|port| *port != 0);
+    let prefill: Vec<InstanceAddress> =
+        instances(&given, "prefill")?.into_iter().map(|one| one.or_bootstrap(bootstrap)).collect();
+    let decode = instances(&given, "decode")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let server = ProxyServer::open(options, prefill, decode).await?;
+        // Scripts wait for this line.
+        say(&format!("mooncake_proxy listens on http://{}\n", server.address()));
+        tokio::select! {
+            () = server.serve() => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        Ok(())
+    })
+}
+
+/// `--prefill A B` and `-p A -p B` as `--prefill=A,B`.
+fn with_lists(args: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut lists: [Vec<String>; 2] = Default::default();
+    let (mut rest, mut open) = (Vec::new(), None);
+    for arg in args {
+        let begun = LISTS.iter().position(|(name, short)| {
+            let bare = arg.trim_start_matches('-');
+            arg == *short || (arg.starts_with('-') && bare.split('=').next() == Some(*name))
+        });
+        match (begun, open) {
+            (Some(list), _) => {
+                lists[list].extend(arg.split_once('=').map(|(_, value)| value.to_owned()));
+                open = Some(list);
+            }
+            (None, Some(list)) if !arg.starts_with('-') => lists[list].push(arg),
+            _ => {
+                open = None;
+                rest.push(arg);
+            }
+        }
+    }
+    let joined = LISTS.iter().zip(lists).filter(|(_, list)| !list.is_empty());
+    rest.extend(joined.map(|((name, _), list)| format!("--{name}={}", list.join(","))));
+    rest
+}
+
+fn instances(given: &Given, name: &'static str) -> Result<Vec<InstanceAddress>, ProxyError> {
+    let text = given.text_or_default(name);
+    let named = text.split([',', ' ']).filter(|one| !one.is_empty());
+    Ok(named.map(InstanceAddress::from_str).collect::<Result<_, _>>()?)
+}
+
+fn number(given: &Given, name: &'static str) -> Result<u64, ProxyError> {
+    let text = given.text_or_default(name);
+    text.parse().map_err(|_| ProxyError::Value { name, why: format!("{text:?} is no number") })
+}
+
+fn options(given: &Given) -> Result<ProxyOptions, ProxyError> {
+    let time = |name: &'static str| {
+        let text = given.text_or_default(name);
+        let ms = duration_ms(text).filter(|ms| *ms > 0);
+        let ms = ms.ok_or_else(|| ProxyError::Value { name, why: format!("{text:?} is no time") })?;
+        Ok::<Duration, ProxyError>(Duration::from_millis(ms))
+    };
+    let at_least_one = |name| number(given, name).map(|number| number.max(1) as usize);
+    let key = |name: &str| std::env::var(name).ok().filter(|key| !key.is_empty());
+    let size = given.text_or_default("max_body_size");
+    let body_max =
+        parse_size(size).map_err(|error| ProxyError::Value { name: "max_body_size", why: error.to_string() })?;
+    let scheduling = given.text_or_default("scheduling").parse();
+    Ok(ProxyOptions {
+        listen: SocketAddr::new(address("host", given.text_or_default("host"))?, number(given, "port")? as u16),
+        model: Some(given.text_or_default("model").to_owned()).filter(|model| !model.is_empty()),
+        scheduling: scheduling.map_err(|why| ProxyError::Value { name: "scheduling", why })?,
+        most_running: at_least_one("max_running")?,
+        most_waiting: number(given, "max_waiting")? as usize,
+        most_connections: at_least_one("max_connections")?,
+        body_max: usize::try_from(body_max).unwrap_or(usize::MAX),
+        connect_timeout: time("connect_timeout")?,
+        prefill_timeout: time("prefill_timeout")?,
+        request_timeout: time("request_timeout")?,
+        stall_timeout: time("stall_timeout")?,
+        check_interval: time("health_interval")?,
+        admin_key: key("ADMIN_API_KEY"),
+        upstream_key: key("OPENAI_API_KEY"),
+        ..ProxyOptions::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_may_follow_their_flag_in_any_number() {
+        let read = |line: &str| with_lists(line.split_whitespace().map(str::to_owned)).join(" ");
+        assert_eq!(read("-p a:1 b:2 -d c:3 --port 9"), "--port 9 --prefill=a:1,b:2 --decode=c:3");
+        assert_eq!(read("--prefill=a:1 -p b:2 --prefill c:3"), "--prefill=a:1,b:2,c:3");
+        assert_eq!(read("--model m --decode d:1 --help"), "--model m --help --decode=d:1");
+    }
+}

@@ -1,0 +1,144 @@
+//! Adding and removing instances, and what there is to be seen.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use mooncake_http::reply::{as_json, text, with_type};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use subtle::ConstantTimeEq;
+
+use crate::address::InstanceAddress;
+use crate::instance::{Health, Instance, Kind};
+use crate::proxy::Proxy;
+
+const PAGE: &str = include_str!("page.html");
+
+/// The body of `/instances/add` and `/instances/remove`.
+#[derive(Deserialize)]
+struct Change {
+    #[serde(rename = "type")]
+    kind: String,
+    instance: String,
+    bootstrap_port: Option<u16>,
+}
+
+type Refusal = (StatusCode, String);
+
+pub(crate) async fn add(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, body: Bytes) -> Response {
+    let added = async {
+        let (kind, address) = proxy.read_change(&headers, &body)?;
+        proxy.probe(&address).await.map_err(|unfit| (StatusCode::BAD_REQUEST, unfit.to_string()))?;
+        let instance = proxy.fleet.add(kind, address.clone());
+        let known = || (StatusCode::BAD_REQUEST, format!("{address} is in {}_instances already", kind.name()));
+        instance.ok_or_else(known)?.is_proven.store(true, Ordering::Relaxed);
+        tracing::info!(instance = %address, kind = kind.name(), "added");
+        Ok(format!("Added {address} to {}_instances.", kind.name()))
+    };
+    said(added.await)
+}
+
+pub(crate) async fn remove(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, body: Bytes) -> Response {
+    let removed = || {
+        let (kind, address) = proxy.read_change(&headers, &body)?;
+        let unknown = || (StatusCode::NOT_FOUND, format!("{address} is not in {}_instances", kind.name()));
+        let instance = proxy.fleet.remove(kind, &address).ok_or_else(unknown)?;
+        proxy.scheduler.forget(instance.number);
+        tracing::info!(instance = %address, kind = kind.name(), in_flight = instance.in_flight(), "removed");
+        Ok(format!("Removed {address} from {}_instances.", kind.name()))
+    };
+    said(removed())
+}
+
+fn said(result: Result<String, Refusal>) -> Response {
+    match result {
+        Ok(message) => as_json(StatusCode::OK, &json!({ "message": message })),
+        Err((status, detail)) => as_json(status, &json!({ "detail": detail })),
+    }
+}
+
+pub(crate) async fn health(State(proxy): State<Arc<Proxy>>) -> Response {
+    match proxy.fleet.available(Kind::Decode, &[]).is_empty() {
+        false => as_json(StatusCode::OK, &json!({"status": "ok"})),
+        true => as_json(StatusCode::SERVICE_UNAVAILABLE, &json!({"status": "no decode instance is in service"})),
+    }
+}
+
+pub(crate) async fn metrics(State(proxy): State<Arc<Proxy>>) -> Response {
+    text(proxy.metrics_page())
+}
+
+pub(crate) async fn status(State(proxy): State<Arc<Proxy>>) -> Response {
+    as_json(StatusCode::OK, &proxy.status())
+}
+
+pub(crate) async fn page() -> Response {
+    with_type(StatusCode::OK, "text/html; charset=utf-8", PAGE.into())
+}
+
+impl Proxy {
+    /// Checks the key before anything else is looked at.
+    fn read_change(&self, headers: &HeaderMap, body: &[u8]) -> Result<(Kind, InstanceAddress), Refusal> {
+        let Some(key) = &self.options.admin_key else {
+            let why = "ADMIN_API_KEY is not set where the proxy was started: instances cannot be changed";
+            return Err((StatusCode::INTERNAL_SERVER_ERROR, why.into()));
+        };
+        let given =
+            headers.get("x-api-key").ok_or((StatusCode::UNPROCESSABLE_ENTITY, "X-API-Key is missing".into()))?;
+        if !bool::from(given.as_bytes().ct_eq(key.as_bytes())) {
+            return Err((StatusCode::FORBIDDEN, "X-API-Key is not the key of this proxy".into()));
+        }
+        let bad = |why: String| (StatusCode::BAD_REQUEST, why);
+        let change: Change = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
+        let kind = match &*change.kind {
+            "prefill" => Kind::Prefill,
+            "decode" => Kind::Decode,
+            other => return Err(bad(format!("{other:?} is no type: prefill or decode"))),
+        };
+        let address: InstanceAddress = change.instance.parse().map_err(|error| bad(format!("{error}")))?;
+        Ok((kind, address.or_bootstrap(change.bootstrap_port)))
+    }
+
+    fn status(&self) -> Value {
+        let all = self.fleet.all();
+        let named = |kind| -> Vec<String> {
+            all.iter().filter(|one| one.kind == kind).map(|one| one.address.authority()).collect()
+        };
+        let (prefill, decode) = (named(Kind::Prefill), named(Kind::Decode));
+        let here = all.iter().map(|one| shown(one, false));
+        let leaving = self.fleet.leaving();
+        let instances: Vec<Value> = here.chain(leaving.iter().map(|one| shown(one, true))).collect();
+        json!({
+            "prefill_node_count": prefill.len(),
+            "decode_node_count": decode.len(),
+            "prefill_nodes": prefill,
+            "decode_nodes": decode,
+            "instances": instances,
+            "requests": self.counts.requests(),
+            "waiting": self.admission.waiting(),
+            "uptime_seconds": self.began.elapsed().as_secs(),
+        })
+    }
+}
+
+fn shown(one: &Instance, leaving: bool) -> Value {
+    let (health, reason) = match one.health() {
+        _ if leaving => ("leaving", String::new()),
+        Health::Well => ("ok", String::new()),
+        Health::Resting(reason) => ("out of service", reason),
+    };
+    json!({
+        "type": one.kind.name(),
+        "instance": one.address.authority(),
+        "bootstrap": one.address.bootstrap(),
+        "health": health,
+        "reason": reason,
+        "in_flight": one.in_flight(),
+        "requests": one.requests.load(Ordering::Relaxed),
+        "failures": one.failures.load(Ordering::Relaxed),
+    })
+}

@@ -1,0 +1,59 @@
+//! The instances: two groups, to which some are added and from which some are removed while requests go on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::address::InstanceAddress;
+use crate::instance::{Instance, Kind};
+
+/// All instances.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    here: RwLock<Vec<Arc<Instance>>>,
+    /// Removed, with requests under way.
+    leaving: RwLock<Vec<Arc<Instance>>>,
+    last: AtomicU32,
+}
+
+impl Fleet {
+    /// Adds an instance; none if the group has it.
+    pub fn add(&self, kind: Kind, address: InstanceAddress) -> Option<Arc<Instance>> {
+        let mut here = self.here.write();
+        if here.iter().any(|one| one.kind == kind && one.address.authority() == address.authority()) {
+            return None;
+        }
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let instance = Arc::new(Instance::new(number, kind, address));
+        here.push(instance.clone());
+        Some(instance)
+    }
+
+    /// Takes an instance out: it gets no more requests, and ends those that it has. None if the group has it not.
+    pub fn remove(&self, kind: Kind, address: &InstanceAddress) -> Option<Arc<Instance>> {
+        let mut here = self.here.write();
+        let at = here.iter().position(|one| one.kind == kind && one.address.authority() == address.authority())?;
+        let instance = here.remove(at);
+        let mut leaving = self.leaving.write();
+        leaving.retain(|one| one.in_flight() > 0);
+        leaving.push(instance.clone());
+        Some(instance)
+    }
+
+    /// Those of a kind that may be asked, save some.
+    pub fn available(&self, kind: Kind, without: &[u32]) -> Vec<Arc<Instance>> {
+        let fit = |one: &&Arc<Instance>| one.kind == kind && one.is_well() && !without.contains(&one.number);
+        self.here.read().iter().filter(fit).cloned().collect()
+    }
+
+    /// All that have not been removed.
+    pub fn all(&self) -> Vec<Arc<Instance>> {
+        self.here.read().clone()
+    }
+
+    /// Those that were removed and have requests under way.
+    pub fn leaving(&self) -> Vec<Arc<Instance>> {
+        self.leaving.read().iter().filter(|one| one.in_flight() > 0).cloned().collect()
+    }
+}

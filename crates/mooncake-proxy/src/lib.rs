@@ -1,0 +1,38 @@
+//! Front door of disaggregated inference.
+//!
+//! Some servers compute prompts (prefill), others generate (decode). For each
+//! request one of the first is asked for a single token, so that the prompt's
+//! KV cache is there: in the pool, or to be fetched from it. Then one of the
+//! second answers, and its answer is passed on as it comes.
+//!
+//! ```text
+//! client -> admission -> prefill: one token -> decode: the request -> relay -> client
+//!             (queue)      (another one, then      (another one, until
+//!                           without)                the first byte)
+//! ```
+#![forbid(unsafe_code)]
+
+mod address;
+mod admin;
+mod admission;
+mod check;
+mod counts;
+mod fault;
+mod fleet;
+mod flow;
+mod instance;
+mod options;
+mod peer_to_peer;
+mod prefix;
+mod proxy;
+mod relay;
+mod request;
+mod scheduling;
+mod server;
+mod upstream;
+
+pub use address::{InstanceAddress, NoAddress};
+pub use instance::Kind;
+pub use options::ProxyOptions;
+pub use scheduling::Scheduling;
+pub use server::{ProxyServer, StartError};

@@ -1,0 +1,64 @@
+//! What an operator decides.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::scheduling::Scheduling;
+
+/// How a proxy behaves.
+#[derive(Debug, Clone)]
+pub struct ProxyOptions {
+    /// Where it listens; port 0 is any free one.
+    pub listen: SocketAddr,
+    /// The model that all instances serve: only the last component of a path counts. None: whatever they serve.
+    pub model: Option<String>,
+    /// How instances are chosen.
+    pub scheduling: Scheduling,
+    /// Requests under way at a time.
+    pub most_running: usize,
+    /// Requests that wait for their turn beyond these.
+    pub most_waiting: usize,
+    /// Client connections at a time.
+    pub most_connections: usize,
+    /// Longest body of a request, bytes.
+    pub body_max: usize,
+    /// For the whole of a request's body to come.
+    pub body_timeout: Duration,
+    /// To connect to an instance.
+    pub connect_timeout: Duration,
+    /// For a prompt to be computed.
+    pub prefill_timeout: Duration,
+    /// For the first byte of an answer.
+    pub request_timeout: Duration,
+    /// Between two pieces of an answer.
+    pub stall_timeout: Duration,
+    /// Between two checks of an instance.
+    pub check_interval: Duration,
+    /// Key for `/instances/*`. None: they refuse.
+    pub admin_key: Option<String>,
+    /// Key that instances are told for callers that bring none.
+    pub upstream_key: Option<String>,
+}
+
+impl Default for ProxyOptions {
+    fn default() -> ProxyOptions {
+        let s = Duration::from_secs;
+        ProxyOptions {
+            listen: ([127, 0, 0, 1], 8000).into(),
+            model: None,
+            scheduling: Scheduling::default(),
+            most_running: 1024,
+            most_waiting: 1024,
+            most_connections: 4096,
+            body_max: 64 << 20,
+            body_timeout: s(30),
+            connect_timeout: s(3),
+            prefill_timeout: s(600),
+            request_timeout: s(3600),
+            stall_timeout: s(300),
+            check_interval: s(5),
+            admin_key: None,
+            upstream_key: None,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Which instances have seen the beginning of a prompt: the proxy's own history, by blocks.
+//!
+//! A prompt is cut into blocks of bytes, and each block is named by a hash of itself and of all before it, so that equal
+//! names mean equal beginnings. What an engine still has in its cache is not known; the blocks that were sent to it last
+//! are taken for it, as many as fit.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hasher};
+
+/// Bytes of a block: some 250 tokens of English.
+pub(crate) const BLOCK: usize = 1024;
+
+/// Longest beginning that is looked at, in blocks. What follows makes no choice better.
+const MOST_BLOCKS: usize = 1024;
+
+/// Number of an instance, for as long as it is in the fleet.
+pub(crate) type InstanceNo = u32;
+
+/// The names of a prompt's blocks, first to last; an incomplete last one has none.
+pub(crate) fn blocks(hasher: &RandomState, prompt: &[u8]) -> Vec<u64> {
+    let mut before = 0;
+    let name = |block: &[u8]| {
+        let mut state = hasher.build_hasher();
+        state.write_u64(before);
+        state.write(block);
+        before = state.finish();
+        before
+    };
+    prompt.chunks_exact(BLOCK).take(MOST_BLOCKS).map(name).collect()
+}
+
+/// What was sent where.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// Blocks remembered for each instance.
+    most: usize,
+    by_instance: HashMap<InstanceNo, Sent>,
+    clock: u64,
+}
+
+/// The blocks sent to one instance, by when they were last.
+#[derive(Debug, Default)]
+struct Sent {
+    last: HashMap<u64, u64>,
+    order: BTreeMap<u64, u64>,
+}
+
+impl History {
+    pub fn new(most: usize) -> History {
+        History { most, by_instance: HashMap::new(), clock: 0 }
+    }
+
+    /// How many of a prompt's first blocks an instance has seen.
+    pub fn seen(&self, instance: InstanceNo, blocks: &[u64]) -> usize {
+        let Some(sent) = self.by_instance.get(&instance) else { return 0 };
+        blocks.iter().take_while(|block| sent.last.contains_key(*block)).count()
+    }
+
+    /// A prompt goes to an instance. Its end is forgotten before its beginning, which others may share.
+    pub fn sent(&mut self, instance: InstanceNo, blocks: &[u64]) {
+        let sent = self.by_instance.entry(instance).or_default();
+        for block in blocks.iter().rev() {
+            self.clock += 1;
+            if let Some(before) = sent.last.insert(*block, self.clock) {
+                sent.order.remove(&before);
+            }
+            sent.order.insert(self.clock, *block);
+        }
+        while sent.order.len() > self.most {
+            let (_, block) = sent.order.pop_first().expect("it has more than it may");
+            sent.last.remove(&block);
+        }
+    }
+
+    /// An instance has left, or lost what it had.
+    pub fn forget(&mut self, instance: InstanceNo) {
+        self.by_instance.remove(&instance);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_names_mean_equal_beginnings() {
+        let hasher = RandomState::new();
+        let prompt: Vec<u8> = (0..5 * BLOCK).map(|n| (n / 7) as u8).collect();
+        let all = blocks(&hasher, &prompt);
+        assert_eq!(all.len(), 5);
+        assert_eq!(blocks(&hasher, &prompt[..3 * BLOCK + 9]), all[..3]);
+        let mut other = prompt.clone();
+        other[0] ^= 1;
+        assert!(blocks(&hasher, &other).iter().zip(&all).all(|(one, two)| one != two), "a block names all before it");
+    }
+
+    #[test]
+    fn the_beginning_is_remembered_longest() {
+        let mut history = History::new(4);
+        history.sent(1, &[1, 2, 3]);
+        assert_eq!((history.seen(1, &[1, 2, 9]), history.seen(2, &[1]), history.seen(1, &[2])), (2, 0, 1));
+        history.sent(1, &[1, 2, 4, 5]);
+        assert_eq!((history.seen(1, &[1, 2, 4, 5]), history.seen(1, &[1, 2, 3])), (4, 2));
+        history.sent(1, &[7, 8]);
+        assert_eq!(history.seen(1, &[1, 2, 4, 5]), 2, "what came after them has gone first");
+        history.forget(1);
+        assert_eq!(history.seen(1, &[7]), 0);
+    }
+}

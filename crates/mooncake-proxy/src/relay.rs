@@ -1,0 +1,161 @@
+//! An instance's answer on its way to the client: its bytes as they are, whole events at a time.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Bytes, HttpBody};
+use axum::http::StatusCode;
+use bytes::{Buf, BytesMut};
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::admission::Turn;
+use crate::fault;
+use crate::instance::Lease;
+
+/// An event that is longer goes on in pieces.
+const EVENT_MAX: usize = 1 << 20;
+
+/// The body of a client's answer.
+pub(crate) struct Relay {
+    from: Option<Incoming>,
+    /// What has come and not been passed on: an event's beginning, or what was waited for before the answer was begun.
+    held: BytesMut,
+    is_events: bool,
+    /// Nothing may come for so long.
+    stall: Duration,
+    overdue: Pin<Box<Sleep>>,
+    lease: Lease,
+    _turn: Turn,
+}
+
+/// The answer broke off, and its form has no way to say so but to end in the midst.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer of the instance broke off: {0}")]
+pub(crate) struct BrokeOff(String);
+
+impl Relay {
+    /// `first` has come already.
+    pub fn new(from: Incoming, first: Bytes, is_events: bool, stall: Duration, lease: Lease, turn: Turn) -> Relay {
+        let held = BytesMut::from(first);
+        let overdue = Box::pin(sleep(stall));
+        Relay { from: Some(from), held, is_events, stall, overdue, lease, _turn: turn }
+    }
+
+    /// What may be passed on of what is held.
+    fn ready(&mut self) -> Option<Bytes> {
+        let len = match self.is_events {
+            true if self.held.len() < EVENT_MAX => end_of_events(&self.held),
+            _ => self.held.len(),
+        };
+        (len > 0).then(|| self.held.split_to(len).freeze())
+    }
+
+    /// The instance will say no more.
+    fn broke_off(&mut self, why: String) -> Option<Result<Frame<Bytes>, BrokeOff>> {
+        let instance = &self.lease.instance;
+        instance.failed(std::time::Instant::now(), &why, false);
+        tracing::warn!(instance = %instance.address, why, "an answer broke off");
+        self.from = None;
+        if !self.is_events {
+            return Some(Err(BrokeOff(why)));
+        }
+        // Half an event would be read as a whole one.
+        self.held.clear();
+        let message = format!("the decode instance {} broke off: {why}", instance.address);
+        let error = fault::error(StatusCode::BAD_GATEWAY, &message);
+        Some(Ok(Frame::data(format!("data: {error}\n\ndata: [DONE]\n\n").into())))
+    }
+}
+
+impl HttpBody for Relay {
+    type Data = Bytes;
+    type Error = BrokeOff;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(bytes) = this.ready() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            let Some(from) = &mut this.from else { return Poll::Ready(None) };
+            match Pin::new(from).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    let next = Instant::now() + this.stall;
+                    this.overdue.as_mut().reset(next);
+                    match frame.into_data() {
+                        Ok(data) => this.held.extend_from_slice(data.chunk()),
+                        Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(this.broke_off(error.to_string())),
+                Poll::Ready(None) => {
+                    this.from = None;
+                    this.lease.instance.succeeded();
+                    // The last event needs no empty line after it.
+                    let rest = this.held.split().freeze();
+                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+                }
+                Poll::Pending => {
+                    if this.overdue.as_mut().poll(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                    let why = format!("nothing came for {:?}", this.stall);
+                    return Poll::Ready(this.broke_off(why));
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.from.is_none() && self.held.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // The length that the instance has given stands in the headers.
+        match &self.from {
+            Some(from) if !self.is_events => {
+                let mut hint = from.size_hint();
+                let held = self.held.len() as u64;
+                if let Some(exact) = hint.exact() {
+                    hint.set_exact(exact + held);
+                }
+                hint
+            }
+            _ => SizeHint::default(),
+        }
+    }
+}
+
+/// Where the last whole event ends.
+fn end_of_events(bytes: &[u8]) -> usize {
+    for (at, byte) in bytes.iter().enumerate().rev() {
+        let before = &bytes[..at];
+        if *byte == b'\n' && (before.ends_with(b"\n") || before.ends_with(b"\n\r") || before.ends_with(b"\r\n\r")) {
+            return at + 1;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_whole() {
+        for (bytes, end) in [
+            ("", 0),
+            ("data: a", 0),
+            ("data: a\n", 0),
+            ("data: a\n\n", 9),
+            ("data: a\n\nda", 9),
+            ("data: a\r\n\r\ndata", 11),
+            ("data: a\n\ndata: b\n\n:", 18),
+            ("\n", 0),
+        ] {
+            assert_eq!(end_of_events(bytes.as_bytes()), end, "{bytes:?}");
+        }
+    }
+}

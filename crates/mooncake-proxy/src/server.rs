@@ -1,0 +1,120 @@
+//! The proxy as a server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use mooncake_http::Limits;
+use mooncake_http::reply::as_json;
+use mooncake_memory::Guarded;
+use tokio::net::TcpListener;
+
+use crate::address::InstanceAddress;
+use crate::check::Unfit;
+use crate::fault::error;
+use crate::flow::ATTEMPTS;
+use crate::instance::Kind;
+use crate::options::ProxyOptions;
+use crate::proxy::Proxy;
+use crate::{admin, flow};
+
+/// Bytes of what an operator sends.
+const CHANGE_MAX: usize = 64 << 10;
+
+/// A proxy that listens.
+pub struct ProxyServer {
+    proxy: Arc<Proxy>,
+    listener: Guarded<TcpListener>,
+    address: SocketAddr,
+}
+
+/// Why a proxy did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its port, or the system.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// An instance that answers, but not as one of this model.
+    #[error("{0}")]
+    Unfit(String),
+    /// The same instance twice.
+    #[error("{0} is named twice")]
+    Twice(InstanceAddress),
+}
+
+impl ProxyServer {
+    /// Listens. Instances that do not answer yet are taken into service when they do; one that serves another model is an
+    /// error.
+    pub async fn open(
+        options: ProxyOptions,
+        prefill: Vec<InstanceAddress>,
+        decode: Vec<InstanceAddress>,
+    ) -> Result<ProxyServer, StartError> {
+        let listener = TcpListener::bind(options.listen).await?;
+        let address = listener.local_addr()?;
+        let proxy = Proxy::new(options)?;
+        let kinds = [(Kind::Prefill, prefill), (Kind::Decode, decode)];
+        for (kind, address) in kinds.into_iter().flat_map(|(kind, all)| all.into_iter().map(move |one| (kind, one))) {
+            let instance = proxy.fleet.add(kind, address.clone()).ok_or(StartError::Twice(address.clone()))?;
+            match proxy.probe(&address).await {
+                Ok(()) => instance.is_proven.store(true, std::sync::atomic::Ordering::Relaxed),
+                Err(Unfit::Failure { failure, .. }) => {
+                    instance.failed(std::time::Instant::now(), &failure.to_string(), true);
+                }
+                Err(unfit) => return Err(StartError::Unfit(unfit.to_string())),
+            }
+        }
+        Ok(ProxyServer { proxy, listener: Guarded::new(listener), address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves for ever.
+    pub async fn serve(self) {
+        let options = &self.proxy.options;
+        // An answer that is waited for moves nothing for as long as all attempts take.
+        let longest = (options.prefill_timeout + options.request_timeout) * ATTEMPTS as u32;
+        let limits = Limits { connections: options.most_connections, stuck: longest + options.stall_timeout };
+        let router = router(self.proxy.clone());
+        let checks = tokio::spawn(self.proxy.check_for_ever());
+        mooncake_http::accept(move || (router.clone(), true), self.listener, limits).await;
+        checks.abort();
+    }
+}
+
+fn router(proxy: Arc<Proxy>) -> Router {
+    Router::new()
+        .route("/v1/completions", post(flow::generate))
+        .route("/v1/chat/completions", post(flow::generate))
+        .route("/v1/models", get(models))
+        .route("/health", get(admin::health))
+        .route("/healthcheck", get(admin::health))
+        .route("/metrics", get(admin::metrics))
+        .route("/status", get(admin::status))
+        .route("/instances/add", post(admin::add).layer(DefaultBodyLimit::max(CHANGE_MAX)))
+        .route("/instances/remove", post(admin::remove).layer(DefaultBodyLimit::max(CHANGE_MAX)))
+        .route("/", get(admin::page))
+        .fallback(nowhere)
+        .with_state(proxy)
+}
+
+async fn nowhere(request: Request) -> Response {
+    let message = format!("there is no {} {}", request.method(), request.uri().path());
+    as_json(StatusCode::NOT_FOUND, &error(StatusCode::NOT_FOUND, &message))
+}
+
+/// What a decode instance says.
+async fn models(State(proxy): State<Arc<Proxy>>, headers: HeaderMap) -> Response {
+    match proxy.models(&headers).await {
+        Ok(response) => response,
+        Err(fault) => fault.into_response(),
+    }
+}

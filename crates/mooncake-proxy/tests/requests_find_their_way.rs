@@ -1,0 +1,276 @@
+//! Requests through a proxy: what the instances are asked, and what the client gets.
+
+mod town;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::body::Body as _;
+use mooncake_proxy::{ProxyOptions, ProxyServer, StartError};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use town::{Does, EVENTS, Instance, KEY, Proxy, event, options};
+
+fn prompt(stream: bool) -> Value {
+    json!({"model": "tiny", "prompt": "once upon a time", "max_tokens": 64, "stream": stream})
+}
+
+fn all_events() -> String {
+    (0..EVENTS).map(event).collect::<String>() + "data: [DONE]\n\n"
+}
+
+#[tokio::test]
+async fn a_prompt_is_computed_for_one_token_and_the_decode_instance_answers_untouched() {
+    let (prefill, decode) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![prefill.named()], vec![decode.named()]).await;
+    let raw = r#"{ "model":"tiny",  "messages":[{"role":"user","content":"\u00e9"}], "stream":true, "n":2 }"#;
+    let headers = [("authorization", "Bearer mine"), ("traceparent", "00-1-2-01")];
+    let (status, body) = proxy.post("/v1/chat/completions?x=1", &headers, raw).await;
+    assert_eq!((status, body), (200, all_events()));
+
+    let (asked, answered) = (prefill.had(), decode.had());
+    assert_eq!((asked.len(), answered.len()), (1, 1));
+    let body = &asked[0].body;
+    assert_eq!((&body["max_tokens"], &body["stream"], body.get("n")), (&json!(1), &json!(false), None));
+    assert_eq!(body["messages"], json!([{"role": "user", "content": "é"}]));
+    assert_eq!((&*answered[0].raw, &*answered[0].path), (raw.as_bytes(), "/v1/chat/completions?x=1"));
+    for had in [&asked[0], &answered[0]] {
+        assert_eq!(had.headers["authorization"], headers[0].1);
+        assert_eq!(had.headers["traceparent"], headers[1].1);
+    }
+    assert_eq!(asked[0].headers["x-request-id"], answered[0].headers["x-request-id"], "one request, one name");
+
+    let whole = proxy.begin("/v1/completions", &[], prompt(false).to_string()).await;
+    assert_eq!(whole.headers()["x-instance"], "mock");
+    assert_eq!(whole.headers()["content-type"], "application/json");
+    assert_eq!(town::whole(whole).await, (200, r#"{"choices":[{"text":"all of it"}]}"#.to_owned()));
+}
+
+#[tokio::test]
+async fn peer_to_peer_instances_are_told_of_each_other() {
+    let (prefill, decode) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![prefill.with_bootstrap()], vec![decode.named()]).await;
+    assert_eq!(proxy.ask(&prompt(true)).await.0, 200);
+    let (asked, answered) = (prefill.had()[0].body.clone(), decode.had()[0].body.clone());
+    let (out, back) = (&asked["kv_transfer_params"], &answered["kv_transfer_params"]);
+    assert_eq!((&out["do_remote_decode"], &out["do_remote_prefill"]), (&json!(true), &json!(false)));
+    assert_eq!((&back["do_remote_decode"], &back["do_remote_prefill"]), (&json!(false), &json!(true)));
+    assert_eq!(back["remote_engine_id"], json!("engine-7"));
+    assert_eq!(back["remote_bootstrap_addr"], json!(format!("http://{}", prefill.address)));
+    assert!(out["transfer_id"].is_string() && out["transfer_id"] == back["transfer_id"]);
+    assert_eq!(answered["max_tokens"], json!(64));
+}
+
+#[tokio::test]
+async fn a_prefill_that_fails_is_followed_by_another_and_then_by_none() {
+    let (first, second, decode) = (Instance::start().await, Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![first.named(), second.named()], vec![decode.named()]).await;
+    first.does(Does::Status(500));
+    for _ in 0..2 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+    assert_eq!(second.had().len(), 2);
+    second.does(Does::Status(503));
+    assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()), "the decode instance computes it");
+    let gone = second.stop().await;
+    assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    let out = |status: &Value, address: &str| {
+        let all = status["instances"].as_array().unwrap();
+        all.iter().any(|one| one["instance"] == json!(address) && one["health"] == json!("out of service"))
+    };
+    proxy.until(|status| out(status, &gone.to_string())).await;
+    assert!(proxy.get("/metrics").await.1.contains("mooncake_proxy_decode_only_total"));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_request_is_said_and_not_tried_elsewhere() {
+    let (first, second, decode) = (Instance::start().await, Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![first.named(), second.named()], vec![decode.named()]).await;
+    first.does(Does::Status(404));
+    second.does(Does::Status(404));
+    assert_eq!(proxy.ask(&prompt(true)).await, (404, "so it is".into()));
+    assert_eq!((first.had().len() + second.had().len(), decode.had().len()), (1, 0));
+    for body in ["", "null", "[]", "{", "{\"a\":}"] {
+        let (status, said) = proxy.post("/v1/completions", &[], body).await;
+        assert_eq!(status, 400, "{body:?}");
+        assert_eq!(serde_json::from_str::<Value>(&said).unwrap()["error"]["type"], json!("invalid_request_error"));
+    }
+    assert_eq!(proxy.get("/v1/engines").await.0, 404);
+    assert_eq!(proxy.get("/v1/completions").await.0, 405);
+}
+
+#[tokio::test]
+async fn a_decode_that_fails_before_its_first_byte_is_replaced_and_one_that_breaks_off_says_so() {
+    let (prefill, one, two) = (Instance::start().await, Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![prefill.with_bootstrap()], vec![one.named(), two.named()]).await;
+    // Its head comes, and no event.
+    one.does(Does::BreakOff(0));
+    two.does(Does::BreakOff(0));
+    let (status, said) = proxy.ask(&prompt(true)).await;
+    assert!(status == 502 || status == 200 && said.contains("upstream_error"), "{status} {said}");
+    two.does(Does::Answer);
+    one.does(Does::Status(500));
+    for _ in 0..4 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+    // Who takes over computes the prompt itself: what was to be fetched may be gone.
+    let of_two = two.had();
+    assert!(of_two.iter().any(|had| had.body.get("kv_transfer_params").is_none()));
+
+    two.does(Does::BreakOff(2));
+    let (status, said) = proxy.ask(&prompt(true)).await;
+    let rest = said.strip_prefix(&(event(0) + &event(1))).unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(status, 200);
+    let error = rest.strip_prefix("data: ").and_then(|rest| rest.strip_suffix("\n\ndata: [DONE]\n\n")).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(error).unwrap()["error"]["code"],
+        json!(502),
+        "whole events, then this one"
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_goes_takes_its_request_along() {
+    let (prefill, decode) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![prefill.named()], vec![decode.named()]).await;
+    let words = Arc::new(Semaphore::new(2));
+    decode.does(Does::Slowly(words));
+    let answer = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
+    assert!(!answer.body().is_end_stream());
+    drop(answer);
+    prefill.does(Does::Nothing);
+    let waits = tokio::spawn({
+        let address = proxy.address;
+        async move {
+            use tokio::io::AsyncWriteExt;
+            let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+            let body = prompt(true).to_string();
+            let head =
+                format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            socket.write_all(head.as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    });
+    waits.await.unwrap();
+    for _ in 0..400 {
+        if decode.abandoned() == 1 && prefill.abandoned() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert_eq!((decode.abandoned(), prefill.abandoned()), (1, 1));
+    proxy.until(|status| status["instances"].as_array().unwrap().iter().all(|one| one["in_flight"] == json!(0))).await;
+}
+
+#[tokio::test]
+async fn instances_come_and_go_while_requests_go_on() {
+    let (prefill, decode) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![prefill.named()], vec![decode.named()]).await;
+    let (new, other) = (Instance::start().await, Instance::of_model("models/large").await);
+    let change = async |what: &str, key: Option<&str>, body: Value| {
+        let headers: Vec<(&str, &str)> = key.iter().map(|key| ("x-api-key", *key)).collect();
+        proxy.post(&format!("/instances/{what}"), &headers, body.to_string()).await
+    };
+    let body = |kind: &str, instance: &str| json!({"type": kind, "instance": instance});
+    let named = new.address.to_string();
+    assert_eq!(change("add", None, body("decode", &named)).await.0, 422);
+    assert_eq!(change("add", Some("close sesame"), body("decode", &named)).await.0, 403);
+    for wrong in
+        [body("both", &named), body("decode", "nowhere"), body("decode", &other.address.to_string()), json!({})]
+    {
+        let (status, said) = change("add", Some(KEY), wrong).await;
+        assert_eq!(status, 400, "{said}");
+        assert!(serde_json::from_str::<Value>(&said).unwrap()["detail"].is_string());
+    }
+    let (status, said) = change("add", Some(KEY), body("decode", &named)).await;
+    assert_eq!((status, &*said), (200, &*format!(r#"{{"message":"Added {named} to decode_instances."}}"#)));
+    assert_eq!(change("add", Some(KEY), body("decode", &named)).await.0, 400, "twice");
+    assert_eq!(proxy.status().await["decode_node_count"], json!(2));
+
+    // What the removed one has begun it ends.
+    let words = Arc::new(Semaphore::new(1));
+    decode.does(Does::Slowly(words.clone()));
+    new.does(Does::Slowly(words.clone()));
+    let begun = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
+    let at = if decode.had().is_empty() { &new } else { &decode };
+    let leaver = at.address.to_string();
+    assert_eq!(change("remove", Some(KEY), body("decode", &leaver)).await.0, 200);
+    assert_eq!(change("remove", Some(KEY), body("decode", &leaver)).await.0, 404);
+    proxy.until(|status| status.to_string().contains("leaving")).await;
+    words.add_permits(100);
+    assert_eq!(town::whole(begun).await, (200, all_events()));
+    proxy.until(|status| !status.to_string().contains("leaving")).await;
+    for _ in 0..4 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+    assert_eq!(at.had().len(), 1, "none came after it was removed");
+}
+
+#[tokio::test]
+async fn without_a_key_instances_cannot_be_changed_and_a_wrong_model_is_no_instance() {
+    let other = Instance::of_model("models/large").await;
+    let proxy = Proxy::start(ProxyOptions { admin_key: None, ..options() }, vec![], vec![]).await;
+    let (status, said) = proxy.post("/instances/add", &[("x-api-key", "")], "{}").await;
+    assert_eq!(status, 500);
+    assert!(said.contains("ADMIN_API_KEY"), "{said}");
+    assert_eq!(proxy.get("/health").await.0, 503);
+    assert_eq!(proxy.ask(&prompt(false)).await.0, 503);
+    let opened = ProxyServer::open(options(), vec![], vec![other.named()]).await;
+    assert!(matches!(opened, Err(StartError::Unfit(why)) if why.contains("models/large")));
+}
+
+#[tokio::test]
+async fn an_instance_that_comes_later_is_taken_into_service_and_one_that_comes_back_too() {
+    let prefill = Instance::start().await;
+    let late = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let named = late.local_addr().unwrap().to_string().parse().unwrap();
+    drop(late);
+    let proxy = Proxy::start(options(), vec![prefill.named()], vec![named]).await;
+    assert_eq!(proxy.ask(&prompt(true)).await.0, 503);
+    let decode = Instance::start().await;
+    let add = json!({"type": "decode", "instance": decode.address.to_string()});
+    assert_eq!(proxy.post("/instances/add", &[("x-api-key", KEY)], add.to_string()).await.0, 200);
+    assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    assert_eq!(proxy.get("/health").await.0, 200);
+    assert!(proxy.get("/v1/models").await.1.contains("models/tiny"));
+}
+
+#[tokio::test]
+async fn too_much_is_refused_with_a_word_and_a_hint() {
+    let (prefill, decode) = (Instance::start().await, Instance::start().await);
+    let few = ProxyOptions { most_running: 1, most_waiting: 1, body_max: 10_000, ..options() };
+    let proxy = Arc::new(Proxy::start(few, vec![prefill.named()], vec![decode.named()]).await);
+    let (status, _) = proxy.post("/v1/completions", &[], Body::from(vec![b' '; 10_001])).await;
+    assert_eq!(status, 413);
+    let words = Arc::new(Semaphore::new(1));
+    decode.does(Does::Slowly(words.clone()));
+    let begun = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
+    let waiting = tokio::spawn({
+        let proxy = proxy.clone();
+        async move { proxy.ask(&prompt(true)).await }
+    });
+    proxy.until(|status| status["waiting"] == json!(1)).await;
+    let refused = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
+    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    words.add_permits(100);
+    assert_eq!(town::whole(begun).await, (200, all_events()));
+    assert_eq!(waiting.await.unwrap(), (200, all_events()));
+}
+
+#[tokio::test]
+async fn an_instance_that_says_nothing_is_left_after_its_time() {
+    let (prefill, one, two) = (Instance::start().await, Instance::start().await, Instance::start().await);
+    let short = Duration::from_millis(200);
+    let impatient = ProxyOptions { prefill_timeout: short, request_timeout: short, ..options() };
+    let proxy = Proxy::start(impatient, vec![prefill.named()], vec![one.named(), two.named()]).await;
+    prefill.does(Does::Nothing);
+    one.does(Does::Nothing);
+    for _ in 0..2 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+    two.does(Does::Nothing);
+    let (status, said) = proxy.ask(&prompt(true)).await;
+    assert_eq!(status, 502);
+    assert!(said.contains("200ms"), "{said}");
+}

@@ -1,0 +1,34 @@
+//! Every flag of the proxy.
+
+use crate::setting::{Setting, Type};
+
+/// Flags in the order of `--help`.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::done("model", Type::Text, "", "model that all instances serve; of a path the last part counts; none: any"),
+    Setting::done(
+        "prefill",
+        Type::Text,
+        "",
+        "prefill instances, host:port or host:port:bootstrap_port, with commas or spaces between them",
+    ),
+    Setting::done("decode", Type::Text, "", "decode instances, host:port"),
+    Setting::done(
+        "bootstrap_port",
+        Type::Port,
+        "0",
+        "bootstrap port of prefill instances that name none: the KV cache goes straight to the decode instance; 0: through the pool",
+    ),
+    Setting::done("host", Type::Text, "127.0.0.1", "address to listen on: IPv4, IPv6 or a name"),
+    Setting::done("port", Type::Port, "8000", "port to listen on; 0: any free port, printed at start"),
+    Setting::done("scheduling", Type::Text, "round_robin", "round_robin, least_loaded or cache_aware"),
+    Setting::done("max_running", Type::U32, "1024", "requests under way at a time"),
+    Setting::done("max_waiting", Type::U32, "1024", "requests that wait beyond these; who comes then gets 429"),
+    Setting::done("max_connections", Type::U32, "4096", "client connections at a time"),
+    Setting::done("max_body_size", Type::Size, "64MB", "longest body of a request"),
+    Setting::done("connect_timeout", Type::Duration, "3s", "to connect to an instance"),
+    Setting::done("prefill_timeout", Type::Duration, "10m", "for a prompt to be computed"),
+    Setting::done("request_timeout", Type::Duration, "1h", "for the first byte of an answer"),
+    Setting::done("stall_timeout", Type::Duration, "5m", "between two pieces of an answer"),
+    Setting::done("health_interval", Type::Duration, "5s", "between two checks of an instance"),
+    Setting::done("log_level", Type::Text, "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR"),
+];

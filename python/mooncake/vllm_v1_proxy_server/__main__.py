@@ -1,0 +1,3 @@
+from mooncake.vllm_v1_proxy_server import main
+
+main()
