@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_client::parse_size;
@@ -9,6 +10,7 @@ use mooncake_master::{SettingsError, address};
 use mooncake_proxy::{InstanceAddress, NoAddress, ProxyOptions, ProxyServer, StartError};
 use mooncake_settings::{CommandLine, Given, PROXY, SettingError, duration_ms, parse};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::{logging, say};
 
@@ -67,11 +69,18 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
         let server = ProxyServer::open(options, prefill, decode).await?;
         // Scripts wait for this line.
         say(&format!("mooncake_proxy listens on http://{}\n", server.address()));
-        tokio::select! {
-            () = server.serve() => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        let stop = Arc::new(Notify::new());
+        let signals = stop.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                signals.notify_one();
+            }
+        });
+        server.serve(&stop).await;
         Ok(())
     })
 }
@@ -122,9 +131,11 @@ fn options(given: &Given) -> Result<ProxyOptions, ProxyError> {
     };
     let at_least_one = |name| number(given, name).map(|number| number.max(1) as usize);
     let key = |name: &str| std::env::var(name).ok().filter(|key| !key.is_empty());
-    let size = given.text_or_default("max_body_size");
-    let body_max =
-        parse_size(size).map_err(|error| ProxyError::Value { name: "max_body_size", why: error.to_string() })?;
+    let size = |name: &'static str| {
+        let bytes = parse_size(given.text_or_default(name));
+        let bytes = bytes.map_err(|error| ProxyError::Value { name, why: error.to_string() })?;
+        Ok::<usize, ProxyError>(usize::try_from(bytes).unwrap_or(usize::MAX))
+    };
     let scheduling = given.text_or_default("scheduling").parse();
     Ok(ProxyOptions {
         listen: SocketAddr::new(address("host", given.text_or_default("host"))?, number(given, "port")? as u16),
@@ -133,7 +144,12 @@ fn options(given: &Given) -> Result<ProxyOptions, ProxyError> {
         most_running: at_least_one("max_running")?,
         most_waiting: number(given, "max_waiting")? as usize,
         most_connections: at_least_one("max_connections")?,
-        body_max: usize::try_from(body_max).unwrap_or(usize::MAX),
+        body_max: size("max_body_size")?,
+        bodies_max: size("max_bodies_size")?,
+        instance_cache: size("instance_cache")?,
+        header_timeout: time("header_timeout")?,
+        body_timeout: time("body_timeout")?,
+        drain_timeout: time("drain_timeout")?,
         connect_timeout: time("connect_timeout")?,
         prefill_timeout: time("prefill_timeout")?,
         request_timeout: time("request_timeout")?,
@@ -141,7 +157,6 @@ fn options(given: &Given) -> Result<ProxyOptions, ProxyError> {
         check_interval: time("health_interval")?,
         admin_key: key("ADMIN_API_KEY"),
         upstream_key: key("OPENAI_API_KEY"),
-        ..ProxyOptions::default()
     })
 }
 

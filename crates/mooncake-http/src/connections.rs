@@ -3,12 +3,14 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -17,10 +19,7 @@ use socket2::SockRef;
 use tokio::net::TcpListener;
 
 use crate::crowd::Crowd;
-use crate::progress::{Counted, Progress};
-
-/// For the whole of a request's header, and between two requests.
-const HEADER_TIMEOUT: Duration = Duration::from_millis(900);
+use crate::progress::{Busy, Counted, Progress};
 
 const MOVED_MIN: u64 = 64 << 10;
 
@@ -32,12 +31,19 @@ pub struct Limits {
     /// A connection over which no request and no more than 64 KiB comes or goes in so long is cut. Long replies and uploads
     /// may take longer than that.
     pub stuck: Duration,
+    /// For the whole of a request's header, and between two requests.
+    pub header: Duration,
+    /// A connection whose peer takes no byte of an answer for so long is cut.
+    pub unread: Duration,
+    /// Whether a connection whose request is being answered makes room for another one only when there is no other.
+    pub spares_busy: bool,
 }
 
 impl Default for Limits {
     /// Of pages for people and probes.
     fn default() -> Limits {
-        Limits { connections: 128, stuck: Duration::from_secs(30) }
+        let long = Duration::from_secs(30);
+        Limits { connections: 128, stuck: long, header: Duration::from_millis(900), unread: long, spares_busy: false }
     }
 }
 
@@ -56,7 +62,7 @@ pub async fn accept(
     listener: Guarded<TcpListener>,
     limits: Limits,
 ) {
-    let crowd = Arc::new(Crowd::new(limits.connections));
+    let crowd = Arc::new(Crowd::new(limits.connections, limits.spares_busy));
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -77,10 +83,10 @@ pub async fn accept(
         tokio::spawn(async move {
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
+                .header_read_timeout(limits.header)
                 .max_buf_size(64 << 10)
                 .keep_alive(again)
-                .serve_connection(TokioIo::new(Counted::new(stream, progress.clone())), service);
+                .serve_connection(TokioIo::new(Counted::new(stream, progress.clone(), limits.unread)), service);
             match progress.while_moving(connection, limits.stuck, MOVED_MIN).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
@@ -88,6 +94,29 @@ pub async fn accept(
             }
             drop(member);
         });
+    }
+}
+
+/// The body of an answer; until it is dropped its connection is busy.
+struct Answering {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -104,11 +133,11 @@ impl Service<Request<Incoming>> for InTurn {
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.progress.asked();
+        let busy = self.progress.asked();
         let answer = self.pages.call(request);
         Box::pin(async move {
             tokio::task::yield_now().await;
-            answer.await
+            answer.await.map(|response| response.map(|body| Body::new(Answering { body, _busy: busy })))
         })
     }
 }

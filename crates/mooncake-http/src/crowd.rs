@@ -15,6 +15,8 @@ const FEW: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Crowd {
     limit: usize,
+    /// Those with a request under way go last.
+    spares_busy: bool,
     members: Mutex<Members>,
 }
 
@@ -33,8 +35,8 @@ pub(crate) struct Member {
 }
 
 impl Crowd {
-    pub fn new(limit: usize) -> Crowd {
-        Crowd { limit, members: Mutex::default() }
+    pub fn new(limit: usize, spares_busy: bool) -> Crowd {
+        Crowd { limit, spares_busy, members: Mutex::default() }
     }
 
     /// Lets one in. When there are as many as may be, one of the address with the most connections goes, so that no
@@ -45,7 +47,7 @@ impl Crowd {
         let progress = Arc::new(Progress::new());
         let mut members = self.members.lock();
         if members.here.len() >= self.limit
-            && let Some(number) = laziest(&members.here, peer)
+            && let Some(number) = laziest(&members.here, peer, self.spares_busy)
             && let Some((_, other)) = members.here.remove(&number)
         {
             other.cut();
@@ -70,14 +72,16 @@ impl Drop for Member {
     }
 }
 
-fn laziest(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr) -> Option<u64> {
+fn laziest(here: &HashMap<u64, (IpAddr, Arc<Progress>)>, newcomer: IpAddr, spares_busy: bool) -> Option<u64> {
     let mut shares = HashMap::from([(newcomer, 1)]);
     for (peer, _) in here.values() {
         *shares.entry(*peer).or_insert(0) += 1;
     }
     let largest = here.values().map(|(peer, _)| shares[peer]).max()?.max(FEW);
     let of_the_largest = here.iter().filter(|(_, (peer, _))| shares[peer].max(FEW) == largest);
-    of_the_largest.min_by_key(|(_, (_, progress))| progress.alive_at()).map(|(number, _)| *number)
+    of_the_largest
+        .min_by_key(|(_, (_, progress))| (spares_busy && progress.is_busy(), progress.alive_at()))
+        .map(|(number, _)| *number)
 }
 
 /// Whom an address belongs to: one host has as many IPv6 addresses of its network as it likes.
@@ -98,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_one_that_stands_still_longest_makes_room() {
-        let crowd = Arc::new(Crowd::new(3));
+        let crowd = Arc::new(Crowd::new(3, false));
         let peer: IpAddr = "127.0.0.1".parse().unwrap();
         let early = crowd.admit(peer);
         let still = crowd.admit(peer);
@@ -114,13 +118,28 @@ mod tests {
 
     #[test]
     fn an_address_with_many_pushes_out_its_own() {
-        let crowd = Arc::new(Crowd::new(20));
+        let crowd = Arc::new(Crowd::new(20, false));
         let quiet: Vec<Member> = (0..FEW).map(|_| crowd.admit("10.0.0.1".parse().unwrap())).collect();
         let greedy: Vec<Member> =
             (0..100).map(|host| crowd.admit(Ipv6Addr::new(1, 2, 3, 4, 5, 6, 7, host).into())).collect();
         assert!(quiet.iter().all(|member| is_here(&crowd, member)), "they came first and did nothing since");
         assert_eq!(greedy.iter().filter(|member| is_here(&crowd, member)).count(), 20 - FEW);
         assert!(is_here(&crowd, &greedy[99]));
+    }
+
+    #[test]
+    fn whoever_waits_for_an_answer_makes_room_last_where_that_is_wanted() {
+        let crowd = Arc::new(Crowd::new(2, true));
+        let peer: IpAddr = "127.0.0.1".parse().unwrap();
+        let (waits, idle) = (crowd.admit(peer), crowd.admit(peer));
+        let busy = waits.progress().asked();
+        drop(idle.progress().asked());
+        let newcomer = crowd.admit(peer);
+        assert!(is_here(&crowd, &waits) && !is_here(&crowd, &idle) && is_here(&crowd, &newcomer));
+        drop((busy, idle));
+        drop(newcomer.progress().asked());
+        let _next = crowd.admit(peer);
+        assert!(!is_here(&crowd, &waits), "it has its answer, and has done nothing since");
     }
 
     #[test]

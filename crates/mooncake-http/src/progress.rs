@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 /// Fewer bytes than this are no sign of life: a byte now and then costs a peer nothing.
 const STEP: u64 = 4 << 10;
@@ -24,6 +24,8 @@ pub(crate) struct Progress {
     /// Bytes either way.
     moved: AtomicU64,
     requests: AtomicU64,
+    /// Requests whose answers are not over.
+    answering: AtomicU32,
     /// Bytes moved at the last sign of life.
     stepped: AtomicU64,
     /// The last sign of life, nanoseconds after `began`.
@@ -39,6 +41,7 @@ impl Progress {
             began: Instant::now(),
             moved: AtomicU64::new(0),
             requests: AtomicU64::new(0),
+            answering: AtomicU32::new(0),
             stepped: AtomicU64::new(0),
             stepped_ns: AtomicU64::new(0),
             is_cut: AtomicBool::new(false),
@@ -46,10 +49,17 @@ impl Progress {
         }
     }
 
-    /// A request came.
-    pub fn asked(&self) {
+    /// A request came; until what is returned is dropped it is being answered.
+    pub fn asked(self: &Arc<Progress>) -> Busy {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.step(self.moved.load(Ordering::Relaxed));
+        self.answering.fetch_add(1, Ordering::Relaxed);
+        Busy(self.clone())
+    }
+
+    /// Whether a request is being answered.
+    pub fn is_busy(&self) -> bool {
+        self.answering.load(Ordering::Relaxed) > 0
     }
 
     fn moved(&self, bytes: usize) {
@@ -99,16 +109,48 @@ impl Progress {
     }
 }
 
-/// A stream that counts what moves over it.
+/// A request that is being answered.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Progress>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream that counts what moves over it, and does not wait for ever for its peer to read.
 #[derive(Debug)]
 pub(crate) struct Counted {
     stream: Guarded<TcpStream>,
     progress: Arc<Progress>,
+    unread: Duration,
+    /// While the peer takes nothing: until when.
+    overdue: Option<Pin<Box<Sleep>>>,
 }
 
 impl Counted {
-    pub fn new(stream: Guarded<TcpStream>, progress: Arc<Progress>) -> Counted {
-        Counted { stream, progress }
+    pub fn new(stream: Guarded<TcpStream>, progress: Arc<Progress>, unread: Duration) -> Counted {
+        Counted { stream, progress, unread, overdue: None }
+    }
+
+    /// What a write came to. One that waits does so for its time.
+    fn wrote(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Ready(result) => {
+                self.overdue = None;
+                self.progress.moved(*result.as_ref().unwrap_or(&0));
+            }
+            Poll::Pending => {
+                let overdue = self.overdue.get_or_insert_with(|| Box::pin(sleep(self.unread)));
+                if overdue.as_mut().poll(cx).is_ready() {
+                    // What it has not read is thrown away.
+                    self.progress.is_cut.store(true, Ordering::Relaxed);
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")));
+                }
+            }
+        }
+        written
     }
 }
 
@@ -135,10 +177,7 @@ impl AsyncRead for Counted {
 impl AsyncWrite for Counted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream).poll_write(cx, buf);
-        if let Poll::Ready(Ok(count)) = written {
-            self.progress.moved(count);
-        }
-        written
+        self.wrote(written, cx)
     }
 
     fn poll_write_vectored(
@@ -147,10 +186,7 @@ impl AsyncWrite for Counted {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream).poll_write_vectored(cx, bufs);
-        if let Poll::Ready(Ok(count)) = written {
-            self.progress.moved(count);
-        }
-        written
+        self.wrote(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -182,7 +218,7 @@ mod tests {
         // Small buffers: what is written is soon what was read.
         SockRef::from(&server).set_send_buffer_size(64 << 10).unwrap();
         SockRef::from(&client).set_recv_buffer_size(64 << 10).unwrap();
-        (Counted::new(Guarded::new(server), Arc::new(Progress::new())), client)
+        (Counted::new(Guarded::new(server), Arc::new(Progress::new()), 10 * WINDOW), client)
     }
 
     #[tokio::test]
@@ -228,9 +264,32 @@ mod tests {
         assert!(progress.while_moving(counted.read_exact(&mut got), WINDOW, 100).await.is_none());
     }
 
+    #[tokio::test]
+    async fn a_peer_that_reads_nothing_is_given_up_after_its_time() {
+        let (mut counted, mut client) = pair().await;
+        counted.unread = WINDOW;
+        let (read, written) = tokio::join!(
+            async {
+                // Slower than the whole time allows, and never without a byte for that long.
+                let mut got = vec![0; 64 << 10];
+                for _ in 0..8 {
+                    tokio::time::sleep(WINDOW / 4).await;
+                    client.read_exact(&mut got).await.unwrap();
+                }
+            },
+            async {
+                counted.write_all(&vec![7; 512 << 10]).await.unwrap();
+                Instant::now()
+            }
+        );
+        let ((), _) = (read, written);
+        let error = counted.write_all(&vec![7; 4 << 20]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
     #[test]
     fn a_trickle_is_no_sign_of_life_and_a_request_is() {
-        let progress = Progress::new();
+        let progress = Arc::new(Progress::new());
         let mark = Instant::now();
         progress.moved(STEP as usize - 1);
         assert!(progress.alive_at() < mark);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -14,6 +14,7 @@ use subtle::ConstantTimeEq;
 
 use crate::address::InstanceAddress;
 use crate::instance::{Health, Instance, Kind};
+use crate::peer_to_peer::{Engines, engines};
 use crate::proxy::Proxy;
 
 const PAGE: &str = include_str!("page.html");
@@ -29,29 +30,37 @@ struct Change {
 
 type Refusal = (StatusCode, String);
 
-pub(crate) async fn add(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, body: Bytes) -> Response {
+pub(crate) async fn add(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, body: Body) -> Response {
     let added = async {
-        let (kind, address) = proxy.read_change(&headers, &body)?;
-        proxy.probe(&address).await.map_err(|unfit| (StatusCode::BAD_REQUEST, unfit.to_string()))?;
+        let (kind, address) = proxy.read_change(&headers, body).await?;
+        let unfit = |why: String| (StatusCode::BAD_REQUEST, why);
+        proxy.probe(&address).await.map_err(|why| unfit(why.to_string()))?;
+        let of_it = match address.bootstrap() {
+            Some(bootstrap) if kind == Kind::Prefill => engines(&proxy.upstream, &bootstrap).await,
+            _ => Ok(Engines::new()),
+        };
+        let of_it = of_it.map_err(|why| unfit(format!("{address}: {why}")))?;
         let instance = proxy.fleet.add(kind, address.clone());
         let known = || (StatusCode::BAD_REQUEST, format!("{address} is in {}_instances already", kind.name()));
-        instance.ok_or_else(known)?.is_proven.store(true, Ordering::Relaxed);
+        let instance = instance.ok_or_else(known)?;
+        instance.set_engines(of_it);
+        instance.is_proven.store(true, Ordering::Relaxed);
         tracing::info!(instance = %address, kind = kind.name(), "added");
         Ok(format!("Added {address} to {}_instances.", kind.name()))
     };
     said(added.await)
 }
 
-pub(crate) async fn remove(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, body: Bytes) -> Response {
-    let removed = || {
-        let (kind, address) = proxy.read_change(&headers, &body)?;
+pub(crate) async fn remove(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, body: Body) -> Response {
+    let removed = async {
+        let (kind, address) = proxy.read_change(&headers, body).await?;
         let unknown = || (StatusCode::NOT_FOUND, format!("{address} is not in {}_instances", kind.name()));
         let instance = proxy.fleet.remove(kind, &address).ok_or_else(unknown)?;
         proxy.scheduler.forget(instance.number);
         tracing::info!(instance = %address, kind = kind.name(), in_flight = instance.in_flight(), "removed");
         Ok(format!("Removed {address} from {}_instances.", kind.name()))
     };
-    said(removed())
+    said(removed.await)
 }
 
 fn said(result: Result<String, Refusal>) -> Response {
@@ -82,7 +91,7 @@ pub(crate) async fn page() -> Response {
 
 impl Proxy {
     /// Checks the key before anything else is looked at.
-    fn read_change(&self, headers: &HeaderMap, body: &[u8]) -> Result<(Kind, InstanceAddress), Refusal> {
+    async fn read_change(&self, headers: &HeaderMap, body: Body) -> Result<(Kind, InstanceAddress), Refusal> {
         let Some(key) = &self.options.admin_key else {
             let why = "ADMIN_API_KEY is not set where the proxy was started: instances cannot be changed";
             return Err((StatusCode::INTERNAL_SERVER_ERROR, why.into()));
@@ -93,7 +102,8 @@ impl Proxy {
             return Err((StatusCode::FORBIDDEN, "X-API-Key is not the key of this proxy".into()));
         }
         let bad = |why: String| (StatusCode::BAD_REQUEST, why);
-        let change: Change = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
+        let body = self.changes.read(body).await.map_err(|fault| (fault.status(), fault.to_string()))?;
+        let change: Change = serde_json::from_slice(&body.bytes).map_err(|error| bad(error.to_string()))?;
         let kind = match &*change.kind {
             "prefill" => Kind::Prefill,
             "decode" => Kind::Decode,

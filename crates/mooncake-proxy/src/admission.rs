@@ -11,6 +11,7 @@ use crate::fault::Fault;
 #[derive(Debug)]
 pub(crate) struct Admission {
     running: Arc<Semaphore>,
+    most_running: usize,
     most_waiting: usize,
     waiting: AtomicUsize,
 }
@@ -20,8 +21,9 @@ pub(crate) type Turn = OwnedSemaphorePermit;
 
 impl Admission {
     pub fn new(running: usize, waiting: usize) -> Admission {
-        let running = Arc::new(Semaphore::new(running.clamp(1, Semaphore::MAX_PERMITS)));
-        Admission { running, most_waiting: waiting, waiting: AtomicUsize::new(0) }
+        let most_running = running.clamp(1, Semaphore::MAX_PERMITS);
+        let running = Arc::new(Semaphore::new(most_running));
+        Admission { running, most_running, most_waiting: waiting, waiting: AtomicUsize::new(0) }
     }
 
     /// Waits for a turn, first come, first served. A caller that goes leaves the queue.
@@ -35,6 +37,10 @@ impl Admission {
         }
         let _in_queue = InQueue(&self.waiting);
         Ok(self.running.clone().acquire_owned().await.expect("it is never closed"))
+    }
+
+    pub fn running(&self) -> usize {
+        self.most_running - self.running.available_permits()
     }
 
     pub fn waiting(&self) -> usize {

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use tokio::task::JoinSet;
 
 use crate::address::InstanceAddress;
-use crate::instance::Instance;
+use crate::instance::{Instance, Kind};
+use crate::peer_to_peer::engines;
 use crate::proxy::Proxy;
 use crate::upstream::Failure;
 
@@ -74,28 +75,42 @@ impl Proxy {
     }
 
     async fn check(&self, instance: &Instance) {
-        let result = if instance.is_proven.load(Ordering::Relaxed) {
-            let asked = self.upstream.get(&instance.address.authority(), "/health", PATIENCE).await;
-            match asked {
-                Ok((status, _)) if !status.is_success() => Err(Failure::Status(status).to_string()),
-                Ok(_) => Ok(()),
-                Err(failure) => Err(failure.to_string()),
-            }
-        } else {
-            self.probe(&instance.address).await.map_err(|unfit| unfit.to_string())
-        };
-        match result {
+        match self.look_at(instance).await {
             Ok(()) => {
                 instance.is_proven.store(true, Ordering::Relaxed);
                 instance.succeeded();
             }
-            Err(why) => {
-                // Whoever answers there next may be somebody else.
-                instance.is_proven.store(false, Ordering::Relaxed);
-                instance.failed(Instant::now(), &why, true);
-                self.scheduler.forget(instance.number);
+            Err(unfit) => {
+                // One that is slow to answer may have much to do.
+                let gone = !matches!(&unfit, Unfit::Failure { failure, .. } if !failure.is_gone());
+                instance.failed(Instant::now(), &unfit.to_string(), gone);
+                if gone {
+                    self.scheduler.forget(instance.number);
+                } else if !instance.is_well() && !self.fleet.available(instance.kind, &[]).is_empty() {
+                    // What waits for it goes elsewhere.
+                    instance.hangs.notify_waiters();
+                }
             }
         }
+    }
+
+    async fn look_at(&self, instance: &Instance) -> Result<(), Unfit> {
+        let address = &instance.address;
+        let failed = |failure| Unfit::Failure { address: address.clone(), failure };
+        if !instance.is_proven.load(Ordering::Relaxed) {
+            self.probe(address).await?;
+        } else {
+            let (status, _) = self.upstream.get(&address.authority(), "/health", PATIENCE).await.map_err(failed)?;
+            if !status.is_success() {
+                return Err(failed(Failure::Status(status)));
+            }
+        }
+        if instance.kind == Kind::Prefill
+            && let Some(bootstrap) = address.bootstrap()
+        {
+            instance.set_engines(engines(&self.upstream, &bootstrap).await.map_err(failed)?);
+        }
+        Ok(())
     }
 }
 

@@ -18,6 +18,10 @@ pub(crate) enum Fault {
     BrokeOff(String),
     #[error("{waiting} requests wait already; try again later")]
     Crowded { waiting: usize },
+    #[error("the requests under way have {all} bytes together; try again later")]
+    NoRoom { all: usize },
+    #[error("the proxy is being stopped")]
+    Stopping,
     #[error("no decode instance is in service{0}")]
     NoDecode(String),
     #[error("no decode instance answered: {0}")]
@@ -25,13 +29,13 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         match self {
             Fault::NotJson(_) | Fault::BrokeOff(_) => StatusCode::BAD_REQUEST,
             Fault::TooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Fault::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            Fault::Crowded { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Fault::NoDecode(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Fault::Crowded { .. } | Fault::NoRoom { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Fault::NoDecode(_) | Fault::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Fault::NoAnswer(_) => StatusCode::BAD_GATEWAY,
         }
     }
@@ -51,6 +55,9 @@ impl IntoResponse for Fault {
     fn into_response(self) -> Response {
         let status = self.status();
         let mut response = as_json(status, &error(status, &self.to_string()));
+        if matches!(self, Fault::Stopping | Fault::TooSlow { .. }) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::address::InstanceAddress;
+use crate::peer_to_peer::Engines;
 use crate::prefix::InstanceNo;
 
 /// Failures one after another after which an instance is left alone.
@@ -49,6 +51,11 @@ pub(crate) struct Instance {
     pub failures: AtomicU64,
     /// It has said that it serves the model, and has answered since.
     pub is_proven: AtomicBool,
+    /// It answers no checks any more.
+    pub hangs: Notify,
+    /// Of its bootstrap service, as far as known.
+    engines: Mutex<Engines>,
+    turn: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -72,8 +79,22 @@ impl Instance {
         let (breaker, in_flight) = (Mutex::default(), AtomicU32::new(0));
         let zero = || AtomicU64::new(0);
         let (backlog, requests, failures) = (zero(), zero(), zero());
-        let is_proven = AtomicBool::new(false);
-        Instance { number, kind, address, breaker, in_flight, backlog, requests, failures, is_proven }
+        let (is_proven, hangs) = (AtomicBool::new(false), Notify::new());
+        let (engines, turn) = (Mutex::default(), AtomicU32::new(0));
+        Instance {
+            number,
+            kind,
+            address,
+            breaker,
+            in_flight,
+            backlog,
+            requests,
+            failures,
+            is_proven,
+            hangs,
+            engines,
+            turn,
+        }
     }
 
     pub fn is_well(&self) -> bool {
@@ -104,6 +125,22 @@ impl Instance {
         Lease { instance: self.clone(), blocks }
     }
 
+    pub fn knows_engines(&self) -> bool {
+        !self.engines.lock().is_empty()
+    }
+
+    pub fn set_engines(&self, engines: Engines) {
+        *self.engines.lock() = engines;
+    }
+
+    /// The next of its engines, with its rank if there are several; none if none is known.
+    pub fn engine_in_turn(&self) -> Option<(Option<u32>, String)> {
+        let engines = self.engines.lock();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize % engines.len().max(1);
+        let (rank, engine) = engines.iter().nth(turn)?;
+        Some(((engines.len() > 1).then_some(*rank), engine.clone()))
+    }
+
     /// It did what was asked of it.
     pub fn succeeded(&self) {
         let mut breaker = self.breaker.lock();
@@ -116,6 +153,11 @@ impl Instance {
     /// It did not. `gone`: there is nobody to be asked a second time.
     pub fn failed(&self, now: Instant, why: &str, gone: bool) {
         self.failures.fetch_add(1, Ordering::Relaxed);
+        if gone {
+            // Whoever answers there next may be somebody else.
+            self.is_proven.store(false, Ordering::Relaxed);
+            self.engines.lock().clear();
+        }
         let mut breaker = self.breaker.lock();
         breaker.in_a_row += 1;
         breaker.last_error = Some(why.to_owned());
@@ -145,6 +187,13 @@ impl Instance {
 pub(crate) struct Lease {
     pub instance: Arc<Instance>,
     blocks: u64,
+}
+
+impl Lease {
+    /// The prompt is computed; what follows is no backlog.
+    pub fn computed(&mut self) {
+        self.instance.backlog.fetch_sub(std::mem::take(&mut self.blocks), Ordering::Relaxed);
+    }
 }
 
 impl Drop for Lease {
@@ -188,12 +237,27 @@ mod tests {
     }
 
     #[test]
+    fn engines_take_turns_and_are_forgotten_with_their_instance() {
+        let one = instance();
+        assert_eq!(one.engine_in_turn(), None);
+        one.set_engines([(0, "a".to_owned())].into());
+        assert_eq!(one.engine_in_turn(), Some((None, "a".into())), "there is no choice to speak of");
+        one.set_engines([(0, "a".to_owned()), (3, "b".to_owned())].into());
+        let both = [one.engine_in_turn().unwrap(), one.engine_in_turn().unwrap()];
+        assert!(both.contains(&(Some(0), "a".into())) && both.contains(&(Some(3), "b".into())));
+        one.failed(Instant::now(), "refused", true);
+        assert!(!one.knows_engines());
+    }
+
+    #[test]
     fn load_is_what_is_under_way() {
         let one = instance();
-        let (first, second) = (one.take(5), one.take(7));
+        let (first, mut second) = (one.take(5), one.take(7));
         assert_eq!((one.in_flight(), one.backlog()), (2, 12));
         drop(first);
         assert_eq!((one.in_flight(), one.backlog()), (1, 7));
+        second.computed();
+        assert_eq!((one.in_flight(), one.backlog()), (1, 0));
         drop(second);
         assert_eq!((one.in_flight(), one.backlog(), one.requests.load(Ordering::Relaxed)), (0, 0, 2));
     }

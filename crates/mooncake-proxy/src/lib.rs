@@ -15,6 +15,7 @@
 mod address;
 mod admin;
 mod admission;
+mod body;
 mod check;
 mod counts;
 mod fault;
@@ -29,9 +30,11 @@ mod relay;
 mod request;
 mod scheduling;
 mod server;
+pub mod simulation;
 mod upstream;
 
 pub use address::{InstanceAddress, NoAddress};
+pub use counts::metrics_reference;
 pub use instance::Kind;
 pub use options::ProxyOptions;
 pub use scheduling::Scheduling;

@@ -22,6 +22,10 @@ pub struct ProxyOptions {
     pub most_connections: usize,
     /// Longest body of a request, bytes.
     pub body_max: usize,
+    /// Bytes that the bodies of all requests under way may have.
+    pub bodies_max: usize,
+    /// For the whole of a request's header to come, and between two requests of a connection.
+    pub header_timeout: Duration,
     /// For the whole of a request's body to come.
     pub body_timeout: Duration,
     /// To connect to an instance.
@@ -30,8 +34,12 @@ pub struct ProxyOptions {
     pub prefill_timeout: Duration,
     /// For the first byte of an answer.
     pub request_timeout: Duration,
-    /// Between two pieces of an answer.
+    /// Between two pieces of an answer, and for a client to read one.
     pub stall_timeout: Duration,
+    /// For the requests under way when the proxy is stopped.
+    pub drain_timeout: Duration,
+    /// Text whose KV cache an instance holds, bytes: what was sent to it before is taken for forgotten.
+    pub instance_cache: usize,
     /// Between two checks of an instance.
     pub check_interval: Duration,
     /// Key for `/instances/*`. None: they refuse.
@@ -51,11 +59,15 @@ impl Default for ProxyOptions {
             most_waiting: 1024,
             most_connections: 4096,
             body_max: 64 << 20,
+            bodies_max: 1 << 30,
+            header_timeout: s(30),
             body_timeout: s(30),
             connect_timeout: s(3),
             prefill_timeout: s(600),
             request_timeout: s(3600),
             stall_timeout: s(300),
+            drain_timeout: s(30),
+            instance_cache: 16 << 20,
             check_interval: s(5),
             admin_key: None,
             upstream_key: None,

@@ -17,17 +17,34 @@ const MOST_BLOCKS: usize = 1024;
 /// Number of an instance, for as long as it is in the fleet.
 pub(crate) type InstanceNo = u32;
 
-/// The names of a prompt's blocks, first to last; an incomplete last one has none.
-pub(crate) fn blocks(hasher: &RandomState, prompt: &[u8]) -> Vec<u64> {
-    let mut before = 0;
-    let name = |block: &[u8]| {
+/// A prompt, for the choice of an instance.
+#[derive(Debug, Default)]
+pub(crate) struct Prompt {
+    /// The names of its blocks, first to last; an incomplete last one has none.
+    pub names: Vec<u64>,
+    /// Blocks that it has, the incomplete one and those beyond the longest beginning too.
+    pub blocks: u64,
+}
+
+impl Prompt {
+    /// `circumstances` have a part in every name.
+    pub fn of<'a>(hasher: &RandomState, circumstances: impl Iterator<Item = &'a [u8]>, prompt: &[u8]) -> Prompt {
         let mut state = hasher.build_hasher();
-        state.write_u64(before);
-        state.write(block);
-        before = state.finish();
-        before
-    };
-    prompt.chunks_exact(BLOCK).take(MOST_BLOCKS).map(name).collect()
+        for one in circumstances {
+            state.write_usize(one.len());
+            state.write(one);
+        }
+        let mut before = state.finish();
+        let name = |block: &[u8]| {
+            let mut state = hasher.build_hasher();
+            state.write_u64(before);
+            state.write(block);
+            before = state.finish();
+            before
+        };
+        let names = prompt.chunks_exact(BLOCK).take(MOST_BLOCKS).map(name).collect();
+        Prompt { names, blocks: prompt.len().div_ceil(BLOCK) as u64 }
+    }
 }
 
 /// What was sent where.
@@ -86,13 +103,16 @@ mod tests {
     #[test]
     fn equal_names_mean_equal_beginnings() {
         let hasher = RandomState::new();
+        let of = |model: &'static str, prompt: &[u8]| Prompt::of(&hasher, [model.as_bytes()].into_iter(), prompt).names;
         let prompt: Vec<u8> = (0..5 * BLOCK).map(|n| (n / 7) as u8).collect();
-        let all = blocks(&hasher, &prompt);
+        let all = of("m", &prompt);
         assert_eq!(all.len(), 5);
-        assert_eq!(blocks(&hasher, &prompt[..3 * BLOCK + 9]), all[..3]);
+        assert_eq!(of("m", &prompt[..3 * BLOCK + 9]), all[..3]);
+        assert_eq!(Prompt::of(&hasher, std::iter::empty(), &prompt[..3 * BLOCK + 9]).blocks, 4);
         let mut other = prompt.clone();
         other[0] ^= 1;
-        assert!(blocks(&hasher, &other).iter().zip(&all).all(|(one, two)| one != two), "a block names all before it");
+        assert!(of("another", &prompt).iter().zip(&all).all(|(one, two)| one != two));
+        assert!(of("m", &other).iter().zip(&all).all(|(one, two)| one != two), "a block names all before it");
     }
 
     #[test]

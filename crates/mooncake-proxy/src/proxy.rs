@@ -1,17 +1,22 @@
 //! What all requests share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
 
 use crate::admission::Admission;
+use crate::body::Bodies;
 use crate::counts::Counts;
 use crate::fleet::Fleet;
 use crate::options::ProxyOptions;
 use crate::scheduling::Scheduler;
 use crate::upstream::Upstream;
+
+/// Bytes of one change of the fleet, and of all that are being read.
+const CHANGE_MAX: usize = 64 << 10;
+const CHANGES_MAX: usize = 1 << 20;
 
 pub(crate) struct Proxy {
     pub options: ProxyOptions,
@@ -19,6 +24,11 @@ pub(crate) struct Proxy {
     pub scheduler: Scheduler,
     pub upstream: Upstream,
     pub admission: Admission,
+    pub bodies: Bodies,
+    /// Bodies of what an operator sends.
+    pub changes: Bodies,
+    /// No further requests are taken.
+    pub is_stopping: AtomicBool,
     pub counts: Counts,
     /// Sent to instances for callers that bring none.
     pub authorization: Option<HeaderValue>,
@@ -33,13 +43,19 @@ impl Proxy {
         let life: [u8; 8] = mooncake_memory::random_bytes()?;
         let key = options.upstream_key.as_ref().map(|key| HeaderValue::try_from(format!("Bearer {key}")));
         let authorization = key.transpose().map_err(std::io::Error::other)?;
-        let (scheduler, upstream) = (Scheduler::new(options.scheduling), Upstream::new(options.connect_timeout));
+        let scheduler = Scheduler::new(options.scheduling, options.instance_cache);
+        let upstream = Upstream::new(options.connect_timeout);
         let admission = Admission::new(options.most_running, options.most_waiting);
+        let bodies = Bodies::new(options.body_max, options.bodies_max, options.body_timeout);
+        let changes = Bodies::new(CHANGE_MAX, CHANGES_MAX, options.body_timeout);
         Ok(Arc::new(Proxy {
             fleet: Fleet::default(),
             scheduler,
             upstream,
             admission,
+            bodies,
+            changes,
+            is_stopping: AtomicBool::new(false),
             counts: Counts::default(),
             authorization,
             began: Instant::now(),
@@ -47,6 +63,17 @@ impl Proxy {
             asked: AtomicU64::new(0),
             options,
         }))
+    }
+
+    /// Waits until the requests under way are over, or their time is.
+    pub async fn drained(&self) {
+        let end = Instant::now() + self.options.drain_timeout;
+        while self.admission.running() > 0 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        if self.admission.running() > 0 {
+            tracing::warn!(requests = self.admission.running(), "stopped with requests under way");
+        }
     }
 
     /// A name that no other request has.

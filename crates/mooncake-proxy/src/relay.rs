@@ -1,18 +1,20 @@
 //! An instance's answer on its way to the client: its bytes as they are, whole events at a time.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use axum::http::StatusCode;
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::admission::Turn;
 use crate::fault;
 use crate::instance::Lease;
+use crate::proxy::Proxy;
 
 /// An event that is longer goes on in pieces.
 const EVENT_MAX: usize = 1 << 20;
@@ -22,11 +24,16 @@ pub(crate) struct Relay {
     from: Option<Incoming>,
     /// What has come and not been passed on: an event's beginning, or what was waited for before the answer was begun.
     held: BytesMut,
+    /// So much of it has been searched for the end of an event.
+    searched: usize,
     is_events: bool,
+    /// The beginning of an event has been passed on that was too long to be held.
+    is_torn: bool,
     /// Nothing may come for so long.
     stall: Duration,
     overdue: Pin<Box<Sleep>>,
     lease: Lease,
+    proxy: Arc<Proxy>,
     _turn: Turn,
 }
 
@@ -37,19 +44,41 @@ pub(crate) struct BrokeOff(String);
 
 impl Relay {
     /// `first` has come already.
-    pub fn new(from: Incoming, first: Bytes, is_events: bool, stall: Duration, lease: Lease, turn: Turn) -> Relay {
-        let held = BytesMut::from(first);
-        let overdue = Box::pin(sleep(stall));
-        Relay { from: Some(from), held, is_events, stall, overdue, lease, _turn: turn }
+    pub fn new(
+        from: Incoming,
+        first: Bytes,
+        is_events: bool,
+        stall: Duration,
+        lease: Lease,
+        turn: Turn,
+        proxy: Arc<Proxy>,
+    ) -> Relay {
+        let (held, overdue) = (BytesMut::from(first), Box::pin(sleep(stall)));
+        let (searched, is_torn) = (0, false);
+        Relay { from: Some(from), held, searched, is_events, is_torn, stall, overdue, lease, proxy, _turn: turn }
+    }
+
+    /// Takes what has come. Mostly it is whole events, and goes on as it is.
+    fn take(&mut self, data: Bytes) -> Option<Bytes> {
+        if self.held.is_empty() && (!self.is_events || end_of_events(&data, 0) == data.len()) {
+            return Some(data).filter(|data| !data.is_empty());
+        }
+        self.held.extend_from_slice(&data);
+        None
     }
 
     /// What may be passed on of what is held.
     fn ready(&mut self) -> Option<Bytes> {
         let len = match self.is_events {
-            true if self.held.len() < EVENT_MAX => end_of_events(&self.held),
-            _ => self.held.len(),
+            true if self.held.len() < EVENT_MAX => end_of_events(&self.held, self.searched),
+            is_events => {
+                self.is_torn = is_events;
+                self.held.len()
+            }
         };
-        (len > 0).then(|| self.held.split_to(len).freeze())
+        let ready = (len > 0).then(|| self.held.split_to(len).freeze());
+        self.searched = self.held.len();
+        ready
     }
 
     /// The instance will say no more.
@@ -57,6 +86,7 @@ impl Relay {
         let instance = &self.lease.instance;
         instance.failed(std::time::Instant::now(), &why, false);
         tracing::warn!(instance = %instance.address, why, "an answer broke off");
+        self.proxy.counts.broke_off();
         self.from = None;
         if !self.is_events {
             return Some(Err(BrokeOff(why)));
@@ -65,7 +95,8 @@ impl Relay {
         self.held.clear();
         let message = format!("the decode instance {} broke off: {why}", instance.address);
         let error = fault::error(StatusCode::BAD_GATEWAY, &message);
-        Some(Ok(Frame::data(format!("data: {error}\n\ndata: [DONE]\n\n").into())))
+        let before = if self.is_torn { "\n\n" } else { "" };
+        Some(Ok(Frame::data(format!("{before}data: {error}\n\ndata: [DONE]\n\n").into())))
     }
 }
 
@@ -85,7 +116,11 @@ impl HttpBody for Relay {
                     let next = Instant::now() + this.stall;
                     this.overdue.as_mut().reset(next);
                     match frame.into_data() {
-                        Ok(data) => this.held.extend_from_slice(data.chunk()),
+                        Ok(data) => {
+                            if let Some(bytes) = this.take(data) {
+                                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                            }
+                        }
                         Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                     }
                 }
@@ -128,9 +163,18 @@ impl HttpBody for Relay {
     }
 }
 
-/// Where the last whole event ends.
-fn end_of_events(bytes: &[u8]) -> usize {
-    for (at, byte) in bytes.iter().enumerate().rev() {
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if self.from.is_some() {
+            // Its connection goes with it, and the instance stops.
+            self.proxy.counts.cancelled();
+        }
+    }
+}
+
+/// Where the last whole event ends, if it ends at `from` or later.
+fn end_of_events(bytes: &[u8], from: usize) -> usize {
+    for (at, byte) in bytes.iter().enumerate().skip(from).rev() {
         let before = &bytes[..at];
         if *byte == b'\n' && (before.ends_with(b"\n") || before.ends_with(b"\n\r") || before.ends_with(b"\r\n\r")) {
             return at + 1;
@@ -155,7 +199,8 @@ mod tests {
             ("data: a\n\ndata: b\n\n:", 18),
             ("\n", 0),
         ] {
-            assert_eq!(end_of_events(bytes.as_bytes()), end, "{bytes:?}");
+            assert_eq!(end_of_events(bytes.as_bytes(), 0), end, "{bytes:?}");
+            assert_eq!(end_of_events(bytes.as_bytes(), end), 0, "{bytes:?}");
         }
     }
 }

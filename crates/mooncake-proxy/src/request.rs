@@ -38,6 +38,13 @@ impl<'a> Fields<'a> {
         self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.get())
     }
 
+    /// What of the request has a part in the prompt's KV cache beside the prompt.
+    pub fn circumstances(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        ["model", "tools", "cache_salt", "chat_template"]
+            .iter()
+            .map(|name| self.get(name).unwrap_or_default().as_bytes())
+    }
+
     /// What the prompt is, such that equal beginnings have equal bytes.
     pub fn prompt(&self) -> &'a [u8] {
         let raw = self.get("prompt").or_else(|| self.get("messages")).unwrap_or_default();

@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -13,6 +14,7 @@ use mooncake_http::Limits;
 use mooncake_http::reply::as_json;
 use mooncake_memory::Guarded;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use crate::address::InstanceAddress;
 use crate::check::Unfit;
@@ -22,9 +24,6 @@ use crate::instance::Kind;
 use crate::options::ProxyOptions;
 use crate::proxy::Proxy;
 use crate::{admin, flow};
-
-/// Bytes of what an operator sends.
-const CHANGE_MAX: usize = 64 << 10;
 
 /// A proxy that listens.
 pub struct ProxyServer {
@@ -62,7 +61,7 @@ impl ProxyServer {
         for (kind, address) in kinds.into_iter().flat_map(|(kind, all)| all.into_iter().map(move |one| (kind, one))) {
             let instance = proxy.fleet.add(kind, address.clone()).ok_or(StartError::Twice(address.clone()))?;
             match proxy.probe(&address).await {
-                Ok(()) => instance.is_proven.store(true, std::sync::atomic::Ordering::Relaxed),
+                Ok(()) => instance.is_proven.store(true, Ordering::Relaxed),
                 Err(Unfit::Failure { failure, .. }) => {
                     instance.failed(std::time::Instant::now(), &failure.to_string(), true);
                 }
@@ -77,15 +76,30 @@ impl ProxyServer {
         self.address
     }
 
-    /// Serves for ever.
-    pub async fn serve(self) {
+    /// Serves until it is told to `stop`: then no request is taken any more, and those under way get their time. Once more,
+    /// and they do not.
+    pub async fn serve(self, stop: &Notify) {
         let options = &self.proxy.options;
         // An answer that is waited for moves nothing for as long as all attempts take.
         let longest = (options.prefill_timeout + options.request_timeout) * ATTEMPTS as u32;
-        let limits = Limits { connections: options.most_connections, stuck: longest + options.stall_timeout };
+        let limits = Limits {
+            connections: options.most_connections,
+            stuck: longest + options.stall_timeout,
+            header: options.header_timeout,
+            unread: options.stall_timeout,
+            spares_busy: true,
+        };
         let router = router(self.proxy.clone());
-        let checks = tokio::spawn(self.proxy.check_for_ever());
-        mooncake_http::accept(move || (router.clone(), true), self.listener, limits).await;
+        let checks = tokio::spawn(self.proxy.clone().check_for_ever());
+        tokio::select! {
+            () = mooncake_http::accept(move || (router.clone(), true), self.listener, limits) => {}
+            () = stop.notified() => {}
+        }
+        self.proxy.is_stopping.store(true, Ordering::Relaxed);
+        tokio::select! {
+            () = self.proxy.drained() => {}
+            () = stop.notified() => {}
+        }
         checks.abort();
     }
 }
@@ -99,8 +113,8 @@ fn router(proxy: Arc<Proxy>) -> Router {
         .route("/healthcheck", get(admin::health))
         .route("/metrics", get(admin::metrics))
         .route("/status", get(admin::status))
-        .route("/instances/add", post(admin::add).layer(DefaultBodyLimit::max(CHANGE_MAX)))
-        .route("/instances/remove", post(admin::remove).layer(DefaultBodyLimit::max(CHANGE_MAX)))
+        .route("/instances/add", post(admin::add))
+        .route("/instances/remove", post(admin::remove))
         .route("/", get(admin::page))
         .fallback(nowhere)
         .with_state(proxy)

@@ -41,6 +41,8 @@ pub(crate) enum Failure {
     BrokeOff(String),
     #[error("it answered {0}")]
     Status(StatusCode),
+    #[error("it has answered no checks for a while")]
+    Hangs,
 }
 
 impl Failure {
@@ -74,12 +76,12 @@ impl Upstream {
         &self,
         authority: &str,
         path: &str,
-        headers: &HeaderMap,
+        headers: HeaderMap,
         body: Bytes,
         patience: Duration,
     ) -> Result<Response<Incoming>, Failure> {
         let mut request = request(Method::POST, authority, path, body.into())?;
-        request.headers_mut().extend(headers.clone());
+        *request.headers_mut() = headers;
         self.send(request, patience).await
     }
 

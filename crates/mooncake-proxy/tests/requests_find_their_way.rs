@@ -7,18 +7,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use hyper::body::Body as _;
-use mooncake_proxy::{ProxyOptions, ProxyServer, StartError};
+use mooncake_proxy::{ProxyOptions, ProxyServer, Scheduling, StartError};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use town::{Does, EVENTS, Instance, KEY, Proxy, event, options};
-
-fn prompt(stream: bool) -> Value {
-    json!({"model": "tiny", "prompt": "once upon a time", "max_tokens": 64, "stream": stream})
-}
-
-fn all_events() -> String {
-    (0..EVENTS).map(event).collect::<String>() + "data: [DONE]\n\n"
-}
+use town::{Does, Instance, KEY, Proxy, all_events, event, options, prompt};
 
 #[tokio::test]
 async fn a_prompt_is_computed_for_one_token_and_the_decode_instance_answers_untouched() {
@@ -273,4 +265,124 @@ async fn an_instance_that_says_nothing_is_left_after_its_time() {
     let (status, said) = proxy.ask(&prompt(true)).await;
     assert_eq!(status, 502);
     assert!(said.contains("200ms"), "{said}");
+}
+
+#[tokio::test]
+async fn the_last_instance_s_own_error_is_passed_on() {
+    let decode = Instance::start().await;
+    let proxy = Proxy::start(options(), vec![], vec![decode.named()]).await;
+    decode.does(Does::Status(429));
+    let answer = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
+    assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].to_str().unwrap()), (429, "7"));
+    assert_eq!(town::whole(answer).await.1, "so it is");
+    decode.does(Does::Answer);
+    assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()), "having enough to do is no fault");
+}
+
+#[tokio::test]
+async fn several_engines_behind_a_prefill_instance_take_turns() {
+    let (prefill, decode) = (Instance::start().await, Instance::start().await);
+    prefill.has_engines(&["a", "b"]);
+    let proxy = Proxy::start(options(), vec![prefill.with_bootstrap()], vec![decode.named()]).await;
+    for _ in 0..4 {
+        assert_eq!(proxy.ask(&prompt(true)).await.0, 200);
+    }
+    let ranks: Vec<String> =
+        prefill.had().iter().map(|had| had.headers["x-data-parallel-rank"].to_str().unwrap().to_owned()).collect();
+    let engines: Vec<Value> =
+        decode.had().iter().map(|had| had.body["kv_transfer_params"]["remote_engine_id"].clone()).collect();
+    for (rank, engine) in ranks.iter().zip(&engines) {
+        assert_eq!(*engine, json!(["a", "b"][rank.parse::<usize>().unwrap()]));
+    }
+    assert_eq!(ranks.iter().filter(|rank| *rank == "0").count(), 2, "{ranks:?}");
+    // One that is started anew has other engines.
+    prefill.has_engines(&["c"]);
+    for _ in 0..400 {
+        assert_eq!(proxy.ask(&prompt(true)).await.0, 200);
+        if decode.had().last().unwrap().body["kv_transfer_params"]["remote_engine_id"] == json!("c") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("its new engine is not known");
+}
+
+#[tokio::test]
+async fn a_prefill_instance_without_its_bootstrap_service_is_not_added() {
+    let (decode, bare) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![], vec![decode.named()]).await;
+    bare.has_engines(&[]);
+    let port = bare.address.port();
+    let body = json!({"type": "prefill", "instance": bare.address.to_string(), "bootstrap_port": port}).to_string();
+    let (status, said) = proxy.post("/instances/add", &[("x-api-key", KEY)], body.clone()).await;
+    assert!(status == 400 && said.contains("bootstrap"), "{status} {said}");
+    bare.has_engines(&["a"]);
+    assert_eq!(proxy.post("/instances/add", &[("x-api-key", KEY)], body).await.0, 200);
+}
+
+#[tokio::test]
+async fn what_waits_at_an_instance_that_hangs_goes_elsewhere() {
+    let (one, two) = (Instance::start().await, Instance::start().await);
+    let proxy = Arc::new(Proxy::start(options(), vec![], vec![one.named(), two.named()]).await);
+    one.does(Does::Nothing);
+    two.does(Does::Nothing);
+    let waits = tokio::spawn({
+        let proxy = proxy.clone();
+        async move { proxy.ask(&prompt(true)).await }
+    });
+    while one.had().is_empty() && two.had().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (hangs, other) = if one.had().is_empty() { (&two, &one) } else { (&one, &two) };
+    other.does(Does::Answer);
+    hangs.is_unwell();
+    assert_eq!(waits.await.unwrap(), (200, all_events()));
+    assert_eq!(hangs.abandoned(), 1);
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_stopped_ends_what_it_has_begun_and_takes_no_more() {
+    let decode = Instance::start().await;
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let mut proxy = Proxy::start_until(options(), vec![], vec![decode.named()], stop.clone()).await;
+    let words = Arc::new(Semaphore::new(1));
+    decode.does(Does::Slowly(words.clone()));
+    let begun = proxy.begin("/v1/completions", &[], prompt(true).to_string()).await;
+    // A connection that was there before may go on until it asks.
+    let mut other = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
+    assert_eq!(proxy.get("/health").await.0, 200);
+    stop.notify_one();
+    let mut refused = String::new();
+    while refused.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if tokio::net::TcpStream::connect(proxy.address).await.is_err() {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            other.write_all(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+            other.read_to_string(&mut refused).await.unwrap();
+        }
+    }
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    words.add_permits(100);
+    assert_eq!(town::whole(begun).await, (200, all_events()));
+    tokio::time::timeout(Duration::from_secs(20), proxy.ended()).await.expect("then it is over");
+}
+
+#[tokio::test]
+async fn a_cache_aware_proxy_sends_a_conversation_where_its_beginning_was() {
+    let (one, two, decode) = (Instance::start().await, Instance::start().await, Instance::start().await);
+    let aware = ProxyOptions { scheduling: Scheduling::CacheAware, ..options() };
+    let proxy = Proxy::start(aware, vec![one.named(), two.named()], vec![decode.named()]).await;
+    let ask = async |body: Value| assert_eq!(proxy.ask(&body).await, (200, all_events()));
+    let turn = |text: String| json!({"model": "tiny", "prompt": text, "stream": true});
+    let text: String = (0..4_000).map(|number| format!("{number} bottles of beer. ")).collect();
+    let half = |share: usize| turn(text[..text.len() * share / 4].to_owned());
+    for share in 1..=4 {
+        ask(half(share)).await;
+    }
+    let had = (one.had().len(), two.had().len());
+    assert!(had == (4, 0) || had == (0, 4), "each of them goes on from the one before: {had:?}");
+    ask(half(4)).await;
+    assert_eq!(one.had().len() + two.had().len(), 4, "the decode instance has all of it");
+    assert_eq!(decode.had().len(), 5);
+    assert!(proxy.get("/metrics").await.1.contains("mooncake_proxy_decode_only_total{reason=\"chosen\"} 1"));
 }

@@ -1,6 +1,8 @@
 //! Mock instances, a proxy before them, and a client.
 #![allow(dead_code)] // Each test file uses its own part.
 
+pub mod raw;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use mooncake_proxy::{InstanceAddress, ProxyOptions, ProxyServer};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 /// What an instance does with a request.
@@ -52,6 +54,8 @@ struct Inside {
     had: Mutex<Vec<Had>>,
     /// Answers that were given up by the other side.
     abandoned: Mutex<usize>,
+    engines: Mutex<Vec<String>>,
+    unwell: Mutex<bool>,
 }
 
 /// A mock instance.
@@ -68,11 +72,13 @@ impl Instance {
 
     pub async fn of_model(model: &str) -> Instance {
         let (does, had, abandoned) = (Mutex::new(Does::Answer), Mutex::default(), Mutex::new(0));
-        let inside = Arc::new(Inside { model: model.to_owned(), does, had, abandoned });
+        let engines = Mutex::new(vec!["engine-7".to_owned()]);
+        let unwell = Mutex::new(false);
+        let inside = Arc::new(Inside { model: model.to_owned(), does, had, abandoned, engines, unwell });
         let router = Router::new()
             .route("/v1/models", get(models))
-            .route("/health", get(async || "ok"))
-            .route("/query", get(async || r#"{"0":{"engine_id":"engine-7","worker_addr":{}}}"#))
+            .route("/health", get(health))
+            .route("/query", get(query))
             .route("/v1/completions", post(answer))
             .route("/v1/chat/completions", post(answer))
             .with_state(inside.clone());
@@ -84,6 +90,16 @@ impl Instance {
 
     pub fn does(&self, does: Does) {
         *self.inside.does.lock() = does;
+    }
+
+    /// One for each rank.
+    pub fn has_engines(&self, engines: &[&str]) {
+        *self.inside.engines.lock() = engines.iter().map(|engine| (*engine).to_owned()).collect();
+    }
+
+    /// It answers checks with an error from now on.
+    pub fn is_unwell(&self) {
+        *self.inside.unwell.lock() = true;
     }
 
     pub fn had(&self) -> Vec<Had> {
@@ -115,6 +131,17 @@ async fn models(State(inside): State<Arc<Inside>>) -> Response {
     axum::Json(json!({"object": "list", "data": [{"id": inside.model, "object": "model"}]})).into_response()
 }
 
+async fn health(State(inside): State<Arc<Inside>>) -> StatusCode {
+    if *inside.unwell.lock() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }
+}
+
+/// The bootstrap service of vLLM's connector.
+async fn query(State(inside): State<Arc<Inside>>) -> Response {
+    let engines = inside.engines.lock();
+    let rank = |(rank, engine): (usize, &String)| (rank.to_string(), json!({"engine_id": engine, "worker_addr": {}}));
+    axum::Json(engines.iter().enumerate().map(rank).collect::<serde_json::Map<_, _>>()).into_response()
+}
+
 async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let raw = to_bytes(body, usize::MAX).await.unwrap();
@@ -123,7 +150,9 @@ async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response
     inside.had.lock().push(Had { path: head.uri.to_string(), headers: head.headers, body, raw });
     let does = inside.does.lock().clone();
     match does {
-        Does::Status(status) => (StatusCode::from_u16(status).unwrap(), "so it is").into_response(),
+        Does::Status(status) => {
+            (StatusCode::from_u16(status).unwrap(), [("retry-after", "7")], "so it is").into_response()
+        }
         Does::Nothing => {
             let _left = Left(inside);
             std::future::pending().await
@@ -150,6 +179,16 @@ pub const EVENTS: usize = 5;
 
 pub fn event(nth: usize) -> String {
     format!("data: {{\"choices\":[{{\"text\":\"{nth}\"}}]}}\n\n")
+}
+
+/// A request, for a stream or not.
+pub fn prompt(stream: bool) -> Value {
+    json!({"model": "tiny", "prompt": "once upon a time", "max_tokens": 64, "stream": stream})
+}
+
+/// What a stream that is whole says.
+pub fn all_events() -> String {
+    (0..EVENTS).map(event).collect::<String>() + "data: [DONE]\n\n"
 }
 
 fn events(inside: Arc<Inside>, until: usize, words: Option<Arc<tokio::sync::Semaphore>>) -> Response {
@@ -217,10 +256,25 @@ pub fn options() -> ProxyOptions {
 
 impl Proxy {
     pub async fn start(options: ProxyOptions, prefill: Vec<InstanceAddress>, decode: Vec<InstanceAddress>) -> Proxy {
+        Proxy::start_until(options, prefill, decode, Arc::default()).await
+    }
+
+    /// One that is stopped when it is told to.
+    pub async fn start_until(
+        options: ProxyOptions,
+        prefill: Vec<InstanceAddress>,
+        decode: Vec<InstanceAddress>,
+        stop: Arc<Notify>,
+    ) -> Proxy {
         let server = ProxyServer::open(options, prefill, decode).await.unwrap();
         let address = server.address();
-        let task = tokio::spawn(server.serve());
+        let task = tokio::spawn(async move { server.serve(&stop).await });
         Proxy { address, client: Client::builder(TokioExecutor::new()).build_http(), task }
+    }
+
+    /// Waits until it has stopped.
+    pub async fn ended(&mut self) {
+        (&mut self.task).await.unwrap();
     }
 
     pub async fn begin(
