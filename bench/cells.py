@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import engine_cells
+import proxy_cells
 from rig import Rig, RigError, memory_kib
 from worker import LAYERS
 
@@ -65,7 +66,7 @@ def expectations():
     cells["close with 1 GiB"] = Expected("ms", limit=100, lower_is_better=True)
     cells["close until memory is back"] = Expected("ms", limit=200, lower_is_better=True)
     cells["master start"] = Expected("ms", limit=100, lower_is_better=True)
-    return cells | engine_cells.expectations(Expected)
+    return cells | engine_cells.expectations(Expected) | proxy_cells.expectations(Expected)
 
 
 class Session:
@@ -182,6 +183,10 @@ class Session:
     def engine_transfers(self):
         """The transfer engine, without a pool."""
         engine_cells.measure(self.implementation, self.seconds, self.record)
+
+    def proxy(self):
+        """The proxy before mock instances, beside one in Python."""
+        proxy_cells.measure(self.implementation, self.seconds, self.record)
 
     def dummy(self):
         """A client of its own against one that a storage node of the host introduces to the pool."""

@@ -1,6 +1,6 @@
 """Measures this pool beside the published Mooncake wheel, and both beside the machine's own limits.
 
-    python bench/compare.py [--quick] [--cells data,tcp,engines,dummy,processes,memory,engine_transfers] [--json FILE]
+    python bench/compare.py [--quick] [--cells data,tcp,engines,...] [--json FILE]
 
 Run with the interpreter of an environment that holds our wheel and numpy. The
 rival gets an environment of its own under target/bench. Implementations are
@@ -24,9 +24,9 @@ from rig import ROOT, Implementation, RigError
 
 OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
 # What can be asked for, in the order of a run: methods of a session.
-PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers")
+PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy")
 # Which implementations a part is for, if not for ours and the rival. The rival's only path is TCP.
-MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL)}
+MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL), "proxy": (OURS,)}
 
 
 class Figures:

@@ -3,5 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-"$python" -c 'import numpy' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check 'numpy>=1.26'
+"$python" -c 'import numpy, aiohttp' 2>/dev/null ||
+    "$python" -m pip install --quiet --disable-pip-version-check 'numpy>=1.26' 'aiohttp>=3.10'
 exec "$python" bench/compare.py "$@"

@@ -45,6 +45,7 @@ def test_errors_begin_with_the_name_of_the_program():
         "engine-sweep": "tebench",
         "show-link": "show_link",
         "topology-dump": "transfer_engine_topology_dump",
+        "proxy": "mooncake_proxy",
     }
     for command, name in names.items():
         done = run(binary(), command, "--no_such_flag")

@@ -144,7 +144,7 @@ def said(root) -> dict:
 
 
 def test_there_is_nothing_in_it_but_an_interpreter(root):
-    ours = {"mooncake", "mooncake_master", "mooncake_client", "mooncake_http_metadata_server"}
+    ours = {"mooncake", "mooncake_master", "mooncake_client", "mooncake_http_metadata_server", "mooncake_proxy"}
     ours |= {"transfer_engine_bench", "transfer_engine_topology_dump", "tebench", "show_link"}
     assert {p.name for p in (root / "usr/bin").iterdir()} == {"python3", *TOOLS} | ours
     for name in ("libibverbs", "libcuda", "libnuma", "libgcc_s", "libstdc++"):

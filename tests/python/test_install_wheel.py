@@ -87,6 +87,7 @@ def test_it_has_every_command(unpacked):
         "mooncake_master",
         "mooncake_client",
         "mooncake_http_metadata_server",
+        "mooncake_proxy",
         "transfer_engine_bench",
         "transfer_engine_topology_dump",
         "tebench",

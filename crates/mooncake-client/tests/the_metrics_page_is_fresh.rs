@@ -1,9 +1,9 @@
-//! `docs/metrics.md` says what the `/metrics` of masters and clients tell.
+//! `docs/metrics.md` says what the `/metrics` of masters, clients and the proxy tell.
 
 #[test]
 fn the_page_in_docs_is_the_one_that_the_code_makes() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
     let written = std::fs::read_to_string(page).expect("docs/metrics.md");
-    let made = mooncake_master::metrics_page() + &mooncake_client::metrics_page();
+    let made = mooncake_master::metrics_page() + &mooncake_client::metrics_page() + &mooncake_proxy::metrics_page();
     assert!(written == made, "docs/metrics.md is stale: run `make reference`");
 }

@@ -122,12 +122,13 @@ impl Proxy {
     }
 }
 
-/// What there is to be read, as a page of the documents has it.
-pub fn metrics_reference() -> String {
+/// The part of `docs/metrics.md` that is about the proxy.
+pub fn metrics_page() -> String {
     let mut page = Page::table();
-    page.section("The proxy");
+    page.section("The proxy: requests and instances");
     write(&mut page, &Counts::default(), 0, 0, &[]);
-    page.finish()
+    let about = "`/metrics` of `mooncake_proxy`. Instances are called `prefill/HOST:PORT` and `decode/HOST:PORT`.";
+    format!("\n# Metrics of the proxy\n\n{about}\n{}", page.finish())
 }
 
 fn write(page: &mut Page, counts: &Counts, waiting: usize, running: usize, instances: &[Arc<Instance>]) {

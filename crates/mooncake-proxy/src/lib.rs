@@ -34,7 +34,7 @@ pub mod simulation;
 mod upstream;
 
 pub use address::{InstanceAddress, NoAddress};
-pub use counts::metrics_reference;
+pub use counts::metrics_page;
 pub use instance::Kind;
 pub use options::ProxyOptions;
 pub use scheduling::Scheduling;

@@ -1,0 +1,151 @@
+"""The proxy as a program: its flags, its surface, its page in a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from instances import ADMIN_KEY, Instance, Proxy
+
+from pool import binary, wait_for
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
+
+
+@pytest.fixture
+def instance():
+    made = []
+
+    def make(*args):
+        made.append(Instance(*args))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def proxy(tmp_path):
+    made = []
+
+    def start(*args, **options):
+        made.append(Proxy(tmp_path / "proxy.out", *args, **options))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.kill()
+
+
+@pytest.mark.parametrize("by_module", [False, True])
+def test_a_prompt_goes_to_prefill_and_then_to_decode(instance, proxy, by_module):
+    prefill, decode = instance(), instance()
+    front = proxy([prefill], [decode], by_module=by_module)
+    body = {"model": "tiny", "prompt": "once", "max_tokens": 7, "stream": True}
+    assert front.ask("/v1/completions", body) == (200, "data: one\n\ndata: two\n\ndata: [DONE]\n\n")
+    assert prefill.asked == [{"model": "tiny", "prompt": "once", "max_tokens": 1, "stream": False}]
+    assert decode.asked == [body]
+    assert front.ask("/v1/models")[1] == '{"object": "list", "data": [{"id": "tiny"}]}'
+    assert front.ask("/health")[0] == front.ask("/healthcheck")[0] == 200
+    status = front.status()
+    assert (status["prefill_nodes"], status["decode_nodes"]) == ([prefill.address], [decode.address])
+    assert (status["prefill_node_count"], status["decode_node_count"]) == (1, 1)
+    assert 'mooncake_proxy_requests_total{code="2xx"} 1' in front.ask("/metrics")[1]
+
+
+def test_instances_are_added_and_removed_with_the_key(instance, proxy):
+    first, second, other = instance(), instance(), instance("another")
+    front = proxy([], [first])
+
+    def change(what, body, key=ADMIN_KEY):
+        return front.ask(f"/instances/{what}", body, {"X-API-Key": key})
+
+    add = {"type": "decode", "instance": second.address}
+    assert change("add", add, "wrong")[0] == 403
+    assert front.ask("/instances/add", add)[0] == 422
+    code, said = change("add", {"type": "decode", "instance": other.address})
+    assert code == 400
+    assert "serves another" in said
+    assert change("add", add) == (200, f'{{"message":"Added {second.address} to decode_instances."}}')
+    assert front.status()["decode_node_count"] == 2
+    assert change("remove", {"type": "decode", "instance": first.address})[0] == 200
+    assert front.status()["decode_nodes"] == [second.address]
+    for _ in range(3):
+        assert front.ask("/v1/completions", {"prompt": "a"})[0] == 200
+    assert (len(first.asked), len(second.asked)) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--decode", "nowhere"], "nowhere"),
+        (["--scheduling=best"], "round_robin, least_loaded or cache_aware"),
+        (["--stall_timeout=0"], "stall_timeout"),
+        (["--max_body_size=1 XB"], "max_body_size"),
+        (["--port=70000"], "port"),
+        (["--prefil", "a:1"], "did you mean"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(flags, said):
+    done = subprocess.run([binary(), "proxy", *flags], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("mooncake_proxy: ")
+    assert said in done.stderr
+
+
+def test_an_instance_with_another_model_is_refused_at_the_start(instance):
+    other = instance("another")
+    command = [binary(), "proxy", "--port=0", "--model=path/to/tiny", "-d", other.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert "serves another" in done.stderr
+
+
+def test_it_ends_in_order_at_sigterm(proxy):
+    front = proxy([], [])
+    assert front.ask("/health")[0] == 503
+    assert front.terminate() == 0
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """What a page looks like to a headless browser after so long: its document."""
+    found = [shutil.which(name) for name in BROWSERS]
+    browser = os.environ.get("MOONCAKE_CHROMIUM") or next(filter(None, found), None)
+    if browser is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} (apt install chromium)")
+
+    def show(url: str, *flags: str) -> str:
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+        command += ["--virtual-time-budget=2500", *flags, url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return show
+
+
+def test_its_page_shows_the_instances_in_a_browser(instance, proxy, browse, tmp_path):
+    prefill, decode, gone = instance(), instance(), instance()
+    front = proxy([prefill, gone], [decode])
+    assert front.ask("/v1/completions", {"prompt": "<b>"})[0] == 200
+    gone.stop()
+    wait_for("it is noticed", lambda: "out of service" in str(front.status()))
+    page = browse(front.url + "/", "--dump-dom")
+    rows = page.split("<tr")[2:]
+    assert len(rows) == 3, page
+    by_address = {one.address: next(row for row in rows if one.address in row) for one in (prefill, decode, gone)}
+    assert 'class="ok"' in by_address[prefill.address]
+    assert 'class="ok"' in by_address[decode.address]
+    assert ">decode<" in by_address[decode.address]
+    assert "out of service" in by_address[gone.address]
+    assert "cannot be reached" in by_address[gone.address]
+    assert "2 prefill, 1 decode · 1 requests" in page
+    # It is drawn, too.
+    picture = tmp_path / "page.png"
+    browse(front.url + "/", f"--screenshot={picture}", "--window-size=1000,600")
+    assert picture.read_bytes().startswith(b"\x89PNG")
