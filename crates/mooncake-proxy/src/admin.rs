@@ -71,9 +71,9 @@ fn said(result: Result<String, Refusal>) -> Response {
 }
 
 pub(crate) async fn health(State(proxy): State<Arc<Proxy>>) -> Response {
-    match proxy.fleet.available(Kind::Decode, &[]).is_empty() {
-        false => as_json(StatusCode::OK, &json!({"status": "ok"})),
-        true => as_json(StatusCode::SERVICE_UNAVAILABLE, &json!({"status": "no decode instance is in service"})),
+    match proxy.fleet.has_well(Kind::Decode) {
+        true => as_json(StatusCode::OK, &json!({"status": "ok"})),
+        false => as_json(StatusCode::SERVICE_UNAVAILABLE, &json!({"status": "no decode instance is in service"})),
     }
 }
 

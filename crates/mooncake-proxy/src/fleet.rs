@@ -41,10 +41,21 @@ impl Fleet {
         Some(instance)
     }
 
-    /// Those of a kind that may be asked, save some.
+    /// Those of a kind that may be asked, save some. Where none is well, those are that answer their checks all the same:
+    /// requests that every instance answers with an error must not end the service for all others.
     pub fn available(&self, kind: Kind, without: &[u32]) -> Vec<Arc<Instance>> {
-        let fit = |one: &&Arc<Instance>| one.kind == kind && one.is_well() && !without.contains(&one.number);
-        self.here.read().iter().filter(fit).cloned().collect()
+        let here = self.here.read();
+        let fit = |one: &&Arc<Instance>| one.kind == kind && !without.contains(&one.number);
+        let well: Vec<_> = here.iter().filter(fit).filter(|one| one.is_well()).cloned().collect();
+        if !well.is_empty() {
+            return well;
+        }
+        here.iter().filter(fit).filter(|one| one.is_proven.load(Ordering::Relaxed)).cloned().collect()
+    }
+
+    /// Whether one of a kind is well.
+    pub fn has_well(&self, kind: Kind) -> bool {
+        self.here.read().iter().any(|one| one.kind == kind && one.is_well())
     }
 
     /// All that have not been removed.

@@ -280,6 +280,26 @@ async fn the_last_instance_s_own_error_is_passed_on() {
 }
 
 #[tokio::test]
+async fn requests_that_no_instance_can_answer_do_not_end_the_service_for_others() {
+    let (prefill, one, two) = (Instance::start().await, Instance::start().await, Instance::start().await);
+    // No check in between helps.
+    let seldom = ProxyOptions { check_interval: Duration::from_secs(3600), ..options() };
+    let proxy = Proxy::start(seldom, vec![prefill.named()], vec![one.named(), two.named()]).await;
+    for instance in [&prefill, &one, &two] {
+        instance.does(Does::Status(500));
+    }
+    for _ in 0..5 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (500, "so it is".into()));
+    }
+    for instance in [&prefill, &one, &two] {
+        instance.does(Does::Answer);
+    }
+    for _ in 0..3 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+}
+
+#[tokio::test]
 async fn several_engines_behind_a_prefill_instance_take_turns() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
     prefill.has_engines(&["a", "b"]);
