@@ -4,11 +4,13 @@ import contextlib
 
 from front import Front, Load
 from prefill_decode import DecodeServer, PrefillServer, kill
-from rig import MOONCAKE, until
+from rig import MOONCAKE, until, wait_for_keys
 from server import prompt
 
 LENGTHS = (40, 333, 700, 1_501)
 BLOCK_TOKENS = 32
+# Only whole ones are stored.
+BLOCKS = sum(tokens // BLOCK_TOKENS for tokens in LENGTHS)
 
 
 def run(rig):
@@ -52,7 +54,7 @@ def flow(how, make, folder, rig, texts, pool=None):
         if pool is None:
             first.forget()
         else:
-            until("what was computed is stored", lambda: len(pool.keys()) >= len(texts))
+            wait_for_keys(pool, BLOCKS)
             first.reset()
         front = stack.enter_context(Front(programs, folder, "proxy", [first, second], [decode]))
 
@@ -61,7 +63,7 @@ def flow(how, make, folder, rig, texts, pool=None):
         yield f"{how}: the answers are those of a single server", same
         if pool is not None:
             # The prefill servers store in the background.
-            until("the prompts are stored", lambda: len(pool.keys()) >= sum(LENGTHS[1:]) // BLOCK_TOKENS - len(LENGTHS))
+            wait_for_keys(pool, BLOCKS)
             decode.forget()
         streamed = [front.stream(text) for text in texts]
         same = streamed == [(ids, None) for ids in expected.values()]

@@ -19,7 +19,8 @@ class Instance:
 
     def __init__(self, model: str = "tiny"):
         self.asked: list[dict] = []
-        asked = self.asked
+        self.stopped = threading.Event()
+        asked, stopped = self.asked, self.stopped
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -28,6 +29,10 @@ class Instance:
                 pass
 
             def answer(self, body: bytes, kind: str = "application/json") -> None:
+                if stopped.is_set():
+                    # What was kept open goes, too.
+                    self.close_connection = True
+                    return
                 self.send_response(200)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -45,12 +50,17 @@ class Instance:
                     return self.answer(events.encode(), "text/event-stream")
                 return self.answer(json.dumps({"choices": [{"text": "one two"}]}).encode())
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, *_):
+                """A connection that the other side closed is no error."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.address = f"127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
+        self.stopped.set()
         self.server.shutdown()
         self.server.server_close()
 

@@ -122,7 +122,7 @@ def browse(tmp_path):
     def show(url: str, *flags: str) -> str:
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
         command += ["--virtual-time-budget=2500", *flags, url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -144,7 +144,7 @@ def test_its_page_shows_the_instances_in_a_browser(instance, proxy, browse, tmp_
     assert ">decode<" in by_address[decode.address]
     assert "out of service" in by_address[gone.address]
     assert "cannot be reached" in by_address[gone.address]
-    assert "2 prefill, 1 decode · 1 requests" in page
+    assert "2 prefill, 1 decode · round_robin · 1 requests · 0 under way · 0 waiting" in page
     # It is drawn, too.
     picture = tmp_path / "page.png"
     browse(front.url + "/", f"--screenshot={picture}", "--window-size=1000,600")

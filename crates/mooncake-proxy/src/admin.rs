@@ -129,7 +129,10 @@ impl Proxy {
             "decode_nodes": decode,
             "instances": instances,
             "requests": self.counts.requests(),
+            "running": self.admission.running(),
             "waiting": self.admission.waiting(),
+            "model": self.options.model,
+            "scheduling": self.options.scheduling.name(),
             "uptime_seconds": self.began.elapsed().as_secs(),
         })
     }
