@@ -69,7 +69,10 @@ impl Transfer {
 
     /// Headers of the prefill request.
     pub fn name_rank(&self, headers: &mut HeaderMap) {
-        headers.extend(self.rank.map(|rank| (RANK, HeaderValue::from(rank))));
+        if let Some(rank) = self.rank {
+            // A caller's own choice was of some other engine.
+            headers.insert(RANK, HeaderValue::from(rank));
+        }
     }
 
     /// `kv_transfer_params` of the prefill request.
