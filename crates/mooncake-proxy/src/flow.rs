@@ -231,14 +231,18 @@ impl Proxy {
 
     /// `/v1/models`, as a decode instance says it.
     pub async fn models(&self, headers: &HeaderMap) -> Result<Response, Fault> {
-        let available = self.fleet.available(Kind::Decode, &[]);
-        let instance = available.first().ok_or_else(|| Fault::NoDecode(String::new()))?;
         let id = HeaderValue::try_from(self.name_request()).expect("hexadecimal digits");
         let headers = for_instances(headers, self.authorization.as_ref(), id);
         let patience = self.options.connect_timeout;
-        let asked = self.upstream.get_with(&instance.address.authority(), "/v1/models", &headers, patience).await;
-        let (status, body) = asked.map_err(|failure| Fault::NoAnswer(failure.to_string()))?;
-        Ok(with_type(status, "application/json", body.into()))
+        let mut fault = Fault::NoDecode(String::new());
+        for instance in self.fleet.available(Kind::Decode, &[]).iter().take(ATTEMPTS) {
+            let address = &instance.address;
+            match self.upstream.get_with(&address.authority(), "/v1/models", &headers, patience).await {
+                Ok((status, body)) => return Ok(with_type(status, "application/json", body.into())),
+                Err(failure) => fault = Fault::NoAnswer(format!("{failure} at {address}")),
+            }
+        }
+        Err(fault)
     }
 
     fn note(&self, lease: &Lease, failure: &Failure) {

@@ -300,6 +300,17 @@ async fn requests_that_no_instance_can_answer_do_not_end_the_service_for_others(
 }
 
 #[tokio::test]
+async fn the_models_are_those_of_any_decode_instance_that_answers() {
+    let (gone, there) = (Instance::start().await, Instance::start().await);
+    let second = Duration::from_secs(1);
+    let seldom = ProxyOptions { check_interval: 3600 * second, connect_timeout: second / 5, ..options() };
+    let proxy = Proxy::start(seldom, vec![], vec![gone.named(), there.named()]).await;
+    gone.is_silent();
+    let (status, said) = proxy.get("/v1/models").await;
+    assert!(status == 200 && said.contains("models/tiny"), "{status} {said}");
+}
+
+#[tokio::test]
 async fn several_engines_behind_a_prefill_instance_take_turns() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
     prefill.has_engines(&["a", "b"]);

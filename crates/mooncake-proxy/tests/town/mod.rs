@@ -56,6 +56,7 @@ struct Inside {
     abandoned: Mutex<usize>,
     engines: Mutex<Vec<String>>,
     unwell: Mutex<bool>,
+    silent: Mutex<bool>,
 }
 
 /// A mock instance.
@@ -74,7 +75,8 @@ impl Instance {
         let (does, had, abandoned) = (Mutex::new(Does::Answer), Mutex::default(), Mutex::new(0));
         let engines = Mutex::new(vec!["engine-7".to_owned()]);
         let unwell = Mutex::new(false);
-        let inside = Arc::new(Inside { model: model.to_owned(), does, had, abandoned, engines, unwell });
+        let silent = Mutex::new(false);
+        let inside = Arc::new(Inside { model: model.to_owned(), does, had, abandoned, engines, unwell, silent });
         let router = Router::new()
             .route("/v1/models", get(models))
             .route("/health", get(health))
@@ -100,6 +102,11 @@ impl Instance {
     /// It answers checks with an error from now on.
     pub fn is_unwell(&self) {
         *self.inside.unwell.lock() = true;
+    }
+
+    /// It does not say its models any more.
+    pub fn is_silent(&self) {
+        *self.inside.silent.lock() = true;
     }
 
     pub fn had(&self) -> Vec<Had> {
@@ -128,6 +135,10 @@ impl Instance {
 }
 
 async fn models(State(inside): State<Arc<Inside>>) -> Response {
+    let is_silent = *inside.silent.lock();
+    if is_silent {
+        std::future::pending::<()>().await;
+    }
     axum::Json(json!({"object": "list", "data": [{"id": inside.model, "object": "model"}]})).into_response()
 }
 
