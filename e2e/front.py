@@ -13,7 +13,7 @@ from demo.pool import HOST, PoolError, Program, free_ports
 KEY = "open sesame"
 PATIENCE_S = 300
 # Long enough that a server is killed while it generates.
-TOKENS = 120
+TOKENS = 64
 
 
 class Front:
