@@ -1,4 +1,4 @@
-"""The proxy before two prefill and one or two decode servers: the same answers, while servers come, go and are killed."""
+"""The proxy before two prefill and one or two decode servers: the same answers while servers come, go and die."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ BLOCKS = sum(tokens // BLOCK_TOKENS for tokens in LENGTHS)
 
 
 def proxied(make, folder, rig, pool=None):
-    """What is to be so, whichever way the KV cache takes. `make` starts a server of a kind, with a name and a number."""
+    """What is to be so, whichever way the KV cache takes. `make` starts a server: its kind, name and number."""
     programs, texts = rig.python.parent, [prompt(f"proxy {tokens}", tokens) for tokens in LENGTHS]
     with contextlib.ExitStack() as stack:
         kinds = [("prefill", 0), ("prefill", 1), ("decode", 0), ("decode", 1)]
