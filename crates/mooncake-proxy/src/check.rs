@@ -86,12 +86,9 @@ impl Proxy {
                 instance.failed(Instant::now(), &unfit.to_string(), gone);
                 if gone {
                     self.scheduler.forget(instance.number);
-                } else if !instance.is_well() {
-                    instance.is_proven.store(false, Ordering::Relaxed);
-                    if self.fleet.has_well(instance.kind) {
-                        // What waits for it goes there.
-                        instance.hangs.notify_waiters();
-                    }
+                } else if !instance.is_well() && self.fleet.has_well(instance.kind) {
+                    // What waits for it goes there. Where all are slow there is nobody better to wait for.
+                    instance.hangs.notify_waiters();
                 }
             }
         }
