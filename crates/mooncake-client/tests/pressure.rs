@@ -114,7 +114,7 @@ fn two_clients_that_put_the_same_keys_in_opposite_order_both_finish() {
 fn while_one_put_waits_for_room_more_changes_go_through_than_replies_are_kept() {
     let cluster = Cluster::start_with(|settings| {
         settings.core.lookup_protect_ms = 20_000;
-        settings.core.full_wait_ms = 6_000;
+        settings.core.full_wait_ms = 2_000;
     });
     let store = cluster.store(16 * MIB);
     let old: Vec<String> = (0..15).map(|n| format!("old{n}")).collect();
