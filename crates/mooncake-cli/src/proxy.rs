@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_client::parse_size;
-use mooncake_master::{SettingsError, address};
+use mooncake_master::address;
 use mooncake_proxy::{InstanceAddress, NoAddress, ProxyOptions, ProxyServer, StartError};
 use mooncake_settings::{CommandLine, Given, PROXY, SettingError, duration_ms, parse};
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,20 +23,9 @@ pub enum ProxyError {
     /// The command line.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The address to listen on.
-    #[error(transparent)]
-    Address(#[from] SettingsError),
     /// An instance's address.
     #[error("{0}")]
     Instance(#[from] NoAddress),
-    /// A value without a meaning.
-    #[error("--{name}: {why}")]
-    Value {
-        /// Of the flag.
-        name: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
     /// The port, or an instance.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -54,12 +43,12 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
             return Ok(());
         }
     };
-    logging::start_at(given.text_or_default("log_level"))?;
+    logging::start_at(given.text_or_default("log_level"));
     for note in &given.notes {
         tracing::info!("{note}");
     }
     let options = options(&given)?;
-    let bootstrap = Some(number(&given, "bootstrap_port")? as u16).filter(|port| *port != 0);
+    let bootstrap = Some(given.number_or_default::<u16>("bootstrap_port")).filter(|port| *port != 0);
     let prefill: Vec<InstanceAddress> =
         instances(&given, "prefill")?.into_iter().map(|one| one.or_bootstrap(bootstrap)).collect();
     let decode = instances(&given, "decode")?;
@@ -117,33 +106,26 @@ fn instances(given: &Given, name: &'static str) -> Result<Vec<InstanceAddress>, 
     Ok(named.map(InstanceAddress::from_str).collect::<Result<_, _>>()?)
 }
 
-fn number(given: &Given, name: &'static str) -> Result<u64, ProxyError> {
-    let text = given.text_or_default(name);
-    text.parse().map_err(|_| ProxyError::Value { name, why: format!("{text:?} is no number") })
-}
-
 fn options(given: &Given) -> Result<ProxyOptions, ProxyError> {
     let time = |name: &'static str| {
-        let text = given.text_or_default(name);
-        let ms = duration_ms(text).filter(|ms| *ms > 0);
-        let ms = ms.ok_or_else(|| ProxyError::Value { name, why: format!("{text:?} is no time") })?;
+        let ms = duration_ms(given.text_or_default(name)).filter(|ms| *ms > 0);
+        let ms = ms.ok_or_else(|| given.unfit(name, "a time longer than none is needed"))?;
         Ok::<Duration, ProxyError>(Duration::from_millis(ms))
     };
-    let at_least_one = |name| number(given, name).map(|number| number.max(1) as usize);
     let key = |name: &str| std::env::var(name).ok().filter(|key| !key.is_empty());
     let size = |name: &'static str| {
         let bytes = parse_size(given.text_or_default(name));
-        let bytes = bytes.map_err(|error| ProxyError::Value { name, why: error.to_string() })?;
+        let bytes = bytes.map_err(|error| given.unfit(name, error.to_string()))?;
         Ok::<usize, ProxyError>(usize::try_from(bytes).unwrap_or(usize::MAX))
     };
     let scheduling = given.text_or_default("scheduling").parse();
     Ok(ProxyOptions {
-        listen: SocketAddr::new(address("host", given.text_or_default("host"))?, number(given, "port")? as u16),
+        listen: SocketAddr::new(address(given, "host")?, given.number_or_default("port")),
         model: Some(given.text_or_default("model").to_owned()).filter(|model| !model.is_empty()),
-        scheduling: scheduling.map_err(|why| ProxyError::Value { name: "scheduling", why })?,
-        most_running: at_least_one("max_running")?,
-        most_waiting: number(given, "max_waiting")? as usize,
-        most_connections: at_least_one("max_connections")?,
+        scheduling: scheduling.map_err(|why: String| given.unfit("scheduling", why))?,
+        most_running: given.number_or_default("max_running"),
+        most_waiting: given.number_or_default("max_waiting"),
+        most_connections: given.number_or_default("max_connections"),
         body_max: size("max_body_size")?,
         bodies_max: size("max_bodies_size")?,
         instance_cache: size("instance_cache")?,

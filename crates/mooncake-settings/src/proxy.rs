@@ -20,10 +20,20 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     Setting::done("host", Type::Text, "127.0.0.1", "address to listen on: IPv4, IPv6 or a name"),
     Setting::done("port", Type::Port, "8000", "port to listen on; 0: any free port, printed at start"),
-    Setting::done("scheduling", Type::Text, "round_robin", "round_robin, least_loaded or cache_aware"),
-    Setting::done("max_running", Type::U32, "1024", "requests under way at a time"),
-    Setting::done("max_waiting", Type::U32, "1024", "requests that wait beyond these; who comes then gets 429"),
-    Setting::done("max_connections", Type::U32, "4096", "client connections at a time"),
+    Setting::done(
+        "scheduling",
+        Type::OneOf(&["round_robin", "least_loaded", "cache_aware"]),
+        "round_robin",
+        "how an instance is chosen for a request",
+    ),
+    Setting::done("max_running", Type::Whole(1, u32::MAX as i128), "1024", "requests under way at a time"),
+    Setting::done(
+        "max_waiting",
+        Type::Whole(0, u32::MAX as i128),
+        "1024",
+        "requests that wait beyond these; who comes then gets 429",
+    ),
+    Setting::done("max_connections", Type::Whole(1, u32::MAX as i128), "4096", "client connections at a time"),
     Setting::done("max_body_size", Type::Size, "64MB", "longest body of a request"),
     Setting::done("max_bodies_size", Type::Size, "1GB", "bodies of all requests under way; who comes then gets 429"),
     Setting::done(
@@ -50,5 +60,5 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "for requests under way after SIGTERM; a second signal ends them",
     ),
     Setting::done("health_interval", Type::Duration, "5s", "between two checks of an instance"),
-    Setting::done("log_level", Type::Text, "INFO", "TRACE, DEBUG, INFO, WARNING or ERROR"),
+    Setting::done("log_level", Type::LogLevel, "INFO", "least important lines that are written"),
 ];
