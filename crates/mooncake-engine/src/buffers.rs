@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mooncake_memory::{Board, ForeignRange, MemoryError, Registry, SharedBlock, Source, Target, shared_block};
 use parking_lot::RwLock;
 
 use crate::error::EngineError;
+use crate::peer::Patience;
 use crate::visitors::{Inside, Visitors};
 
 /// One registered range.
@@ -148,9 +149,9 @@ impl Buffers {
     }
 
     /// Gives ranges up, all that can be; the error is that of the first that could not. After `Ok` nobody touches that memory
-    /// any more. All are waited for together. One that is still in use then takes no new requests, and giving it up
-    /// again waits again.
-    pub fn unregister(&self, addresses: &[usize], until: Instant) -> Result<(), EngineError> {
+    /// any more. All are waited for together. One that is still in use when patience ends takes no new requests, and giving it
+    /// up again waits again.
+    pub fn unregister(&self, addresses: &[usize], patience: &Patience<'_>) -> Result<(), EngineError> {
         let mut known = Ok(());
         let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
         {
@@ -167,18 +168,18 @@ impl Buffers {
             }
             waited_for.extend(self.leave(&mut held, given_up));
         }
-        known.and(self.wait(waited_for, until))
+        known.and(self.wait(waited_for, patience))
     }
 
     /// Gives up all that there is, as [`Buffers::unregister`] does.
-    pub fn unregister_everything(&self, until: Instant) -> Result<(), EngineError> {
+    pub fn unregister_everything(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
         let waited_for = {
             let mut held = self.ranges.write();
             let given_up = std::mem::take(&mut held.lent).into_values().collect();
             self.leave(&mut held, given_up);
             held.leaving.values().cloned().collect()
         };
-        self.wait(waited_for, until)
+        self.wait(waited_for, patience)
     }
 
     /// Nobody enters these buffers any more; some may be inside.
@@ -204,8 +205,8 @@ impl Buffers {
         leaving
     }
 
-    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, until: Instant) -> Result<(), EngineError> {
-        loop {
+    fn wait(&self, mut waited_for: Vec<Arc<Leaving>>, patience: &Patience<'_>) -> Result<(), EngineError> {
+        patience.wait_until(|| {
             let left: Vec<_> = waited_for.extract_if(.., |leaving| leaving.is_left()).collect();
             if !left.is_empty() {
                 let mut held = self.ranges.write();
@@ -217,12 +218,9 @@ impl Buffers {
                     }
                 }
             }
-            let Some(busy) = waited_for.first() else { return Ok(()) };
-            if Instant::now() >= until {
-                return Err(busy.busy());
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
+            waited_for.is_empty()
+        });
+        waited_for.first().map_or(Ok(()), |busy| Err(busy.busy()))
     }
 
     fn count_mappable(&self, buffers: usize, more: bool) {
@@ -279,6 +277,8 @@ impl Buffers {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use mooncake_memory::{BoardView, PassageView, PeerProcess, leak_shared};
 
     use super::*;
@@ -286,8 +286,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
-    fn soon() -> Instant {
-        Instant::now() + PATIENCE
+    fn soon() -> Patience<'static> {
+        Patience::lasting(PATIENCE, &|| false)
     }
 
     /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
@@ -315,15 +315,15 @@ mod tests {
         for everything in [false, true] {
             let began = Instant::now();
             let given_up = match everything {
-                false => buffers.unregister(&addresses(&all), soon()),
-                true => buffers.unregister_everything(soon()),
+                false => buffers.unregister(&addresses(&all), &soon()),
+                true => buffers.unregister_everything(&soon()),
             };
             let took = began.elapsed();
             assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
             assert!(took >= PATIENCE && took < 4 * PATIENCE, "{took:?}");
         }
         drop(inside);
-        buffers.unregister_everything(soon()).unwrap();
+        buffers.unregister_everything(&soon()).unwrap();
     }
 
     #[test]
@@ -331,9 +331,9 @@ mod tests {
         let (buffers, memory, all) = lending(2);
         let (first, second) = (memory.addr(), memory.addr() + 4096);
         let inside = all[0].enter().unwrap();
-        let given_up = buffers.unregister(&[first, second, first + 1], soon());
+        let given_up = buffers.unregister(&[first, second, first + 1], &soon());
         assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
-        let again = buffers.unregister(&[first], soon());
+        let again = buffers.unregister(&[first], &soon());
         assert!(is_busy(&again, first), "{again:?}");
         for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
             let lent = buffers.register(&[memory.part(offset, len)], "*");
@@ -341,21 +341,35 @@ mod tests {
         }
         assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
         // What was left by then is nobody's.
-        let other = buffers.unregister(&[second], soon());
+        let other = buffers.unregister(&[second], &soon());
         assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
         buffers.register(&[memory.part(4096, 4096)], "*").unwrap();
 
         drop(inside);
-        buffers.unregister(&[first], soon()).unwrap();
+        buffers.unregister(&[first], &soon()).unwrap();
         buffers.register(&[memory.part(0, 4096)], "*").unwrap();
         assert_eq!(buffers.len(), 2);
+    }
+
+    #[test]
+    fn who_has_waited_enough_is_told_that_it_is_in_use() {
+        let (buffers, memory, all) = lending(1);
+        let inside = all[0].enter().unwrap();
+        let long = Patience::lasting(Duration::from_secs(600), &|| true);
+        assert!(is_busy(&buffers.unregister(&[memory.addr()], &long), memory.addr()));
+        assert!(is_busy(&buffers.unregister_everything(&long), memory.addr()));
+        drop(inside);
+        buffers.unregister(&[memory.addr()], &long).unwrap();
     }
 
     #[test]
     fn one_that_was_left_meanwhile_is_lent_anew_without_being_asked_for() {
         let (buffers, memory, all) = lending(1);
         let inside = all[0].enter().unwrap();
-        assert!(is_busy(&buffers.unregister(&[memory.addr()], Instant::now()), memory.addr()));
+        assert!(is_busy(
+            &buffers.unregister(&[memory.addr()], &Patience::lasting(Duration::ZERO, &|| false)),
+            memory.addr()
+        ));
         drop(inside);
         buffers.register(&[memory.part(2048, 4096)], "*").unwrap();
     }
@@ -363,7 +377,7 @@ mod tests {
     #[test]
     fn an_address_that_is_named_twice_is_given_up_once() {
         let (buffers, memory, _all) = lending(1);
-        let given_up = buffers.unregister(&[memory.addr(), memory.addr()], soon());
+        let given_up = buffers.unregister(&[memory.addr(), memory.addr()], &soon());
         assert!(matches!(given_up, Err(EngineError::NotRegistered { .. })), "{given_up:?}");
         assert_eq!(buffers.len(), 0);
     }
@@ -386,19 +400,19 @@ mod tests {
         let mut passage = PassageView::map(&admission.passage().fd().try_clone_to_owned().unwrap()).unwrap();
         let board = BoardView::map(&buffers.board().fd().try_clone_to_owned().unwrap()).unwrap();
         let visit = passage.enter(&board, board.get(), 1).unwrap();
-        buffers.unregister(&addresses(&all[1..]), soon()).unwrap();
+        buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();
 
         let began = Instant::now();
-        let given_up = buffers.unregister(&addresses(&all[..1]), soon());
+        let given_up = buffers.unregister(&addresses(&all[..1]), &soon());
         assert!(is_busy(&given_up, memory.addr()), "{given_up:?}");
         assert!(began.elapsed() < 4 * PATIENCE, "{:?}", began.elapsed());
-        let everything = buffers.unregister_everything(soon());
+        let everything = buffers.unregister_everything(&soon());
         assert!(is_busy(&everything, memory.addr()), "{everything:?}");
 
         drop(visit);
         // Who comes in now knows that they are gone, and keeps nobody.
         let _visit = passage.enter(&board, board.get(), 1).unwrap();
-        buffers.unregister(&addresses(&all[..1]), soon()).unwrap();
-        buffers.unregister_everything(soon()).unwrap();
+        buffers.unregister(&addresses(&all[..1]), &soon()).unwrap();
+        buffers.unregister_everything(&soon()).unwrap();
     }
 }

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use crate::error::EngineError;
+use crate::peer::Patience;
 
 thread_local! {
     /// Where this thread is inside: it must not wait for itself.
@@ -50,25 +50,26 @@ impl Calls {
     }
 
     /// Waits for those that are inside. For this thread's own it would wait in vain, and says so at once.
-    pub fn wait(&self, until: Instant) -> Result<(), EngineError> {
+    pub fn wait(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
         let own = INSIDE.with_borrow(|inside| inside.iter().filter(|other| std::ptr::eq(**other, self)).count());
-        let began = Instant::now();
-        loop {
-            let calls = self.under_way.load(Ordering::SeqCst);
-            if calls == 0 {
-                return Ok(());
-            }
-            if calls <= own || Instant::now() >= until {
-                return Err(EngineError::CallsUnderWay { calls, waited: began.elapsed() });
-            }
-            std::thread::sleep(Duration::from_micros(50));
+        let under_way = || self.under_way.load(Ordering::SeqCst);
+        patience.wait_until(|| under_way() <= own);
+        match under_way() {
+            0 => Ok(()),
+            calls => Err(EngineError::CallsUnderWay { calls, waited: patience.began.elapsed() }),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    fn within(millis: u64) -> Patience<'static> {
+        Patience::lasting(Duration::from_millis(millis), &|| false)
+    }
 
     #[test]
     fn who_waits_is_told_of_a_call_that_goes_on_and_of_its_end() {
@@ -86,10 +87,10 @@ mod tests {
             inside.recv().unwrap();
             calls.close();
             assert!(matches!(calls.enter(), Err(EngineError::Closed)));
-            let wait = calls.wait(Instant::now() + Duration::from_millis(20));
+            let wait = calls.wait(&within(20));
             assert!(matches!(wait, Err(EngineError::CallsUnderWay { calls: 1, .. })), "{wait:?}");
             go.send(()).unwrap();
-            calls.wait(Instant::now() + Duration::from_secs(60)).unwrap();
+            calls.wait(&within(60_000)).unwrap();
         });
     }
 
@@ -98,8 +99,8 @@ mod tests {
         let (ours, others) = (Calls::default(), Calls::default());
         let _inside = others.enter().unwrap();
         ours.close();
-        ours.wait(Instant::now()).unwrap();
-        let own = others.wait(Instant::now() + Duration::from_secs(60));
+        ours.wait(&within(0)).unwrap();
+        let own = others.wait(&within(60_000));
         assert!(matches!(own, Err(EngineError::CallsUnderWay { calls: 1, .. })), "{own:?}");
     }
 }

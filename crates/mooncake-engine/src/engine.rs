@@ -30,6 +30,9 @@ use crate::writers::Writers;
 /// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at a time.
 const GIVING_UP: Duration = Duration::from_secs(10);
 
+/// Longest that a call waits for the metadata service, whatever it asks of it.
+const SERVICE: Duration = Duration::from_secs(10);
+
 /// Which way a request's bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -95,7 +98,7 @@ pub(crate) struct Home {
     unix: String,
     boot: String,
     secret: Box<[u8; SECRET_LEN]>,
-    registry: Option<Registry>,
+    pub registry: Option<Registry>,
     /// What the metadata tells peers.
     advertised: Option<IpAddr>,
     pub publisher: Publisher,
@@ -175,10 +178,6 @@ impl Home {
         Ok((Descriptor::decode(name, &json)?, host))
     }
 
-    pub fn has_metadata(&self) -> bool {
-        self.registry.is_some()
-    }
-
     /// Tells the metadata what is registered now.
     pub fn tell(&self) -> Result<(), EngineError> {
         match &self.registry {
@@ -214,7 +213,7 @@ impl Engine {
     /// Starts an engine that needs no service to be found. `host` is the name or address that peers reach this host by,
     /// with or without a port (which is not used: the engine takes a free one, and [`Engine::name`] says which).
     pub fn new(host: &str, options: EngineOptions) -> Result<Engine, EngineError> {
-        Engine::start(host, options, None)
+        Engine::start(host, options, None, &|| false)
     }
 
     /// Starts an engine that is found by its name in a metadata service. `cluster` keeps the names of several clusters in
@@ -225,16 +224,40 @@ impl Engine {
         service: Box<dyn Metadata>,
         cluster: &str,
     ) -> Result<Engine, EngineError> {
-        Engine::start(name, options, Some(Registry::new(Arc::from(service), cluster)))
+        Engine::with_metadata_with(name, options, service, cluster, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call. What the service was told until then is taken back
+    /// in the background.
+    pub fn with_metadata_with(
+        name: &str,
+        options: EngineOptions,
+        service: Box<dyn Metadata>,
+        cluster: &str,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Engine, EngineError> {
+        Engine::start(name, options, Some(Registry::new(Arc::from(service), cluster)), interrupted)
     }
 
     /// Starts an engine by Mooncake's connection string: `P2PHANDSHAKE`, or the URL of a metadata service, `http://` or
-    /// `https://`.
+    /// `https://`. A service that does not answer is waited for some 15 s at most.
     pub fn connect(metadata: &str, name: &str, options: EngineOptions, cluster: &str) -> Result<Engine, EngineError> {
+        Engine::connect_with(metadata, name, options, cluster, &|| false)
+    }
+
+    /// The same; `interrupted` is as in [`Engine::with_metadata_with`].
+    pub fn connect_with(
+        metadata: &str,
+        name: &str,
+        options: EngineOptions,
+        cluster: &str,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Engine, EngineError> {
         match metadata.split_once("://") {
-            None if metadata == "P2PHANDSHAKE" => Engine::new(name, options),
+            None if metadata == "P2PHANDSHAKE" => Engine::start(name, options, None, interrupted),
             Some(("http" | "https", _)) => {
-                Engine::with_metadata(name, options, Box::new(HttpMetadata::new(metadata)), cluster)
+                let service = Box::new(HttpMetadata::new(metadata));
+                Engine::with_metadata_with(name, options, service, cluster, interrupted)
             }
             _ => Err(EngineError::InvalidArgument(format!(
                 "metadata server {metadata:?}: this version has P2PHANDSHAKE, http:// and https://"
@@ -242,7 +265,12 @@ impl Engine {
         }
     }
 
-    fn start(name: &str, options: EngineOptions, registry: Option<Registry>) -> Result<Engine, EngineError> {
+    fn start(
+        name: &str,
+        options: EngineOptions,
+        registry: Option<Registry>,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Engine, EngineError> {
         let (host, _) = address::split(name);
         if host.is_empty() {
             return Err(EngineError::InvalidArgument("an engine needs the name of its host".into()));
@@ -260,8 +288,7 @@ impl Engine {
         let ports = Ports { handshake, data, host: door };
         let boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
         let errands = Errands::default();
-        let began = Instant::now();
-        let patience = Patience { began, deadline: began + options.connect_timeout, interrupted: &|| false };
+        let patience = Patience::lasting(options.connect_timeout, interrupted);
         let advertised = match &registry {
             Some(registry) => {
                 let given = options.advertise.or(options.bind);
@@ -293,11 +320,11 @@ impl Engine {
             publisher: Publisher::default(),
         });
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
-        if let (Some(registry), Some(ip)) = (&home.registry, home.advertised) {
-            registry.announce(&home.name, ip, port)?;
-            if let Err(error) = Publisher::publish(&home) {
+        if let Some(ip) = home.advertised {
+            let patience = Patience::lasting(SERVICE, interrupted);
+            if let Err(error) = Publisher::begin(&home, ip, port, &patience) {
                 // Best effort: the next engine of the name replaces what is left.
-                let _ = registry.withdraw(&home.name);
+                let _ = Publisher::end(&home, &patience);
                 return Err(error);
             }
         }
@@ -333,22 +360,35 @@ impl Engine {
     // ------------------------------------------------------------- memory
 
     /// Lends ranges to peers: all of them, or none and an error. Until they are [given up](Engine::unregister) or the
-    /// engine is closed, any peer reads and writes them at any time.
+    /// engine is closed, any peer reads and writes them at any time. A metadata service that does not answer is waited for 10 s.
+    ///
+    /// After [`EngineError::BufferBusy`] a peer had found them already, and is still at one of them: that one is to be given up
+    /// before its memory is used for something else.
     pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
+        self.register_with(ranges, location, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call: nothing is lent then.
+    pub fn register_with(
+        &self,
+        ranges: &[ForeignRange],
+        location: &str,
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), EngineError> {
         self.check()?;
-        self.core.home.buffers.register(ranges, location)?;
-        let published = Publisher::publish(&self.core.home);
-        if published.is_err() {
-            // Just registered, and nobody knows.
-            let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
-            let _ = self.core.home.buffers.unregister(&addresses, Instant::now() + GIVING_UP);
-        }
-        published
+        let home = &self.core.home;
+        home.buffers.register(ranges, location)?;
+        let Err(error) = Publisher::publish(home, &Patience::lasting(SERVICE, interrupted)) else { return Ok(()) };
+        let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
+        let taken_back = home.buffers.unregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
+        // The service may have learned of them, or may yet.
+        Publisher::publish_unseen(home);
+        taken_back.and(Err(error))
     }
 
     /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
     /// [`EngineError::BufferBusy`] where somebody still does after 10 s: then the range takes no new requests, stays the
-    /// engine's, and giving it up again waits again.
+    /// engine's, and giving it up again waits again. A metadata service that does not answer is waited for 10 s more.
     pub fn unregister(&self, addr: usize) -> Result<(), EngineError> {
         self.unregister_all(&[addr])
     }
@@ -356,9 +396,20 @@ impl Engine {
     /// The same for several, which are waited for together; all that can be are given up, and the error is that of the first
     /// that could not.
     pub fn unregister_all(&self, addresses: &[usize]) -> Result<(), EngineError> {
+        self.unregister_all_with(addresses, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if they are given up by then, with
+    /// [`EngineError::BufferBusy`] if somebody is still at one.
+    pub fn unregister_all_with(
+        &self,
+        addresses: &[usize],
+        interrupted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), EngineError> {
         self.check()?;
-        let given_up = self.core.home.buffers.unregister(addresses, Instant::now() + GIVING_UP);
-        if let Err(error) = Publisher::publish(&self.core.home) {
+        let home = &self.core.home;
+        let given_up = home.buffers.unregister(addresses, &Patience::lasting(GIVING_UP, interrupted));
+        if let Err(error) = Publisher::publish(home, &Patience::lasting(SERVICE, interrupted)) {
             // Peers that still try are refused.
             tracing::warn!(%error, "the metadata still names buffers that were given up");
         }
@@ -546,30 +597,28 @@ impl Engine {
     /// Ends the engine: peers are served no more, calls that are under way fail with [`EngineError::Closed`], and so does what
     /// waits. After `Ok`, nobody touches memory any more that it was lent, or that a transfer was given. Fails with
     /// [`EngineError::CallsUnderWay`] or [`EngineError::BufferBusy`] where somebody still does after some 10 s, and at once
-    /// within a call of the same engine's, in its `interrupted`; it may be called again, and waits again.
+    /// within a call of the same engine's, in its `interrupted`; it may be called again, and waits again. A metadata service
+    /// that does not answer is waited for 10 s more.
     pub fn close(&self) -> Result<(), EngineError> {
+        self.close_with(&|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if all memory is free by then.
+    pub fn close_with(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         if forked() {
             return Ok(());
         }
-        self.core.calls.close();
-        {
-            // Who closes it at the same time waits here.
-            let mut server = self.server.lock();
-            if server.is_some() {
-                self.core.workers.close();
-                self.core.home.publisher.end(|| {
-                    if let Some(registry) = &self.core.home.registry
-                        && let Err(error) = registry.withdraw(self.name())
-                    {
-                        tracing::warn!(%error, "the metadata still names an engine that has ended");
-                    }
-                });
-                *server = None;
-            }
+        let (core, home) = (&self.core, &self.core.home);
+        core.calls.close();
+        core.workers.close(interrupted);
+        if let Err(error) = Publisher::end(home, &Patience::lasting(SERVICE, interrupted)) {
+            tracing::warn!(%error, "the metadata may name an engine that has ended for some time");
         }
-        let until = Instant::now() + GIVING_UP;
+        // Who closes it at the same time waits here.
+        *self.server.lock() = None;
+        let patience = Patience::lasting(GIVING_UP, interrupted);
         // Both are done, whatever becomes of the first.
-        let (calls, buffers) = (self.core.calls.wait(until), self.core.home.buffers.unregister_everything(until));
+        let (calls, buffers) = (core.calls.wait(&patience), home.buffers.unregister_everything(&patience));
         calls.and(buffers)
     }
 
@@ -707,8 +756,7 @@ impl Core {
     fn say(&self, name: &str, message: Message, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
         let timeout = self.home.options.connect_timeout;
-        let began = Instant::now();
-        let patience = Patience { began, deadline: began + timeout, interrupted };
+        let patience = Patience::lasting(timeout, interrupted);
         let (_, addresses) = self.home.handshake_at(name, &patience)?;
         handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
     }

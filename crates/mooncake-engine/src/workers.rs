@@ -111,8 +111,8 @@ impl Workers {
     }
 
     /// Nothing new is begun; what waits has failed. What is under way is waited for by [`crate::calls::Calls`]; the threads,
-    /// which may tell others of what they did, for a few seconds.
-    pub fn close(&self) {
+    /// which may tell others of what they did, for a few seconds, or until the caller has had enough.
+    pub fn close(&self, interrupted: &(dyn Fn() -> bool + Sync)) {
         let left: Vec<Work> = {
             let mut state = self.state.lock();
             state.closed = true;
@@ -126,13 +126,9 @@ impl Workers {
             }
         }
         self.changed.notify_all();
-        let until = Instant::now() + TELLING;
-        let mut state = self.state.lock();
-        while state.threads > 0 {
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                tracing::warn!(threads = state.threads, "threads of batches go on after the end of their engine");
-                return;
-            }
+        let threads = || self.state.lock().threads;
+        if !Patience::lasting(TELLING, interrupted).wait_until(|| threads() == 0) {
+            tracing::warn!(threads = threads(), "threads of batches go on after the end of their engine");
         }
     }
 
@@ -183,7 +179,6 @@ impl Workers {
                 }
             }
             state.threads -= 1;
-            self.changed.notify_all();
             return None;
         }
     }

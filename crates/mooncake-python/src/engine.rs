@@ -109,7 +109,7 @@ impl TransferEngine {
     fn close(&self, py: Python<'_>) -> PyResult<i64> {
         self.call("close", |e| {
             let Ok(held) = e.engine() else { return Ok(0) };
-            py.detach(|| held.end())?;
+            py.detach(|| held.end(&interrupt::requested))?;
             let mut engine = e.engine.write();
             // Another may have been begun since, by whoever closed this one at the same time.
             if engine.as_ref().is_some_and(|other| Arc::ptr_eq(other, &held)) {
@@ -148,7 +148,7 @@ impl TransferEngine {
         let range = range(unsigned(buffer_addr, "buffer_addr")?, unsigned(capacity, "capacity")?);
         self.call("register_memory", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.register(&[range], location)).map(|()| 0)
+            py.detach(|| engine.register_with(&[range], location, &interrupt::requested)).map(|()| 0)
         })
     }
 
@@ -158,7 +158,7 @@ impl TransferEngine {
         let addr = unsigned(buffer_addr, "buffer_addr")? as usize;
         self.call("unregister_memory", |e| {
             let engine = e.engine()?;
-            py.detach(|| engine.unregister(addr)).map(|()| 0)
+            py.detach(|| engine.unregister_all_with(&[addr], &interrupt::requested)).map(|()| 0)
         })
     }
 
@@ -180,7 +180,7 @@ impl TransferEngine {
                 return Err(EngineError::InvalidArgument(reason));
             }
             let ranges: Vec<_> = addresses.iter().zip(&capacities).map(|(&addr, &len)| range(addr, len)).collect();
-            py.detach(|| engine.register(&ranges, location)).map(|()| 0)
+            py.detach(|| engine.register_with(&ranges, location, &interrupt::requested)).map(|()| 0)
         })
     }
 
@@ -191,7 +191,7 @@ impl TransferEngine {
         self.call("batch_unregister_memory", |e| {
             let engine = e.engine()?;
             let addresses: Vec<usize> = addresses.iter().map(|addr| *addr as usize).collect();
-            py.detach(|| engine.unregister_all(&addresses)).map(|()| 0)
+            py.detach(|| engine.unregister_all_with(&addresses, &interrupt::requested)).map(|()| 0)
         })
     }
 
@@ -711,7 +711,7 @@ impl TransferEngine {
                     if !devices.trim().is_empty() {
                         options.topology = Some(Topology::from_env(devices, variable));
                     }
-                    Engine::connect(metadata, host, options, &cluster)
+                    Engine::connect_with(metadata, host, options, &cluster, &interrupt::requested)
                 })
             }),
             false => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),

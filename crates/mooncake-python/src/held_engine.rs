@@ -27,8 +27,8 @@ impl Held {
     }
 
     /// Ends the engine and frees what it gave out; none of it while somebody may still be at it. May be called again.
-    pub fn end(&self) -> Result<(), EngineError> {
-        self.engine.close()?;
+    pub fn end(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
+        self.engine.close_with(interrupted)?;
         for addr in self.memory.lock().drain(..) {
             // SAFETY: the engine that lent it is closed, no call uses it, and its user has given the engine up.
             unsafe { free_host_memory(addr) };
@@ -39,13 +39,22 @@ impl Held {
     /// Memory that is registered already; its address.
     pub fn allocate_memory(&self, length: u64) -> Result<usize, EngineError> {
         let addr = allocate_shared(length).map_err(|error| EngineError::Memory(error.to_string()))?;
-        if let Err(error) = self.engine.register(&[range(addr as u64, length)], "*") {
-            // SAFETY: nobody has it yet.
-            unsafe { free_host_memory(addr) };
-            return Err(error);
+        match self.engine.register_with(&[range(addr as u64, length)], "*", &interrupt::requested) {
+            Ok(()) => {
+                self.memory.lock().push(addr);
+                Ok(addr)
+            }
+            Err(error) => {
+                if let EngineError::BufferBusy { .. } = error {
+                    // A peer is at it already. It ends with the engine.
+                    self.memory.lock().push(addr);
+                } else {
+                    // SAFETY: it is given up, and its user does not have it yet.
+                    unsafe { free_host_memory(addr) };
+                }
+                Err(error)
+            }
         }
-        self.memory.lock().push(addr);
-        Ok(addr)
     }
 
     /// Takes it back.
@@ -57,7 +66,7 @@ impl Held {
             };
             memory.swap_remove(at);
         }
-        if let Err(error) = self.engine.unregister(addr) {
+        if let Err(error) = self.engine.unregister_all_with(&[addr], &interrupt::requested) {
             // It may be given back again, and ends with the engine otherwise.
             self.memory.lock().push(addr);
             return Err(error);
@@ -98,7 +107,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let end = || {
-            if let Err(error) = self.end() {
+            if let Err(error) = self.end(&|| false) {
                 let blocks = self.memory.lock().len();
                 tracing::error!(%error, blocks, "an engine has ended, and its memory stays where it is");
             }

@@ -7,7 +7,7 @@ mod http;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -79,16 +79,19 @@ impl Registry {
             }
             self.service.remove(&key)?;
         }
-        self.claim(name, &ours)?;
-        *self.announced.lock() = Some(ours);
-        Ok(())
+        // Said before it is done: of a request whose answer gets lost nobody knows whether it was.
+        *self.announced.lock() = Some(ours.clone());
+        self.claim(name, &ours)
     }
 
     fn claim(&self, name: &str, ours: &RpcMeta) -> Result<(), EngineError> {
         let document = serde_json::to_string(ours).expect("strings and numbers are JSON");
         match self.service.put(&self.rpc_key(name), &document)? {
             true => Ok(()),
-            false => Err(EngineError::Metadata(format!("{name:?} was taken by another engine meanwhile"))),
+            false => {
+                *self.announced.lock() = None;
+                Err(EngineError::Metadata(format!("{name:?} was taken by another engine meanwhile")))
+            }
         }
     }
 
@@ -114,11 +117,12 @@ impl Registry {
 
     /// Tells what this engine lends.
     pub fn publish(&self, name: &str, document: &str) -> Result<(), EngineError> {
-        if !self.is_ours(name)?
-            && let Some(ours) = &*self.announced.lock()
-        {
-            // The service has lost what it was told.
-            self.claim(name, ours)?;
+        if !self.is_ours(name)? {
+            let announced = self.announced.lock().clone();
+            if let Some(ours) = announced {
+                // The service has lost what it was told.
+                self.claim(name, &ours)?;
+            }
         }
         match self.service.put(&self.segment_key(name), document)? {
             true => Ok(()),
@@ -138,6 +142,9 @@ impl Registry {
 
     /// Removes what there is of this engine.
     pub fn withdraw(&self, name: &str) -> Result<(), EngineError> {
+        if self.announced.lock().is_none() {
+            return Ok(());
+        }
         let ours = self.is_ours(name)?;
         let segment = self.service.remove(&self.segment_key(name));
         let address = if ours { self.service.remove(&self.rpc_key(name)) } else { Ok(()) };
@@ -145,8 +152,7 @@ impl Registry {
     }
 
     fn is_alive(&self, at: &RpcMeta) -> bool {
-        let began = Instant::now();
-        let patience = Patience { began, deadline: began + ALIVE, interrupted: &|| false };
+        let patience = Patience::lasting(ALIVE, &|| false);
         let found = address::resolve(&at.ip_or_host_name, at.rpc_port, &self.errands, &patience);
         let Ok(addresses) = found else { return false };
         let probe = Message::new(Kind::Probe, "{}".into());

@@ -10,6 +10,9 @@ use crate::error::EngineError;
 /// Longest wait without a look at the clock and at the caller's wish.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
+/// Between two looks at what will be so very soon, most likely.
+const LOOK: Duration = Duration::from_micros(50);
+
 /// A caller's patience.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience<'a> {
@@ -19,9 +22,34 @@ pub(crate) struct Patience<'a> {
     pub interrupted: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Patience<'_> {
+impl<'a> Patience<'a> {
+    /// From now on, for so long.
+    pub fn lasting(long: Duration, interrupted: &'a (dyn Fn() -> bool + Sync)) -> Patience<'a> {
+        let began = Instant::now();
+        Patience { began, deadline: began + long, interrupted }
+    }
+
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.deadline
+    }
+
+    /// Looks often whether something is so, while there is patience; whether it is so in the end.
+    pub fn wait_until(&self, mut is_so: impl FnMut() -> bool) -> bool {
+        let mut asked = None;
+        while !is_so() {
+            let now = Instant::now();
+            if now >= self.deadline {
+                return false;
+            }
+            if asked.is_none_or(|asked| now.duration_since(asked) >= SLICE) {
+                if (self.interrupted)() {
+                    return false;
+                }
+                asked = Some(now);
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use mooncake_engine::{EngineError, Metadata};
 pub struct Shelf {
     documents: Arc<Mutex<HashMap<String, String>>>,
     mute: Arc<AtomicBool>,
+    changes: Arc<AtomicUsize>,
 }
 
 impl Shelf {
@@ -27,6 +28,11 @@ impl Shelf {
         let mut all: Vec<_> = self.documents.lock().unwrap().clone().into_iter().collect();
         all.sort();
         all
+    }
+
+    /// How often a document was put or removed.
+    pub fn changes(&self) -> usize {
+        self.changes.load(Ordering::SeqCst)
     }
 
     /// All is lost, as with a service that starts again.
@@ -45,11 +51,13 @@ impl Metadata for Shelf {
 
     fn put(&self, key: &str, document: &str) -> Result<bool, EngineError> {
         std::thread::sleep(Duration::from_nanos(10 * document.len() as u64));
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.documents.lock().unwrap().insert(key.to_owned(), document.to_owned());
         Ok(true)
     }
 
     fn remove(&self, key: &str) -> Result<(), EngineError> {
+        self.changes.fetch_add(1, Ordering::SeqCst);
         self.documents.lock().unwrap().remove(key);
         Ok(())
     }
