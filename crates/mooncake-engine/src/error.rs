@@ -96,6 +96,14 @@ pub enum EngineError {
     /// The metadata service could not be asked, or does not know the name.
     #[error("metadata: {0}")]
     Metadata(String),
+    /// Another engine has the name in the metadata service.
+    #[error("metadata: {name:?} is the name of the engine at {at}")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Where the handshakes of the other one are answered, as far as is known.
+        at: String,
+    },
     /// Not done by its deadline.
     #[error("{peer}: {what} took longer than {waited:?}")]
     Timeout {
@@ -132,7 +140,7 @@ impl EngineError {
             EngineError::Dns { .. } => -101,
             EngineError::Socket { .. } | EngineError::Timeout { .. } => -102,
             EngineError::Malformed { .. } => -103,
-            EngineError::Metadata(_) => -200,
+            EngineError::Metadata(_) | EngineError::NameTaken { .. } => -200,
             EngineError::Closed | EngineError::Forked => -202,
             EngineError::Memory(_) => -302,
         }

@@ -3,6 +3,7 @@
 mod memory;
 mod other;
 mod shelf;
+mod staged;
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -12,6 +13,7 @@ use memory::Memory;
 use mooncake_engine::{Engine, EngineError, EngineOptions, HttpMetadata, Notify};
 use other::{Other, hear, role, say};
 use shelf::Shelf;
+use staged::Stage;
 
 fn named(name: &str, shelf: &Shelf, options: EngineOptions) -> Engine {
     Engine::with_metadata(name, options, Box::new(shelf.clone()), "").unwrap()
@@ -35,7 +37,7 @@ fn an_engine_that_was_replaced_under_its_name_leaves_its_successor_alone() {
 
     let buffer = Memory::new(4096);
     let failed = first.register(&[buffer.range()], "*").unwrap_err();
-    assert!(matches!(&failed, EngineError::Metadata(why) if why.contains(&second.address())), "{failed}");
+    assert!(matches!(&failed, EngineError::NameTaken { at, .. } if *at == second.address()), "{failed}");
     assert!(first.registered().iter().all(|one| one.addr != buffer.range().addr()));
     first.unregister(more.range().addr()).unwrap();
     first.close().unwrap();
@@ -47,6 +49,78 @@ fn an_engine_that_was_replaced_under_its_name_leaves_its_successor_alone() {
     assert!(lent.bytes() == here.bytes());
     second.close().unwrap();
     assert!(!shelf.all().iter().any(|(key, _)| key.contains("node-a")));
+}
+
+/// Two engines that begin with one name at the same moment, in such an order of what they ask of the service: one has the name
+/// in the end, and the other one is told.
+fn one_of_two_has_the_name(shelf: Shelf, order: &'static [(&'static str, &'static str)]) {
+    let stage = Stage::new(shelf.clone(), order);
+    let begin = |who: &'static str| {
+        let service = Box::new(stage.service(who));
+        Engine::with_metadata("node-a", EngineOptions::default(), service, "")
+    };
+    let (one, two) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| begin("one"));
+        let two = begin("two");
+        (one.join().unwrap(), two)
+    });
+    let (winner, loser) = match (one, two) {
+        (Ok(winner), Err(loser)) | (Err(loser), Ok(winner)) => (winner, loser),
+        (one, two) => panic!("{one:?} {two:?}"),
+    };
+    assert!(matches!(&loser, EngineError::NameTaken { name, .. } if name == "node-a"), "{loser}");
+    let port = format!("\"rpc_port\":{}", winner.port());
+    assert!(shelf.all().iter().any(|(key, document)| key.contains("rpc_meta") && document.contains(&port)));
+    let (lent, here) = (Memory::new(4096), Memory::filled(4096, 3));
+    winner.register(&[lent.range()], "*").unwrap();
+    let initiator = named("node-b", &shelf, EngineOptions::default());
+    let peer = initiator.open("node-a").unwrap();
+    initiator.transfer(peer, &[here.write_to(lent.addr())]).unwrap();
+    assert!(lent.bytes() == here.bytes());
+}
+
+#[test]
+fn of_two_that_take_a_new_name_at_once_one_has_it() {
+    let order = &[("one put 1", "two get 1"), ("two put 1", "one put 1"), ("one get 2", "two put 1")];
+    one_of_two_has_the_name(Shelf::default(), order);
+}
+
+#[test]
+fn of_two_that_take_a_new_name_at_once_one_has_it_where_the_service_keeps_the_first() {
+    let order = &[("one put 1", "two get 1"), ("two put 1", "one put 1"), ("one get 2", "two put 1")];
+    one_of_two_has_the_name(Shelf::that_keeps_addresses(), order);
+}
+
+#[test]
+fn of_two_that_replace_a_dead_engine_at_once_one_has_its_name() {
+    for shelf in [Shelf::default(), Shelf::that_keeps_addresses()] {
+        let _dead = named("node-a", &shelf, out_of_reach());
+        // The second has found the dead one's entry, and removes that of the first.
+        let order = &[("one del 1", "two get 2"), ("two del 1", "one put 1"), ("one get 3", "two put 1")];
+        one_of_two_has_the_name(shelf, order);
+    }
+}
+
+#[test]
+fn one_whose_entry_is_removed_by_another_that_begins_has_its_name_in_the_end_or_the_other_has() {
+    let shelf = Shelf::that_keeps_addresses();
+    let _dead = named("node-a", &shelf, out_of_reach());
+    let order = &[
+        ("one del 1", "two get 2"),
+        ("two del 1", "one put 1"),
+        ("one get 3", "two del 1"),
+        ("two put 1", "one put 2"),
+    ];
+    one_of_two_has_the_name(shelf, order);
+}
+
+#[test]
+fn one_that_took_a_dead_engines_name_meanwhile_is_not_taken_for_the_dead_one() {
+    let shelf = Shelf::default();
+    let _dead = named("node-a", &shelf, out_of_reach());
+    // The second looks long whether the dead one is dead.
+    let order = &[("one del 1", "two get 1"), ("two get 2", "one get 3")];
+    one_of_two_has_the_name(shelf, order);
 }
 
 #[test]

@@ -22,6 +22,12 @@ pub use http::HttpMetadata;
 /// A live engine answers a probe within this time.
 const ALIVE: Duration = Duration::from_secs(2);
 
+/// Between saying an address and reading it again: others that begin at the same moment have said theirs by then.
+const CONTEST: Duration = Duration::from_millis(100);
+
+/// How often a name is tried to be taken, while others take it and lose it.
+const CLAIMS: u32 = 10;
+
 /// A service that keeps JSON documents by key. Each call ends by itself, within some seconds; calls that wait for a peer leave one
 /// that takes longer than they may.
 pub trait Metadata: Send + Sync {
@@ -52,6 +58,12 @@ struct RpcMeta {
     rpc_port: u16,
 }
 
+impl RpcMeta {
+    fn has(self, name: &str) -> EngineError {
+        EngineError::NameTaken { name: name.to_owned(), at: address::join(&self.ip_or_host_name, self.rpc_port) }
+    }
+}
+
 impl Registry {
     pub fn new(service: Arc<dyn Metadata>, cluster: &str) -> Registry {
         let prefix = if cluster.is_empty() { "mooncake/".to_owned() } else { format!("mooncake/{cluster}/") };
@@ -65,48 +77,52 @@ impl Registry {
 
     /// Says where the handshakes of `name` are answered. An entry of an engine that does not answer any more, as one that
     /// crashed leaves it, is replaced; one that does keeps its name.
+    ///
+    /// No service compares before it sets or removes. So what was found dead is looked at again right before it is removed, and
+    /// what was said is read again after a while: of several that take a name at the same moment, the one whose entry stands in
+    /// the end has it.
     pub fn announce(&self, name: &str, ip: IpAddr, port: u16) -> Result<(), EngineError> {
         let key = self.rpc_key(name);
         let ours = RpcMeta { ip_or_host_name: ip.to_string(), rpc_port: port };
-        if let Some(before) = self.service.get(&key)? {
-            if let Ok(before) = serde_json::from_str::<RpcMeta>(&before)
-                && before != ours
-                && self.is_alive(&before)
-            {
-                let RpcMeta { ip_or_host_name, rpc_port } = before;
-                let at = address::join(&ip_or_host_name, rpc_port);
-                return Err(EngineError::Metadata(format!("{name:?} is the name of a running engine at {at}")));
+        for _ in 0..CLAIMS {
+            if let Some(before) = self.service.get(&key)? {
+                if let Ok(other) = serde_json::from_str::<RpcMeta>(&before)
+                    && other != ours
+                    && self.is_alive(&other)
+                {
+                    return Err(other.has(name));
+                }
+                if self.service.get(&key)?.as_ref() != Some(&before) {
+                    continue;
+                }
+                self.service.remove(&key)?;
             }
-            self.service.remove(&key)?;
+            self.claim(name, &ours)?;
+            std::thread::sleep(CONTEST);
+            if self.is_ours(name)? {
+                return Ok(());
+            }
         }
-        // Said before it is done: of a request whose answer gets lost nobody knows whether it was.
-        *self.announced.lock() = Some(ours.clone());
-        self.claim(name, &ours)
+        Err(EngineError::Metadata(format!("the entry of {name:?} changes all the time")))
     }
 
     fn claim(&self, name: &str, ours: &RpcMeta) -> Result<(), EngineError> {
+        // Said before it is done: of a request whose answer gets lost nobody knows whether it was.
+        *self.announced.lock() = Some(ours.clone());
         let document = serde_json::to_string(ours).expect("strings and numbers are JSON");
-        match self.service.put(&self.rpc_key(name), &document)? {
-            true => Ok(()),
-            false => {
-                *self.announced.lock() = None;
-                Err(EngineError::Metadata(format!("{name:?} was taken by another engine meanwhile")))
-            }
+        if self.service.put(&self.rpc_key(name), &document)? || self.is_ours(name)? {
+            return Ok(());
         }
+        Err(EngineError::Metadata(format!("the service refuses the address of {name:?}")))
     }
 
     /// Whether the name is still said to be this engine's; false if it is nobody's. One that did not answer for a while may have
     /// been replaced, and what is there then is its successor's.
     fn is_ours(&self, name: &str) -> Result<bool, EngineError> {
         let Some(found) = self.service.get(&self.rpc_key(name))? else { return Ok(false) };
-        let found = read_rpc_meta(name, &found)?;
-        match &*self.announced.lock() {
-            Some(ours) if (&ours.ip_or_host_name, ours.rpc_port) == (&found.0, found.1) => Ok(true),
-            _ => {
-                let at = address::join(&found.0, found.1);
-                Err(EngineError::Metadata(format!("{name:?} was taken by the engine at {at}")))
-            }
-        }
+        let (ip_or_host_name, rpc_port) = read_rpc_meta(name, &found)?;
+        let found = RpcMeta { ip_or_host_name, rpc_port };
+        if self.announced.lock().as_ref() == Some(&found) { Ok(true) } else { Err(found.has(name)) }
     }
 
     /// Where the handshakes of a peer are answered.
