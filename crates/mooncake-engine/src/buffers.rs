@@ -396,8 +396,8 @@ mod tests {
         }
         let bytes = [7; SECRET_LEN];
         let secret = Secret { addr: bytes.as_ptr().expose_provenance() as u64, bytes };
-        let admission = buffers.visitors.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
-        let mut passage = PassageView::map(&admission.passage().fd().try_clone_to_owned().unwrap()).unwrap();
+        let (_admission, fd) = buffers.visitors.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
+        let mut passage = PassageView::map(&fd).unwrap();
         let board = BoardView::map(&buffers.board().fd().try_clone_to_owned().unwrap()).unwrap();
         let visit = passage.enter(&board, board.get(), 1).unwrap();
         buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();

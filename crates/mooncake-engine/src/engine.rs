@@ -21,7 +21,7 @@ use crate::host_frame::{SECRET_LEN, Secret};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{MappedPeers, Pace, Patience, Peer, Routes, StripeThreads};
+use crate::peer::{Lingering, MappedPeers, Pace, Patience, Peer, Routes, StripeThreads};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::workers::Workers;
@@ -92,6 +92,8 @@ pub(crate) struct Home {
     pub mapped: MappedPeers,
     /// The ways to peers.
     pub routes: Routes,
+    /// Writes that were given up and that peers may be at.
+    pub lingering: Arc<Lingering>,
     /// Connections that peers write by.
     pub writers: Arc<Writers>,
     data_port: u16,
@@ -309,6 +311,7 @@ impl Engine {
             myself: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
             mapped: MappedPeers::default(),
             routes: Routes::default(),
+            lingering: Arc::default(),
             writers: Arc::default(),
             data_port,
             unix,
@@ -617,9 +620,9 @@ impl Engine {
         // Who closes it at the same time waits here.
         *self.server.lock() = None;
         let patience = Patience::lasting(GIVING_UP, interrupted);
-        // Both are done, whatever becomes of the first.
+        // All are done, whatever becomes of the first.
         let (calls, buffers) = (core.calls.wait(&patience), home.buffers.unregister_everything(&patience));
-        calls.and(buffers)
+        calls.and(buffers).and(home.lingering.wait_for_all(&patience))
     }
 
     fn check(&self) -> Result<(), EngineError> {

@@ -42,7 +42,7 @@ impl Errands {
             if let Some(taken) = self.take() {
                 break taken;
             }
-            check(whom, what, patience)?;
+            patience.check(whom, what)?;
             std::thread::sleep(left(patience));
         };
         let (tell, told) = channel();
@@ -57,7 +57,7 @@ impl Errands {
         loop {
             match told.recv_timeout(left(patience)) {
                 Ok(result) => return Ok(result),
-                Err(RecvTimeoutError::Timeout) => check(whom, what, patience)?,
+                Err(RecvTimeoutError::Timeout) => patience.check(whom, what)?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(EngineError::Memory(format!("{whom}: {what}: its thread panicked")));
                 }
@@ -74,16 +74,6 @@ impl Errands {
 
 fn left(patience: &Patience<'_>) -> std::time::Duration {
     patience.deadline.saturating_duration_since(Instant::now()).min(SLICE)
-}
-
-fn check(whom: &str, what: &'static str, patience: &Patience<'_>) -> Result<(), EngineError> {
-    if (patience.interrupted)() {
-        return Err(EngineError::Interrupted);
-    }
-    match patience.is_over() {
-        true => Err(EngineError::Timeout { peer: whom.to_owned(), what, waited: patience.began.elapsed() }),
-        false => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,18 @@
 //! What two engines of one host say over their Unix socket.
 //!
 //! The initiator shows which engine it means and a secret in its own memory; the target answers with one of its own and a
-//! board that counts given-up buffers. Each reads the other's secret by the very system call that bytes will be copied
+//! board that counts given-up buffers, and with a [passage](mooncake_memory::Passage) if it can read the initiator's memory,
+//! by which either is told what it may still touch of the other's. Each reads the other's secret by the very system call that bytes will be copied
 //! with: so the process at the other end is the one that the kernel names, and it may be read. Then requests: the target is
 //! to fill ranges of its buffers from the initiator's memory, or to say in which of its buffers ranges lie, or to send a
-//! block of its memory that the initiator will map, with a [passage](mooncake_memory::Passage) to it.
+//! block of its memory that the initiator will map.
 //!
 //! All numbers are little endian.
 
 use crate::frame::EngineId;
 
 const MAGIC: [u8; 8] = *b"MCRSHOST";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 pub(crate) const SECRET_LEN: usize = 16;
 pub(crate) const HELLO_LEN: usize = 64;
@@ -68,7 +69,7 @@ pub(crate) enum Welcome {
     Stranger,
 }
 
-/// The target's answer; its board comes along.
+/// The target's answer; its board comes along, and a passage if it can pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReplyHello {
     pub welcome: Welcome,
@@ -114,7 +115,7 @@ pub(crate) enum Wish {
     Fill = 0,
     /// Say in which buffers they lie: after the answer, if it is `Done`, the [`Bounds`] of each one's.
     Look = 1,
-    /// Send the block whose number stands in `to`: with the answer, if it is `Done`, come its memory and a passage.
+    /// Send the block whose number stands in `to`: with the answer, if it is `Done`, comes its memory.
     Map = 2,
 }
 

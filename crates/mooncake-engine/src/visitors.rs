@@ -1,12 +1,13 @@
 //! Peers that map memory of this engine, and touch it without asking.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mooncake_memory::{MemoryError, Passage, PeerProcess, PullError, Visiting};
+use mooncake_memory::{MemoryError, Passage, PeerProcess, Visiting};
 use parking_lot::Mutex;
 
 use crate::host_frame::Secret;
-use crate::server::holds;
+use crate::server::is_there;
 
 /// The ways in that have been given out.
 #[derive(Debug, Default)]
@@ -39,7 +40,7 @@ impl Inside {
     /// It still is inside. A process that has ended is nowhere, and neither is a program that made way for another one.
     pub fn lasts(&self) -> bool {
         let now = self.visitor.passage.visit();
-        now.is_some_and(|now| now.number == self.visit.number) && self.visitor.is_there()
+        now.is_some_and(|now| now.number == self.visit.number) && is_there(&self.visitor.process, &self.visitor.secret)
     }
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// What the peer needs for it.
+    /// The page that both share.
     pub fn passage(&self) -> &Passage {
         &self.visitor.passage
     }
@@ -67,14 +68,19 @@ impl Drop for Admission {
 }
 
 impl Visitors {
-    /// Lets a peer in from now on.
-    pub fn admit(self: &Arc<Self>, process: Arc<PeerProcess>, secret: Secret) -> Result<Admission, MemoryError> {
-        let visitor = Arc::new(Visitor { passage: Passage::new()?, process, secret });
+    /// Lets a peer in from now on, with what it needs for that.
+    pub fn admit(
+        self: &Arc<Self>,
+        process: Arc<PeerProcess>,
+        secret: Secret,
+    ) -> Result<(Admission, OwnedFd), MemoryError> {
+        let (passage, fd) = Passage::new()?;
+        let visitor = Arc::new(Visitor { passage, process, secret });
         let mut list = self.list.lock();
         // Those who were inside when their connection ended, and are not any more.
         list.retain(|other| Arc::strong_count(other) > 1 || other.inside().is_some_and(|inside| inside.lasts()));
         list.push(visitor.clone());
-        Ok(Admission { visitors: self.clone(), visitor })
+        Ok((Admission { visitors: self.clone(), visitor }, fd))
     }
 
     /// All that are inside now.
@@ -84,15 +90,6 @@ impl Visitors {
 }
 
 impl Visitor {
-    /// Its program still runs, as far as is known: whoever is inside keeps what it has proven itself by.
-    fn is_there(&self) -> bool {
-        match holds(&self.process, &self.secret) {
-            Ok(holds) => holds,
-            Err(PullError::Fault { .. } | PullError::Ended { .. }) => false,
-            Err(PullError::Refused { .. }) => !self.process.has_ended(),
-        }
-    }
-
     fn inside(self: &Arc<Self>) -> Option<Inside> {
         self.passage.visit().map(|visit| Inside { visitor: self.clone(), visit })
     }

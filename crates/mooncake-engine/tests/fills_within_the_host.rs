@@ -4,13 +4,16 @@ mod memory;
 mod relay;
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use memory::Memory;
-use mooncake_engine::{Engine, EngineOptions};
-use relay::document_of;
+use mooncake_engine::{Engine, EngineError, EngineOptions};
+use mooncake_memory::{Board, Passage, PassageView, recv_fds, send_fds};
+use relay::{answering, document_of};
 
 const DONE: [u8; 8] = [0; 8];
 
@@ -23,6 +26,11 @@ fn field<'a>(document: &'a str, name: &str) -> &'a str {
 
 /// Meets an engine as another engine of this process would.
 fn meet(target: &Engine) -> UnixStream {
+    meet_with_passage(target).0
+}
+
+/// The same, with the page that both share.
+fn meet_with_passage(target: &Engine) -> (UnixStream, PassageView) {
     let document = document_of(target);
     let address = SocketAddr::from_abstract_name(field(&document, "unix")).unwrap();
     let mut stream = UnixStream::connect_addr(&address).unwrap();
@@ -31,17 +39,56 @@ fn meet(target: &Engine) -> UnixStream {
     let mine: &'static [u8; 16] = Box::leak(Box::new([5; 16]));
     let mut hello = [0; 64];
     hello[..8].copy_from_slice(b"MCRSHOST");
-    hello[8] = 2;
+    hello[8] = 3;
     for (at, byte) in hello[16..32].iter_mut().enumerate() {
         *byte = u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap();
     }
     hello[32..40].copy_from_slice(&(mine.as_ptr().expose_provenance() as u64).to_le_bytes());
     hello[40..56].copy_from_slice(mine);
     stream.write_all(&hello).unwrap();
-    let mut reply = [9; 40];
-    stream.read_exact(&mut reply).unwrap();
+    let (mut reply, mut fds) = ([9; 40], Vec::new());
+    assert_eq!(recv_fds(&stream, &mut reply, &mut fds).unwrap(), reply.len());
     assert_eq!(reply[8], 0, "it can copy from here");
-    stream
+    let passage = PassageView::map(&fds[1]).unwrap();
+    (stream, passage)
+}
+
+/// A peer that stands still when it is asked for a copy: its name, and its end of the page that it shares with its first visitor.
+/// Later ones find their writes done.
+fn that_stands_still(real: &Engine) -> (String, Receiver<Passage>) {
+    let unix = format!("mooncake-test-{}-{}", std::process::id(), real.port());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&unix).unwrap()).unwrap();
+    let document = document_of(real);
+    let document = document.replace(field(&document, "unix"), &unix);
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let board = Board::new().unwrap();
+        let secret: &'static [u8; 16] = Box::leak(Box::new([6; 16]));
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.read_exact(&mut [0; 64]).unwrap();
+            let mut reply = [0; 40];
+            reply[..8].copy_from_slice(b"MCRSHOST");
+            reply[16..24].copy_from_slice(&(secret.as_ptr().expose_provenance() as u64).to_le_bytes());
+            reply[24..40].copy_from_slice(secret);
+            let (passage, fd) = Passage::new().unwrap();
+            send_fds(&stream, &reply, &[board.fd(), fd.as_fd()]).unwrap();
+            match tell.send(passage) {
+                // It has said all that it says.
+                Ok(()) => std::mem::forget(stream),
+                Err(_) => drop(std::thread::spawn(move || {
+                    while stream.read_exact(&mut [0; 32]).is_ok() {
+                        stream.write_all(&DONE).unwrap();
+                    }
+                })),
+            }
+        }
+    });
+    (answering(document), told)
+}
+
+fn in_a_hurry() -> EngineOptions {
+    EngineOptions { transfer_timeout: Duration::from_millis(300), ..EngineOptions::default() }
 }
 
 /// Asks for pieces to be filled: where, from where, how many bytes.
@@ -55,6 +102,87 @@ fn answer(stream: &mut UnixStream) -> [u8; 8] {
     let mut answer = [9; 8];
     stream.read_exact(&mut answer).unwrap();
     answer
+}
+
+#[test]
+fn nothing_is_copied_that_was_taken_back() {
+    let target = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
+    let (there, here) = (Memory::new(4096), Memory::filled(4096, 1));
+    target.register(&[there.range()], "*").unwrap();
+    let (mut stream, passage) = meet_with_passage(&target);
+    passage.withdraw();
+    ask(&mut stream, &[(there.addr(), here.addr(), 4096)]);
+    assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "it hangs up");
+    assert!(!passage.is_copying() && there.bytes().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_write_that_times_out_ends_at_once_where_the_peer_is_at_no_copy_and_it_begins_none() {
+    let (real, initiator, here) = (
+        Engine::new("127.0.0.1", EngineOptions::default()).unwrap(),
+        Engine::new("127.0.0.1", in_a_hurry()).unwrap(),
+        Memory::new(4096),
+    );
+    let (name, passages) = that_stands_still(&real);
+    let peer = initiator.open(&name).unwrap();
+    let began = Instant::now();
+    let late = initiator.transfer(peer, &[here.write_to(4096)]);
+    assert!(matches!(late, Err(EngineError::Timeout { .. })), "{late:?}");
+    assert!(began.elapsed() < Duration::from_millis(800), "{:?}", began.elapsed());
+    assert!(passages.recv().unwrap().copy().is_none());
+}
+
+#[test]
+fn nothing_else_goes_to_a_peer_that_stands_still_in_the_midst_of_a_copy_that_was_given_up() {
+    let (real, initiator, here) = (
+        Engine::new("127.0.0.1", EngineOptions::default()).unwrap(),
+        Engine::new("127.0.0.1", in_a_hurry()).unwrap(),
+        Memory::new(4096),
+    );
+    let (name, passages) = that_stands_still(&real);
+    let peer = initiator.open(&name).unwrap();
+    let passage = std::thread::scope(|scope| {
+        let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
+        let passage = passages.recv().unwrap();
+        drop(passages);
+        let copying = passage.copy().unwrap();
+        let late = write.join().unwrap();
+        assert!(matches!(late, Err(EngineError::Timeout { .. })), "{late:?}");
+        // As long as it is at it.
+        for _ in 0..2 {
+            let late = initiator.transfer(peer, &[here.write_to(4096)]).unwrap_err();
+            assert!(late.to_string().contains("given up"), "{late}");
+        }
+        let began = Instant::now();
+        let enough = || began.elapsed() > Duration::from_millis(10);
+        let closed = initiator.close_with(&enough);
+        assert!(matches!(closed, Err(EngineError::CallsUnderWay { calls: 1, .. })), "{closed:?}");
+        drop(copying);
+        passage
+    });
+    assert!(passage.copy().is_none());
+    initiator.close().unwrap();
+}
+
+#[test]
+fn a_peer_that_has_come_out_of_the_copy_is_written_to_again() {
+    let (real, initiator, here) = (
+        Engine::new("127.0.0.1", EngineOptions::default()).unwrap(),
+        Engine::new("127.0.0.1", in_a_hurry()).unwrap(),
+        Memory::new(4096),
+    );
+    let (name, passages) = that_stands_still(&real);
+    let peer = initiator.open(&name).unwrap();
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
+        let passage = passages.recv().unwrap();
+        drop(passages);
+        let copying = passage.copy().unwrap();
+        assert!(write.join().unwrap().is_err());
+        assert!(initiator.transfer(peer, &[here.write_to(4096)]).is_err());
+        drop(copying);
+        initiator.transfer(peer, &[here.write_to(4096)]).unwrap();
+    });
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn the_socket_of_the_host_believes_nobody_without_proof() {
     };
     let mut hello = [0; 64];
     hello[..8].copy_from_slice(b"MCRSHOST");
-    hello[8] = 2;
+    hello[8] = 3;
     let wrong_secret = {
         let mut hello = hello;
         hello[16..32].copy_from_slice(&id_of(&target));

@@ -57,7 +57,7 @@ pub use host_memory::{
 pub use layout::{GRANULE, hex, uuid_of, uuid_text};
 pub use mapping::{Expect, Mapping, Verify};
 pub use numa::prefer_numa_node;
-pub use passage::{Passage, PassageView, Visit, Visiting};
+pub use passage::{Copying, Passage, PassageView, Visit, Visiting};
 pub use peer_memory::PeerMemory;
 pub use peer_process::{PeerProcess, PullError};
 pub use piece::{

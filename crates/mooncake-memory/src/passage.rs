@@ -5,13 +5,16 @@
 //! then; a visitor counts first and looks at the board then. All four are sequentially consistent, so that at least one of
 //! them sees the other: either the visitor turns round, or the lender knows that somebody is inside. The visitor also says
 //! in which block it is, so that nobody waits for it who gives up another one.
+//!
+//! The lender copies out of the visitor's memory, too, at its word. The visitor takes its word back in the same way: the
+//! lender counts its copies and looks whether they are still wanted then, and the visitor says that they are not and looks at
+//! the counter then.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::board::BoardView;
 use crate::error::MemoryError;
-use crate::fork::Guarded;
 use crate::layout::PAGE;
 use crate::mapped::Mapped;
 use crate::memfd;
@@ -23,27 +26,34 @@ const STEPS: usize = 0;
 /// say it: any.
 const BLOCK: usize = 8;
 
+/// Not 0: the visitor has taken back what it asked for.
+const WITHDRAWN: usize = 16;
+
 /// Not 0: nobody enters any more. In another cache line, because the lender writes it.
 const CLOSED: usize = 64;
+
+/// Copies out of the visitor's memory: odd while the lender is at one.
+const COPIES: usize = 72;
 
 /// The lender's side.
 #[derive(Debug)]
 pub struct Passage {
-    fd: Guarded<OwnedFd>,
     page: Mapped,
 }
 
 impl Passage {
-    /// A way that is open, with nobody inside.
-    pub fn new() -> Result<Passage, MemoryError> {
+    /// A way that is open, with nobody inside, and what is to be given to the visitor.
+    pub fn new() -> Result<(Passage, OwnedFd), MemoryError> {
         let fd = memfd::create("kv-passage", PAGE, false)?;
         let page = Mapped::new(fd.as_fd(), PAGE, true)?;
-        Ok(Passage { fd: Guarded::new(fd), page })
+        Ok((Passage { page }, fd))
     }
 
-    /// To be given to the visitor.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// Begins a copy out of the visitor's memory; none if that is not wanted any more. One thread does so at a time.
+    pub fn copy(&self) -> Option<Copying<'_>> {
+        word(&self.page, COPIES).fetch_add(1, Ordering::SeqCst);
+        let copying = Copying { page: &self.page };
+        copying.is_wanted().then_some(copying)
     }
 
     /// Whoever is inside stays there, nobody else enters.
@@ -99,6 +109,16 @@ impl PassageView {
         (self.is_open() && board.get() == known).then_some(visit)
     }
 
+    /// What was asked for is not wanted any more: the lender begins no further copy out of this process.
+    pub fn withdraw(&self) {
+        word(&self.page, WITHDRAWN).store(1, Ordering::SeqCst);
+    }
+
+    /// Whether the lender is at a copy out of this process. After [`PassageView::withdraw`], once it is not it never is again.
+    pub fn is_copying(&self) -> bool {
+        word(&self.page, COPIES).load(Ordering::SeqCst) % 2 == 1
+    }
+
     /// Whether the lender lets anybody in. If not, it may have given all up without waiting for whoever was inside.
     pub fn is_open(&self) -> bool {
         word(&self.page, CLOSED).load(Ordering::SeqCst) == 0
@@ -117,6 +137,25 @@ impl Drop for Visit<'_> {
     }
 }
 
+/// The lender copies out of the visitor's memory.
+#[derive(Debug)]
+pub struct Copying<'a> {
+    page: &'a Mapped,
+}
+
+impl Copying<'_> {
+    /// Whether the visitor still wants it.
+    pub fn is_wanted(&self) -> bool {
+        word(self.page, WITHDRAWN).load(Ordering::SeqCst) == 0
+    }
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        word(self.page, COPIES).fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 fn word(page: &Mapped, at: usize) -> &AtomicU64 {
     // SAFETY: an aligned word of a page that stays mapped as long as the borrow; both sides use it as an atomic.
     unsafe { AtomicU64::from_ptr(page.base().add(at).cast()) }
@@ -132,8 +171,8 @@ mod tests {
         let _alone = ALONE.lock();
         let board = Board::new().unwrap();
         let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
-        let passage = Passage::new().unwrap();
-        let mut view = PassageView::map(&passage.fd().try_clone_to_owned().unwrap()).unwrap();
+        let (passage, fd) = Passage::new().unwrap();
+        let mut view = PassageView::map(&fd).unwrap();
         assert_eq!(passage.visit(), None);
 
         let visit = view.enter(&seen, 0, 7).unwrap();
@@ -166,8 +205,8 @@ mod tests {
         for _ in 0..2_000 {
             let board = Board::new().unwrap();
             let seen = BoardView::map(&board.fd().try_clone_to_owned().unwrap()).unwrap();
-            let passage = Passage::new().unwrap();
-            let mut view = PassageView::map(&passage.fd().try_clone_to_owned().unwrap()).unwrap();
+            let (passage, fd) = Passage::new().unwrap();
+            let mut view = PassageView::map(&fd).unwrap();
             let touched = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 let touched = &touched;
@@ -185,6 +224,30 @@ mod tests {
                 let after = touched.load(Ordering::Relaxed);
                 visitor.join().unwrap();
                 assert_eq!(touched.load(Ordering::Relaxed), after, "touched after it was given up");
+            });
+        }
+    }
+
+    #[test]
+    fn a_lender_that_copies_and_a_visitor_that_takes_its_word_back_never_both_go_on() {
+        for _ in 0..2_000 {
+            let (passage, fd) = Passage::new().unwrap();
+            let view = PassageView::map(&fd).unwrap();
+            let copied = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                let copied = &copied;
+                let lender = scope.spawn(move || {
+                    while let Some(_copying) = passage.copy() {
+                        copied.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                view.withdraw();
+                while view.is_copying() {
+                    std::hint::spin_loop();
+                }
+                let after = copied.load(Ordering::Relaxed);
+                lender.join().unwrap();
+                assert_eq!(copied.load(Ordering::Relaxed), after, "copied after it was taken back");
             });
         }
     }

@@ -2,20 +2,20 @@
 //! memory, reads are copied here; writes it copies from ours, at our word.
 
 use std::collections::BTreeMap;
-use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_memory::{
-    BoardView, ForeignRange, Guarded, PassageView, PeerMemory, PeerProcess, PullError, forked, recv_fds,
+    BoardView, ForeignRange, Guarded, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, forked, recv_fds,
 };
 use mooncake_transfer::{Habit, recv_awake_behind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::lingering::{GivenUp, Lingering};
 use super::mapped::MappedPeer;
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
@@ -24,7 +24,7 @@ use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::host_frame::{
     ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, MOST_PIECES, Piece, REPLY_HELLO_LEN, ReplyHello,
-    Welcome, Wish, request,
+    Secret, Welcome, Wish, request,
 };
 use crate::server::proven;
 
@@ -34,7 +34,8 @@ const STEP: usize = 16 << 20;
 /// Bytes that the peer is asked to copy between two of its answers, which are all that is seen to move.
 const FILL: u64 = 256 << 20;
 
-/// Longest that a call which gave a write up waits for the peer to leave it.
+/// Longest that a call which gave a write up waits for the peer to leave it, unless its caller has had enough. It takes the
+/// peer a millisecond or two to come out of a copy, unless it stands still there.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Bytes copied to or from mapped memory in one go: so long the peer cannot give it up.
@@ -60,13 +61,19 @@ impl Address {
 pub(super) struct HostLane {
     stream: Guarded<UnixStream>,
     peer: Arc<str>,
+    id: EngineId,
     process: Arc<PeerProcess>,
+    /// What the peer has proven itself by.
+    secret: Secret,
     board: BoardView,
-    /// The way into the peer's mapped memory, once there is any.
+    /// The way into the peer's mapped memory, and this end's word for copies out of its own. None: the peer cannot copy out of
+    /// this process, and is asked for none.
     passage: Option<PassageView>,
     mapped: Arc<MappedPeer>,
-    /// It can copy out of this process.
-    can_pull: bool,
+    /// Where it is noted what the peer does not leave.
+    lingering: Arc<Lingering>,
+    /// So long a write that was given up is waited for.
+    leaving: Duration,
     /// Buffers of the peer, by their start, as they were when its board said so.
     known: (u64, BTreeMap<u64, Bounds>),
     habit: Habit,
@@ -104,16 +111,17 @@ impl From<EngineError> for Failure {
 }
 
 impl Drop for HostLane {
-    /// The peer may be at it still, with a write that was given up: it looks before each system call whether this end is
-    /// there, and hangs up. One takes it a millisecond or two; one that stands still hangs up when it goes on.
+    /// The peer may be at it still, with a write that was given up. It begins no further copy from here on; for the one that it
+    /// is at, if it is at one, it is waited for.
     fn drop(&mut self) {
-        if !self.between && !forked() && self.stream.shutdown(Shutdown::Write).is_ok() {
-            let deadline = Instant::now() + LEAVING;
-            while matches!(
-                rustix::net::recv(&*self.stream, &mut [0; 64], RecvFlags::empty()),
-                Err(Errno::AGAIN | Errno::INTR) | Ok((1.., _))
-            ) && Instant::now() < deadline
-            {}
+        let Some(passage) = self.passage.take() else { return };
+        if self.between || forked() {
+            return;
+        }
+        let given_up = GivenUp::new(self.id, passage, self.process.clone(), self.secret);
+        if !Patience::lasting(self.leaving, &|| false).wait_until(|| !given_up.lasts()) {
+            tracing::warn!(peer = &*self.peer, "stands still in the midst of a copy from here");
+            self.lingering.note(given_up);
         }
     }
 }
@@ -163,18 +171,37 @@ impl Carrier for HostLane {
         if reply.welcome == Welcome::Stranger {
             return Err(Failure::OtherWay("another engine has its socket".into()));
         }
-        let board = fds.first().ok_or_else(|| Failure::NotNow("it sent no board".into()))?;
-        let board = BoardView::map(board).map_err(|error| Failure::OtherWay(error.to_string()))?;
+        let can_pull = reply.welcome == Welcome::CanPull;
+        let (board, passage) = match (&fds[..], can_pull) {
+            ([board], false) => (board, None),
+            ([board, passage], true) => (board, Some(PassageView::map(passage).map_err(cannot_map)?)),
+            _ => return Err(Failure::NotNow("it did not send what belongs to its greeting".into())),
+        };
+        let board = BoardView::map(board).map_err(cannot_map)?;
         let cannot = |error: PullError| Failure::OtherWay(error.to_string());
         let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
         let process = proven(process, &reply.secret).map_err(cannot)?;
         let process =
             process.ok_or_else(|| Failure::OtherWay("the process behind its socket is another one".into()))?;
-        let (process, passage, mapped) = (Arc::new(process), None, address.mapped.clone());
-        let can_pull = reply.welcome == Welcome::CanPull;
+        let (process, secret) = (Arc::new(process), reply.secret);
+        let (id, mapped, lingering) = (address.id, address.mapped.clone(), home.lingering.clone());
         let known = (board.get(), BTreeMap::new());
-        let habit = Habit::new();
-        Ok(HostLane { stream, peer, process, board, passage, mapped, can_pull, known, habit, between: true })
+        let (habit, leaving, between) = (Habit::new(), LEAVING, true);
+        Ok(HostLane {
+            stream,
+            peer,
+            id,
+            leaving,
+            process,
+            secret,
+            board,
+            passage,
+            mapped,
+            lingering,
+            known,
+            habit,
+            between,
+        })
     }
 
     fn is_alive(&self) -> bool {
@@ -198,6 +225,14 @@ impl Carrier for HostLane {
 impl HostLane {
     /// Carries requests out in their order.
     pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
+        let result = self.carry_out(home, requests, patience);
+        if let Err(Failure::Broken(EngineError::Interrupted)) = result {
+            self.leaving = SLICE;
+        }
+        result
+    }
+
+    fn carry_out(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
         let peer = self.peer.clone();
         let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
         let mut fills = Fills::default();
@@ -208,7 +243,7 @@ impl HostLane {
                 continue;
             }
             match request.opcode {
-                Opcode::Write if !self.can_pull => {
+                Opcode::Write if self.passage.is_none() => {
                     return Err(Failure::OtherWay("the peer may not read this process".into()));
                 }
                 Opcode::Write => self.add(&mut fills, request, &mut pace)?,
@@ -251,7 +286,7 @@ impl HostLane {
     /// Whether the peer's end of a request lies in memory that is mapped here, or is from now on.
     fn is_mapped(&mut self, request: &Request, pace: &mut Pace<'_>) -> Result<bool, Failure> {
         // A peer without such memory is not asked where its buffers lie, but for reads.
-        if self.board.note() == 0 || !self.can_pull {
+        if self.board.note() == 0 || self.passage.is_none() {
             return Ok(false);
         }
         let (_, bounds) = self.know(request.remote, request.local.len() as u64, pace)?;
@@ -261,9 +296,7 @@ impl HostLane {
 
     /// A block of the peer's memory; none if it cannot be mapped.
     fn block(&mut self, block: &BlockBounds, pace: &mut Pace<'_>) -> Result<Option<Arc<PeerMemory>>, Failure> {
-        if self.passage.is_some()
-            && let Some(memory) = self.mapped.get(block.id, self.known.0)
-        {
+        if let Some(memory) = self.mapped.get(block.id, self.known.0) {
             return Ok(Some(memory));
         }
         let fds = match self.ask_for(Wish::Map, &[Piece { to: block.id, from: 0, len: 0 }], pace) {
@@ -271,13 +304,9 @@ impl HostLane {
             Err(Failure::Broken(EngineError::NotRegistered { .. })) => return Ok(None),
             Err(failure) => return Err(failure),
         };
-        let [file, passage] = <[OwnedFd; 2]>::try_from(fds)
+        let [file] = <[OwnedFd; 1]>::try_from(fds)
             .map_err(|_| EngineError::malformed(&self.peer, "it sent something else than its memory"))?;
-        let mapped = PassageView::map(&passage).and_then(|passage| {
-            self.passage.get_or_insert(passage);
-            PeerMemory::map(&file, block.len)
-        });
-        match mapped {
+        match PeerMemory::map(&file, block.len) {
             Ok(memory) => Ok(Some(self.mapped.keep(block.id, memory, &self.process))),
             Err(error) => {
                 tracing::warn!(peer = &*self.peer, %error, "memory of a peer that cannot be mapped");
@@ -504,6 +533,10 @@ fn connect(name: &str) -> std::io::Result<UnixStream> {
 fn copying(bytes: u64) -> Duration {
     const BYTES_PER_NANOSECOND: u64 = 4;
     Duration::from_nanos(bytes / BYTES_PER_NANOSECOND)
+}
+
+fn cannot_map(error: MemoryError) -> Failure {
+    Failure::OtherWay(error.to_string())
 }
 
 fn piece(request: &Request) -> Piece {

@@ -4,6 +4,7 @@ mod given_up;
 mod host_lane;
 mod host_path;
 mod lane;
+mod lingering;
 mod mapped;
 mod pace;
 mod pool;
@@ -22,6 +23,7 @@ use crate::engine::{Home, Request};
 use crate::error::EngineError;
 use host_path::HostPath;
 use lane::Lane;
+pub(crate) use lingering::Lingering;
 pub(crate) use mapped::MappedPeers;
 pub(crate) use pace::{Pace, Patience, SLICE};
 use pool::Pool;
@@ -124,6 +126,7 @@ impl Route {
         requests: &[Request],
         patience: &Patience<'_>,
     ) -> Result<(), EngineError> {
+        home.lingering.wait(self.descriptor.engine_id(), name, patience)?;
         if let Some(lanes) = self.host.lanes(home, name, &self.descriptor, patience) {
             if !self.tcp.address().given_up().is_empty() {
                 // What went by TCP before must not land after this.

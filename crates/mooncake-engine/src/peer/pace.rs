@@ -33,6 +33,17 @@ impl<'a> Patience<'a> {
         Instant::now() >= self.deadline
     }
 
+    /// An error if the caller has waited long enough for what `whom` does.
+    pub fn check(&self, whom: &str, what: &'static str) -> Result<(), EngineError> {
+        if (self.interrupted)() {
+            return Err(EngineError::Interrupted);
+        }
+        match self.is_over() {
+            true => Err(EngineError::Timeout { peer: whom.to_owned(), what, waited: self.began.elapsed() }),
+            false => Ok(()),
+        }
+    }
+
     /// Looks often whether something is so, while there is patience; whether it is so in the end.
     pub fn wait_until(&self, mut is_so: impl FnMut() -> bool) -> bool {
         let mut asked = None;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use mooncake_memory::{PeerProcess, PullError};
+use mooncake_memory::{Passage, PeerProcess, PullError};
 
 use crate::engine::Home;
 use crate::host_frame::{Answer, Piece};
@@ -26,8 +26,7 @@ pub(super) enum Turn {
     Done(Answer),
     /// There is more to do.
     Again,
-    /// The writer has gone: it gave the write up, and may have made another. Before it reuses its memory it waits for a
-    /// moment that this notices.
+    /// The writer has gone, or takes it back: before it reuses its memory it waits until nothing is copied from there.
     Gone,
 }
 
@@ -36,7 +35,10 @@ impl Filling {
         Filling { asked, at: 0, done: 0 }
     }
 
-    pub fn go_on(&mut self, home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess) -> Turn {
+    pub fn go_on(&mut self, home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess, passage: &Passage) -> Turn {
+        if (self.at, self.done) != (0, 0) && mooncake_transfer::has_hung_up(fd) {
+            return Turn::Gone;
+        }
         let mut turn = TURN;
         while let Some(first) = self.asked.get(self.at) {
             if turn == 0 {
@@ -59,7 +61,8 @@ impl Filling {
                 }
                 (at, done) = (at + 1, 0);
             }
-            match peer.pull_while(&from, &mut targets, || !mooncake_transfer::has_hung_up(fd)) {
+            let Some(copying) = passage.copy() else { return Turn::Gone };
+            match peer.pull_while(&from, &mut targets, || copying.is_wanted()) {
                 Ok(true) => (self.at, self.done) = (at, done),
                 Ok(false) => return Turn::Gone,
                 Err(error) => return Turn::Done(self.answer(&error)),

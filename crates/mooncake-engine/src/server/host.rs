@@ -24,13 +24,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Host {
     stream: Guarded<UnixStream>,
-    peer: Option<Arc<PeerProcess>>,
-    /// What the peer has proven itself by.
-    secret: Option<Secret>,
-    /// Its way into the memory that it has mapped.
-    admission: Option<Admission>,
+    /// A peer whose memory may be read, and that may read this engine's: the very process that it says, of this user.
+    peer: Option<Known>,
     state: State,
     moved: Instant,
+}
+
+struct Known {
+    process: Arc<PeerProcess>,
+    /// Its way into memory that it maps, and its word for copies out of its own.
+    admission: Admission,
 }
 
 enum State {
@@ -50,7 +53,7 @@ impl Host {
         stream.set_nonblocking(true)?;
         let stream = Guarded::new(stream);
         let (state, moved) = (State::Hello(Vec::new()), Instant::now());
-        Ok(Session::Host(Box::new(Host { stream, peer: None, secret: None, admission: None, state, moved })))
+        Ok(Session::Host(Box::new(Host { stream, peer: None, state, moved })))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -122,8 +125,8 @@ impl Host {
                     }
                     Wish::Look => look(home, &asked, self.peer.is_some()),
                     Wish::Map => match self.lend(home, asked[0].to) {
-                        Some(lent) => {
-                            fds.extend(lent);
+                        Some(file) => {
+                            fds.push(file);
                             Answer::Done.encode().to_vec()
                         }
                         None => Answer::NotRegistered(0).encode().to_vec(),
@@ -133,7 +136,8 @@ impl Host {
                 Ok(())
             }
             State::Fill(filling) => {
-                let (raw, fds) = match filling.go_on(home, fd, self.peer.as_ref().ok_or(None)?) {
+                let peer = self.peer.as_ref().ok_or(None)?;
+                let (raw, fds) = match filling.go_on(home, fd, &peer.process, peer.admission.passage()) {
                     Turn::Done(answer) => (answer.encode().to_vec(), Vec::new()),
                     Turn::Gone => return Err(None),
                     Turn::Again => {
@@ -165,12 +169,18 @@ impl Host {
 
     fn welcome(&mut self, home: &Home, hello: &Hello) -> Result<(), Option<Next>> {
         let secret = home.secret();
+        let mut passage = None;
         let welcome = if hello.target != home.id {
             Welcome::Stranger
         } else {
             match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
-                Ok(Some(peer)) => {
-                    (self.peer, self.secret) = (Some(Arc::new(peer)), Some(hello.secret));
+                Ok(Some(process)) => {
+                    let process = Arc::new(process);
+                    let admitted = home.buffers.visitors.admit(process.clone(), hello.secret);
+                    // It may try again: descriptors or memory are short.
+                    let (admission, fd) =
+                        admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).map_err(|_| None)?;
+                    (self.peer, passage) = (Some(Known { process, admission }), Some(fd));
                     Welcome::CanPull
                 }
                 // The process that the kernel names is not the one that wrote the hello.
@@ -183,23 +193,18 @@ impl Host {
         };
         let raw = ReplyHello { welcome, secret }.encode();
         // The first bytes on a fresh socket: there is room for them.
-        match send_fds(&*self.stream, &raw, &[home.buffers.board().fd()]) {
+        let fds: Vec<BorrowedFd<'_>> =
+            std::iter::once(home.buffers.board().fd()).chain(passage.as_ref().map(AsFd::as_fd)).collect();
+        match send_fds(&*self.stream, &raw, &fds) {
             Ok(sent) if sent == raw.len() && welcome != Welcome::Stranger => Ok(()),
             _ => Err(None),
         }
     }
 
-    /// A block of this engine's memory and the peer's way into it. Only for a peer that may read and be read: it is of this
-    /// user, and the very process that it says.
-    fn lend(&mut self, home: &Home, block: u64) -> Option<[OwnedFd; 2]> {
-        let peer = self.peer.as_ref().filter(|_| home.buffers.lends_block(block))?;
-        let file = shared_block_file(block)?;
-        if self.admission.is_none() {
-            let admitted = home.buffers.visitors.admit(peer.clone(), self.secret?);
-            self.admission = Some(admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).ok()?);
-        }
-        let passage = self.admission.as_ref()?.passage().fd().try_clone_to_owned().ok()?;
-        Some([file, passage])
+    /// A block of this engine's memory, for a peer that is known.
+    fn lend(&self, home: &Home, block: u64) -> Option<OwnedFd> {
+        self.peer.as_ref().filter(|_| home.buffers.lends_block(block))?;
+        shared_block_file(block)
     }
 }
 
@@ -208,8 +213,17 @@ pub(crate) fn proven(peer: PeerProcess, secret: &Secret) -> Result<Option<PeerPr
     Ok(holds(&peer, secret)?.then_some(peer))
 }
 
+/// Whether the program that has proven itself by the secret still runs, as far as is known.
+pub(crate) fn is_there(process: &PeerProcess, secret: &Secret) -> bool {
+    match holds(process, secret) {
+        Ok(holds) => holds,
+        Err(PullError::Fault { .. } | PullError::Ended { .. }) => false,
+        Err(PullError::Refused { .. }) => !process.has_ended(),
+    }
+}
+
 /// Whether that process's memory holds the secret.
-pub(crate) fn holds(peer: &PeerProcess, secret: &Secret) -> Result<bool, PullError> {
+fn holds(peer: &PeerProcess, secret: &Secret) -> Result<bool, PullError> {
     let mut found = [0; SECRET_LEN];
     peer.pull(secret.addr, &mut Target::new(&mut found))?;
     Ok(found == secret.bytes)
