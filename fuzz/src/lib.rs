@@ -1,9 +1,19 @@
-//! What the fuzzers call: decoders by their names. The list itself is in the crates, where the tests use it, too.
+//! What the fuzzers call: decoders by their names. The lists themselves are in the crates, where the tests use them, too.
 
-use mooncake_engine::decoders::DECODERS;
+use mooncake_mutation::Decoder;
+
+/// Those of all crates.
+const ALL: [&[Decoder]; 6] = [
+    &mooncake_engine::decoders::DECODERS,
+    &mooncake_http::decoders::DECODERS,
+    &mooncake_master::decoders::DECODERS,
+    &mooncake_settings::decoders::DECODERS,
+    &mooncake_transfer::decoders::DECODERS,
+    &mooncake_wire::decoders::DECODERS,
+];
 
 /// Gives bytes to one of them.
 pub fn read(name: &str, bytes: &[u8]) {
-    let decoder = DECODERS.iter().find(|decoder| decoder.name == name).expect("a decoder of that name");
+    let decoder = ALL.into_iter().flatten().find(|decoder| decoder.name == name).expect("a decoder of that name");
     (decoder.read)(bytes);
 }

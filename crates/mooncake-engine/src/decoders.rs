@@ -2,6 +2,8 @@
 //!
 //! None may panic, and what is read must be written as it was.
 
+use mooncake_mutation::Decoder;
+
 use crate::address;
 use crate::descriptor::Descriptor;
 use crate::frame::{Frame, HEADER_LEN, STATUS_LEN, Verdict};
@@ -9,16 +11,6 @@ use crate::handshake::{Message, NotifyBody};
 use crate::host_frame::{self, ANSWER_LEN, Answer, HELLO_LEN, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello};
 use crate::metadata::read_rpc_meta;
 use crate::topology::Topology;
-
-/// One of them.
-pub struct Decoder {
-    /// As `fuzz/fuzz_targets` has it.
-    pub name: &'static str,
-    /// Reads what may be anything.
-    pub read: fn(&[u8]),
-    /// What it is meant for.
-    pub seeds: fn() -> Vec<Vec<u8>>,
-}
 
 /// All of them.
 pub const DECODERS: [Decoder; 7] = [
@@ -166,65 +158,8 @@ fn peer_name_seeds() -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    /// Numbers that look like chance, the same in each run.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, most: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 % most.max(1) as u64) as usize
-        }
-
-        fn mutate(&mut self, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
-            let at = self.below(bytes.len() + 1);
-            match self.below(7) {
-                0 => bytes.truncate(at),
-                1 => bytes.insert(at, self.below(256) as u8),
-                2 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
-                3 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff, b'"', b'{', b'['][self.below(8)],
-                4 if at + 8 <= bytes.len() => {
-                    let word = [0, 1, u64::MAX, 1 << 63, u64::MAX - 7, 1 << 32][self.below(6)];
-                    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-                }
-                5 => {
-                    let other = &others[self.below(others.len())];
-                    let from = self.below(other.len());
-                    bytes.splice(at.., other[from..].iter().copied());
-                }
-                _ => {
-                    let number = ["-1", "18446744073709551616", "1e309", "null", "\\u0000", "\u{fffd}"][self.below(6)];
-                    bytes.splice(at..at, number.bytes());
-                }
-            }
-        }
-    }
-
     #[test]
     fn what_others_send_is_read_or_refused_and_never_a_panic() {
-        for decoder in DECODERS {
-            let (seeds, mut dice) = ((decoder.seeds)(), Dice(0x2545_f491_4f6c_dd1d));
-            let run = |bytes: &[u8]| {
-                let ended = std::panic::catch_unwind(|| (decoder.read)(bytes));
-                assert!(ended.is_ok(), "{}: {bytes:?}", decoder.name);
-            };
-            seeds.iter().for_each(|seed| run(seed));
-            for _ in 0..20_000 {
-                let mut bytes = match dice.below(8) {
-                    0 => (0..dice.below(100)).map(|_| dice.below(256) as u8).collect(),
-                    _ => seeds[dice.below(seeds.len())].clone(),
-                };
-                for _ in 0..=dice.below(4) {
-                    dice.mutate(&mut bytes, &seeds);
-                }
-                run(&bytes);
-            }
-            // Depth, too: nothing is read by a recursion without end.
-            run(&b"[".repeat(1 << 20));
-            run(&b"{\"a\":".repeat(1 << 18));
-        }
+        mooncake_mutation::run(&super::DECODERS);
     }
 }

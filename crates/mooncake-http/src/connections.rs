@@ -11,6 +11,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::Request;
 use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -47,6 +48,9 @@ impl Default for Limits {
     }
 }
 
+/// Bytes of a request's header, and of what has come and is not read yet.
+const BUFFER_MAX: usize = 64 << 10;
+
 /// Bytes of answers that the kernel takes before they can be sent. With its own megabytes a crowd that asks and does
 /// not read would have the server make pages for seconds.
 const UNSENT_MAX: u32 = 64 << 10;
@@ -81,12 +85,8 @@ pub async fn accept(
         let (router, again) = pages();
         let service = InTurn { pages: TowerToHyperService::new(router), progress: progress.clone() };
         tokio::spawn(async move {
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(limits.header)
-                .max_buf_size(64 << 10)
-                .keep_alive(again)
-                .serve_connection(TokioIo::new(Counted::new(stream, progress.clone(), limits.unread)), service);
+            let stream = TokioIo::new(Counted::new(stream, progress.clone(), limits.unread));
+            let connection = speaking(limits.header, again).serve_connection(stream, service);
             match progress.while_moving(connection, limits.stuck, MOVED_MIN).await {
                 Some(Ok(())) => {}
                 Some(Err(error)) => tracing::debug!(%error, "HTTP connection ended"),
@@ -95,6 +95,13 @@ pub async fn accept(
             drop(member);
         });
     }
+}
+
+/// How a connection speaks HTTP: so long a header may take, and `again`: for more than one request.
+pub(crate) fn speaking(header: Duration, again: bool) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(header).max_buf_size(BUFFER_MAX).keep_alive(again);
+    http
 }
 
 /// The body of an answer; until it is dropped its connection is busy.

@@ -4,6 +4,8 @@
 
 mod connections;
 mod crowd;
+#[cfg(any(test, fuzzing))]
+pub mod decoders;
 mod progress;
 pub mod reply;
 

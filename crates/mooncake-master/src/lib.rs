@@ -13,6 +13,8 @@ mod call_loops;
 mod connection;
 mod control;
 mod convert;
+#[cfg(any(test, fuzzing))]
+pub mod decoders;
 mod epoch_claim;
 mod hello;
 mod http;

@@ -106,13 +106,13 @@ fn replicas(core: &Core, found: &FoundRef<'_>) -> Vec<Value> {
 }
 
 /// A parameter as it stands in the address.
-fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<&'q str> {
+pub(crate) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<&'q str> {
     let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.into_iter().find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
 /// Undoes percent-encoding; what is none of it stays.
-fn decode(text: &str) -> Vec<u8> {
+pub(crate) fn decode(text: &str) -> Vec<u8> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {

@@ -19,18 +19,23 @@ pub(crate) fn read(path: &str) -> Result<BTreeMap<String, String>, SettingError>
         return Err(bad("a file of settings ends with .yaml, .yml or .json".into()));
     }
     let text = text(path).map_err(|error| bad(error.to_string()))?;
+    parse(&text, ending == "json").map_err(bad)
+}
+
+/// The same of a text.
+pub(crate) fn parse(text: &str, is_json: bool) -> Result<BTreeMap<String, String>, String> {
     // The mark that some editors begin a file with.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let value: Value = match ending.as_str() {
-        "json" => serde_json::from_str(text).map_err(|error| bad(error.to_string()))?,
-        _ => serde_yaml_ng::from_str(text).map_err(|error| bad(error.to_string()))?,
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let value: Value = match is_json {
+        true => serde_json::from_str(text).map_err(|error| error.to_string())?,
+        false => serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?,
     };
     let mut found = BTreeMap::new();
     match value {
         // An empty YAML file says nothing.
         Value::Null => {}
-        Value::Object(_) => flatten("", value, &mut found).map_err(bad)?,
-        _ => return Err(bad("names with values are needed, as in rpc_port: 50051".into())),
+        Value::Object(_) => flatten("", value, &mut found)?,
+        _ => return Err("names with values are needed, as in rpc_port: 50051".into()),
     }
     Ok(found)
 }

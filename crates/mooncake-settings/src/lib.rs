@@ -9,6 +9,8 @@
 
 mod client;
 mod command_line;
+#[cfg(any(test, fuzzing))]
+pub mod decoders;
 pub mod engine;
 mod engine_tools;
 pub mod environment;

@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod attach_pipe;
+#[cfg(any(test, fuzzing))]
+pub mod decoders;
 mod error;
 mod gate;
 mod link;

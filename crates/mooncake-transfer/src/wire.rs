@@ -371,7 +371,7 @@ fn get<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-fn seal(out: &mut [u8; 64]) {
+pub(crate) fn seal(out: &mut [u8; 64]) {
     let crc = crc32c(&out[..60]);
     put(out, 60, crc.to_le_bytes());
 }

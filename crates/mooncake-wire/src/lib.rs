@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod busy_poll;
+#[cfg(any(test, fuzzing))]
+pub mod decoders;
 mod feature;
 mod frame;
 mod keys;

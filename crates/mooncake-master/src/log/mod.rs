@@ -18,5 +18,9 @@ pub use compactor::Compactor;
 pub use error::LogError;
 pub use folder::Folder;
 pub use recovery::{Recovered, log_id_of, recover};
+#[cfg(any(test, fuzzing))]
+pub use segment_file::{FileHeader, FileKind};
+#[cfg(any(test, fuzzing))]
+pub use snapshot::read as read_snapshot;
 pub use witness::Witness;
 pub use writer::{Delivery, Log, LogClosed, LogReading, LogStats, Sink};
