@@ -17,6 +17,7 @@ const BEGIN: &str = "/* The transfer engine for C: peers read and write each oth
 #ifndef TRANSFER_ENGINE_C_H
 #define TRANSFER_ENGINE_C_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,7 +65,11 @@ pub fn header() -> String {
                 let _ = writeln!(out, "\n{said}#define {name} ({value})");
             } else if let Some(rest) = line.strip_prefix("pub type ") {
                 let (name, meant) = rest.trim_end_matches(';').split_once(" = ").expect("a type");
-                let _ = writeln!(out, "\n{said}typedef {};", declare(meant, name));
+                // Mooncake's integers are macros, and sources may ask for them.
+                let _ = match meant.starts_with('*') {
+                    true => writeln!(out, "\n{said}typedef {};", declare(meant, name)),
+                    false => writeln!(out, "\n{said}#define {name} {}", plain(meant)),
+                };
             } else if is_c && let Some(name) = line.strip_prefix("pub struct ") {
                 let (name, fields) = (snake(name.trim_end_matches(" {")), until(|line| line == "}"));
                 let _ =

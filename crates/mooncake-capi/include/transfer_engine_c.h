@@ -8,6 +8,7 @@
 #ifndef TRANSFER_ENGINE_C_H
 #define TRANSFER_ENGINE_C_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,13 +23,13 @@ typedef void *transfer_engine_t;
 typedef void *transport_t;
 
 /* A peer's segment. */
-typedef int32_t segment_id_t;
+#define segment_id_t int32_t
 
 /* The same. */
-typedef int32_t segment_handle_t;
+#define segment_handle_t int32_t
 
 /* A batch. */
-typedef uint64_t batch_id_t;
+#define batch_id_t uint64_t
 
 /* The engine's own segment. */
 #define LOCAL_SEGMENT (0)
@@ -166,7 +167,8 @@ int freeBatchID(transfer_engine_t engine, batch_id_t batch_id);
 /* Messages of peers, oldest first; freeNotifsMsgBuf gives them back. NULL if there is none. */
 notify_msg_t *getNotifsFromEngine(transfer_engine_t engine, int *size);
 
-void freeNotifsMsgBuf(notify_msg_t *msgs, int size);
+/* 0. */
+int freeNotifsMsgBuf(notify_msg_t *msgs, int size);
 
 int genNotifyInEngine(transfer_engine_t engine, uint64_t target_id, notify_msg_t notify_msg);
 

@@ -616,13 +616,15 @@ pub unsafe extern "C" fn getNotifsFromEngine(engine: transfer_engine_t, size: *m
     )
 }
 
+/// 0.
+///
 /// # Safety
 /// `msgs` and `size` are of `getNotifsFromEngine`, and are not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn freeNotifsMsgBuf(msgs: *mut NotifyMsg, size: c_int) {
+pub unsafe extern "C" fn freeNotifsMsgBuf(msgs: *mut NotifyMsg, size: c_int) -> c_int {
     let len = usize::try_from(size).unwrap_or(0);
     if msgs.is_null() || len == 0 {
-        return;
+        return 0;
     }
     // SAFETY: as it was made there, texts included.
     unsafe {
@@ -632,6 +634,7 @@ pub unsafe extern "C" fn freeNotifsMsgBuf(msgs: *mut NotifyMsg, size: c_int) {
             drop(CString::from_raw(message.msg));
         }
     }
+    0
 }
 
 /// # Safety

@@ -54,6 +54,26 @@ fn a_program_in_c_lends_writes_reads_and_leaves_a_message() {
 }
 
 #[test]
+fn sources_that_use_each_name_as_mooncakes_header_has_it_compile_and_run_in_c_and_in_cpp() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::temp_dir().join(format!("transfer-names-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (include, source, library) = (root.join("include"), root.join("tests/sources/every_name.c"), library());
+    let program = folder.join("every_name");
+    let standards = [("cc", "c", "c99"), ("cc", "c", "c17"), ("c++", "c++", "c++11"), ("c++", "c++", "c++17")];
+    for (compiler, language, standard) in standards {
+        let standard = format!("-std={standard}");
+        let [include, source, library, program] =
+            [&include, &source, &library, &program].map(|path| path.to_str().unwrap());
+        let how = ["-pedantic", "-I", include, "-x", language, &standard, source];
+        compile(compiler, &[&how[..], &["-x", "none", library, "-o", program]].concat());
+        let ended = Command::new(program).output().unwrap();
+        assert_eq!(ended.status.code(), Some(0), "{standard}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn what_can_be_seen_to_be_wrong_is_a_code_and_no_crash() {
     use transfer_engine as c;
     let none = std::ptr::null_mut();
