@@ -161,7 +161,11 @@ impl Registry {
         if self.announced.lock().is_none() {
             return Ok(());
         }
-        let ours = self.is_ours(name)?;
+        let ours = match self.is_ours(name) {
+            // All of it is its successor's.
+            Err(EngineError::NameTaken { .. }) => return Ok(()),
+            ours => ours?,
+        };
         let segment = self.service.remove(&self.segment_key(name));
         let address = if ours { self.service.remove(&self.rpc_key(name)) } else { Ok(()) };
         segment.and(address)
