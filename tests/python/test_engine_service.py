@@ -47,7 +47,7 @@ class Documents(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    do_GET = do_PUT = do_DELETE = handle_one  # noqa: N815  (the base class wants these)
+    do_GET = do_PUT = do_DELETE = handle_one
 
     def log_message(self, *_):
         pass
