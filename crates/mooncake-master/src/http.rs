@@ -236,7 +236,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(OnceLock::new());
-        let accepting = tokio::spawn(accept(pages(shared.clone()), Guarded::new(listener)));
+        let accepting =
+            tokio::spawn(accept(pages(shared.clone()), Guarded::new(listener), mooncake_http::Limits::default()));
         let health = page(address, "/health").await;
         assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"service_ready\":false"), "{health}");
         assert!(page(address, "/role").await.ends_with("standby"));
