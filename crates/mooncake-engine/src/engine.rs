@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{ForeignRange, Guarded, PeerProcess, boot_id, forked, hex, random_bytes};
@@ -208,6 +209,8 @@ pub struct Engine {
     pub(crate) core: Arc<Core>,
     batches: Batches,
     server: Mutex<Option<Server>>,
+    /// Nobody touches memory any more that it was lent or given.
+    ended: AtomicBool,
     port: u16,
 }
 
@@ -333,7 +336,13 @@ impl Engine {
         }
         let (workers, peers, calls) = (Workers::default(), RwLock::default(), Calls::default());
         let core = Arc::new(Core { home, workers, peers, calls });
-        Ok(Engine { core, batches: Batches::default(), server: Mutex::new(Some(server)), port })
+        Ok(Engine {
+            core,
+            batches: Batches::default(),
+            server: Mutex::new(Some(server)),
+            ended: AtomicBool::new(false),
+            port,
+        })
     }
 
     /// The name that peers open: `host:port`, or what the metadata service knows it by.
@@ -608,7 +617,7 @@ impl Engine {
 
     /// The same; `interrupted` is asked every 50 ms, and true ends the call: with `Ok` if all memory is free by then.
     pub fn close_with(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
-        if forked() {
+        if forked() || self.ended.load(Ordering::SeqCst) {
             return Ok(());
         }
         let (core, home) = (&self.core, &self.core.home);
@@ -622,7 +631,9 @@ impl Engine {
         let patience = Patience::lasting(GIVING_UP, interrupted);
         // All are done, whatever becomes of the first.
         let (calls, buffers) = (core.calls.wait(&patience), home.buffers.unregister_everything(&patience));
-        calls.and(buffers).and(home.lingering.wait_for_all(&patience))
+        calls.and(buffers).and(home.lingering.wait_for_all(&patience))?;
+        self.ended.store(true, Ordering::SeqCst);
+        Ok(())
     }
 
     fn check(&self) -> Result<(), EngineError> {

@@ -73,15 +73,21 @@ fn giving_up_ends_at_its_callers_wish_and_the_memory_is_given_up_then() {
 
 #[test]
 fn an_engine_ends_at_its_callers_wish_and_takes_leave_of_the_service_in_the_background() {
-    let (shelf, memory) = (Shelf::default(), Memory::new(4096));
+    let (shelf, memory, more) = (Shelf::default(), Memory::new(4096), Memory::new(4096));
     let engine = named("node-a", &shelf);
     engine.register(&[memory.range()], "*").unwrap();
     shelf.mute(true);
+    // Taking leave has to wait for what is being told.
+    interrupted(|enough| engine.register_with(&[more.range()], "*", enough)).unwrap_err();
     interrupted(|enough| engine.close_with(enough)).unwrap();
     assert!(matches!(engine.register(&[memory.range()], "*"), Err(EngineError::Closed)));
+    // It has ended: nothing is waited for again.
+    let began = Instant::now();
+    engine.close().unwrap();
+    drop(engine);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     shelf.mute(false);
     soon(|| shelf.all().is_empty());
-    engine.close().unwrap();
 }
 
 #[test]
