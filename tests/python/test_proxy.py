@@ -83,7 +83,7 @@ def test_instances_are_added_and_removed_with_the_key(instance, proxy):
     ("flags", "said"),
     [
         (["--decode", "nowhere"], "nowhere"),
-        (["--scheduling=best"], "round_robin, least_loaded or cache_aware"),
+        (["--scheduling=best"], "round_robin, least_loaded, cache_aware"),
         (["--stall_timeout=0"], "stall_timeout"),
         (["--max_body_size=1 XB"], "max_body_size"),
         (["--port=70000"], "port"),

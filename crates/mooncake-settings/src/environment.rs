@@ -42,7 +42,7 @@ pub const VARIABLES: &[Setting] = &[
     Setting::done("MC_STORE_CLIENT_METRIC", Type::Bool, "1", "count calls, bytes and times of a client; 0: do not"),
     Setting::done(
         "MC_STORE_CLIENT_METRIC_INTERVAL",
-        Type::Whole(0, 366 * 24 * 3_600),
+        Type::Whole(0, u64::MAX as i128),
         "0",
         "seconds between two log lines about what was counted; 0: none",
     ),
