@@ -196,7 +196,9 @@ impl Call<'_> {
 
     fn segments(&self, ask: &message::Segments) -> reply::Body {
         let segments = self.shared.read(|core, _| {
-            let known = ask.numbers.iter().filter_map(|number| core.segment(SegmentNo(*number)));
+            // Each once, however often it is named.
+            let numbers: BTreeSet<u32> = ask.numbers.iter().copied().collect();
+            let known = numbers.into_iter().filter_map(|number| core.segment(SegmentNo(number)));
             known.map(|view| convert::segment(&view)).collect()
         });
         reply::Body::Segments(message::SegmentsReply { segments })
@@ -523,7 +525,7 @@ impl Drop for Parked<'_> {
     fn drop(&mut self) {
         self.shared.routes.unpark(self.ticket);
         // Answered tickets are unknown to the core by now, which ignores them.
-        let cancelled = self.shared.apply(|core, now, effects| core.cancel_ticket(now, self.ticket, effects));
+        let cancelled = self.shared.apply_and_leave(|core, now, effects| core.cancel_ticket(now, self.ticket, effects));
         if cancelled.is_err() {
             tracing::debug!("the master stops with a put still parked");
         }

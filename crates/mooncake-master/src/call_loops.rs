@@ -45,7 +45,7 @@ impl CallLoops {
 
 impl Loop {
     fn start(number: usize) -> io::Result<Loop> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_current_thread().enable_all().thread_name(format!("calls-{number}-disk")).build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let run = move || {

@@ -77,7 +77,7 @@ fn start<S: Stream>(shared: &Arc<Shared>, strangers: &Arc<AtomicUsize>, stream: 
     let entry = shared.enter_connection();
     let number = entry.number();
     let task = tokio::spawn(serve(shared.clone(), stream, peer, via, stranger, entry));
-    shared.connections.set_task(number, task.abort_handle());
+    shared.connections.set_first_task(number, task.abort_handle());
 }
 
 async fn serve<S: Stream>(shared: Arc<Shared>, stream: S, peer: Peer, via: Via, stranger: Counted, entry: Entry) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use mooncake_core::{Core, Effects, Push, SessionId, Time};
@@ -149,6 +149,24 @@ impl Shared {
         Ok(result)
     }
 
+    /// [`Shared::apply`] where nobody waits for the outcome, in a task or not: a commit that waits for the disk does so on
+    /// another thread than the task's.
+    pub fn apply_and_leave(
+        self: &Arc<Self>,
+        operation: impl FnOnce(&mut Core, Time, &mut Effects),
+    ) -> Result<(), LogClosed> {
+        let ((), Some(number)) = self.run(operation) else { return Ok(()) };
+        if self.log.is_fsync()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let shared = self.clone();
+            // Its failure stops the master, which is told there.
+            runtime.spawn_blocking(move || shared.commit(number));
+            return Ok(());
+        }
+        self.commit(number)
+    }
+
     /// Where the log stands now: behind everything that a reply may tell.
     pub fn position(&self) -> LogPosition {
         LogPosition { log_id: self.log.log_id(), epoch: self.log.epoch(), lsn: self.log.lsn() }
@@ -194,6 +212,8 @@ impl Drop for Whole<'_> {
 pub struct Connections {
     next: AtomicU64,
     all: Mutex<HashMap<u64, Connected>>,
+    /// All are to end, those that begin meanwhile too.
+    ended: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -232,10 +252,22 @@ impl Entry {
 }
 
 impl Connections {
-    /// Says which task serves a connection; it may have ended by now.
+    /// Says which task reads a connection's hello, unless the one behind that is known already.
+    pub fn set_first_task(&self, number: u64, task: AbortHandle) {
+        self.with(number, |entry| _ = entry.task.get_or_insert(task));
+    }
+
+    /// Says which task answers a connection's calls; it may have ended by now.
     pub fn set_task(&self, number: u64, task: AbortHandle) {
+        self.with(number, |entry| entry.task = Some(task));
+    }
+
+    fn with(&self, number: u64, change: impl FnOnce(&mut Connected)) {
         if let Some(entry) = self.all.lock().get_mut(&number) {
-            entry.task = Some(task);
+            change(entry);
+            if let Some(task) = entry.task.as_ref().filter(|_| self.ended.load(Ordering::Relaxed)) {
+                task.abort();
+            }
         }
     }
 
@@ -264,6 +296,8 @@ impl Connections {
 
     /// Ends all.
     pub fn end_all(&self) {
+        // Seen by whoever has the lock after this.
+        self.ended.store(true, Ordering::Relaxed);
         for entry in self.all.lock().values() {
             if let Some(task) = &entry.task {
                 task.abort();
@@ -319,5 +353,32 @@ mod tests {
         .unwrap();
         assert_eq!(found, [Record::Epoch(1)]);
         std::fs::remove_dir_all(root).unwrap();
+    }
+
+    fn endless() -> tokio::task::JoinHandle<()> {
+        tokio::spawn(std::future::pending())
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_over_ends_the_task_that_answers_its_calls_whoever_said_last_which_that_is() {
+        let connections = Connections::default();
+        connections.all.lock().insert(1, Connected::default());
+        let (hello, calls) = (endless(), endless());
+        connections.belongs_to(1, SessionId(7));
+        connections.set_task(1, calls.abort_handle());
+        connections.set_first_task(1, hello.abort_handle());
+        connections.end_where(|session| session == SessionId(7));
+        assert!(calls.await.unwrap_err().is_cancelled());
+        hello.abort();
+    }
+
+    #[tokio::test]
+    async fn what_is_handed_over_while_all_connections_end_ends_too() {
+        let connections = Connections::default();
+        connections.all.lock().insert(1, Connected::default());
+        connections.end_all();
+        let calls = endless();
+        connections.set_task(1, calls.abort_handle());
+        assert!(calls.await.unwrap_err().is_cancelled());
     }
 }

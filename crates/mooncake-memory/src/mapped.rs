@@ -72,7 +72,7 @@ impl Mapped {
     /// memory with the mapping's own access, as it need not notice the first store. A quarter of the time that asking
     /// for a store to each page takes. Where it does not, the first accesses fill the tables.
     pub fn map_pages(&self, start: u64, end: u64) -> io::Result<()> {
-        let pages = (start..end).step_by(AROUND).chain((end - start > PAGE).then(|| end - PAGE));
+        let pages = (start..end).step_by(AROUND).chain((end - start > PAGE).then(|| (end - 1) / PAGE * PAGE));
         for page in pages {
             self.populate(page, (page + PAGE).min(end), Advice::LinuxPopulateRead)?;
         }
