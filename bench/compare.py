@@ -143,9 +143,9 @@ def parts(text):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short repeat")
+    parser.add_argument("--quick", action="store_true", help="short cells, once unless --repeats says otherwise")
     parser.add_argument("--cells", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)}; all by default")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, help="5, with --quick 1")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a timed cell")
     parser.add_argument("--objects", type=int, default=200_000, help="objects of the memory cell")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the environment with our wheel")
@@ -154,8 +154,9 @@ def parse():
     parser.add_argument("--no-rival", action="store_true")
     parser.add_argument("--json", type=Path, default=ROOT / "target" / "bench" / "compare.json")
     options = parser.parse_args()
+    options.repeats = options.repeats or (1 if options.quick else 5)
     if options.quick:
-        options.repeats, options.seconds = 1, min(options.seconds, 0.2)
+        options.seconds = min(options.seconds, 0.2)
     return options
 
 
