@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 
 from rig import until
+from server import greedy
 
 from demo.pool import HOST, PoolError, Program, free_ports
 
@@ -56,13 +57,13 @@ class Front:
 
     def complete(self, text, tokens=TOKENS):
         """The ids of the tokens of a whole answer."""
-        with self._open("/v1/completions", request(text, tokens)) as answer:
+        with self._open("/v1/completions", greedy(text, tokens)) as answer:
             return json.load(answer)["choices"][0]["token_ids"]
 
     def stream(self, text, tokens=TOKENS):
         """The ids of the tokens of a stream, and the error that ended it, if one did."""
         ids, error = [], None
-        with self._open("/v1/completions", {**request(text, tokens), "stream": True}) as answer:
+        with self._open("/v1/completions", {**greedy(text, tokens), "stream": True}) as answer:
             for line in answer:
                 if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                     continue
@@ -71,18 +72,6 @@ class Front:
                 for choice in event.get("choices", ()):
                     ids += choice.get("token_ids") or ()
         return ids, error
-
-
-def request(text, tokens):
-    """Greedy decoding. Ids, because random bytes are no text."""
-    return {
-        "model": "tiny",
-        "prompt": text,
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
 
 
 def plain(server):

@@ -107,17 +107,8 @@ class Server:
             return reply.read().decode()
 
     def complete(self, text, tokens=24, **more):
-        """The ids of the tokens that greedy decoding makes of `text`. Text would not do: random bytes are no UTF-8."""
-        body = {
-            "model": "tiny",
-            "prompt": text,
-            "max_tokens": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "return_token_ids": True,
-            **more,
-        }
-        return json.loads(self.ask("/v1/completions", body))["choices"][0]["token_ids"]
+        """The ids of the tokens that greedy decoding makes of `text`."""
+        return json.loads(self.ask("/v1/completions", {**greedy(text, tokens), **more}))["choices"][0]["token_ids"]
 
     def metric(self, name):
         """The sum of a metric over its labels."""
@@ -155,3 +146,15 @@ def end_group(program, first):
             os.killpg(program.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             program.process.wait(patience)
+
+
+def greedy(text, tokens):
+    """What asks for greedy decoding. Ids of tokens, because random bytes are no text."""
+    return {
+        "model": "tiny",
+        "prompt": text,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }

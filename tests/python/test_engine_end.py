@@ -27,12 +27,18 @@ def alone():
     engine.kill()
 
 
-def test_close_waits_for_a_call_before_it_frees_what_the_call_uses(pair):
+def before_a_frozen_one(pair):
+    """An engine that has met the other, which stands still from now on: its name, and memory here and there."""
     one, two, name = pair
     there = two.buffer(SIZE)
     here = one.call("allocate_managed_buffer", SIZE)
     assert one.call("transfer_sync_write", name, here, there, 4096) == 0
     two.freeze()
+    return one, name, here, there
+
+
+def test_close_waits_for_a_call_before_it_frees_what_the_call_uses(pair):
+    one, name, here, there = before_a_frozen_one(pair)
     source = """
 begun, codes = threading.Event(), []
 def call():
@@ -58,11 +64,7 @@ result = [sorted(codes, key=repr), caller.is_alive(), mapped, took]
 
 
 def test_close_in_a_signal_handler_frees_nothing_that_the_interrupted_call_uses(pair):
-    one, two, name = pair
-    there = two.buffer(SIZE)
-    here = one.call("allocate_managed_buffer", SIZE)
-    assert one.call("transfer_sync_write", name, here, there, 4096) == 0
-    two.freeze()
+    one, name, here, there = before_a_frozen_one(pair)
     source = """
 import signal
 codes = []

@@ -7,10 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::Guarded;
-use mooncake_transfer::{Habit, busy_poll};
+
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
-use mooncake_wire::{CONTROL_PREFACE, FEATURES, Feature, FrameError, MAX_HELLO_FRAME, VERSION, encode_frame};
+use mooncake_wire::{
+    CONTROL_PREFACE, FEATURES, Feature, FrameError, Habit, MAX_HELLO_FRAME, VERSION, busy_poll, encode_frame,
+};
 use prost::Message;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use memory::Memory;
-use mooncake_engine::{Engine, EngineError, EngineOptions};
+use mooncake_engine::{Engine, EngineError, EngineOptions, PeerId};
 use mooncake_memory::{Board, Passage, PassageView, recv_fds, send_fds};
 use relay::{answering, document_of};
 
@@ -87,8 +87,14 @@ fn that_stands_still(real: &Engine) -> (String, Receiver<Passage>) {
     (answering(document), told)
 }
 
-fn in_a_hurry() -> EngineOptions {
-    EngineOptions { transfer_timeout: Duration::from_millis(300), ..EngineOptions::default() }
+/// The engine behind such a peer, one that has little patience and has opened it, and that peer.
+fn before_one_that_stands_still() -> (Engine, Engine, PeerId, Receiver<Passage>) {
+    let real = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
+    let hurry = EngineOptions { transfer_timeout: Duration::from_millis(300), ..EngineOptions::default() };
+    let initiator = Engine::new("127.0.0.1", hurry).unwrap();
+    let (name, passages) = that_stands_still(&real);
+    let peer = initiator.open(&name).unwrap();
+    (real, initiator, peer, passages)
 }
 
 /// Asks for pieces to be filled: where, from where, how many bytes.
@@ -118,13 +124,8 @@ fn nothing_is_copied_that_was_taken_back() {
 
 #[test]
 fn a_write_that_times_out_ends_at_once_where_the_peer_is_at_no_copy_and_it_begins_none() {
-    let (real, initiator, here) = (
-        Engine::new("127.0.0.1", EngineOptions::default()).unwrap(),
-        Engine::new("127.0.0.1", in_a_hurry()).unwrap(),
-        Memory::new(4096),
-    );
-    let (name, passages) = that_stands_still(&real);
-    let peer = initiator.open(&name).unwrap();
+    let (_real, initiator, peer, passages) = before_one_that_stands_still();
+    let here = Memory::new(4096);
     let began = Instant::now();
     let late = initiator.transfer(peer, &[here.write_to(4096)]);
     assert!(matches!(late, Err(EngineError::Timeout { .. })), "{late:?}");
@@ -134,13 +135,8 @@ fn a_write_that_times_out_ends_at_once_where_the_peer_is_at_no_copy_and_it_begin
 
 #[test]
 fn nothing_else_goes_to_a_peer_that_stands_still_in_the_midst_of_a_copy_that_was_given_up() {
-    let (real, initiator, here) = (
-        Engine::new("127.0.0.1", EngineOptions::default()).unwrap(),
-        Engine::new("127.0.0.1", in_a_hurry()).unwrap(),
-        Memory::new(4096),
-    );
-    let (name, passages) = that_stands_still(&real);
-    let peer = initiator.open(&name).unwrap();
+    let (_real, initiator, peer, passages) = before_one_that_stands_still();
+    let here = Memory::new(4096);
     let passage = std::thread::scope(|scope| {
         let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
         let passage = passages.recv().unwrap();
@@ -166,13 +162,8 @@ fn nothing_else_goes_to_a_peer_that_stands_still_in_the_midst_of_a_copy_that_was
 
 #[test]
 fn a_peer_that_has_come_out_of_the_copy_is_written_to_again() {
-    let (real, initiator, here) = (
-        Engine::new("127.0.0.1", EngineOptions::default()).unwrap(),
-        Engine::new("127.0.0.1", in_a_hurry()).unwrap(),
-        Memory::new(4096),
-    );
-    let (name, passages) = that_stands_still(&real);
-    let peer = initiator.open(&name).unwrap();
+    let (_real, initiator, peer, passages) = before_one_that_stands_still();
+    let here = Memory::new(4096);
     std::thread::scope(|scope| {
         let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
         let passage = passages.recv().unwrap();
