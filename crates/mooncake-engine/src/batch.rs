@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_memory::forked;
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::{PeerId, Request};
@@ -198,11 +199,13 @@ impl Batch {
 
     /// Of all tasks: failed as soon as one has.
     pub fn status(&self) -> Status {
+        // First: what fails from now on is unfinished here.
+        let unfinished = self.unfinished();
         if self.failed.load(Ordering::SeqCst) > 0 {
             Status::Failed
         } else if self.timed_out.load(Ordering::SeqCst) > 0 {
             Status::Timeout
-        } else if self.unfinished.load(Ordering::SeqCst) > 0 {
+        } else if unfinished > 0 {
             Status::Waiting
         } else {
             Status::Completed
@@ -220,11 +223,14 @@ impl Batch {
 
     /// Waits until no task is under way; false if that takes longer.
     pub fn wait(&self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
+        // None: later than any clock will say.
+        let until = Instant::now().checked_add(patience);
         let mut state = self.state.lock();
         while self.unfinished() > 0 {
-            if self.done.wait_until(&mut state, until).timed_out() {
-                return self.unfinished() == 0;
+            match until {
+                Some(until) if self.done.wait_until(&mut state, until).timed_out() => return self.unfinished() == 0,
+                Some(_) => {}
+                None => self.done.wait(&mut state),
             }
         }
         true
@@ -245,6 +251,10 @@ struct Slots {
 
 impl Batches {
     pub fn allocate(&self, capacity: usize) -> BatchId {
+        if forked() {
+            // Whoever had the lock at the fork has it for ever.
+            return BatchId(0);
+        }
         let mut slots = self.slots.lock();
         let index = slots.free.pop().unwrap_or_else(|| {
             slots.list.push((0, None));
@@ -257,6 +267,9 @@ impl Batches {
     }
 
     pub fn get(&self, id: BatchId) -> Result<Arc<Batch>, EngineError> {
+        if forked() {
+            return Err(EngineError::Forked);
+        }
         let slots = self.slots.lock();
         let index = (id.0 as u32).wrapping_sub(1) as usize;
         let found = slots.list.get(index).filter(|(generation, _)| u64::from(*generation) == id.0 >> 32);
@@ -284,6 +297,45 @@ impl Batches {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn one_request() -> Vec<(PeerId, Request)> {
+        let local = mooncake_memory::leak_shared(1).unwrap();
+        vec![(PeerId::SELF, Request { opcode: crate::engine::Opcode::Write, local, remote: 0 })]
+    }
+
+    #[test]
+    fn who_asks_while_a_batch_fails_is_never_told_that_it_is_done() {
+        let request = one_request();
+        let failed = || Err(EngineError::InvalidArgument("no".into()));
+        let late = || Err(EngineError::Timeout { peer: "p".into(), what: "it", waited: Duration::ZERO });
+        for round in 0..20_000 {
+            let batch = Batch::new(1);
+            let tasks = batch.add(request.clone(), None, Instant::now()).unwrap();
+            std::thread::scope(|scope| {
+                let asked = scope.spawn(|| {
+                    loop {
+                        match batch.status() {
+                            Status::Waiting => {}
+                            end => return end,
+                        }
+                    }
+                });
+                batch.end(&tasks, &if round % 2 == 0 { failed() } else { late() });
+                assert_ne!(asked.join().unwrap(), Status::Completed, "in round {round}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_wait_without_an_end_is_a_wait() {
+        let batch = Batch::new(1);
+        let tasks = batch.add(one_request(), None, Instant::now()).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| batch.wait(Duration::MAX));
+            batch.end(&tasks, &Ok(()));
+            assert!(waits.join().unwrap());
+        });
+    }
 
     #[test]
     fn an_id_names_one_batch_for_ever() {
