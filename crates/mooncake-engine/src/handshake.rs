@@ -3,7 +3,7 @@
 //! A frame is a u64 length (little endian, the kind's byte counted), the kind, and the text. The reply echoes the kind.
 //! Engines of old send no kind: their first byte is that of the JSON, and it is a connection request.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -86,24 +86,18 @@ pub(crate) fn ask(
     patience: &Patience<'_>,
     longest: usize,
 ) -> Result<Vec<u8>, EngineError> {
-    let deadline = patience.deadline;
     let mut stream = connect(peer, addresses, connect_timeout, patience)?;
     let began = Instant::now();
-    let left = deadline.saturating_duration_since(began).max(Duration::from_millis(1));
     let failed = |what| {
-        move |source: std::io::Error| match source.kind() {
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+        move |source: io::Error| match source.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 EngineError::Timeout { peer: peer.to_owned(), what, waited: began.elapsed() }
             }
-            std::io::ErrorKind::Interrupted => EngineError::Interrupted,
+            ErrorKind::Interrupted => EngineError::Interrupted,
             _ => EngineError::Socket { peer: peer.to_owned(), what, source },
         }
     };
-    stream
-        .set_read_timeout(Some(left))
-        .and_then(|()| stream.set_write_timeout(Some(left)))
-        .map_err(failed("prepare"))?;
-    stream.write_all(&message.encode()).map_err(failed("send a handshake"))?;
+    send_all(&mut stream, &message.encode(), patience).map_err(failed("send a handshake"))?;
     let mut length = [0; LENGTH_LEN];
     read_all(&mut stream, &mut length, patience).map_err(failed("wait for a handshake's answer"))?;
     let length = u64::from_le_bytes(length);
@@ -118,11 +112,31 @@ pub(crate) fn ask(
     }
 }
 
-/// `read_exact` that a drop of bytes now and then cannot prolong. It fails as interrupted when its caller has had enough.
-fn read_all(stream: &mut TcpStream, mut into: &mut [u8], patience: &Patience<'_>) -> std::io::Result<()> {
-    use std::io::ErrorKind;
+/// `write_all` that a peer cannot prolong by taking a drop of bytes now and then. It fails as interrupted when its caller has
+/// had enough.
+fn send_all(stream: &mut TcpStream, bytes: &[u8], patience: &Patience<'_>) -> io::Result<()> {
+    move_all(bytes.len(), patience, |done, slice| {
+        stream.set_write_timeout(Some(slice))?;
+        stream.write(&bytes[done..])
+    })
+}
 
-    while !into.is_empty() {
+/// `read_exact`, likewise.
+fn read_all(stream: &mut TcpStream, into: &mut [u8], patience: &Patience<'_>) -> io::Result<()> {
+    move_all(into.len(), patience, |done, slice| {
+        stream.set_read_timeout(Some(slice))?;
+        stream.read(&mut into[done..])
+    })
+}
+
+/// Moves so many bytes by steps of at most a slice of time each, which are told how many have moved.
+fn move_all(
+    bytes: usize,
+    patience: &Patience<'_>,
+    mut step: impl FnMut(usize, Duration) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes {
         let left = patience.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
@@ -130,10 +144,9 @@ fn read_all(stream: &mut TcpStream, mut into: &mut [u8], patience: &Patience<'_>
         if (patience.interrupted)() {
             return Err(ErrorKind::Interrupted.into());
         }
-        stream.set_read_timeout(Some(left.min(SLICE)))?;
-        match stream.read(into) {
+        match step(done, left.min(SLICE)) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => into = &mut into[count..],
+            Ok(count) => done += count,
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(error) => return Err(error),
@@ -160,7 +173,7 @@ pub(crate) fn connect(
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Err(source) if source.kind() == std::io::ErrorKind::Interrupted => return Err(EngineError::Interrupted),
+            Err(source) if source.kind() == ErrorKind::Interrupted => return Err(EngineError::Interrupted),
             Err(source) => last = Some(source),
         }
     }
@@ -171,9 +184,7 @@ pub(crate) fn connect(
 }
 
 /// Fails as interrupted when its caller has had enough.
-fn connect_one(address: &SocketAddr, until: Instant, patience: &Patience<'_>) -> std::io::Result<TcpStream> {
-    use std::io::ErrorKind;
-
+fn connect_one(address: &SocketAddr, until: Instant, patience: &Patience<'_>) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -230,13 +241,41 @@ mod tests {
         let began = Instant::now();
         let patience = Patience { began, interrupted: &|| false, ..patience };
         let ended = connect("deaf", &[at], Duration::from_millis(300), &patience);
-        assert!(
-            matches!(&ended, Err(EngineError::Socket { source, .. }) if source.kind() == std::io::ErrorKind::TimedOut)
-        );
+        assert!(matches!(&ended, Err(EngineError::Socket { source, .. }) if source.kind() == ErrorKind::TimedOut));
         assert!(began.elapsed() >= Duration::from_millis(300));
         drop(deaf);
         let ended = connect("gone", &[at], Duration::from_secs(10), &patience);
         assert!(matches!(&ended, Err(EngineError::Socket { .. })), "{ended:?}");
+    }
+
+    #[test]
+    fn a_long_message_ends_at_its_time_or_at_its_callers_wish_however_slowly_the_peer_takes_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || {
+                    let mut drop = [0; 16 << 10];
+                    while stream.read(&mut drop).is_ok_and(|count| count > 0) {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                });
+            }
+        });
+        let message = Message::new(Kind::Notify, "x".repeat(64 << 20));
+        let ask = |patience: &Patience<'_>| ask("slow", &[at], &message, Duration::from_secs(5), patience, 4096);
+
+        let began = Instant::now();
+        let ended = ask(&Patience::lasting(Duration::from_millis(500), &|| false));
+        assert!(matches!(ended, Err(EngineError::Timeout { .. })), "{ended:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+        let began = Instant::now();
+        let wish = || began.elapsed() > Duration::from_millis(300);
+        let ended = ask(&Patience::lasting(Duration::from_secs(20), &wish));
+        assert!(matches!(ended, Err(EngineError::Interrupted)), "{ended:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
 
     #[test]
