@@ -93,7 +93,11 @@ fn lengths_that_cannot_be_meant_are_refused_before_anything_is_sent() {
             assert_eq!(initiator.wait(batch, Duration::from_secs(5)).unwrap(), Status::Failed);
             initiator.free(batch).unwrap();
         }
-        assert!(initiator.transfer(peer, &[request(4096, 1 << 46)]).is_err());
+        for len in [1 << 46, usize::MAX >> 1, 1 << 63] {
+            let began = Instant::now();
+            assert!(initiator.transfer(peer, &[request(4096, len)]).is_err());
+            assert!(began.elapsed() < Duration::from_secs(10), "{len:#x}: {:?}", began.elapsed());
+        }
     }
 }
 

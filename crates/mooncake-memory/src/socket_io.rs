@@ -12,6 +12,9 @@ use crate::piece::{Source, Target};
 /// Most ranges in one call.
 const MAX_RANGES: usize = 64;
 
+/// Most bytes in one call: the kernel moves no more, and refuses to begin where a length is no `isize`.
+const MAX_BYTES: u64 = 0x7fff_f000;
+
 /// One `sendmsg` of `header` followed by the pieces, without the first `skip`
 /// bytes of the two together, and at most `max` bytes. Memory that is not there
 /// is `EFAULT`, never a signal. Returns the bytes sent; 0 if nothing is left.
@@ -91,7 +94,7 @@ struct Ranges {
 impl Ranges {
     fn new(skip: u64, max: u64) -> Self {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self { list: [none; MAX_RANGES], used: 0, skip, left: max }
+        Self { list: [none; MAX_RANGES], used: 0, skip, left: max.min(MAX_BYTES) }
     }
 
     fn is_full(&self) -> bool {
