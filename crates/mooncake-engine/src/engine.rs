@@ -428,8 +428,11 @@ impl Engine {
         given_up
     }
 
-    /// All registered ranges, by ascending address.
+    /// All registered ranges, by ascending address; in a forked child none.
     pub fn registered(&self) -> Vec<Registered> {
+        if forked() {
+            return Vec::new();
+        }
         let one = |buffer: Arc<crate::buffers::Buffer>| Registered {
             addr: buffer.range.addr(),
             len: buffer.range.len(),
@@ -461,6 +464,7 @@ impl Engine {
         name: &str,
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<u64>, EngineError> {
+        self.check()?;
         let name = name.trim_start_matches('/');
         if name == self.name() {
             return Ok(self.registered().first().map(|buffer| buffer.addr as u64));
@@ -497,9 +501,9 @@ impl Engine {
         self.core.send_notify(peer, notify, interrupted)
     }
 
-    /// Messages that peers have left, oldest first.
+    /// Messages that peers have left, oldest first; in a forked child none.
     pub fn take_notifies(&self) -> Vec<Notify> {
-        self.core.home.inbox.take()
+        if forked() { Vec::new() } else { self.core.home.inbox.take() }
     }
 
     // ---------------------------------------------------------- transfers
@@ -521,7 +525,7 @@ impl Engine {
         self.core.carry_out(peer, requests, &Patience { interrupted, ..self.core.patience(total(requests)?) })
     }
 
-    /// A batch for so many requests; [`Engine::free`] ends it.
+    /// A batch for so many requests; [`Engine::free`] ends it. In a forked child it is none.
     pub fn allocate(&self, capacity: usize) -> BatchId {
         self.batches.allocate(capacity)
     }

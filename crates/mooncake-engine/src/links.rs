@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use mooncake_memory::forked;
+
 use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::topology::Topology;
@@ -25,8 +27,11 @@ pub struct LinkReport {
 }
 
 impl Engine {
-    /// How bytes go to each peer.
+    /// How bytes go to each peer; in a forked child to none.
     pub fn links(&self) -> Vec<LinkReport> {
+        if forked() {
+            return Vec::new();
+        }
         let peers = self.core.peers();
         let report = |peer: Arc<Peer>| {
             let (path, reason) = peer.route().path();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mooncake_engine::{BatchId, Engine, EngineError, Status};
-use mooncake_memory::{allocate_shared, free_host_memory};
+use mooncake_memory::{allocate_shared, forked, free_host_memory};
 use parking_lot::Mutex;
 use pyo3::Python;
 
@@ -29,6 +29,10 @@ impl Held {
     /// Ends the engine and frees what it gave out; none of it while somebody may still be at it. May be called again.
     pub fn end(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.engine.close_with(interrupted)?;
+        if forked() {
+            // The memory is the parent's, and so may be the locks.
+            return Ok(());
+        }
         for addr in self.memory.lock().drain(..) {
             // SAFETY: the engine that lent it is closed, no call uses it, and its user has given the engine up.
             unsafe { free_host_memory(addr) };
@@ -59,6 +63,9 @@ impl Held {
 
     /// Takes it back.
     pub fn free_memory(&self, addr: usize) -> Result<(), EngineError> {
+        if forked() {
+            return Err(EngineError::Forked);
+        }
         {
             let mut memory = self.memory.lock();
             let Some(at) = memory.iter().position(|given| *given == addr) else {
