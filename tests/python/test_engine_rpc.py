@@ -253,6 +253,39 @@ def test_a_slow_sender_is_cut_off_and_a_promise_of_much_takes_no_memory():
         made.rpc.stop_server()
 
 
+@pytest.mark.parametrize("begun", [b"", FRAME.pack(b"MCRP", 1, 0, 0, 100) + b"x"])
+def test_a_crowd_that_never_says_anything_whole_shuts_nobody_out(receiver, sender, monkeypatch, begun):
+    monkeypatch.setattr(_rpc, "_MOST_CONNECTIONS", 8)
+    assert sender.send_data(receiver.address, b"first") == 0
+    crowd = [socket.create_connection(("127.0.0.1", receiver.rpc.local_port), timeout=10) for _ in range(20)]
+    try:
+        for connection in crowd:
+            with contextlib.suppress(OSError):
+                connection.sendall(begun)
+        for _ in range(20):
+            another = engine.create_rpc_client()
+            assert another.send_data(receiver.address, b"another") == 0
+            another.stop_server()
+        assert sender.send_data(receiver.address, b"still there") == 0
+        assert threading.active_count() < 20
+    finally:
+        for connection in crowd:
+            connection.close()
+
+
+def test_promises_of_much_shut_nobody_out(receiver, sender):
+    liars = [socket.create_connection(("127.0.0.1", receiver.rpc.local_port), timeout=10) for _ in range(3)]
+    try:
+        for liar in liars:
+            liar.sendall(FRAME.pack(b"MCRP", 1, 0, 0, 4 << 30) + b"x")
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            assert sender.send_data(receiver.address, b"it is served") == 0
+    finally:
+        for liar in liars:
+            liar.close()
+
+
 def test_a_receiver_that_says_nothing_is_given_up_in_time():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         sender = engine.RpcInterface()

@@ -144,7 +144,8 @@ class RpcInterface:
         self._listen_address = ""
         self._listener: socket.socket | None = None
         self._accepting = threading.Thread()
-        self._connections: set[socket.socket] = set()
+        # With whether a message has come by it, and since when it is waited for; nothing while one is dealt with.
+        self._connections: dict[socket.socket, tuple[bool, float] | None] = {}
         self._under_way = 0
         self._on_data: Callable[[ReceivedData], object] | None = None
         self._on_tensor: Callable[[ReceivedTensor], object] | None = None
@@ -291,25 +292,50 @@ class RpcInterface:
                 time.sleep(0.05)  # Out of descriptors: they come back.
                 continue
             with self._lock:
-                full = self._listener is not listener or len(self._connections) >= _MOST_CONNECTIONS
-                if not full:
-                    self._connections.add(connection)
-            if full:
+                room = self._listener is listener and self._make_room()
+                if room:
+                    self._connections[connection] = (False, time.monotonic())
+            if not room:
                 connection.close()
                 continue
             source = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
             arguments = (connection, source)
             threading.Thread(target=self._serve, args=arguments, name="mooncake-rpc", daemon=True).start()
 
+    def _make_room(self) -> bool:
+        """Where there are too many connections the one goes that has been waited for longest, first of those by which
+        nothing has come yet: so a crowd that says nothing shuts nobody out."""
+        if len(self._connections) < _MOST_CONNECTIONS:
+            return True
+        waited_for = [(standing, one) for one, standing in self._connections.items() if standing is not None]
+        if not waited_for:
+            return False
+        _, longest = min(waited_for, key=lambda entry: entry[0])
+        del self._connections[longest]
+        # Its thread closes it.
+        with contextlib.suppress(OSError):
+            longest.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _stands(self, connection: socket.socket, standing: tuple[bool, float] | None) -> None:
+        with self._lock:
+            if connection not in self._connections:
+                raise _Refused("too many connections")
+            self._connections[connection] = standing
+
     def _serve(self, connection: socket.socket, source: str) -> None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            known = False
             while True:
                 # A sender keeps its connection for the next message as long as it likes.
                 connection.settimeout(None)
                 if not connection.recv(1, socket.MSG_PEEK):
                     return
+                if known:
+                    self._stands(connection, None)
                 kind, head, body = self._receive(connection)
+                self._stands(connection, None)
                 try:
                     status = b"ok" if self._deliver(source, kind, head, body) else b"refused"
                 except Exception:  # The callback's own matter: told as an unhandled one of a thread is.
@@ -317,11 +343,13 @@ class RpcInterface:
                     status = b"failed"
                 answer = _FRAME.pack(_MAGIC, _VERSION, _ANSWER, len(status), 0) + status
                 _send_all(connection, answer, time.monotonic() + self._timeout)
+                known = True
+                self._stands(connection, (known, time.monotonic()))
         except (OSError, _Refused):
             return
         finally:
             with self._lock:
-                self._connections.discard(connection)
+                self._connections.pop(connection, None)
             connection.close()
 
     def _receive(self, connection: socket.socket) -> tuple[int, bytes, bytearray]:
@@ -391,18 +419,20 @@ def _receive_frame(
     head = bytes(_receive_exactly(connection, head_length, deadline))
     if kind == _TENSOR:
         _tensor_head(head, body_length)  # Before its bytes are waited for.
-    reserve(body_length)
-    return kind, head, _receive_exactly(connection, body_length, deadline)
+    return kind, head, _receive_exactly(connection, body_length, deadline, reserve)
 
 
-def _receive_exactly(connection: socket.socket, length: int, deadline: float) -> bytearray:
-    """Grows as bytes come: a sender takes no more memory than it sends."""
+def _receive_exactly(
+    connection: socket.socket, length: int, deadline: float, reserve: Callable[[int], None] = lambda _length: None
+) -> bytearray:
+    """Grows as bytes come: a sender takes no more memory than it sends, and none of others by what it promises."""
     data = bytearray()
     while len(data) < length:
         _patience(connection, deadline)
         got = connection.recv(min(_STEP, length - len(data)))
         if not got:
             raise _Refused("ended within a message")
+        reserve(len(got))
         data += got
     return data
 
