@@ -157,13 +157,36 @@ fn a_crowd_that_says_nothing_shuts_nobody_out() {
     }
 }
 
+/// Bytes of this process in memory.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn beginnings_of_long_messages_take_no_more_memory_than_has_come() {
+    let target = Engine::new("127.0.0.1", by_tcp()).unwrap();
+    let before = resident();
+    let crowd: Vec<_> = (0..400)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", target.port())).unwrap();
+            stream.write_all(&(1_u64 << 20).to_le_bytes()).unwrap();
+            stream.write_all(&[2; 1_000]).unwrap();
+            stream
+        })
+        .collect();
+    // Whoever comes now is served: so they were looked at, most of them.
+    for _ in 0..20 {
+        Engine::new("127.0.0.1", by_tcp()).unwrap().probe(target.name()).unwrap();
+    }
+    let took = resident().saturating_sub(before) >> 10;
+    drop(crowd);
+    assert!(took < 8 << 10, "{took} KiB");
+}
+
 #[test]
 fn messages_that_never_become_whole_take_little_memory() {
     let target = Engine::new("127.0.0.1", by_tcp()).unwrap();
-    let resident = || {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-    };
     let before = resident();
     let almost = vec![2_u8; (1 << 20) - 1];
     let crowd: Vec<_> = (0..400)

@@ -17,10 +17,13 @@ use crate::notify::Notify;
 /// All of a question, from the first byte to the last; and afterwards the longest pause in the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes read at a time: a length that is a lie costs no memory.
+/// Bytes read at first. What has come is doubled then: a length that is a lie costs no memory.
+const SMALL: usize = 4 << 10;
+
+/// Most bytes read at a time.
 const STEP: usize = 64 << 10;
 
-/// Most bytes of all handshakes that are coming in. One alone may always be as long as any.
+/// Most bytes of all handshakes that are coming in, but for those that are small. One alone may always be as long as any.
 const ROOM: usize = 64 << 20;
 
 /// Bytes of handshakes that are coming in.
@@ -105,11 +108,11 @@ impl Handshake {
                         Err(()) => return Next::Close,
                     };
                     let had = read.len();
-                    if had > STEP && !self.taken.grow(had) {
+                    read.resize(had + wanted.min(had.clamp(SMALL, STEP)), 0);
+                    if read.capacity() > 2 * SMALL && !self.taken.grow(read.capacity()) {
                         tracing::debug!("too many long handshakes at once; one is cut");
                         return Next::Close;
                     }
-                    read.resize(had + wanted.min(STEP), 0);
                     let count = (&*self.stream).read(&mut read[had..]);
                     read.truncate(had + count.as_ref().map_or(0, |count| *count));
                     match count {
