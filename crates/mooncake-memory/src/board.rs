@@ -28,7 +28,8 @@ pub(crate) fn advance_all() {
 #[cfg(test)]
 pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 
-/// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it.
+/// The owner's side: a sealed memfd of one page with a counter at its start and a note behind it. Nobody else can write it:
+/// what the counter says is proof for those who watch.
 #[derive(Debug)]
 pub struct Board {
     fd: OwnedFd,
@@ -38,8 +39,8 @@ pub struct Board {
 impl Board {
     /// A board that says 0.
     pub fn new() -> Result<Board, MemoryError> {
-        let fd = memfd::create("kv-board", PAGE, false)?;
-        let page = Arc::new(Mapped::new(fd.as_fd(), PAGE, true)?);
+        let (fd, page) = memfd::create_for_readers("kv-board", PAGE)?;
+        let page = Arc::new(page);
         let mut boards = BOARDS.lock();
         boards.retain(|board| board.strong_count() > 0);
         boards.push(Arc::downgrade(&page));
@@ -114,5 +115,24 @@ mod tests {
         assert_eq!((view.note(), view.get()), (7, 1));
         let other = OwnedFd::from(std::fs::File::open("/dev/zero").unwrap());
         assert!(matches!(BoardView::map(&other), Err(MemoryError::NotSealed { .. })));
+    }
+
+    #[test]
+    fn nobody_but_its_owner_changes_a_board() {
+        let _alone = ALONE.lock();
+        let board = Board::new().unwrap();
+        board.advance();
+        let given = board.fd().try_clone_to_owned().unwrap();
+        assert!(Mapped::new(given.as_fd(), PAGE, true).is_err(), "a mapping to write by");
+        assert_eq!(rustix::io::pwrite(&given, &[0; 8], 0), Err(rustix::io::Errno::PERM));
+        assert!(memfd::punch(given.as_fd(), 0, PAGE).is_err());
+        assert_eq!(rustix::fs::fcntl_add_seals(&given, rustix::fs::SealFlags::WRITE), Err(rustix::io::Errno::PERM));
+        // By its file, another one is opened.
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&given));
+        let reopened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        assert!(Mapped::new(reopened.as_fd(), PAGE, true).is_err());
+        let view = BoardView::map(&given).unwrap();
+        board.advance();
+        assert_eq!((board.get(), view.get()), (2, 2));
     }
 }

@@ -10,6 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::error::MemoryError;
+use crate::mapped::Mapped;
 
 /// Nobody can change the size any more, nor take that promise back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -20,6 +21,26 @@ const HOLE: u64 = 64 << 20;
 
 /// Makes a sealed memfd of that size, readable by its user only.
 pub(crate) fn create(name: &str, bytes: u64, huge_pages: bool) -> Result<OwnedFd, MemoryError> {
+    let fd = create_unsealed(name, bytes, huge_pages)?;
+    fcntl_add_seals(&fd, SEALS).map_err(|errno| MemoryError::os("sealing a memfd")(errno.into()))?;
+    Ok(fd)
+}
+
+/// The same for one that is written by the mapping that comes along, and by nobody else: not by whoever is given the
+/// descriptor, nor by another one of the file.
+pub(crate) fn create_for_readers(name: &str, bytes: u64) -> Result<(OwnedFd, Mapped), MemoryError> {
+    let fd = create_unsealed(name, bytes, false)?;
+    let mapped = Mapped::new(fd.as_fd(), bytes, true)?;
+    let sealed = match fcntl_add_seals(&fd, SEALS | SealFlags::FUTURE_WRITE) {
+        // Before Linux 5.1, where no process can prove to another one who it is, and nobody is given a descriptor.
+        Err(Errno::INVAL) => fcntl_add_seals(&fd, SEALS),
+        sealed => sealed,
+    };
+    sealed.map_err(|errno| MemoryError::os("sealing a memfd")(errno.into()))?;
+    Ok((fd, mapped))
+}
+
+fn create_unsealed(name: &str, bytes: u64, huge_pages: bool) -> Result<OwnedFd, MemoryError> {
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if huge_pages {
         flags |= MemfdFlags::HUGETLB;
@@ -32,7 +53,6 @@ pub(crate) fn create(name: &str, bytes: u64, huge_pages: bool) -> Result<OwnedFd
     let fd = fd.map_err(|errno| MemoryError::os("memfd_create")(errno.into()))?;
     fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(|errno| MemoryError::os("fchmod of a memfd")(errno.into()))?;
     ftruncate(&fd, bytes).map_err(|errno| MemoryError::os("ftruncate of a memfd")(errno.into()))?;
-    fcntl_add_seals(&fd, SEALS).map_err(|errno| MemoryError::os("sealing a memfd")(errno.into()))?;
     Ok(fd)
 }
 

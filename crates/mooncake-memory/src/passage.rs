@@ -9,6 +9,9 @@
 //! The lender copies out of the visitor's memory, too, at its word. The visitor takes its word back in the same way: the
 //! lender counts its copies and looks whether they are still wanted then, and the visitor says that they are not and looks at
 //! the counter then.
+//!
+//! Both write the page, so it is for one visitor, a process of the same user that has proven who it is. By what does not belong
+//! to it, a visitor deceives itself, or is waited for as if it were inside; nobody else looks there.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -151,6 +151,9 @@ impl Carrier for HostLane {
         stream.set_read_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
         stream.set_write_timeout(Some(SLICE)).map_err(other_way("prepare"))?;
         let stream = Guarded::new(stream);
+        let cannot = |error: PullError| Failure::OtherWay(error.to_string());
+        // Before anything is said: the name of a peer that has ended may be another user's by now.
+        let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
         let mut pace = Pace::new(&peer, patience, home.options.connect_timeout);
         let hello = Hello { target: address.id, secret: home.secret() };
         send(stream.as_fd(), &hello.encode(), &mut pace)?;
@@ -178,8 +181,6 @@ impl Carrier for HostLane {
             _ => return Err(Failure::NotNow("it did not send what belongs to its greeting".into())),
         };
         let board = BoardView::map(board).map_err(cannot_map)?;
-        let cannot = |error: PullError| Failure::OtherWay(error.to_string());
-        let process = PeerProcess::of_socket(&*stream).map_err(cannot)?;
         let process = proven(process, &reply.secret).map_err(cannot)?;
         let process =
             process.ok_or_else(|| Failure::OtherWay("the process behind its socket is another one".into()))?;

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Guarded, PeerProcess, PullError, Target, send_fds, shared_block, shared_block_file};
+use mooncake_memory::{
+    Guarded, PeerProcess, PullError, Target, peer_credentials, peer_pidfd, send_fds, shared_block, shared_block_file,
+};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -206,6 +208,12 @@ impl Host {
         self.peer.as_ref().filter(|_| home.buffers.lends_block(block))?;
         shared_block_file(block)
     }
+}
+
+/// Whether the process that has connected may be told anything: it is this user's, beyond doubt, and the kernel says which
+/// one it is. All others go by TCP.
+pub(super) fn may_be_a_peer(stream: &UnixStream) -> bool {
+    peer_credentials(stream).is_ok_and(|peer| peer.is_own_user()) && peer_pidfd(stream).is_ok()
 }
 
 /// The peer, if its memory holds the secret that it sent.

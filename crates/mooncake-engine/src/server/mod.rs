@@ -279,13 +279,13 @@ impl Shared {
                     let accepted = self.ports.data.accept().map(with_keepalive);
                     accepted.and_then(|(stream, from)| data::Data::session(stream, from))
                 }
-                _ => self
-                    .ports
-                    .host
-                    .as_ref()
-                    .expect("it has accepted")
-                    .accept()
-                    .and_then(|(stream, _)| host::Host::session(stream)),
+                _ => match self.ports.host.as_ref().expect("it has accepted").accept() {
+                    Ok((stream, _)) if !host::may_be_a_peer(&stream) => {
+                        tracing::debug!("a process that is another user's, or that cannot be told, was sent away");
+                        continue;
+                    }
+                    accepted => accepted.and_then(|(stream, _)| host::Host::session(stream)),
+                },
             };
             match session {
                 Ok(session) => self.enter(session),
