@@ -77,6 +77,18 @@ def test_device_bytes_go_and_come(pair, here, there):
     assert one.call("wait", batch) == 0
 
 
+@pytest.mark.parametrize(("here", "there"), [("device", "host"), ("host", "device"), ("device", "device")])
+def test_device_bytes_go_and_come_within_an_engine(pair, here, there):
+    _, engine, name = pair
+    size = 3_000_001
+    local, remote = holding(engine, 1, size, here), holding(engine, 2, size, there)
+    assert engine.call("transfer_sync_write", name, local, remote, size) == 0, engine.call("last_error")
+    assert holds(engine, remote, 1, size, there)
+    fresh = holding(engine, 3, size, here)
+    assert engine.call("transfer_sync_read", name, fresh, remote, size) == 0, engine.call("last_error")
+    assert holds(engine, fresh, 1, size, here)
+
+
 def test_device_memory_that_is_not_there_is_an_error(pair):
     one, two, name = pair
     size = 100_000

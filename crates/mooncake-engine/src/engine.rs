@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ForeignRange, Guarded, PeerProcess, boot_id, forked, hex, random_bytes};
+use mooncake_memory::{Bounce, ForeignRange, Guarded, PeerProcess, boot_id, forked, hex, random_bytes};
 use parking_lot::{Mutex, RwLock};
 
 use crate::address;
@@ -739,7 +739,7 @@ impl Core {
         }
         let outside = || EngineError::NotRegistered { owner: self.home.name.clone(), addr, len: len as u64 };
         let buffer = self.home.buffers.find(addr, len as u64).ok_or_else(outside)?;
-        let pace = Pace::new(&self.home.name, patience, Duration::MAX);
+        let (pace, mut bounce) = (Pace::new(&self.home.name, patience, Duration::MAX), Bounce::new());
         for at in (0..len).step_by(STEP) {
             pace.check("copying within the process")?;
             let step = STEP.min(len - at);
@@ -749,9 +749,14 @@ impl Core {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let mut target = self.home.buffers.target(into);
-            let pulled = self.home.myself.pull(from.addr() as u64, &mut target);
-            pulled.map_err(|error| EngineError::Memory(error.to_string()))?;
+            let (source, mut target) = (self.home.buffers.source(from), self.home.buffers.target(into));
+            let copied = if source.is_on_device() || target.is_on_device() {
+                bounce.copy(&source, &mut target).map_err(|error| error.to_string())
+            } else {
+                let from = from.addr() as u64;
+                self.home.myself.pull(from, &mut target).map_err(|error| error.to_string())
+            };
+            copied.map_err(EngineError::Memory)?;
         }
         Ok(())
     }

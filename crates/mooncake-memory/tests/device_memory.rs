@@ -422,3 +422,31 @@ fn stand_ins_have_the_devices_bytes_and_bring_them_back() {
     let gone = bounce.sources(&[Source::foreign(to.part(500_000, 200_000), &registry)]).map(|_| ());
     assert!(gone.is_ok(), "not a device's: {gone:?}");
 }
+
+#[test]
+fn a_piece_is_copied_to_another_wherever_both_are() {
+    let fake = FakeCuda::load();
+    fake.delay(300);
+    let (registry, mut bounce) = (Registry::new(), Bounce::new());
+    for len in [1, 5000, 3 * MIB + 1] {
+        let data = pattern(len, 13);
+        let (mut from_host, mut into_host) = (data.clone(), vec![0; len]);
+        let (from_device, into_device) = (fake.holding(0, &data), fake.alloc(1, len));
+        let sources = [host(&mut from_host), from_device.range()].map(|range| Source::foreign(range, &registry));
+        for (nth, source) in sources.iter().enumerate() {
+            into_host.fill(0);
+            bounce.copy(source, &mut Target::foreign(host(&mut into_host), &registry)).unwrap();
+            assert!(into_host == data, "{len} bytes of source {nth} to the host");
+            into_device.write(0, &vec![0; len]);
+            bounce.copy(source, &mut Target::foreign(into_device.range(), &registry)).unwrap();
+            assert!(into_device.read() == data, "{len} bytes of source {nth} to the device");
+        }
+    }
+    let mut kept = vec![9; 5000];
+    // SAFETY: page 1 is nobody's.
+    let nowhere = Source::foreign(unsafe { ForeignRange::new(4096, 5000) }, &registry);
+    let device = fake.holding(0, &kept);
+    assert!(bounce.copy(&nowhere, &mut Target::foreign(device.range(), &registry)).is_err());
+    assert!(bounce.copy(&nowhere, &mut Target::new(&mut kept)).is_err());
+    assert!(device.read() == kept && kept == [9; 5000]);
+}

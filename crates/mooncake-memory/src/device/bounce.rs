@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 
 use super::Staging;
 use crate::error::CopyError;
+use crate::kernel::Stores;
 use crate::piece::{Access, Source, Target};
 
 /// Host stand-ins for the device pieces of a chunk. Its memory is made when the
@@ -30,9 +31,27 @@ impl Bounce {
         parts.iter().any(Target::is_on_device)
     }
 
+    /// Copies a piece to another one of the same length, where one of them may be a device's, or both. After a failure to read,
+    /// the target is as it was; after another one it may hold anything.
+    pub fn copy(&mut self, from: &Source<'_>, into: &mut Target<'_>) -> Result<(), CopyError> {
+        assert_eq!(from.len, into.len, "bytes of a piece and of the one that it is copied to");
+        if from.is_on_device() {
+            self.sources(std::slice::from_ref(from))?;
+        } else {
+            self.reserve(from.len);
+            // SAFETY: there is room for all of it, in memory that nobody else has.
+            unsafe { from.store(0, self.memory.as_mut_ptr().cast(), Stores::Plain)? };
+        }
+        if into.is_on_device() {
+            return self.deliver(std::slice::from_mut(into));
+        }
+        // SAFETY: filled above with as many bytes.
+        unsafe { into.load(0, self.memory.as_ptr().cast(), false) }.map(drop)
+    }
+
     /// The pieces with the device's bytes copied to host memory.
     pub fn sources<'a>(&'a mut self, parts: &[Source<'a>]) -> Result<Vec<Source<'a>>, CopyError> {
-        self.reserve(parts.iter().map(|part| (part.access, part.len)));
+        self.reserve(on_devices(parts.iter().map(|part| (part.access, part.len))));
         let base = self.memory.as_mut_ptr().cast::<u8>();
         let mut end = base;
         let mut staging = Staging::default();
@@ -62,7 +81,7 @@ impl Bounce {
     /// The pieces with host memory in the place of the device's, to be filled
     /// and then [delivered](Bounce::deliver).
     pub fn targets<'a>(&'a mut self, parts: &'a mut [Target<'_>]) -> Vec<Target<'a>> {
-        self.reserve(parts.iter().map(|part| (part.access, part.len)));
+        self.reserve(on_devices(parts.iter().map(|part| (part.access, part.len))));
         let mut free = &mut self.memory[..];
         let stand_in = |part: &'a mut Target<'_>| {
             if !part.is_on_device() {
@@ -95,13 +114,17 @@ impl Bounce {
         staging.finish()
     }
 
-    fn reserve(&mut self, parts: impl Iterator<Item = (Access, usize)>) {
-        let devices = parts.filter(|(access, _)| access.device().is_some());
-        let bytes = devices.fold(0_usize, |total, (_, len)| total.saturating_add(len));
+    fn reserve(&mut self, bytes: usize) {
         if self.memory.len() < bytes {
             self.memory = Box::new_uninit_slice(bytes);
         }
     }
+}
+
+/// Bytes of the pieces that are a device's.
+fn on_devices(parts: impl Iterator<Item = (Access, usize)>) -> usize {
+    let devices = parts.filter(|(access, _)| access.device().is_some());
+    devices.fold(0_usize, |total, (_, len)| total.saturating_add(len))
 }
 
 /// The next run of device pieces, past the host's before it.
