@@ -1,6 +1,6 @@
 //! Names of engines, and the addresses in them.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::RangeInclusive;
 
 use crate::errands::Errands;
@@ -21,6 +21,16 @@ pub(crate) fn split(name: &str) -> (&str, Option<u16>) {
         },
         _ => (name.trim_start_matches('[').trim_end_matches(']'), None),
     }
+}
+
+/// The host and the port of a peer's name. It has both, so what follows the last colon is the port, behind an IPv6 address
+/// without brackets too: programs join what they are told.
+pub(crate) fn split_peer(name: &str) -> Option<(&str, u16)> {
+    let (host, port) = name.rsplit_once(':')?;
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host = in_brackets.unwrap_or(host);
+    let is_ip6 = || host.split('%').next().is_some_and(|ip| ip.parse::<Ipv6Addr>().is_ok());
+    (!host.is_empty() && (!host.contains(':') || is_ip6())).then_some((host, port.parse().ok()?))
 }
 
 /// `host:port`, with brackets where the host needs them.
@@ -148,6 +158,32 @@ mod tests {
             assert_eq!(split(name), (host, port), "{name}");
         }
         assert_eq!((join("::1", 5), join("h", 5)), ("[::1]:5".to_owned(), "h:5".to_owned()));
+    }
+
+    #[test]
+    fn the_port_of_a_peer_is_what_follows_the_last_colon() {
+        let cases = [
+            ("10.0.0.1:15000", Some(("10.0.0.1", 15000))),
+            ("host:1", Some(("host", 1))),
+            ("[fe80::1%eth0]:12", Some(("fe80::1%eth0", 12))),
+            ("[::1]:12", Some(("::1", 12))),
+            ("::1:16261", Some(("::1", 16261))),
+            ("fe80::1%eth0:16261", Some(("fe80::1%eth0", 16261))),
+            ("2001:db8::5:1", Some(("2001:db8::5", 1))),
+            ("1:2:3:4:5:6:7:8:9", Some(("1:2:3:4:5:6:7:8", 9))),
+            ("1:2:3:4:5:6:7:8", None),
+            ("::1", None),
+            ("[::1]", None),
+            ("host", None),
+            ("host:port", None),
+            ("host:65536", None),
+            ("a:b:1", None),
+            (":1", None),
+            ("[]:1", None),
+        ];
+        for (name, parts) in cases {
+            assert_eq!(split_peer(name), parts, "{name}");
+        }
     }
 
     #[test]

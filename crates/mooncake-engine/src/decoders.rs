@@ -143,6 +143,11 @@ fn rpc_meta_seeds() -> Vec<Vec<u8>> {
 
 fn peer_name(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
+        if let Some((host, port)) = address::split_peer(text)
+            && !host.contains(['[', ']'])
+        {
+            assert_eq!(address::split_peer(&address::join(host, port)), Some((host, port)));
+        }
         let (host, port) = address::split(text);
         if let Some(port) = port
             && !host.contains(['[', ']'])
@@ -153,7 +158,7 @@ fn peer_name(bytes: &[u8]) {
 }
 
 fn peer_name_seeds() -> Vec<Vec<u8>> {
-    ["10.0.0.1:15000", "[fe80::1%eth0]:12", "host", "::1"].map(|name| name.as_bytes().to_vec()).to_vec()
+    ["10.0.0.1:15000", "[fe80::1%eth0]:12", "host", "::1", "::1:15000"].map(|name| name.as_bytes().to_vec()).to_vec()
 }
 
 #[cfg(test)]

@@ -149,6 +149,13 @@ impl Home {
         .encode()
     }
 
+    /// Whether a peer's name is this engine's own.
+    fn is_called(&self, name: &str) -> bool {
+        let is_same_address =
+            || address::split_peer(name).is_some_and(|at| address::split_peer(&self.name) == Some(at));
+        name == self.name || (self.registry.is_none() && is_same_address())
+    }
+
     pub fn secret(&self) -> Secret {
         Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
     }
@@ -157,10 +164,10 @@ impl Home {
     pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
         let (host, port) = match &self.registry {
             Some(registry) => registry.handshake(name, patience)?,
-            None => match address::split(name) {
-                (host, Some(port)) => (host.to_owned(), port),
-                _ => return Err(EngineError::InvalidArgument(format!("{name:?} is no host:port"))),
-            },
+            None => {
+                let no_address = || EngineError::InvalidArgument(format!("{name:?} is no host:port"));
+                address::split_peer(name).map(|(host, port)| (host.to_owned(), port)).ok_or_else(no_address)?
+            }
         };
         let addresses = address::resolve(&host, port, &self.errands, patience)?;
         Ok((host, addresses))
@@ -466,7 +473,7 @@ impl Engine {
     ) -> Result<Option<u64>, EngineError> {
         self.check()?;
         let name = name.trim_start_matches('/');
-        if name == self.name() {
+        if self.core.home.is_called(name) {
             return Ok(self.registered().first().map(|buffer| buffer.addr as u64));
         }
         let patience = Patience { interrupted, ..self.core.patience(0) };
@@ -673,7 +680,7 @@ impl Core {
         if name.is_empty() {
             return Err(EngineError::InvalidArgument("a peer has a name".into()));
         }
-        if name == self.home.name {
+        if self.home.is_called(name) {
             return Ok(PeerId::SELF);
         }
         if let Some(id) = self.peers.read().by_name.get(name) {
