@@ -8,12 +8,15 @@ use crate::address;
 use crate::descriptor::Descriptor;
 use crate::frame::{Frame, HEADER_LEN, STATUS_LEN, Verdict};
 use crate::handshake::{Message, NotifyBody};
-use crate::host_frame::{self, ANSWER_LEN, Answer, HELLO_LEN, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello};
+use crate::host_frame::{
+    self, ANSWER_LEN, Answer, BOUNDS_LEN, Bounds, HELLO_LEN, Hello, Piece, REPLY_HELLO_LEN, REQUEST_LEN, ReplyHello,
+};
 use crate::metadata::read_rpc_meta;
+use crate::shared_segment::Ticket;
 use crate::topology::Topology;
 
 /// All of them.
-pub const DECODERS: [Decoder; 7] = [
+pub const DECODERS: [Decoder; 8] = [
     Decoder { name: "handshake", read: handshake, seeds: handshake_seeds },
     Decoder { name: "descriptor", read: descriptor, seeds: descriptor_seeds },
     Decoder { name: "data_frame", read: data_frame, seeds: data_frame_seeds },
@@ -21,6 +24,7 @@ pub const DECODERS: [Decoder; 7] = [
     Decoder { name: "topology", read: topology, seeds: topology_seeds },
     Decoder { name: "rpc_meta", read: rpc_meta, seeds: rpc_meta_seeds },
     Decoder { name: "peer_name", read: peer_name, seeds: peer_name_seeds },
+    Decoder { name: "segment_ticket", read: segment_ticket, seeds: segment_ticket_seeds },
 ];
 
 fn handshake(bytes: &[u8]) {
@@ -98,6 +102,14 @@ fn host_frame(bytes: &[u8]) {
     if let Some(answer) = bytes.first_chunk::<ANSWER_LEN>().and_then(Answer::decode) {
         assert!(answer != Answer::Done || Answer::decode(&answer.encode()) == Some(answer));
     }
+    if let Some(bounds) = bytes.first_chunk::<BOUNDS_LEN>().and_then(Bounds::decode) {
+        assert_eq!(Bounds::decode(&bounds.encode()), Some(bounds));
+        let end = bounds.start.checked_add(bounds.len).expect("a buffer ends");
+        if let Some(block) = bounds.block {
+            let block_end = block.start.checked_add(block.len).expect("a block ends");
+            assert!(block.id != 0 && block.start <= bounds.start && end <= block_end);
+        }
+    }
     if let Some((wish, count)) = bytes.first_chunk::<REQUEST_LEN>().and_then(host_frame::head) {
         assert!((1..=host_frame::MOST_PIECES).contains(&count));
         let pieces = host_frame::pieces(&bytes[REQUEST_LEN..]);
@@ -113,7 +125,9 @@ fn host_frame_seeds() -> Vec<Vec<u8>> {
     let reply = ReplyHello { welcome: host_frame::Welcome::CanPull, secret }.encode().to_vec();
     let pieces = [Piece { to: 4096, from: 8192, len: 100 }, Piece { to: 1, from: 2, len: u64::MAX }];
     let request = host_frame::request(host_frame::Wish::Look, &pieces);
-    vec![hello, reply, request, Answer::NotRegistered(3).encode().to_vec()]
+    let block = host_frame::BlockBounds { id: 9, start: 4096, len: 8192 };
+    let bounds = [None, Some(block)].map(|block| Bounds { start: 5000, len: 7288, block }.encode().to_vec());
+    [hello, reply, request, Answer::NotRegistered(3).encode().to_vec()].into_iter().chain(bounds).collect()
 }
 
 fn topology(bytes: &[u8]) {
@@ -159,6 +173,17 @@ fn peer_name(bytes: &[u8]) {
 
 fn peer_name_seeds() -> Vec<Vec<u8>> {
     ["10.0.0.1:15000", "[fe80::1%eth0]:12", "host", "::1", "::1:15000"].map(|name| name.as_bytes().to_vec()).to_vec()
+}
+
+fn segment_ticket(bytes: &[u8]) {
+    if let Some(ticket) = Ticket::decode(bytes) {
+        let again = ticket.encode();
+        assert_eq!((again.len(), Ticket::decode(&again)), (bytes.len(), Some(ticket)));
+    }
+}
+
+fn segment_ticket_seeds() -> Vec<Vec<u8>> {
+    vec![Ticket { fingerprint: 0x1234_5678_9abc_def0, rank: 3, place: [5; 16], secret: [6; 16] }.encode()]
 }
 
 #[cfg(test)]

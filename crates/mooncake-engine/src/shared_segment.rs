@@ -52,17 +52,17 @@ pub struct SharedSegment {
 
 /// What a rank tells the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ticket {
+pub(crate) struct Ticket {
     /// Of what the ranks have to agree on.
-    fingerprint: u64,
-    rank: u32,
+    pub fingerprint: u64,
+    pub rank: u32,
     /// Where the memory is, and what to say there; zeros but for the owner's.
-    place: [u8; 16],
-    secret: [u8; 16],
+    pub place: [u8; 16],
+    pub secret: [u8; 16],
 }
 
 impl Ticket {
-    fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(TICKET_LEN);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&self.fingerprint.to_le_bytes());
@@ -74,7 +74,7 @@ impl Ticket {
         out
     }
 
-    fn decode(raw: &[u8]) -> Option<Ticket> {
+    pub fn decode(raw: &[u8]) -> Option<Ticket> {
         let raw: &[u8; TICKET_LEN] = raw.try_into().ok()?;
         let bytes = |at| std::array::from_fn(|step| raw[at + step]);
         let number = |at| u64::from_le_bytes(std::array::from_fn(|step| raw[at + step]));
