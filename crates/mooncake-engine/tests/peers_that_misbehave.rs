@@ -152,6 +152,18 @@ fn a_target_of_version_one_acknowledges_by_a_byte_that_is_read_back() {
     assert!(initiator.transfer(peer, &[here.write_to(4096)]).is_err());
 }
 
+#[test]
+fn whoever_is_not_tried_again_so_soon_hears_what_was_wrong() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (initiator, here) = (engine(), Memory::new(4096));
+    let peer = initiator.open(&fake_target(free.local_addr().unwrap().port(), 2)).unwrap();
+    drop(free);
+    let first = initiator.transfer(peer, &[here.write_to(4096)]).unwrap_err().to_string();
+    let second = initiator.transfer(peer, &[here.write_to(4096)]).unwrap_err().to_string();
+    assert!(first.contains("refused") && !first.contains("so soon"), "{first}");
+    assert!(second.contains("so soon") && second.contains("refused"), "{second}");
+}
+
 /// Whether the other side ends the connection within a time, whatever it says before.
 fn ends(mut stream: TcpStream, within: Duration) -> bool {
     stream.set_read_timeout(Some(within)).unwrap();

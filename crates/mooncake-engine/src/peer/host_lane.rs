@@ -98,6 +98,15 @@ pub(super) enum Failure {
     Broken(EngineError),
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::OtherWay(reason) | Failure::NotNow(reason) => f.write_str(reason),
+            Failure::Broken(error) => error.fmt(f),
+        }
+    }
+}
+
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         match error {

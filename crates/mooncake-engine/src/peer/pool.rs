@@ -20,7 +20,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// A connection that carries one call after another.
 pub(super) trait Carrier: Sized {
     type Address;
-    type Error: From<EngineError>;
+    type Error: From<EngineError> + std::fmt::Display;
     fn open(home: &Home, address: &Self::Address, patience: &Patience<'_>) -> Result<Self, Self::Error>;
     /// The peer has not hung up since the last call.
     fn is_alive(&self) -> bool;
@@ -142,7 +142,7 @@ impl<C: Carrier> Pool<C> {
             Err(error) => {
                 // A caller that had no more patience says nothing of the peer.
                 if !(patience.interrupted)() && !patience.is_over() {
-                    self.state.lock().failed = Some((Instant::now(), "it could not be reached".to_owned()));
+                    self.state.lock().failed = Some((Instant::now(), error.to_string()));
                 }
                 self.check_in(None);
                 Err(error)
