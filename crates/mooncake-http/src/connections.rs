@@ -1,6 +1,7 @@
 //! Connections of HTTP servers: so many, each with a deadline on everything.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,7 +21,7 @@ use socket2::SockRef;
 use tokio::net::TcpListener;
 
 use crate::crowd::Crowd;
-use crate::progress::{Busy, Counted, Progress};
+use crate::progress::{Behind, Busy, Counted, Progress};
 
 const MOVED_MIN: u64 = 64 << 10;
 
@@ -48,6 +49,10 @@ impl Default for Limits {
     }
 }
 
+/// Whom a request comes from: in its extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
 /// Bytes of a request's header, and of what has come and is not read yet.
 const BUFFER_MAX: usize = 64 << 10;
 
@@ -66,6 +71,16 @@ pub async fn accept(
     listener: Guarded<TcpListener>,
     limits: Limits,
 ) {
+    accept_counting(pages, listener, limits, Arc::default()).await;
+}
+
+/// [`accept`], which also counts the connections that are `behind`: a server that ends when there are none cuts off nobody's answer.
+pub async fn accept_counting(
+    pages: impl Fn() -> (Router, bool) + Send + 'static,
+    listener: Guarded<TcpListener>,
+    limits: Limits,
+    behind: Arc<Behind>,
+) {
     let crowd = Arc::new(Crowd::new(limits.connections, limits.spares_busy));
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -83,9 +98,10 @@ pub async fn accept(
         let member = crowd.admit(peer.ip());
         let progress = member.progress().clone();
         let (router, again) = pages();
-        let service = InTurn { pages: TowerToHyperService::new(router), progress: progress.clone() };
+        let behind = behind.clone();
+        let service = InTurn { pages: TowerToHyperService::new(router), progress: progress.clone(), peer: Peer(peer) };
         tokio::spawn(async move {
-            let stream = TokioIo::new(Counted::new(stream, progress.clone(), limits.unread));
+            let stream = TokioIo::new(Counted::new(stream, progress.clone(), limits.unread, behind));
             let connection = speaking(limits.header, again).serve_connection(stream, service);
             match progress.while_moving(connection, limits.stuck, MOVED_MIN).await {
                 Some(Ok(())) => {}
@@ -132,6 +148,7 @@ impl HttpBody for Answering {
 struct InTurn {
     pages: TowerToHyperService<Router>,
     progress: Arc<Progress>,
+    peer: Peer,
 }
 
 impl Service<Request<Incoming>> for InTurn {
@@ -139,7 +156,8 @@ impl Service<Request<Incoming>> for InTurn {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer);
         let busy = self.progress.asked();
         let answer = self.pages.call(request);
         Box::pin(async move {

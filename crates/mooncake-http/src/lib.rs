@@ -9,4 +9,5 @@ pub mod decoders;
 mod progress;
 pub mod reply;
 
-pub use connections::{Limits, accept};
+pub use connections::{Limits, Peer, accept, accept_counting};
+pub use progress::Behind;

@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -119,6 +119,17 @@ impl Drop for Busy {
     }
 }
 
+/// Connections whose peers have not taken yet what was written for them.
+#[derive(Debug, Default)]
+pub struct Behind(AtomicUsize);
+
+impl Behind {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A stream that counts what moves over it, and does not wait for ever for its peer to read.
 #[derive(Debug)]
 pub(crate) struct Counted {
@@ -127,22 +138,32 @@ pub(crate) struct Counted {
     unread: Duration,
     /// While the peer takes nothing: until when.
     overdue: Option<Pin<Box<Sleep>>>,
+    behind: Arc<Behind>,
 }
 
 impl Counted {
-    pub fn new(stream: Guarded<TcpStream>, progress: Arc<Progress>, unread: Duration) -> Counted {
-        Counted { stream, progress, unread, overdue: None }
+    pub fn new(stream: Guarded<TcpStream>, progress: Arc<Progress>, unread: Duration, behind: Arc<Behind>) -> Counted {
+        Counted { stream, progress, unread, overdue: None, behind }
+    }
+
+    fn keeps_up(&mut self) {
+        if self.overdue.take().is_some() {
+            self.behind.0.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// What a write came to. One that waits does so for its time.
     fn wrote(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         match &written {
             Poll::Ready(result) => {
-                self.overdue = None;
+                self.keeps_up();
                 self.progress.moved(*result.as_ref().unwrap_or(&0));
             }
             Poll::Pending => {
-                let overdue = self.overdue.get_or_insert_with(|| Box::pin(sleep(self.unread)));
+                let overdue = self.overdue.get_or_insert_with(|| {
+                    self.behind.0.fetch_add(1, Ordering::Relaxed);
+                    Box::pin(sleep(self.unread))
+                });
                 if overdue.as_mut().poll(cx).is_ready() {
                     // What it has not read is thrown away.
                     self.progress.is_cut.store(true, Ordering::Relaxed);
@@ -157,6 +178,7 @@ impl Counted {
 impl Drop for Counted {
     /// What a peer that is cut has not read yet is thrown away: the kernel would keep it for minutes.
     fn drop(&mut self) {
+        self.keeps_up();
         if self.progress.is_cut.load(Ordering::Relaxed)
             && let Err(error) = SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO))
         {
@@ -218,7 +240,7 @@ mod tests {
         // Small buffers: what is written is soon what was read.
         SockRef::from(&server).set_send_buffer_size(64 << 10).unwrap();
         SockRef::from(&client).set_recv_buffer_size(64 << 10).unwrap();
-        (Counted::new(Guarded::new(server), Arc::new(Progress::new()), 10 * WINDOW), client)
+        (Counted::new(Guarded::new(server), Arc::new(Progress::new()), 10 * WINDOW, Arc::default()), client)
     }
 
     #[tokio::test]
@@ -283,8 +305,15 @@ mod tests {
             }
         );
         let ((), _) = (read, written);
-        let error = counted.write_all(&vec![7; 4 << 20]).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let behind = counted.behind.clone();
+        assert_eq!(behind.count(), 0);
+        let (written, ()) = tokio::join!(counted.write_all(&[7; 4 << 20]), async {
+            tokio::time::sleep(WINDOW / 2).await;
+            assert_eq!(behind.count(), 1);
+        });
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(counted);
+        assert_eq!(behind.count(), 0);
     }
 
     #[test]
