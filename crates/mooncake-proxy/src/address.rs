@@ -53,6 +53,9 @@ impl FromStr for InstanceAddress {
 
     fn from_str(text: &str) -> Result<InstanceAddress, NoAddress> {
         let no = |why| NoAddress { text: text.to_owned(), why };
+        if text.starts_with("https://") {
+            return Err(no("the proxy speaks no TLS to instances"));
+        }
         let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
         let (host, rest) = match bare.strip_prefix('[') {
             Some(rest) => {

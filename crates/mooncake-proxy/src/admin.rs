@@ -71,10 +71,16 @@ fn said(result: Result<String, Refusal>) -> Response {
 }
 
 pub(crate) async fn health(State(proxy): State<Arc<Proxy>>) -> Response {
-    match proxy.fleet.has_well(Kind::Decode) {
-        true => as_json(StatusCode::OK, &json!({"status": "ok"})),
-        false => as_json(StatusCode::SERVICE_UNAVAILABLE, &json!({"status": "no decode instance is in service"})),
-    }
+    let why = match (proxy.is_stopping.load(Ordering::Relaxed), proxy.fleet.has_well(Kind::Decode)) {
+        (true, _) => "the proxy is being stopped",
+        (false, false) => "no decode instance is in service",
+        (false, true) => "ok",
+    };
+    let status = if why == "ok" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let all = proxy.fleet.all();
+    let of = |kind| all.iter().filter(|one| one.kind == kind).count();
+    let counts = (of(Kind::Prefill), of(Kind::Decode));
+    as_json(status, &json!({"status": why, "prefill_instances": counts.0, "decode_instances": counts.1}))
 }
 
 pub(crate) async fn metrics(State(proxy): State<Arc<Proxy>>) -> Response {

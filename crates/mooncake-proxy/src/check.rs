@@ -59,18 +59,26 @@ impl Proxy {
         Err(Unfit::OtherModel { address: address.clone(), serves: serves.join(", "), model: model.clone() })
     }
 
-    /// Checks all instances, each when it is time, for ever.
+    /// Checks all instances, each when it is time, for ever. Those that leave, too: what waits there for a first byte must
+    /// not do so in vain. One that is slow to answer holds up no other's check.
     pub async fn check_for_ever(self: Arc<Proxy>) {
         let mut checks = JoinSet::new();
         let mut tick = tokio::time::interval(self.options.check_interval);
         loop {
             tick.tick().await;
             let now = Instant::now();
-            for instance in self.fleet.all().into_iter().filter(|one| one.is_to_be_checked(now)) {
+            let all = self.fleet.all().into_iter().chain(self.fleet.leaving());
+            for instance in all.filter(|one| one.is_to_be_checked(now)) {
+                if instance.is_being_checked.swap(true, Ordering::Relaxed) {
+                    continue;
+                }
                 let proxy = self.clone();
-                checks.spawn(async move { proxy.check(&instance).await });
+                checks.spawn(async move {
+                    proxy.check(&instance).await;
+                    instance.is_being_checked.store(false, Ordering::Relaxed);
+                });
             }
-            while checks.join_next().await.is_some() {}
+            while checks.try_join_next().is_some() {}
         }
     }
 
@@ -79,6 +87,9 @@ impl Proxy {
             Ok(()) => {
                 instance.is_proven.store(true, Ordering::Relaxed);
                 instance.succeeded();
+            }
+            Err(Unfit::Failure { failure, .. }) if !failure.is_of_the_instance() => {
+                tracing::warn!(instance = %instance.address, %failure, "not checked");
             }
             Err(unfit) => {
                 // One that is slow to answer may have much to do.

@@ -1,5 +1,6 @@
 //! What the proxy has counted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,6 +8,9 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use mooncake_metrics::{Histogram, Kind as Metric, Page, Unit};
 
+use crate::access_log::AccessLog;
+use crate::account::End;
+use crate::fleet::Fleet;
 use crate::instance::{Instance, Kind};
 use crate::proxy::Proxy;
 
@@ -33,14 +37,26 @@ const REQUEST_NS: &[u64] = &[
 #[derive(Debug)]
 pub(crate) struct Counts {
     answered: [AtomicU64; 3],
-    retried: [AtomicU64; 2],
-    decode_only: [AtomicU64; 2],
+    failed: [AtomicU64; 2],
+    decode_only: [AtomicU64; 3],
     broke_off: AtomicU64,
     cancelled: AtomicU64,
     queued: Histogram,
     prefill: Histogram,
     first_byte: Histogram,
     head: Histogram,
+    whole: Histogram,
+}
+
+/// Why no prefill instance's work was used for a prompt.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum DecodeOnly {
+    /// It was cheaper.
+    Chosen,
+    /// None did what it was asked.
+    NoPrefill,
+    /// Between these instances it cannot be passed on.
+    NotFetchable,
 }
 
 impl Default for Counts {
@@ -48,7 +64,7 @@ impl Default for Counts {
         let histogram = || Histogram::new(Unit::Seconds, REQUEST_NS);
         Counts {
             answered: Default::default(),
-            retried: Default::default(),
+            failed: Default::default(),
             decode_only: Default::default(),
             broke_off: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
@@ -56,6 +72,7 @@ impl Default for Counts {
             prefill: histogram(),
             first_byte: histogram(),
             head: histogram(),
+            whole: histogram(),
         }
     }
 }
@@ -75,23 +92,23 @@ impl Counts {
         self.head.took(after);
     }
 
-    pub fn retried(&self, kind: Kind) {
-        self.retried[of(kind)].fetch_add(1, Ordering::Relaxed);
+    pub fn failed(&self, kind: Kind) {
+        self.failed[of(kind)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// No prefill instance computed a prompt: because that was `chosen`, or because none did what it was asked.
-    pub fn decode_only(&self, chosen: bool) {
-        self.decode_only[usize::from(!chosen)].fetch_add(1, Ordering::Relaxed);
+    /// A decode instance has to compute a prompt.
+    pub fn decode_only(&self, why: DecodeOnly) {
+        self.decode_only[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A stream ended in its midst.
-    pub fn broke_off(&self) {
-        self.broke_off.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A client went before its answer was over.
-    pub fn cancelled(&self) {
-        self.cancelled.fetch_add(1, Ordering::Relaxed);
+    /// A request is over.
+    pub fn ended(&self, end: End, after: Duration) {
+        match end {
+            End::Whole => {}
+            End::BrokeOff => _ = self.broke_off.fetch_add(1, Ordering::Relaxed),
+            End::ClientGone => _ = self.cancelled.fetch_add(1, Ordering::Relaxed),
+        }
+        self.whole.took(after);
     }
 
     pub fn queued(&self, time: Duration) {
@@ -115,9 +132,9 @@ impl Proxy {
     /// Everything, as Prometheus reads it.
     pub fn metrics_page(&self) -> String {
         let mut page = Page::text(&[]);
-        let (all, leaving) = (self.fleet.all(), self.fleet.leaving());
-        let instances: Vec<Arc<Instance>> = all.into_iter().chain(leaving).collect();
-        write(&mut page, &self.counts, self.admission.waiting(), self.admission.running(), &instances);
+        let left_out = self.log.as_ref().map_or(0, AccessLog::left_out);
+        let under_way = (self.admission.waiting(), self.admission.running());
+        write(&mut page, &self.counts, under_way, left_out, &named(&self.fleet));
         page.finish()
     }
 }
@@ -126,44 +143,81 @@ impl Proxy {
 pub fn metrics_page() -> String {
     let mut page = Page::table();
     page.section("The proxy: requests and instances");
-    write(&mut page, &Counts::default(), 0, 0, &[]);
+    write(&mut page, &Counts::default(), (0, 0), 0, &BTreeMap::new());
     let about = "`/metrics` of `mooncake_proxy`. Instances are called `prefill/HOST:PORT` and `decode/HOST:PORT`.";
     format!("\n# Metrics of the proxy\n\n{about}\n{}", page.finish())
 }
 
-fn write(page: &mut Page, counts: &Counts, waiting: usize, running: usize, instances: &[Arc<Instance>]) {
+/// One name, and who has it: one that is here, and what has left and was added again before it had ended its requests.
+#[derive(Default)]
+struct Named {
+    here: Option<Arc<Instance>>,
+    leaving: Vec<Arc<Instance>>,
+}
+
+impl Named {
+    fn sum(&self, value: fn(&Instance) -> u64) -> u64 {
+        self.here.iter().chain(&self.leaving).map(|one| value(one)).sum()
+    }
+}
+
+fn named(fleet: &Fleet) -> BTreeMap<String, Named> {
+    let name = |one: &Instance| format!("{}/{}", one.kind.name(), one.address);
+    let mut named: BTreeMap<String, Named> = BTreeMap::new();
+    for one in fleet.leaving() {
+        named.entry(name(&one)).or_default().leaving.push(one);
+    }
+    for one in fleet.all() {
+        let entry = named.entry(name(&one)).or_default();
+        entry.here = Some(one);
+    }
+    named
+}
+
+fn write(
+    page: &mut Page,
+    counts: &Counts,
+    (waiting, running): (usize, usize),
+    left_out: u64,
+    instances: &BTreeMap<String, Named>,
+) {
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let classes = ["2xx", "4xx", "5xx"].into_iter().zip(counts.answered.iter().map(read));
     page.labelled(Metric::Counter, "mooncake_proxy_requests_total", "code", "requests answered", classes);
-    let kinds = ["prefill", "decode"].into_iter().zip(counts.retried.iter().map(read));
+    let kinds = ["prefill", "decode"].into_iter().zip(counts.failed.iter().map(read));
     let help = "attempts at an instance that failed before a byte of the answer was passed on";
     page.labelled(Metric::Counter, "mooncake_proxy_attempts_failed_total", "kind", help, kinds);
-    let reasons = ["chosen", "no_prefill"].into_iter().zip(counts.decode_only.iter().map(read));
-    let help =
-        "requests whose prompt the decode instance computed: as the cheaper way, or because no prefill instance did";
+    let reasons = ["chosen", "no_prefill", "not_fetchable"].into_iter().zip(counts.decode_only.iter().map(read));
+    let help = "requests whose prompt the decode instance computed: as the cheaper way, because no prefill instance did, \
+        or because it cannot be fetched from one";
     page.labelled(Metric::Counter, "mooncake_proxy_decode_only_total", "reason", help, reasons);
     let help = "answers that the decode instance broke off after their first byte";
     page.counter("mooncake_proxy_broken_answers_total", help, read(&counts.broke_off));
-    let help = "answers that were not over when their client went";
+    let help = "requests whose client went before their answer was over";
     page.counter("mooncake_proxy_cancelled_total", help, read(&counts.cancelled));
+    page.counter("mooncake_proxy_access_lines_left_out_total", "lines of the access log that nobody took", left_out);
     page.gauge("mooncake_proxy_running", "requests under way", running);
     page.gauge("mooncake_proxy_queue_length", "requests that wait for their turn", waiting);
-    let names: Vec<String> = instances.iter().map(|one| format!("{}/{}", one.kind.name(), one.address)).collect();
-    let mut of_each = |kind, name, help, value: fn(&Instance) -> u64| {
-        let values = names.iter().map(String::as_str).zip(instances.iter().map(|one| value(one)));
+    let mut of_each = |kind, name, help, value: fn(&Named) -> u64| {
+        let values = instances.iter().map(|(name, one)| (name.as_str(), value(one)));
         page.labelled(kind, name, "instance", help, values);
     };
-    of_each(Metric::Gauge, "mooncake_proxy_instance_up", "1: requests go there", |one| u64::from(one.is_well()));
-    of_each(Metric::Gauge, "mooncake_proxy_instance_in_flight", "requests it has", |one| one.in_flight().into());
+    of_each(Metric::Gauge, "mooncake_proxy_instance_up", "1: requests go there", |one| {
+        one.here.as_ref().is_some_and(|one| one.is_well()).into()
+    });
+    of_each(Metric::Gauge, "mooncake_proxy_instance_in_flight", "requests it has", |one| {
+        one.sum(|one| one.in_flight().into())
+    });
     of_each(Metric::Counter, "mooncake_proxy_instance_requests_total", "requests it was given", |one| {
-        one.requests.load(Ordering::Relaxed)
+        one.sum(|one| one.requests.load(Ordering::Relaxed))
     });
     of_each(Metric::Counter, "mooncake_proxy_instance_failures_total", "requests and checks it failed", |one| {
-        one.failures.load(Ordering::Relaxed)
+        one.sum(|one| one.failures.load(Ordering::Relaxed))
     });
     page.histogram("mooncake_proxy_queue_seconds", "from the request to its turn", &counts.queued.read());
     page.histogram("mooncake_proxy_prefill_seconds", "for the prompt to be computed", &counts.prefill.read());
     let help = "from the request to the first byte of the instance's answer";
     page.histogram("mooncake_proxy_first_byte_seconds", help, &counts.first_byte.read());
     page.histogram("mooncake_proxy_response_seconds", "from the request to its answer's head", &counts.head.read());
+    page.histogram("mooncake_proxy_request_seconds", "from the request to its answer's end", &counts.whole.read());
 }

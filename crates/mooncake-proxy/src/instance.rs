@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::address::InstanceAddress;
 use crate::peer_to_peer::Engines;
@@ -53,6 +53,10 @@ pub(crate) struct Instance {
     pub is_proven: AtomicBool,
     /// It answers no checks any more.
     pub hangs: Notify,
+    /// Changed whenever it is taken out of service.
+    left: watch::Sender<()>,
+    /// A check of it is under way.
+    pub is_being_checked: AtomicBool,
     /// Of its bootstrap service, as far as known.
     engines: Mutex<Engines>,
     turn: AtomicU32,
@@ -79,7 +83,8 @@ impl Instance {
         let (breaker, in_flight) = (Mutex::default(), AtomicU32::new(0));
         let zero = || AtomicU64::new(0);
         let (backlog, requests, failures) = (zero(), zero(), zero());
-        let (is_proven, hangs) = (AtomicBool::new(false), Notify::new());
+        let (is_proven, is_being_checked) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (hangs, left) = (Notify::new(), watch::Sender::new(()));
         let (engines, turn) = (Mutex::default(), AtomicU32::new(0));
         Instance {
             number,
@@ -92,6 +97,8 @@ impl Instance {
             failures,
             is_proven,
             hangs,
+            left,
+            is_being_checked,
             engines,
             turn,
         }
@@ -123,6 +130,11 @@ impl Instance {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.backlog.fetch_add(blocks, Ordering::Relaxed);
         Lease { instance: self.clone(), blocks }
+    }
+
+    /// Tells when it is taken out of service, from now on.
+    pub fn leaving_service(&self) -> watch::Receiver<()> {
+        self.left.subscribe()
     }
 
     pub fn knows_engines(&self) -> bool {
@@ -170,6 +182,7 @@ impl Instance {
             Some((_, rest)) => (rest * 2).min(REST_MOST),
             None => {
                 tracing::warn!(instance = %self.address, kind = self.kind.name(), why, "left alone");
+                self.left.send_replace(());
                 REST
             }
         };

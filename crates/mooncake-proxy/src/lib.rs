@@ -12,18 +12,22 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod access_log;
+mod account;
 mod address;
 mod admin;
 mod admission;
 mod body;
 mod check;
 mod counts;
+mod decode;
 mod fault;
 mod fleet;
 mod flow;
 mod instance;
 mod options;
 mod peer_to_peer;
+mod prefill;
 mod prefix;
 mod proxy;
 mod relay;
@@ -32,6 +36,7 @@ mod scheduling;
 mod server;
 pub mod simulation;
 mod upstream;
+mod usage;
 
 pub use address::{InstanceAddress, NoAddress};
 pub use counts::metrics_page;

@@ -42,6 +42,8 @@ pub struct ProxyOptions {
     pub instance_cache: usize,
     /// Between two checks of an instance.
     pub check_interval: Duration,
+    /// Whether a line for each request is written to the log.
+    pub access_log: bool,
     /// Key for `/instances/*`. None: they refuse.
     pub admin_key: Option<String>,
     /// Key that instances are told for callers that bring none.
@@ -69,6 +71,7 @@ impl Default for ProxyOptions {
             drain_timeout: s(30),
             instance_cache: 16 << 20,
             check_interval: s(5),
+            access_log: true,
             admin_key: None,
             upstream_key: None,
         }

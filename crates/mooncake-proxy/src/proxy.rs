@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
+use mooncake_http::Behind;
 
+use crate::access_log::AccessLog;
 use crate::admission::Admission;
 use crate::body::Bodies;
 use crate::counts::Counts;
@@ -27,9 +29,12 @@ pub(crate) struct Proxy {
     pub bodies: Bodies,
     /// Bodies of what an operator sends.
     pub changes: Bodies,
+    /// Clients that have not taken yet what was written for them.
+    pub behind: Arc<Behind>,
     /// No further requests are taken.
     pub is_stopping: AtomicBool,
     pub counts: Counts,
+    pub log: Option<AccessLog>,
     /// Sent to instances for callers that bring none.
     pub authorization: Option<HeaderValue>,
     pub began: Instant,
@@ -47,6 +52,9 @@ impl Proxy {
         let upstream = Upstream::new(options.connect_timeout);
         let admission = Admission::new(options.most_running, options.most_waiting);
         let bodies = Bodies::new(options.body_max, options.bodies_max, options.body_timeout);
+        // By the thread, and not by whoever answers requests: it may have to wait.
+        let write = |line: String| tracing::info!("{line}");
+        let log = options.access_log.then(|| AccessLog::begin(write)).transpose()?;
         let changes = Bodies::new(CHANGE_MAX, CHANGES_MAX, options.body_timeout);
         Ok(Arc::new(Proxy {
             fleet: Fleet::default(),
@@ -55,8 +63,10 @@ impl Proxy {
             admission,
             bodies,
             changes,
+            behind: Arc::default(),
             is_stopping: AtomicBool::new(false),
             counts: Counts::default(),
+            log,
             authorization,
             began: Instant::now(),
             life: mooncake_memory::hex(&life),
@@ -65,14 +75,16 @@ impl Proxy {
         }))
     }
 
-    /// Waits until the requests under way are over, or their time is.
+    /// Waits until the requests under way are over and their answers taken, or their time is.
     pub async fn drained(&self) {
         let end = Instant::now() + self.options.drain_timeout;
-        while self.admission.running() > 0 && Instant::now() < end {
+        let left = || (self.admission.running() + self.admission.waiting(), self.behind.count());
+        while left() != (0, 0) && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        if self.admission.running() > 0 {
-            tracing::warn!(requests = self.admission.running(), "stopped with requests under way");
+        let (requests, answers) = left();
+        if (requests, answers) != (0, 0) {
+            tracing::warn!(requests, answers, "stopped with requests under way, or answers that were not taken");
         }
     }
 

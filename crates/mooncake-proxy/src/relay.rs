@@ -1,7 +1,6 @@
 //! An instance's answer on its way to the client: its bytes as they are, whole events at a time.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,15 +10,19 @@ use bytes::BytesMut;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::account::{Account, End};
 use crate::admission::Turn;
 use crate::fault;
 use crate::instance::Lease;
-use crate::proxy::Proxy;
+
+/// What ends a stream.
+const DONE: [&[u8]; 2] = [b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n"];
 
 /// An event that is longer goes on in pieces.
 const EVENT_MAX: usize = 1 << 20;
 
-/// The body of a client's answer.
+/// The body of a client's answer. When it is dropped before its end, the instance's connection goes with it, and the instance
+/// stops.
 pub(crate) struct Relay {
     from: Option<Incoming>,
     /// What has come and not been passed on: an event's beginning, or what was waited for before the answer was begun.
@@ -29,12 +32,21 @@ pub(crate) struct Relay {
     is_events: bool,
     /// The beginning of an event has been passed on that was too long to be held.
     is_torn: bool,
-    /// Nothing may come for so long.
+    /// The event that ends a stream has been passed on.
+    is_done: bool,
     stall: Duration,
     overdue: Pin<Box<Sleep>>,
     lease: Lease,
-    proxy: Arc<Proxy>,
+    account: Account,
     _turn: Turn,
+}
+
+/// What an answer is like.
+pub(crate) struct BodyOf {
+    /// Events may be added to it.
+    pub is_events: bool,
+    /// Nothing may come for so long.
+    pub stall: Duration,
 }
 
 /// The answer broke off, and its form has no way to say so but to end in the midst.
@@ -44,18 +56,35 @@ pub(crate) struct BrokeOff(String);
 
 impl Relay {
     /// `first` has come already.
-    pub fn new(
-        from: Incoming,
-        first: Bytes,
-        is_events: bool,
-        stall: Duration,
-        lease: Lease,
-        turn: Turn,
-        proxy: Arc<Proxy>,
-    ) -> Relay {
+    pub fn new(from: Incoming, first: Bytes, body: BodyOf, lease: Lease, turn: Turn, account: Account) -> Relay {
+        let BodyOf { is_events, stall } = body;
         let (held, overdue) = (BytesMut::from(first), Box::pin(sleep(stall)));
-        let (searched, is_torn) = (0, false);
-        Relay { from: Some(from), held, searched, is_events, is_torn, stall, overdue, lease, proxy, _turn: turn }
+        let (searched, is_torn, is_done) = (0, false, false);
+        let from = Some(from);
+        let mut relay =
+            Relay { from, held, searched, is_events, is_torn, is_done, stall, overdue, lease, account, _turn: turn };
+        relay.end_if_all_is_there();
+        relay
+    }
+
+    /// An answer whose length is known is over with its last byte: nobody asks for more.
+    fn end_if_all_is_there(&mut self) {
+        if self.from.as_ref().is_some_and(HttpBody::is_end_stream) {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        self.from = None;
+        self.lease.instance.succeeded();
+        self.account.ended(End::Whole);
+    }
+
+    /// Goes to the client.
+    fn pass(&mut self, bytes: Bytes) -> Poll<Option<Result<Frame<Bytes>, BrokeOff>>> {
+        self.account.passed(&bytes);
+        self.is_done = self.is_events && DONE.iter().any(|done| bytes.ends_with(done));
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 
     /// Takes what has come. Mostly it is whole events, and goes on as it is.
@@ -83,10 +112,15 @@ impl Relay {
 
     /// The instance will say no more.
     fn broke_off(&mut self, why: String) -> Option<Result<Frame<Bytes>, BrokeOff>> {
+        if self.is_done && self.held.is_empty() {
+            // There was nothing more to say.
+            self.end();
+            return None;
+        }
         let instance = &self.lease.instance;
         instance.failed(std::time::Instant::now(), &why, false);
         tracing::warn!(instance = %instance.address, why, "an answer broke off");
-        self.proxy.counts.broke_off();
+        self.account.ended(End::BrokeOff);
         self.from = None;
         if !self.is_events {
             return Some(Err(BrokeOff(why)));
@@ -108,30 +142,30 @@ impl HttpBody for Relay {
         let this = &mut *self;
         loop {
             if let Some(bytes) = this.ready() {
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                return this.pass(bytes);
             }
-            let Some(from) = &mut this.from else { return Poll::Ready(None) };
+            let Some(from) = &mut this.from else {
+                // The last event needs no empty line after it.
+                let rest = this.held.split().freeze();
+                return if rest.is_empty() { Poll::Ready(None) } else { this.pass(rest) };
+            };
             match Pin::new(from).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => {
                     let next = Instant::now() + this.stall;
                     this.overdue.as_mut().reset(next);
                     match frame.into_data() {
                         Ok(data) => {
-                            if let Some(bytes) = this.take(data) {
-                                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                            let whole = this.take(data);
+                            this.end_if_all_is_there();
+                            if let Some(bytes) = whole {
+                                return this.pass(bytes);
                             }
                         }
                         Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                     }
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(this.broke_off(error.to_string())),
-                Poll::Ready(None) => {
-                    this.from = None;
-                    this.lease.instance.succeeded();
-                    // The last event needs no empty line after it.
-                    let rest = this.held.split().freeze();
-                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
-                }
+                Poll::Ready(None) => this.end(),
                 Poll::Pending => {
                     if this.overdue.as_mut().poll(context).is_pending() {
                         return Poll::Pending;
@@ -158,16 +192,8 @@ impl HttpBody for Relay {
                 }
                 hint
             }
-            _ => SizeHint::default(),
-        }
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        if self.from.is_some() {
-            // Its connection goes with it, and the instance stops.
-            self.proxy.counts.cancelled();
+            Some(_) => SizeHint::default(),
+            None => SizeHint::with_exact(self.held.len() as u64),
         }
     }
 }

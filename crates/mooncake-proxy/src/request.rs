@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// What a prompt's computation needs not, or must not have when one token is asked for.
@@ -13,12 +13,17 @@ const NOT_FOR_PREFILL: &[&str] = &[
     "n",
     "best_of",
     "use_beam_search",
+    "stop",
+    "stop_token_ids",
     "logprobs",
     "top_logprobs",
     "prompt_logprobs",
     "echo",
     "kv_transfer_params",
 ];
+
+/// More fields than any request has. Each takes memory beside its bytes.
+const FIELDS_MAX: usize = 1_000;
 
 /// The fields of a JSON object, in their order.
 #[derive(Debug)]
@@ -52,14 +57,35 @@ impl<'a> Fields<'a> {
         raw.trim_end_matches(['"', ']', '}']).as_bytes()
     }
 
-    /// The same request for one token: its prompt is computed, and the answer is of no use.
+    /// Whether it is one prompt that one answer is asked for. An engine that is asked for more computes each by itself.
+    pub fn is_one_sequence(&self) -> bool {
+        let is_one = |name: &str| matches!(self.get(name), None | Some("null" | "1"));
+        let beams = !matches!(self.get("use_beam_search"), None | Some("null" | "false"));
+        is_one("n") && is_one("best_of") && !beams && self.prompts() == 1
+    }
+
+    /// A list of numbers is one prompt, any other list is one of prompts.
+    fn prompts(&self) -> usize {
+        let Some(list) = self.get("prompt").and_then(|raw| raw.strip_prefix('[')) else { return 1 };
+        if !list.trim_start().starts_with(['"', '[', '{']) {
+            return 1;
+        }
+        let raw = self.get("prompt").unwrap_or_default();
+        serde_json::from_str::<Vec<IgnoredAny>>(raw).map_or(usize::MAX, |prompts| prompts.len())
+    }
+
+    /// The same request for one token: its prompt is computed, and the answer is of no use. With `kv_transfer_params` it is
+    /// computed for another instance: an answer that ends by itself, if only with its first token, would leave nothing to
+    /// be fetched, so that it must not.
     pub fn for_prefill(&self, kv_transfer_params: Option<&str>) -> Vec<u8> {
         let mut changed = vec![("max_tokens", "1"), ("stream", "false")];
         // Where both are given this one counts.
         if self.get("max_completion_tokens").is_some() {
             changed.push(("max_completion_tokens", "1"));
         }
-        changed.extend(kv_transfer_params.map(|params| ("kv_transfer_params", params)));
+        if let Some(params) = kv_transfer_params {
+            changed.extend([("ignore_eos", "true"), ("kv_transfer_params", params)]);
+        }
         self.with(&changed, NOT_FOR_PREFILL)
     }
 
@@ -97,6 +123,9 @@ impl<'de> Visitor<'de> for OfObject {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
         let mut fields = Vec::new();
         while let Some((Name(name), value)) = map.next_entry()? {
+            if fields.len() == FIELDS_MAX {
+                return Err(A::Error::custom(format_args!("it has more than {FIELDS_MAX} fields")));
+            }
             fields.push((name, value));
         }
         Ok(Fields(fields))
@@ -159,6 +188,49 @@ mod tests {
         let decode = value(&fields.for_decode(r#"{"y":2}"#));
         assert_eq!(decode, json!({"prompt": [1, 2, 3], "stream": false, "kv_transfer_params": {"y": 2}}));
         assert!(value(&Fields::of(b"{}").unwrap().for_prefill(None))["max_tokens"] == json!(1));
+    }
+
+    #[test]
+    fn a_prompt_that_is_computed_for_another_instance_has_an_answer_that_goes_on() {
+        let fields = Fields::of(br#"{"prompt":"a","stop":["b"],"stop_token_ids":[1],"ignore_eos":false}"#).unwrap();
+        let there = value(&fields.for_prefill(Some("{}")));
+        let wanted =
+            json!({"prompt": "a", "max_tokens": 1, "stream": false, "ignore_eos": true, "kv_transfer_params": {}});
+        assert_eq!(there, wanted);
+        assert_eq!(value(&fields.for_prefill(None))["ignore_eos"], json!(false), "the pool takes every block");
+    }
+
+    #[test]
+    fn several_prompts_or_answers_are_no_single_sequence() {
+        let is_one = |body: &'static str| Fields::of(body.as_bytes()).unwrap().is_one_sequence();
+        for one in [
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#,
+            r#"{"prompt":"[\"a\",\"b\"]","n":1,"best_of":null,"use_beam_search":false}"#,
+            r#"{"prompt":[1, 2, 3]}"#,
+            r#"{"prompt":[]}"#,
+            r#"{"prompt":[ "a, b" ]}"#,
+            r#"{"prompt":[[1,2]]}"#,
+        ] {
+            assert!(is_one(one), "{one}");
+        }
+        for several in [
+            r#"{"prompt":["a","b"]}"#,
+            r#"{"prompt":[ [1],[2]]}"#,
+            r#"{"prompt":"a","n":2}"#,
+            r#"{"prompt":"a","n":1.5}"#,
+            r#"{"prompt":"a","best_of":3}"#,
+            r#"{"prompt":"a","use_beam_search":true}"#,
+        ] {
+            assert!(!is_one(several), "{several}");
+        }
+    }
+
+    #[test]
+    fn fields_without_end_are_refused_before_they_take_memory() {
+        let with = |fields: usize| format!("{{{}}}", vec![r#""":0"#; fields].join(","));
+        assert!(Fields::of(with(FIELDS_MAX).as_bytes()).is_ok());
+        let error = Fields::of(with(FIELDS_MAX + 1).as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("more than 1000 fields"), "{error}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use mooncake_http::reply::as_json;
 use mooncake_memory::Guarded;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::address::InstanceAddress;
 use crate::check::Unfit;
@@ -58,9 +59,16 @@ impl ProxyServer {
         let address = listener.local_addr()?;
         let proxy = Proxy::new(options)?;
         let kinds = [(Kind::Prefill, prefill), (Kind::Decode, decode)];
+        // All at once: those that are not there yet take their time to say so.
+        let mut probes = JoinSet::new();
         for (kind, address) in kinds.into_iter().flat_map(|(kind, all)| all.into_iter().map(move |one| (kind, one))) {
-            let instance = proxy.fleet.add(kind, address.clone()).ok_or(StartError::Twice(address.clone()))?;
-            match proxy.probe(&address).await {
+            let instance = proxy.fleet.add(kind, address.clone()).ok_or(StartError::Twice(address))?;
+            let proxy = proxy.clone();
+            probes.spawn(async move { (proxy.probe(&instance.address).await, instance) });
+        }
+        while let Some(probed) = probes.join_next().await {
+            let (fits, instance) = probed.map_err(io::Error::other)?;
+            match fits {
                 Ok(()) => instance.is_proven.store(true, Ordering::Relaxed),
                 Err(Unfit::Failure { failure, .. }) => {
                     instance.failed(std::time::Instant::now(), &failure.to_string(), true);
@@ -89,10 +97,10 @@ impl ProxyServer {
             unread: options.stall_timeout,
             spares_busy: true,
         };
-        let router = router(self.proxy.clone());
+        let (router, behind) = (router(self.proxy.clone()), self.proxy.behind.clone());
         let checks = tokio::spawn(self.proxy.clone().check_for_ever());
         tokio::select! {
-            () = mooncake_http::accept(move || (router.clone(), true), self.listener, limits) => {}
+            () = mooncake_http::accept_counting(move || (router.clone(), true), self.listener, limits, behind) => {}
             () = stop.notified() => {}
         }
         self.proxy.is_stopping.store(true, Ordering::Relaxed);
@@ -116,6 +124,7 @@ fn router(proxy: Arc<Proxy>) -> Router {
         .route("/instances/add", post(admin::add))
         .route("/instances/remove", post(admin::remove))
         .route("/", get(admin::page))
+        .method_not_allowed_fallback(no_method)
         .fallback(nowhere)
         .with_state(proxy)
 }
@@ -123,6 +132,11 @@ fn router(proxy: Arc<Proxy>) -> Router {
 async fn nowhere(request: Request) -> Response {
     let message = format!("there is no {} {}", request.method(), request.uri().path());
     as_json(StatusCode::NOT_FOUND, &error(StatusCode::NOT_FOUND, &message))
+}
+
+async fn no_method(request: Request) -> Response {
+    let message = format!("{} is no method of {}", request.method(), request.uri().path());
+    as_json(StatusCode::METHOD_NOT_ALLOWED, &error(StatusCode::METHOD_NOT_ALLOWED, &message))
 }
 
 /// What a decode instance says.

@@ -43,12 +43,28 @@ pub(crate) enum Failure {
     Status(StatusCode),
     #[error("it has answered no checks for a while")]
     Hangs,
+    #[error("the prefill instance went before its blocks were fetched")]
+    NothingToFetch,
+    #[error("this proxy has no connection left for it: {0}")]
+    NoConnection(String),
 }
 
 impl Failure {
     /// Nobody is there.
     pub fn is_gone(&self) -> bool {
         matches!(self, Failure::Unreachable(_))
+    }
+
+    /// Whether it speaks against the instance.
+    pub fn is_of_the_instance(&self) -> bool {
+        match self {
+            // It has enough to do.
+            Failure::Status(StatusCode::TOO_MANY_REQUESTS) => false,
+            // That is known.
+            Failure::Hangs => false,
+            Failure::NothingToFetch | Failure::NoConnection(_) => false,
+            Failure::Unreachable(_) | Failure::TimedOut(_) | Failure::BrokeOff(_) | Failure::Status(_) => true,
+        }
     }
 }
 
@@ -108,6 +124,7 @@ impl Upstream {
     async fn send(&self, request: Request<Body>, patience: Duration) -> Result<Response<Incoming>, Failure> {
         match timeout(patience, self.client.request(request)).await {
             Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) if error.is_connect() && is_our_own(&error) => Err(Failure::NoConnection(told(&error))),
             Ok(Err(error)) if error.is_connect() => Err(Failure::Unreachable(told(&error))),
             Ok(Err(error)) => Err(Failure::BrokeOff(told(&error))),
             Err(_) => Err(Failure::TimedOut(patience)),
@@ -117,7 +134,12 @@ impl Upstream {
 
 /// The rest of an answer.
 pub(crate) async fn whole(answer: Response<Incoming>, patience: Duration) -> Result<Bytes, Failure> {
-    match timeout(patience, to_bytes(Body::new(answer.into_body()), ANSWER_MAX)).await {
+    rest(answer.into_body(), patience).await
+}
+
+/// The rest of its body.
+pub(crate) async fn rest(body: Incoming, patience: Duration) -> Result<Bytes, Failure> {
+    match timeout(patience, to_bytes(Body::new(body), ANSWER_MAX)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) => Err(Failure::BrokeOff(told(&error))),
         Err(_) => Err(Failure::TimedOut(patience)),
@@ -157,6 +179,15 @@ pub(crate) fn without_connection(headers: &mut HeaderMap) {
 fn request(method: Method, authority: &str, path: &str, body: Body) -> Result<Request<Body>, Failure> {
     let request = Request::builder().method(method).uri(format!("http://{authority}{path}")).body(body);
     request.map_err(|error| Failure::Unreachable(error.to_string()))
+}
+
+/// Whether a connection could not even be begun: no descriptors, ports or memory are left here.
+fn is_our_own(error: &dyn std::error::Error) -> bool {
+    // ENOMEM, ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS, which have one number on all Linux architectures that we build for.
+    const NOTHING_LEFT: [i32; 5] = [12, 23, 24, 99, 105];
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    let mut systems = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    systems.any(|error| error.raw_os_error().is_some_and(|code| NOTHING_LEFT.contains(&code)))
 }
 
 /// An error with its causes: the outermost says little.

@@ -40,21 +40,6 @@ async fn a_prompt_is_computed_for_one_token_and_the_decode_instance_answers_unto
 }
 
 #[tokio::test]
-async fn peer_to_peer_instances_are_told_of_each_other() {
-    let (prefill, decode) = (Instance::start().await, Instance::start().await);
-    let proxy = Proxy::start(options(), vec![prefill.with_bootstrap()], vec![decode.named()]).await;
-    assert_eq!(proxy.ask(&prompt(true)).await.0, 200);
-    let (asked, answered) = (prefill.had()[0].body.clone(), decode.had()[0].body.clone());
-    let (out, back) = (&asked["kv_transfer_params"], &answered["kv_transfer_params"]);
-    assert_eq!((&out["do_remote_decode"], &out["do_remote_prefill"]), (&json!(true), &json!(false)));
-    assert_eq!((&back["do_remote_decode"], &back["do_remote_prefill"]), (&json!(false), &json!(true)));
-    assert_eq!(back["remote_engine_id"], json!("engine-7"));
-    assert_eq!(back["remote_bootstrap_addr"], json!(format!("http://{}", prefill.address)));
-    assert!(out["transfer_id"].is_string() && out["transfer_id"] == back["transfer_id"]);
-    assert_eq!(answered["max_tokens"], json!(64));
-}
-
-#[tokio::test]
 async fn a_prefill_that_fails_is_followed_by_another_and_then_by_none() {
     let (first, second, decode) = (Instance::start().await, Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![first.named(), second.named()], vec![decode.named()]).await;
@@ -311,47 +296,6 @@ async fn the_models_are_those_of_any_decode_instance_that_answers() {
 }
 
 #[tokio::test]
-async fn several_engines_behind_a_prefill_instance_take_turns() {
-    let (prefill, decode) = (Instance::start().await, Instance::start().await);
-    prefill.has_engines(&["a", "b"]);
-    let proxy = Proxy::start(options(), vec![prefill.with_bootstrap()], vec![decode.named()]).await;
-    for _ in 0..4 {
-        assert_eq!(proxy.ask(&prompt(true)).await.0, 200);
-    }
-    let ranks: Vec<String> =
-        prefill.had().iter().map(|had| had.headers["x-data-parallel-rank"].to_str().unwrap().to_owned()).collect();
-    let engines: Vec<Value> =
-        decode.had().iter().map(|had| had.body["kv_transfer_params"]["remote_engine_id"].clone()).collect();
-    for (rank, engine) in ranks.iter().zip(&engines) {
-        assert_eq!(*engine, json!(["a", "b"][rank.parse::<usize>().unwrap()]));
-    }
-    assert_eq!(ranks.iter().filter(|rank| *rank == "0").count(), 2, "{ranks:?}");
-    // One that is started anew has other engines.
-    prefill.has_engines(&["c"]);
-    for _ in 0..400 {
-        assert_eq!(proxy.ask(&prompt(true)).await.0, 200);
-        if decode.had().last().unwrap().body["kv_transfer_params"]["remote_engine_id"] == json!("c") {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("its new engine is not known");
-}
-
-#[tokio::test]
-async fn a_prefill_instance_without_its_bootstrap_service_is_not_added() {
-    let (decode, bare) = (Instance::start().await, Instance::start().await);
-    let proxy = Proxy::start(options(), vec![], vec![decode.named()]).await;
-    bare.has_engines(&[]);
-    let port = bare.address.port();
-    let body = json!({"type": "prefill", "instance": bare.address.to_string(), "bootstrap_port": port}).to_string();
-    let (status, said) = proxy.post("/instances/add", &[("x-api-key", KEY)], body.clone()).await;
-    assert!(status == 400 && said.contains("bootstrap"), "{status} {said}");
-    bare.has_engines(&["a"]);
-    assert_eq!(proxy.post("/instances/add", &[("x-api-key", KEY)], body).await.0, 200);
-}
-
-#[tokio::test]
 async fn what_waits_at_an_instance_that_hangs_goes_elsewhere() {
     let (one, two) = (Instance::start().await, Instance::start().await);
     let proxy = Arc::new(Proxy::start(options(), vec![], vec![one.named(), two.named()]).await);
@@ -416,4 +360,125 @@ async fn a_cache_aware_proxy_sends_a_conversation_where_its_beginning_was() {
     assert_eq!(one.had().len() + two.had().len(), 4, "the decode instance has all of it");
     assert_eq!(decode.had().len(), 5);
     assert!(proxy.get("/metrics").await.1.contains("mooncake_proxy_decode_only_total{reason=\"chosen\"} 1"));
+}
+
+#[tokio::test]
+async fn what_waits_at_an_instance_that_hangs_and_is_removed_goes_elsewhere() {
+    let (hangs, other) = (Instance::start().await, Instance::start().await);
+    let proxy = Arc::new(Proxy::start(options(), vec![], vec![hangs.named()]).await);
+    hangs.does(Does::Nothing);
+    let waits = tokio::spawn({
+        let proxy = proxy.clone();
+        async move { proxy.ask(&prompt(true)).await }
+    });
+    while hangs.had().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for (what, instance) in [("add", &other), ("remove", &hangs)] {
+        let body = json!({"type": "decode", "instance": instance.address.to_string()}).to_string();
+        assert_eq!(proxy.post(&format!("/instances/{what}"), &[("x-api-key", KEY)], body).await.0, 200);
+    }
+    hangs.is_unwell();
+    assert_eq!(waits.await.unwrap(), (200, all_events()));
+}
+
+#[tokio::test]
+async fn a_redirection_is_no_answer_and_no_computation() {
+    let (sends, prefill) = (Instance::start().await, Instance::start().await);
+    let (elsewhere, decode) = (Instance::start().await, Instance::start().await);
+    let (from, to) = (vec![sends.named(), prefill.named()], vec![elsewhere.named(), decode.named()]);
+    let proxy = Proxy::start(options(), from, to).await;
+    sends.does(Does::Status(307));
+    elsewhere.does(Does::Status(307));
+    for _ in 0..2 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+    assert_eq!(prefill.had().len(), 2);
+    decode.does(Does::Status(302));
+    let (status, said) = proxy.ask(&prompt(true)).await;
+    assert!(status == 502 && said.contains("it answered 30"), "{status} {said}");
+}
+
+#[tokio::test]
+async fn a_stream_that_begins_with_an_error_is_begun_elsewhere() {
+    let (fails, good) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![], vec![fails.named(), good.named()]).await;
+    const OF_THE_SERVER: &str = "data: {\"error\": {\"message\": \"no\", \"code\": 500}}\n\n";
+    const OF_THE_REQUEST: &str = "data: {\"error\": {\"message\": \"no\", \"code\": 400}}\n\n";
+    fails.does(Does::Ends(OF_THE_SERVER));
+    for _ in 0..2 {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+    good.does(Does::Ends(OF_THE_SERVER));
+    assert_eq!(proxy.ask(&prompt(true)).await, (200, OF_THE_SERVER.to_owned()), "what the last one says");
+    for instance in [&fails, &good] {
+        instance.does(Does::Ends(OF_THE_REQUEST));
+    }
+    let before = fails.had().len() + good.had().len();
+    assert_eq!(proxy.ask(&prompt(true)).await, (200, OF_THE_REQUEST.to_owned()));
+    assert_eq!(fails.had().len() + good.had().len(), before + 1);
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_stopped_does_not_cut_off_what_a_slow_client_has_not_read_yet() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    const LONG: usize = 6 << 20;
+    let decode = Instance::start().await;
+    decode.does(Does::Says(Box::leak("x".repeat(LONG).into_boxed_str())));
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let (named, stopped) = (decode.named(), stop.clone());
+    let (send, address) = tokio::sync::oneshot::channel();
+    // As in a process of its own: nothing is sent any more when it is over.
+    let ended = std::thread::spawn(move || {
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let server = ProxyServer::open(options(), vec![], vec![named]).await.unwrap();
+            send.send(server.address()).unwrap();
+            server.serve(&stopped).await;
+        });
+    });
+    let mut socket = tokio::net::TcpStream::connect(address.await.unwrap()).await.unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut got = vec![0; 1000];
+    socket.read_exact(&mut got).await.unwrap();
+    stop.notify_one();
+    let mut piece = vec![0; 16 << 10];
+    loop {
+        let length = socket.read(&mut piece).await.unwrap();
+        got.extend_from_slice(&piece[..length]);
+        if length == 0 {
+            break;
+        }
+        if got.len() > LONG / 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert!(got.len() > LONG && got.ends_with(&[b'x'; 1000]), "{}", got.len());
+    ended.join().unwrap();
+}
+
+#[tokio::test]
+async fn one_that_is_slow_to_answer_its_checks_holds_up_no_other_s_check() {
+    let (slow, other) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![], vec![slow.named(), other.named()]).await;
+    slow.is_silent();
+    proxy.until(|_| slow.checked() > 0).await;
+    let begun = std::time::Instant::now();
+    other.is_unwell();
+    proxy.until(|status| status["instances"][1]["health"] == json!("out of service")).await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}: a check may take 5 s", begun.elapsed());
+}
+
+#[tokio::test]
+async fn instances_that_are_not_there_yet_hold_up_the_start_all_at_once() {
+    let mut there = Vec::new();
+    for _ in 0..4 {
+        let silent = Instance::start().await;
+        silent.is_silent();
+        there.push(silent);
+    }
+    let begun = std::time::Instant::now();
+    let proxy = Proxy::start(options(), vec![], there.iter().map(Instance::named).collect()).await;
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}: each is waited for for 5 s", begun.elapsed());
+    assert_eq!(proxy.status().await["decode_node_count"], json!(4));
 }

@@ -37,6 +37,14 @@ pub enum Does {
     Slowly(Arc<tokio::sync::Semaphore>),
     /// Takes the request and says nothing.
     Nothing,
+    /// Answers with this, as JSON.
+    Says(&'static str),
+    /// Sends an event stream that is this, to its end.
+    Ends(&'static str),
+    /// Answers what is not to be fetched; what is, with this status, or if there is none: never.
+    CannotFetch(Option<u16>),
+    /// Sends the head of an event stream, this, and nothing more for as long as the other side listens.
+    Sends(&'static [(&'static str, &'static str)], &'static str),
 }
 
 /// One request that an instance had.
@@ -57,6 +65,8 @@ struct Inside {
     engines: Mutex<Vec<String>>,
     unwell: Mutex<bool>,
     silent: Mutex<bool>,
+    /// Checks that it has not answered.
+    checked: Mutex<usize>,
 }
 
 /// A mock instance.
@@ -75,8 +85,9 @@ impl Instance {
         let (does, had, abandoned) = (Mutex::new(Does::Answer), Mutex::default(), Mutex::new(0));
         let engines = Mutex::new(vec!["engine-7".to_owned()]);
         let unwell = Mutex::new(false);
-        let silent = Mutex::new(false);
-        let inside = Arc::new(Inside { model: model.to_owned(), does, had, abandoned, engines, unwell, silent });
+        let (silent, checked) = (Mutex::new(false), Mutex::new(0));
+        let inside =
+            Arc::new(Inside { model: model.to_owned(), does, had, abandoned, engines, unwell, silent, checked });
         let router = Router::new()
             .route("/v1/models", get(models))
             .route("/health", get(health))
@@ -104,9 +115,13 @@ impl Instance {
         *self.inside.unwell.lock() = true;
     }
 
-    /// It does not say its models any more.
+    /// It answers neither checks nor questions for its models any more.
     pub fn is_silent(&self) {
         *self.inside.silent.lock() = true;
+    }
+
+    pub fn checked(&self) -> usize {
+        *self.inside.checked.lock()
     }
 
     pub fn had(&self) -> Vec<Had> {
@@ -143,6 +158,11 @@ async fn models(State(inside): State<Arc<Inside>>) -> Response {
 }
 
 async fn health(State(inside): State<Arc<Inside>>) -> StatusCode {
+    let is_silent = *inside.silent.lock();
+    if is_silent {
+        *inside.checked.lock() += 1;
+        std::future::pending::<()>().await;
+    }
     if *inside.unwell.lock() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }
 }
 
@@ -159,8 +179,28 @@ async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response
     let body: Value = serde_json::from_slice(&raw).unwrap();
     let streamed = body["stream"] == json!(true);
     inside.had.lock().push(Had { path: head.uri.to_string(), headers: head.headers, body, raw });
-    let does = inside.does.lock().clone();
+    let fetches = is_to_fetch(&inside);
+    let does = match inside.does.lock().clone() {
+        Does::CannotFetch(None) if fetches => Does::Nothing,
+        Does::CannotFetch(Some(status)) if fetches => Does::Status(status),
+        Does::CannotFetch(_) => Does::Answer,
+        other => other,
+    };
     match does {
+        Does::CannotFetch(_) => unreachable!("it has just been decided"),
+        Does::Says(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Does::Ends(text) => ([(header::CONTENT_TYPE, "text/event-stream")], text).into_response(),
+        Does::Sends(headers, text) => {
+            let (send, receive) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
+            tokio::spawn(async move {
+                send.send(Ok(text.into())).await.unwrap();
+                send.closed().await;
+            });
+            let kind = [(header::CONTENT_TYPE, "text/event-stream")];
+            let more: HeaderMap =
+                headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            (kind, more, Body::new(Pieces(receive))).into_response()
+        }
         Does::Status(status) => {
             (StatusCode::from_u16(status).unwrap(), [("retry-after", "7")], "so it is").into_response()
         }
@@ -175,6 +215,11 @@ async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response
         Does::BreakOff(after) => events(inside, after, None),
         Does::Slowly(words) => events(inside, usize::MAX, Some(words)),
     }
+}
+
+/// Whether the last request is for what another instance has computed.
+fn is_to_fetch(inside: &Inside) -> bool {
+    inside.had.lock().last().is_some_and(|had| had.body["kv_transfer_params"]["do_remote_prefill"] == json!(true))
 }
 
 /// Noticed when the other side has gone.

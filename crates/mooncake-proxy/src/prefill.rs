@@ -1,0 +1,174 @@
+//! A prompt is computed, by whichever instance does it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Bytes;
+use axum::response::Response;
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use crate::account::Account;
+use crate::counts::DecodeOnly;
+use crate::flow::{ATTEMPTS, Asked, is_of_the_instance, passed_on};
+use crate::instance::{Instance, Kind, Lease};
+use crate::peer_to_peer::Transfer;
+use crate::proxy::Proxy;
+use crate::scheduling::Route;
+use crate::upstream::{Failure, whole};
+
+/// What the prompt's computation left for the decode instance.
+pub(crate) enum Prefilled {
+    /// Nothing: it computes the prompt.
+    Not,
+    /// Blocks in the pool that it finds by itself.
+    Itself,
+    /// Blocks that it fetches.
+    Fetch(Fetch),
+    /// The request is wrong: the answer.
+    Refused(Response),
+}
+
+/// Blocks that wait at an instance.
+pub(crate) struct Fetch {
+    /// `kv_transfer_params` of whoever fetches them.
+    pub parameters: String,
+    /// Changed when the instance is out of service: a decode server that waits for its blocks does so for minutes.
+    left: watch::Receiver<()>,
+    /// The instance has work until they are fetched.
+    _lease: Lease,
+}
+
+/// What one instance did.
+enum Computed {
+    IntoPool,
+    /// The parameters of who fetches it.
+    ToFetch(String),
+    /// Nobody can fetch it.
+    InVain,
+    Refused(Response),
+}
+
+impl Fetch {
+    /// Returns when the blocks will not come any more.
+    pub async fn is_lost(&mut self) {
+        // Its other end is the instance's, which the lease holds.
+        let _ = self.left.changed().await;
+    }
+}
+
+impl Proxy {
+    /// Has the prompt computed. If no instance does it, the decode instance computes it.
+    pub async fn prefill(&self, asked: &Asked<'_>, account: &mut Account) -> Prefilled {
+        let began = Instant::now();
+        let decode = self.fleet.available(Kind::Decode, &[]);
+        let mut tried = Vec::new();
+        let mut reason = DecodeOnly::NoPrefill;
+        while tried.len() < ATTEMPTS {
+            let mut available = self.fleet.available(Kind::Prefill, &tried);
+            if !asked.is_one_sequence {
+                // A transfer has one name, and the engine would ask for each sequence's blocks by it: it would be given
+                // those of another prompt, or wait for what nobody sends.
+                let all = available.len();
+                available.retain(|one: &Arc<Instance>| one.address.bootstrap().is_none());
+                if available.is_empty() && all > 0 {
+                    reason = DecodeOnly::NotFetchable;
+                }
+            }
+            let mut lease = match self.scheduler.prefill(&available, &decode, &asked.prompt) {
+                Route::Prefill(lease) => lease,
+                Route::None => break,
+                Route::DecodeOnly => {
+                    reason = DecodeOnly::Chosen;
+                    break;
+                }
+            };
+            tried.push(lease.instance.number);
+            let left = lease.instance.leaving_service();
+            let computed = tokio::select! {
+                computed = self.prefill_at(&lease, asked) => computed,
+                () = lease.instance.hangs.notified() => Err(Failure::Hangs),
+            };
+            let computed = match computed {
+                Ok(computed) => computed,
+                Err(failure) => {
+                    self.note(&lease, &failure, account);
+                    continue;
+                }
+            };
+            lease.instance.succeeded();
+            lease.computed();
+            account.prefilled(&lease.instance, began.elapsed());
+            match computed {
+                Computed::Refused(response) => return Prefilled::Refused(response),
+                Computed::IntoPool => return Prefilled::Itself,
+                Computed::ToFetch(parameters) => return Prefilled::Fetch(Fetch { parameters, left, _lease: lease }),
+                Computed::InVain => {
+                    reason = DecodeOnly::NotFetchable;
+                    break;
+                }
+            }
+        }
+        self.counts.decode_only(reason);
+        Prefilled::Not
+    }
+
+    async fn prefill_at(&self, lease: &Lease, asked: &Asked<'_>) -> Result<Computed, Failure> {
+        let transfer = Transfer::prepare(&self.upstream, &lease.instance, &asked.name).await?;
+        let mut headers = asked.headers.clone();
+        if let Some(transfer) = &transfer {
+            transfer.name_rank(&mut headers);
+        }
+        let body = asked.fields.for_prefill(transfer.as_ref().map(Transfer::for_prefill).as_deref());
+        let (authority, patience) = (lease.instance.address.authority(), self.options.prefill_timeout);
+        let answer = self.upstream.post(&authority, asked.path, headers, body.into(), patience).await?;
+        let status = answer.status();
+        if is_of_the_instance(status) {
+            return Err(Failure::Status(status));
+        }
+        if status.is_client_error() {
+            return Ok(Computed::Refused(passed_on(answer, patience).await?));
+        }
+        // The answer's one token is of no use, but it says that the computation is over.
+        let answer = whole(answer, patience).await?;
+        Ok(match transfer {
+            None => Computed::IntoPool,
+            Some(transfer) if goes_on(&answer) => Computed::ToFetch(transfer.for_decode()),
+            Some(_) => Computed::InVain,
+        })
+    }
+}
+
+/// Whether a prefill instance's answer was cut after its token, as it was asked. vLLM keeps the blocks of no other for a
+/// transfer, and whoever asks for them waits for minutes.
+fn goes_on(answer: &Bytes) -> bool {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        choices: Vec<Choice>,
+    }
+    #[derive(Deserialize)]
+    struct Choice {
+        #[serde(default)]
+        finish_reason: Option<String>,
+    }
+    let Ok(answer) = serde_json::from_slice::<Answer>(answer) else { return false };
+    let reasons = answer.choices.into_iter().filter_map(|choice| choice.finish_reason);
+    reasons.into_iter().all(|reason| reason == "length" || reason == "tool_calls")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_fetched_only_if_the_answer_was_cut_after_its_token() {
+        let goes_on = |answer: &'static str| goes_on(&Bytes::from_static(answer.as_bytes()));
+        for cut in [r#"{"choices":[{"finish_reason":"length"}]}"#, r#"{"choices":[{"text":"a"}],"x":1}"#, "{}"] {
+            assert!(goes_on(cut), "{cut}");
+        }
+        for over in [r#"{"choices":[{"finish_reason":"stop"}]}"#, "", "[1]", "{", r#"{"choices":5}"#] {
+            assert!(!goes_on(over), "{over}");
+        }
+    }
+}
