@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -79,10 +80,65 @@ def test_instances_are_added_and_removed_with_the_key(instance, proxy):
     assert (len(first.asked), len(second.asked)) == (0, 3)
 
 
+def test_command_lines_of_other_proxies_work(instance, proxy):
+    prefill, decode = instance(), instance()
+    (host, port), decode_port = prefill.address.split(":"), decode.address.split(":")[1]
+    flags = [
+        "--prefiller-host",
+        host,
+        "--prefiller-port",
+        port,
+        "--decoder-hosts",
+        host,
+        "--decoder-ports",
+        decode_port,
+    ]
+    status = proxy([], [], flags=flags, by_module=True).status()
+    assert (status["prefill_nodes"], status["decode_nodes"]) == ([prefill.address], [decode.address])
+    flags = ["--prefill", f"http://{prefill.address}", "none", "--decode", f"http://{decode.address}"]
+    status = proxy([], [], flags=flags).status()
+    assert (status["prefill_nodes"], status["decode_nodes"]) == ([prefill.address], [decode.address])
+
+
+def test_each_request_is_a_line_of_the_log(instance, proxy):
+    prefill, decode = instance(), instance()
+    front = proxy([prefill], [decode])
+    assert front.ask("/v1/completions", {"prompt": "secret"}, {"X-Request-Id": "mine"})[0] == 200
+    assert front.ask("/v1/completions", ["no object"])[0] == 400
+
+    def lines():
+        return [line for line in front.output().splitlines() if " path=/v1/completions " in line]
+
+    wait_for("both lines", lambda: len(lines()) == 2)
+    good, bad = lines()
+    for part in ("status=200 end=whole", f"prefill={prefill.address} decode={decode.address}", "id=mine", "bytes="):
+        assert part in good
+    assert "status=400" in bad
+    assert "secret" not in front.output()
+    quiet = proxy([], [decode], flags=["--noaccess_log"])
+    assert quiet.ask("/v1/completions", {"prompt": "a"})[0] == 200
+    assert quiet.terminate() == 0
+    assert "path=/v1/completions" not in quiet.output()
+
+
+def test_a_full_table_of_descriptors_takes_no_instance_out_of_service(instance, proxy):
+    decode = instance()
+    front = proxy([], [decode], open_files=64)
+    host, port = front.url.removeprefix("http://").split(":")
+    crowd = [socket.create_connection((host, int(port))) for _ in range(100)]
+    for _ in range(3):
+        assert front.ask("/v1/completions", {"prompt": "a"})[0] == 200
+    assert front.status()["instances"][0]["failures"] == 0
+    for one in crowd:
+        one.close()
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--decode", "nowhere"], "nowhere"),
+        (["--decode", "https://a:1"], "no TLS"),
+        (["--decoder-hosts", "a", "b", "--decoder-port", "1"], "each host needs a port"),
         (["--scheduling=best"], "round_robin, least_loaded, cache_aware"),
         (["--stall_timeout=0"], "stall_timeout"),
         (["--max_body_size=1 XB"], "max_body_size"),

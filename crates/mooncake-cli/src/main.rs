@@ -2,12 +2,14 @@
 
 mod clash;
 mod client;
+mod descriptors;
 mod engine_tools;
 mod journal;
 mod logging;
 mod master;
 mod metadata_server;
 mod proxy;
+mod proxy_lists;
 mod signals;
 mod topology_dump;
 

@@ -6,7 +6,7 @@ use mooncake_master::Settings;
 use mooncake_settings::{CommandLine, Given, MASTER, Source, parse};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{logging, say};
+use crate::{descriptors, logging, say};
 
 /// Runs a master until SIGINT or SIGTERM. `args` is the command line without
 /// the program's name; `after_bulk_free` is called when many objects were
@@ -34,7 +34,7 @@ pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>
     for (name, value, source) in given.effective().filter(|(_, _, source)| *source != Source::Default) {
         tracing::info!("{name}={value} ({source})");
     }
-    raise_descriptor_limit();
+    descriptors::raised();
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(workers).thread_name("master").enable_all().build();
@@ -77,17 +77,6 @@ fn in_force(given: &Given) -> String {
     let lines = rows.iter().map(|(name, value, source)| format!("{name:names$}  {value:values$}  {source}\n"));
     let notes = given.notes.iter().map(|note| format!("note: {note}\n"));
     lines.chain(notes).collect()
-}
-
-/// A connection is a descriptor, and the usual soft limit is 1,024 of them.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
-    {
-        tracing::warn!(%error, "the limit of open files stays at {:?}", limit.current);
-    }
 }
 
 fn fail(error: &dyn std::error::Error) -> ExitCode {

@@ -12,10 +12,8 @@ use mooncake_settings::{CommandLine, Given, PROXY, SettingError, duration_ms, pa
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::{logging, say};
-
-/// Flags that are followed by any number of values, with their short forms.
-const LISTS: [(&str, &str); 2] = [("prefill", "-p"), ("decode", "-d")];
+use crate::proxy_lists::{WrongLists, with_lists};
+use crate::{descriptors, logging, say};
 
 /// Why it did not start.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +21,9 @@ pub enum ProxyError {
     /// The command line.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// Hosts and ports that do not go together.
+    #[error(transparent)]
+    Lists(#[from] WrongLists),
     /// An instance's address.
     #[error("{0}")]
     Instance(#[from] NoAddress),
@@ -36,7 +37,7 @@ pub enum ProxyError {
 
 /// Runs until a signal says that it is over.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
-    let given = match parse(&PROXY, with_lists(args))? {
+    let given = match parse(&PROXY, with_lists(args)?)? {
         CommandLine::Run(given) => given,
         CommandLine::Help(text) | CommandLine::Version(text) => {
             say(&format!("{}\n", text.trim_end()));
@@ -47,7 +48,13 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
     for note in &given.notes {
         tracing::info!("{note}");
     }
-    let options = options(&given)?;
+    let mut options = options(&given)?;
+    // A connection is a descriptor, and each request needs more of them, to the instances.
+    let most = descriptors::raised() / 2;
+    if options.most_connections > most {
+        tracing::warn!("--max_connections is {most}: half of what `ulimit -n` lets be open");
+        options.most_connections = most;
+    }
     let bootstrap = Some(given.number_or_default::<u16>("bootstrap_port")).filter(|port| *port != 0);
     let prefill: Vec<InstanceAddress> =
         instances(&given, "prefill")?.into_iter().map(|one| one.or_bootstrap(bootstrap)).collect();
@@ -72,32 +79,6 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
         server.serve(&stop).await;
         Ok(())
     })
-}
-
-/// `--prefill A B` and `-p A -p B` as `--prefill=A,B`.
-fn with_lists(args: impl IntoIterator<Item = String>) -> Vec<String> {
-    let mut lists: [Vec<String>; 2] = Default::default();
-    let (mut rest, mut open) = (Vec::new(), None);
-    for arg in args {
-        let begun = LISTS.iter().position(|(name, short)| {
-            let bare = arg.trim_start_matches('-');
-            arg == *short || (arg.starts_with('-') && bare.split('=').next() == Some(*name))
-        });
-        match (begun, open) {
-            (Some(list), _) => {
-                lists[list].extend(arg.split_once('=').map(|(_, value)| value.to_owned()));
-                open = Some(list);
-            }
-            (None, Some(list)) if !arg.starts_with('-') => lists[list].push(arg),
-            _ => {
-                open = None;
-                rest.push(arg);
-            }
-        }
-    }
-    let joined = LISTS.iter().zip(lists).filter(|(_, list)| !list.is_empty());
-    rest.extend(joined.map(|((name, _), list)| format!("--{name}={}", list.join(","))));
-    rest
 }
 
 fn instances(given: &Given, name: &'static str) -> Result<Vec<InstanceAddress>, ProxyError> {
@@ -137,20 +118,8 @@ fn options(given: &Given) -> Result<ProxyOptions, ProxyError> {
         request_timeout: time("request_timeout")?,
         stall_timeout: time("stall_timeout")?,
         check_interval: time("health_interval")?,
+        access_log: given.boolean("access_log"),
         admin_key: key("ADMIN_API_KEY"),
         upstream_key: key("OPENAI_API_KEY"),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn instances_may_follow_their_flag_in_any_number() {
-        let read = |line: &str| with_lists(line.split_whitespace().map(str::to_owned)).join(" ");
-        assert_eq!(read("-p a:1 b:2 -d c:3 --port 9"), "--port 9 --prefill=a:1,b:2 --decode=c:3");
-        assert_eq!(read("--prefill=a:1 -p b:2 --prefill c:3"), "--prefill=a:1,b:2,c:3");
-        assert_eq!(read("--model m --decode d:1 --help"), "--model m --help --decode=d:1");
-    }
 }

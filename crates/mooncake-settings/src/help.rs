@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::Program;
-use crate::setting::{Kind, Setting};
+use crate::setting::{Kind, Setting, Type};
 
 /// What works first, then the rest with its reasons.
 pub(crate) fn help(program: &Program) -> String {
@@ -20,7 +20,11 @@ pub(crate) fn help(program: &Program) -> String {
         }
         for setting in found {
             let default = if setting.default.is_empty() { "\"\"" } else { setting.default };
-            let _ = writeln!(out, "  --{} (default {default})\n      {}", setting.name, setting.help);
+            let choices = match setting.value {
+                Type::OneOf(choices) => format!("; {}", choices.join(" | ")),
+                _ => String::new(),
+            };
+            let _ = writeln!(out, "  --{} (default {default}{choices})\n      {}", setting.name, setting.help);
         }
     };
     section("", |kind| *kind == Kind::Done);

@@ -9,9 +9,9 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "prefill",
         Type::Text,
         "",
-        "prefill instances, host:port or host:port:bootstrap_port, with commas or spaces between them",
+        "prefill instances, host:port or host:port:bootstrap_port, with commas or spaces between them; also -p",
     ),
-    Setting::done("decode", Type::Text, "", "decode instances, host:port"),
+    Setting::done("decode", Type::Text, "", "decode instances, host:port; also -d"),
     Setting::done(
         "bootstrap_port",
         Type::Port,
@@ -24,7 +24,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "scheduling",
         Type::OneOf(&["round_robin", "least_loaded", "cache_aware"]),
         "round_robin",
-        "how an instance is chosen for a request",
+        "how an instance is chosen for a request: in turn, the one with the fewest requests under way, or the one that will have computed the prompt first",
     ),
     Setting::done("max_running", Type::Whole(1, u32::MAX as i128), "1024", "requests under way at a time"),
     Setting::done(
@@ -60,5 +60,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "for requests under way after SIGTERM; a second signal ends them",
     ),
     Setting::done("health_interval", Type::Duration, "5s", "between two checks of an instance"),
+    Setting::done("access_log", Type::Bool, "true", "a line for each request: how it ended, its times, its instances"),
     Setting::done("log_level", Type::LogLevel, "INFO", "least important lines that are written"),
 ];
