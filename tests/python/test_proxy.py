@@ -161,6 +161,12 @@ def test_an_instance_with_another_model_is_refused_at_the_start(instance):
     assert "serves another" in done.stderr
 
 
+def test_what_is_likely_a_mistake_is_said_at_the_start(proxy):
+    said = proxy([], [], flags=["--host=0.0.0.0"]).output()
+    assert "no decode instance is named: it answers requests when one is added" in said
+    assert "the proxy asks nobody who he is" in said
+
+
 def test_it_ends_in_order_at_sigterm(proxy):
     front = proxy([], [])
     assert front.ask("/health")[0] == 503

@@ -59,6 +59,20 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
     let prefill: Vec<InstanceAddress> =
         instances(&given, "prefill")?.into_iter().map(|one| one.or_bootstrap(bootstrap)).collect();
     let decode = instances(&given, "decode")?;
+    if decode.is_empty() {
+        let remedy = match options.admin_key {
+            Some(_) => "it answers requests when one is added: POST /instances/add",
+            None => "name one with --decode, or set ADMIN_API_KEY to add one later",
+        };
+        tracing::warn!("no decode instance is named: {remedy}");
+    }
+    if !options.listen.ip().is_loopback() {
+        let key = if options.upstream_key.is_some() { ", with OPENAI_API_KEY" } else { "" };
+        tracing::warn!(
+            "whoever reaches {} can use the instances{key}: the proxy asks nobody who he is",
+            options.listen
+        );
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
