@@ -1,15 +1,24 @@
 //! A line for each request, written by a thread of its own: whoever reads the log may be slow, and no request waits for that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// Lines that wait to be written. What comes then is left out, and counted.
 const WAITING: usize = 8 << 10;
 
+/// For the lines that wait when it ends.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Takes lines.
 #[derive(Debug)]
 pub(crate) struct AccessLog {
-    lines: SyncSender<String>,
+    /// None: it ends.
+    lines: Option<SyncSender<String>>,
+    /// Closed by the thread when all of them are written.
+    ended: Mutex<Receiver<()>>,
     left_out: AtomicU64,
 }
 
@@ -17,13 +26,17 @@ impl AccessLog {
     /// Begins; `write` is called for each line, on a thread that ends with the log.
     pub fn begin(mut write: impl FnMut(String) + Send + 'static) -> std::io::Result<AccessLog> {
         let (lines, taken) = sync_channel(WAITING);
+        let (at_its_end, ended) = channel::<()>();
         let thread = std::thread::Builder::new().name("access-log".into());
-        thread.spawn(move || taken.iter().for_each(&mut write))?;
-        Ok(AccessLog { lines, left_out: AtomicU64::new(0) })
+        thread.spawn(move || {
+            taken.iter().for_each(&mut write);
+            drop(at_its_end);
+        })?;
+        Ok(AccessLog { lines: Some(lines), ended: Mutex::new(ended), left_out: AtomicU64::new(0) })
     }
 
     pub fn say(&self, line: String) {
-        if self.lines.try_send(line).is_err() {
+        if self.lines.as_ref().is_some_and(|lines| lines.try_send(line).is_err()) {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -34,10 +47,17 @@ impl AccessLog {
     }
 }
 
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.lines = None;
+        // Nobody sends: it is closed, or its time is over.
+        let _ = self.ended.get_mut().recv_timeout(PATIENCE);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
 
     #[test]
     fn a_log_that_nobody_reads_holds_up_nobody() {
@@ -54,8 +74,8 @@ mod tests {
         // One may be in the writer's hands.
         assert!(left_out == 100 || left_out == 99, "{left_out}");
         drop((go, log));
-        let written: Vec<String> = written.iter().collect();
-        assert_eq!(written.len(), lines - left_out);
+        let written: Vec<String> = written.try_iter().collect();
+        assert_eq!(written.len(), lines - left_out, "what was taken is written before it ends");
         assert_eq!(
             (&*written[0], &*written[WAITING - 1]),
             ("0", &*(WAITING - 1).to_string()),

@@ -97,6 +97,7 @@ impl Proxy {
         }
         match (said, last) {
             (Some(said), _) => Ok(Answer::Whole(said)),
+            (None, Some((failure @ Failure::NoConnection(_), _))) => Err(Fault::NoConnection(failure.to_string())),
             (None, Some((failure, address))) => Err(Fault::NoAnswer(format!("{failure} at {address}"))),
             (None, None) if self.fleet.all().iter().any(|one| one.kind == Kind::Decode) => {
                 Err(Fault::NoDecode(": all of them have failed lately".into()))

@@ -26,6 +26,8 @@ pub(crate) enum Fault {
     NoDecode(String),
     #[error("no decode instance answered: {0}")]
     NoAnswer(String),
+    #[error("{0}; try again later")]
+    NoConnection(String),
 }
 
 impl Fault {
@@ -35,7 +37,7 @@ impl Fault {
             Fault::TooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Fault::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Fault::Crowded { .. } | Fault::NoRoom { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Fault::NoDecode(_) | Fault::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Fault::NoDecode(_) | Fault::NoConnection(_) | Fault::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Fault::NoAnswer(_) => StatusCode::BAD_GATEWAY,
         }
     }

@@ -45,7 +45,7 @@ pub(crate) enum Failure {
     Hangs,
     #[error("the prefill instance went before its blocks were fetched")]
     NothingToFetch,
-    #[error("this proxy has no connection left for it: {0}")]
+    #[error("the proxy has no connection left: {0}")]
     NoConnection(String),
 }
 
