@@ -118,7 +118,7 @@ def test_each_request_is_a_line_of_the_log(instance, proxy):
     quiet = proxy([], [decode], flags=["--noaccess_log"])
     assert quiet.ask("/v1/completions", {"prompt": "a"})[0] == 200
     assert quiet.terminate() == 0
-    assert "path=/v1/completions" not in quiet.output()
+    assert len(lines()) == 2, "it has the same file"
 
 
 def test_a_full_table_of_descriptors_takes_no_instance_out_of_service(instance, proxy):
