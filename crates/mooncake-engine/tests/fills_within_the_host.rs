@@ -17,6 +17,8 @@ use relay::{answering, document_of};
 
 const DONE: [u8; 8] = [0; 8];
 
+const SOON: Duration = Duration::from_millis(300);
+
 /// The text of a field of a document.
 fn field<'a>(document: &'a str, name: &str) -> &'a str {
     let begin = format!("\"{name}\":\"");
@@ -53,9 +55,9 @@ fn meet_with_passage(target: &Engine) -> (UnixStream, PassageView) {
     (stream, passage)
 }
 
-/// A peer that stands still when it is asked for a copy: its name, and its end of the page that it shares with its first visitor.
+/// A peer that stands still when it is asked for a copy: its name, and its ends of what it shares with its first visitor.
 /// Later ones find their writes done.
-fn that_stands_still(real: &Engine) -> (String, Receiver<Passage>) {
+fn that_stands_still(real: &Engine) -> (String, Receiver<(Passage, UnixStream)>) {
     let unix = format!("mooncake-test-{}-{}", std::process::id(), real.port());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&unix).unwrap()).unwrap();
     let document = document_of(real);
@@ -73,9 +75,9 @@ fn that_stands_still(real: &Engine) -> (String, Receiver<Passage>) {
             reply[24..40].copy_from_slice(secret);
             let (passage, fd) = Passage::new().unwrap();
             send_fds(&stream, &reply, &[board.fd(), fd.as_fd()]).unwrap();
-            match tell.send(passage) {
+            match tell.send((passage, stream.try_clone().unwrap())) {
                 // It has said all that it says.
-                Ok(()) => std::mem::forget(stream),
+                Ok(()) => {}
                 Err(_) => drop(std::thread::spawn(move || {
                     while stream.read_exact(&mut [0; 32]).is_ok() {
                         stream.write_all(&DONE).unwrap();
@@ -87,10 +89,12 @@ fn that_stands_still(real: &Engine) -> (String, Receiver<Passage>) {
     (answering(document), told)
 }
 
-/// The engine behind such a peer, one that has little patience and has opened it, and that peer.
-fn before_one_that_stands_still() -> (Engine, Engine, PeerId, Receiver<Passage>) {
+/// The engine behind such a peer, one that has so much patience and has opened it, and that peer.
+fn before_one_that_stands_still(
+    transfer_timeout: Duration,
+) -> (Engine, Engine, PeerId, Receiver<(Passage, UnixStream)>) {
     let real = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
-    let hurry = EngineOptions { transfer_timeout: Duration::from_millis(300), ..EngineOptions::default() };
+    let hurry = EngineOptions { transfer_timeout, ..EngineOptions::default() };
     let initiator = Engine::new("127.0.0.1", hurry).unwrap();
     let (name, passages) = that_stands_still(&real);
     let peer = initiator.open(&name).unwrap();
@@ -124,22 +128,22 @@ fn nothing_is_copied_that_was_taken_back() {
 
 #[test]
 fn a_write_that_times_out_ends_at_once_where_the_peer_is_at_no_copy_and_it_begins_none() {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still();
+    let (_real, initiator, peer, passages) = before_one_that_stands_still(SOON);
     let here = Memory::new(4096);
     let began = Instant::now();
     let late = initiator.transfer(peer, &[here.write_to(4096)]);
     assert!(matches!(late, Err(EngineError::Timeout { .. })), "{late:?}");
     assert!(began.elapsed() < Duration::from_millis(800), "{:?}", began.elapsed());
-    assert!(passages.recv().unwrap().copy().is_none());
+    assert!(passages.recv().unwrap().0.copy().is_none());
 }
 
 #[test]
 fn nothing_else_goes_to_a_peer_that_stands_still_in_the_midst_of_a_copy_that_was_given_up() {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still();
+    let (_real, initiator, peer, passages) = before_one_that_stands_still(SOON);
     let here = Memory::new(4096);
     let passage = std::thread::scope(|scope| {
         let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-        let passage = passages.recv().unwrap();
+        let (passage, _door) = passages.recv().unwrap();
         drop(passages);
         let copying = passage.copy().unwrap();
         let late = write.join().unwrap();
@@ -161,12 +165,32 @@ fn nothing_else_goes_to_a_peer_that_stands_still_in_the_midst_of_a_copy_that_was
 }
 
 #[test]
+fn neither_does_it_by_tcp_where_its_connection_ends_meanwhile() {
+    let (real, initiator, peer, passages) = before_one_that_stands_still(Duration::from_secs(3));
+    let (here, there) = (Memory::filled(4096, 1), Memory::new(4096));
+    real.register(&[there.range()], "*").unwrap();
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(there.addr())]));
+        let (passage, mut door) = passages.recv().unwrap();
+        drop(passages);
+        door.read_exact(&mut [0; 32]).unwrap();
+        let copying = passage.copy().unwrap();
+        door.shutdown(std::net::Shutdown::Both).unwrap();
+        let late = write.join().unwrap().unwrap_err();
+        assert!(late.to_string().contains("given up"), "{late}");
+        assert!(there.bytes().iter().all(|byte| *byte == 0));
+        drop(copying);
+        initiator.transfer(peer, &[here.write_to(there.addr())]).unwrap();
+    });
+}
+
+#[test]
 fn a_peer_that_has_come_out_of_the_copy_is_written_to_again() {
-    let (_real, initiator, peer, passages) = before_one_that_stands_still();
+    let (_real, initiator, peer, passages) = before_one_that_stands_still(SOON);
     let here = Memory::new(4096);
     std::thread::scope(|scope| {
         let write = scope.spawn(|| initiator.transfer(peer, &[here.write_to(4096)]));
-        let passage = passages.recv().unwrap();
+        let (passage, _door) = passages.recv().unwrap();
         drop(passages);
         let copying = passage.copy().unwrap();
         assert!(write.join().unwrap().is_err());

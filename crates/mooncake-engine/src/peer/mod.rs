@@ -137,6 +137,8 @@ impl Route {
                 // A device's memory, or a process that may not be read: TCP knows more, and says what is wrong.
                 Err(host_lane::Failure::OtherWay(reason) | host_lane::Failure::NotNow(reason)) => {
                     tracing::debug!(peer = name, reason, "by TCP instead of within the host");
+                    // It may be at what was asked for still, where its connection ended.
+                    home.lingering.wait(self.descriptor.engine_id(), name, patience)?;
                 }
                 Err(host_lane::Failure::Broken(error)) => return Err(error),
             }
