@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mooncake.engine as engine
-from mooncake.engine import _rpc
+from mooncake.engine import _rpc_frames, _rpc_server
 
 pytestmark = pytest.mark.timeout(60)
 FRAME = struct.Struct("<4sBB2xQQ")
@@ -219,20 +220,23 @@ def spoiled(draw) -> bytes:
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(frame=spoiled(), answer=st.booleans())
 def test_what_is_no_message_is_refused_and_takes_no_more_than_was_sent(frame, answer):
-    near, far = socket.socketpair()
-    with near, far:
-        near.sendall(frame)
-        near.shutdown(socket.SHUT_WR)
-        try:
-            kind, start, body = _rpc._receive_frame(far, time.monotonic() + 5, answer=answer)
-        except (_rpc._Refused, ConnectionError):
-            return
-        assert FRAME.size + len(start) + len(body) <= len(frame)
-        assert (kind == 255) == answer
-        if kind == 1:
-            dtype, shape = _rpc._tensor_head(start, len(body))
-            assert isinstance(dtype, str)
-            assert all(size >= 0 for size in shape)
+    incoming, rest = _rpc_frames.Incoming(answer), frame
+    try:
+        while incoming.missing and rest:
+            taken, rest = rest[: incoming.missing], rest[incoming.missing :]
+            incoming.take(taken)
+            assert incoming.size <= len(frame)
+    except _rpc_frames.Refused:
+        return
+    if incoming.missing:
+        assert not rest
+        return
+    assert FRAME.size + incoming.size <= len(frame)
+    assert (incoming.kind == 255) == answer
+    if incoming.kind == 1:
+        dtype, shape = _rpc_frames.tensor_head(bytes(incoming.head), len(incoming.body))
+        assert isinstance(dtype, str)
+        assert all(size >= 0 for size in shape)
 
 
 def test_a_slow_sender_is_cut_off_and_a_promise_of_much_takes_no_memory():
@@ -255,7 +259,7 @@ def test_a_slow_sender_is_cut_off_and_a_promise_of_much_takes_no_memory():
 
 @pytest.mark.parametrize("begun", [b"", FRAME.pack(b"MCRP", 1, 0, 0, 100) + b"x"])
 def test_a_crowd_that_never_says_anything_whole_shuts_nobody_out(receiver, sender, monkeypatch, begun):
-    monkeypatch.setattr(_rpc, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(_rpc_server, "_MOST_CONNECTIONS", 8)
     assert sender.send_data(receiver.address, b"first") == 0
     crowd = [socket.create_connection(("127.0.0.1", receiver.rpc.local_port), timeout=10) for _ in range(20)]
     try:
@@ -286,6 +290,80 @@ def test_promises_of_much_shut_nobody_out(receiver, sender):
             liar.close()
 
 
+@pytest.mark.parametrize("says", [b"", FRAME.pack(b"MCRP", 1, 0, 0, 100) + b"x"])
+def test_a_crowd_that_stands_still_shuts_nobody_out_and_has_few_threads(says, sender):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
+    made, crowd = Receiver(timeout=2), []
+    known = engine.create_rpc_client()
+    try:
+        assert known.send_data(made.address, b"0") == 0
+        before = threads()
+        for _ in range(1200):
+            crowd.append(socket.create_connection(("127.0.0.1", made.rpc.local_port), timeout=10))
+            crowd[-1].sendall(says)
+        assert sender.send_data(made.address, b"1") == 0
+        assert threads() <= before + 8
+        # Those who were served keep their connections.
+        assert known.send_data(made.address, b"2") == 0
+        assert [got.get_bytes() for got in made.data] == [b"0", b"1", b"2"]
+        assert len({got.source_address for got in made.data}) == 2
+        for connection in crowd:
+            connection.settimeout(10)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b"", "the first message has a deadline"
+    finally:
+        for connection in crowd:
+            connection.close()
+        known.stop_server()
+        made.rpc.stop_server()
+
+
+def test_a_sender_may_pause_between_two_messages_for_longer_than_one_may_take(sender):
+    made = Receiver(timeout=1)
+    try:
+        assert sender.send_data(made.address, b"1") == 0
+        time.sleep(2)
+        assert sender.send_data(made.address, b"2") == 0
+        assert len({got.source_address for got in made.data}) == 1
+    finally:
+        made.rpc.stop_server()
+
+
+def test_callbacks_run_beside_each_other_and_as_many_as_was_said():
+    made, gate, inside = engine.RpcInterface(), threading.Event(), threading.Semaphore(0)
+    assert made.initialize_server("127.0.0.1:0", thread_count=3)
+
+    def wait(_got: object) -> None:
+        inside.release()
+        assert gate.wait(30)
+
+    made.set_data_receive_callback(wait)
+    assert made.start_server_async()
+    address, codes = f"127.0.0.1:{made.local_port}", []
+
+    def send() -> None:
+        client = engine.create_rpc_client()
+        codes.append(client.send_data(address, b"x"))
+        client.stop_server()
+
+    before = threads()
+    senders = [threading.Thread(target=send) for _ in range(10)]
+    for one in senders:
+        one.start()
+    try:
+        for _ in range(3):
+            assert inside.acquire(timeout=10)
+        assert not inside.acquire(timeout=0.5), "a fourth one"
+        assert threads() <= before + 3 + len(senders)
+    finally:
+        gate.set()
+        for one in senders:
+            one.join(30)
+        made.stop_server()
+    assert codes == [0] * 10
+
+
 def test_a_receiver_that_says_nothing_is_given_up_in_time():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         sender = engine.RpcInterface()
@@ -298,3 +376,7 @@ def test_a_receiver_that_says_nothing_is_given_up_in_time():
 def memory() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
