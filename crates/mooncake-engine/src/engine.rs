@@ -489,10 +489,12 @@ impl Engine {
     /// The same; `interrupted` is asked every 50 ms, and true ends the call.
     pub fn probe_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         self.check()?;
-        self.core.say(name, Message::new(Kind::Probe, "{}".into()), interrupted)
+        let patience = Patience::lasting(self.core.home.options.connect_timeout, interrupted);
+        self.core.say(name, &Message::new(Kind::Probe, "{}".into()), &patience)
     }
 
-    /// Leaves a message with a peer, which keeps it until it [asks](Engine::take_notifies).
+    /// Leaves a message with a peer, which keeps it until it [asks](Engine::take_notifies). One that is longer than
+    /// [`EngineOptions::handshake_max`] is refused: so it would be there.
     pub fn notify(&self, peer: PeerId, notify: &Notify) -> Result<(), EngineError> {
         self.notify_with(peer, notify, &|| false)
     }
@@ -505,7 +507,8 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        self.core.send_notify(peer, notify, interrupted)
+        let patience = Patience::lasting(self.core.home.options.connect_timeout, interrupted);
+        self.core.send_notify(peer, notify, &patience)
     }
 
     /// Messages that peers have left, oldest first; in a forked child none.
@@ -768,27 +771,35 @@ impl Core {
         Ok(())
     }
 
-    pub fn send_notify(
-        &self,
-        peer: PeerId,
-        notify: &Notify,
-        interrupted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<(), EngineError> {
+    pub fn send_notify(&self, peer: PeerId, notify: &Notify, patience: &Patience<'_>) -> Result<(), EngineError> {
         let Some(peer) = self.known(peer)? else {
             self.home.inbox.push(notify.clone());
             return Ok(());
         };
         let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
         let json = serde_json::to_string(&body).expect("strings are JSON");
-        self.say(&peer.name, Message::new(Kind::Notify, json), interrupted)
+        let message = Message::new(Kind::Notify, json);
+        let (len, most) = (message.len(), self.home.options.handshake_max);
+        if len > most {
+            let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
+            return Err(EngineError::InvalidArgument(why));
+        }
+        self.say(&peer.name, &message, patience)
     }
 
-    fn say(&self, name: &str, message: Message, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
+    /// When a batch is done it is told of while the batch has time, and the engine goes on.
+    pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, deadline: Instant) -> Result<(), EngineError> {
+        let interrupted = || self.calls.is_closed();
+        let patience = Patience::lasting(self.home.options.connect_timeout, &interrupted);
+        let deadline = deadline.min(patience.deadline);
+        self.send_notify(to, notify, &Patience { deadline, ..patience })
+    }
+
+    fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        let timeout = self.home.options.connect_timeout;
-        let patience = Patience::lasting(timeout, interrupted);
-        let (_, addresses) = self.home.handshake_at(name, &patience)?;
-        handshake::ask(name, &addresses, &message, timeout, &patience, self.home.options.handshake_max).map(drop)
+        let (_, addresses) = self.home.handshake_at(name, patience)?;
+        let (connect, longest) = (self.home.options.connect_timeout, self.home.options.handshake_max);
+        handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
     }
 }
 

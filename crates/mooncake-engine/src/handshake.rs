@@ -51,10 +51,14 @@ impl Message {
         Message { kind, old: false, json: json.into_bytes() }
     }
 
+    /// Bytes behind the length, which says so many.
+    pub fn len(&self) -> usize {
+        self.json.len() + usize::from(!self.old)
+    }
+
     pub fn encode(&self) -> Vec<u8> {
-        let kind = usize::from(!self.old);
-        let mut out = Vec::with_capacity(LENGTH_LEN + kind + self.json.len());
-        out.extend_from_slice(&((self.json.len() + kind) as u64).to_le_bytes());
+        let mut out = Vec::with_capacity(LENGTH_LEN + self.len());
+        out.extend_from_slice(&(self.len() as u64).to_le_bytes());
         if !self.old {
             out.push(self.kind as u8);
         }

@@ -150,7 +150,8 @@ impl Workers {
                 tracing::debug!(peer = core.peer_name(peer), %error, "requests of a batch failed");
             }
             if let Some((to, notify)) = work.batch.end(tasks, &result) {
-                if let Err(error) = core.send_notify(to, &notify, &|| false) {
+                let deadline = work.batch.deadline.lock().unwrap_or(work.deadline);
+                if let Err(error) = core.tell_of_batch(to, &notify, deadline) {
                     tracing::warn!(%error, "a batch is done, and its notification did not arrive");
                 }
                 work.batch.finish(tasks.len());

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use memory::Memory;
-use mooncake_engine::{Engine, EngineError, EngineOptions, Status};
+use mooncake_engine::{Engine, EngineError, EngineOptions, Notify, Status};
 
 fn engine() -> Engine {
     Engine::new("127.0.0.1", EngineOptions::default()).unwrap()
@@ -26,6 +26,11 @@ fn impatient() -> Engine {
 
 /// Answers one handshake after the other with a document that names a data port.
 fn fake_target(data_port: u16, version: u32) -> String {
+    fake_target_with(data_port, version, |_kind| true)
+}
+
+/// The same; questions of kinds that it is deaf to stay where they are.
+fn fake_target_with(data_port: u16, version: u32, hears: fn(u8) -> bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let name = listener.local_addr().unwrap().to_string();
     let document = format!(
@@ -33,6 +38,7 @@ fn fake_target(data_port: u16, version: u32) -> String {
         "buffers":[{{"name":"{name}","addr":4096,"length":1048576}}]}}"#
     );
     std::thread::spawn(move || {
+        let mut unheard = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut length = [0; 8];
@@ -41,6 +47,10 @@ fn fake_target(data_port: u16, version: u32) -> String {
             }
             let mut body = vec![0; u64::from_le_bytes(length) as usize];
             let _ = stream.read_exact(&mut body);
+            if !hears(body[0]) {
+                unheard.push(stream);
+                continue;
+            }
             let mut answer = (document.len() as u64 + 1).to_le_bytes().to_vec();
             answer.push(body[0]);
             answer.extend_from_slice(document.as_bytes());
@@ -95,6 +105,56 @@ fn a_target_that_takes_everything_and_answers_nothing_is_never_a_success() {
         }
         let took = began.elapsed();
         assert!(took > Duration::from_millis(900) && took < Duration::from_millis(1_900), "{opcode}: {took:?}");
+    }
+}
+
+#[test]
+fn a_message_that_its_peer_would_refuse_is_refused_here() {
+    let (target, initiator) = (engine(), engine());
+    let peer = initiator.open(target.name()).unwrap();
+    let of = |len: usize| Notify { name: "a".into(), message: "x".repeat(len) };
+    let around = r#"{"name":"a","notify_msg":""}"#.len() + 2;
+    let longest = of((1 << 20) - around);
+    initiator.notify(peer, &longest).unwrap();
+    assert_eq!(target.take_notifies(), [longest]);
+    target.close().unwrap();
+    // Nobody is asked: there is nobody.
+    let refused = initiator.notify(peer, &of((1 << 20) - around + 1));
+    assert!(matches!(refused, Err(EngineError::InvalidArgument(_))), "{refused:?}");
+}
+
+/// Does what is asked of it by its data port; of the messages that are left with it, it takes nothing.
+fn deaf_to_messages() -> String {
+    let port = fake_data(|mut stream| {
+        take_write(&mut stream, 4096);
+        stream.write_all(&[0, 0, 0, 0, 0x56, 0x54, 0x43, 0x4d]).unwrap();
+        let _ = stream.read(&mut [0; 24]);
+    });
+    fake_target_with(port, 2, |kind| kind != 2)
+}
+
+#[test]
+fn a_batch_whose_message_nobody_takes_is_done_by_its_deadline_and_at_its_engines_end() {
+    for close in [false, true] {
+        let seconds = if close { 20 } else { 1 };
+        let options = EngineOptions {
+            transfer_timeout: Duration::from_secs(seconds),
+            connect_timeout: Duration::from_secs(20),
+            ..EngineOptions::default()
+        };
+        let initiator = Engine::new("127.0.0.1", options).unwrap();
+        let here = Memory::filled(4096, 1);
+        let peer = initiator.open(&deaf_to_messages()).unwrap();
+        let batch = initiator.allocate(1);
+        let notify = Notify { name: "a".into(), message: "b".into() };
+        let began = Instant::now();
+        initiator.submit(batch, vec![(peer, here.write_to(4096))], Some((peer, notify))).unwrap();
+        assert!(initiator.wait(batch, Duration::from_millis(300)).is_err(), "the message is on its way");
+        if close {
+            initiator.close().unwrap();
+        }
+        assert_eq!(initiator.wait(batch, Duration::from_secs(30)).unwrap(), Status::Completed);
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     }
 }
 
