@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use parking_lot::{Condvar, Mutex};
+
 use crate::error::EngineError;
 use crate::peer::Patience;
 
@@ -16,6 +18,9 @@ thread_local! {
 pub(crate) struct Calls {
     under_way: AtomicUsize,
     closed: AtomicBool,
+    /// Told of each that ends once none is let in any more.
+    ended: Condvar,
+    lock: Mutex<()>,
 }
 
 /// One that is under way; ended by the thread that began it.
@@ -28,6 +33,10 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         INSIDE.with_borrow_mut(|inside| inside.pop());
         self.calls.under_way.fetch_sub(1, Ordering::SeqCst);
+        if self.calls.is_closed() {
+            let _told = self.calls.lock.lock();
+            self.calls.ended.notify_all();
+        }
     }
 }
 
@@ -53,7 +62,7 @@ impl Calls {
     pub fn wait(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
         let own = INSIDE.with_borrow(|inside| inside.iter().filter(|other| std::ptr::eq(**other, self)).count());
         let under_way = || self.under_way.load(Ordering::SeqCst);
-        patience.wait_until(|| under_way() <= own);
+        patience.park_until(&mut self.lock.lock(), &self.ended, |()| under_way() <= own);
         match under_way() {
             0 => Ok(()),
             calls => Err(EngineError::CallsUnderWay { calls, waited: patience.began.elapsed() }),

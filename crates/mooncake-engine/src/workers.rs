@@ -126,9 +126,10 @@ impl Workers {
             }
         }
         self.changed.notify_all();
-        let threads = || self.state.lock().threads;
-        if !Patience::lasting(TELLING, interrupted).wait_until(|| threads() == 0) {
-            tracing::warn!(threads = threads(), "threads of batches go on after the end of their engine");
+        let mut state = self.state.lock();
+        let patience = Patience::lasting(TELLING, interrupted);
+        if !patience.park_until(&mut state, &self.changed, |state| state.threads == 0) {
+            tracing::warn!(threads = state.threads, "threads of batches go on after the end of their engine");
         }
     }
 
@@ -180,6 +181,9 @@ impl Workers {
                 }
             }
             state.threads -= 1;
+            if state.closed {
+                self.changed.notify_all();
+            }
             return None;
         }
     }

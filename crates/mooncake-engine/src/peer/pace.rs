@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, MutexGuard};
 use rustix::io::Errno;
 
 use crate::error::EngineError;
@@ -10,8 +11,9 @@ use crate::error::EngineError;
 /// Longest wait without a look at the clock and at the caller's wish.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Between two looks at what will be so very soon, most likely.
+/// Between two looks at what other processes do, which tell nobody: most likely it is over very soon. Later it is not.
 const LOOK: Duration = Duration::from_micros(50);
+const LATER_LOOK: Duration = Duration::from_millis(5);
 
 /// A caller's patience.
 #[derive(Clone, Copy)]
@@ -44,9 +46,9 @@ impl<'a> Patience<'a> {
         }
     }
 
-    /// Looks often whether something is so, while there is patience; whether it is so in the end.
+    /// Looks often whether something is so that nobody tells of, while there is patience; whether it is so in the end.
     pub fn wait_until(&self, mut is_so: impl FnMut() -> bool) -> bool {
-        let mut asked = None;
+        let (began, mut asked) = (Instant::now(), None);
         while !is_so() {
             let now = Instant::now();
             if now >= self.deadline {
@@ -58,7 +60,26 @@ impl<'a> Patience<'a> {
                 }
                 asked = Some(now);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep((now.duration_since(began) / 8).clamp(LOOK, LATER_LOOK));
+        }
+        true
+    }
+
+    /// Waits until something is so, while there is patience; whether it is so in the end. `changed` tells of it, under the lock.
+    pub fn park_until<T>(
+        &self,
+        state: &mut MutexGuard<'_, T>,
+        changed: &Condvar,
+        mut is_so: impl FnMut(&T) -> bool,
+    ) -> bool {
+        while !is_so(state) {
+            // The caller's hook may wait for a lock of the caller's, whose holder waits for this one.
+            if self.is_over() || MutexGuard::unlocked(state, || (self.interrupted)()) {
+                return is_so(state);
+            }
+            if !is_so(state) {
+                changed.wait_until(state, self.deadline.min(Instant::now() + SLICE));
+            }
         }
         true
     }
