@@ -1,13 +1,12 @@
 //! The engine: one segment, its peers, transfers in the caller's thread and in the background.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Bounce, ForeignRange, Guarded, PeerProcess, boot_id, forked, hex, random_bytes};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::address;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
@@ -19,17 +18,22 @@ use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::handshake::{self, Kind, Message, NotifyBody};
 use crate::host_frame::{SECRET_LEN, Secret};
+use crate::known_peers::{Known, KnownPeers};
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
 use crate::peer::{Lingering, MappedPeers, Pace, Patience, Peer, Routes, StripeThreads};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
+use crate::silent_peers::SilentPeers;
 use crate::workers::Workers;
 use crate::writers::Writers;
 
 /// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at a time.
 const GIVING_UP: Duration = Duration::from_secs(10);
+
+/// Longest that who asks for something in the background is kept by a peer that has not been met.
+const SOON: Duration = Duration::from_millis(100);
 
 /// Longest that a call waits for the metadata service, whatever it asks of it.
 const SERVICE: Duration = Duration::from_secs(10);
@@ -201,14 +205,9 @@ impl Home {
 pub(crate) struct Core {
     pub home: Arc<Home>,
     pub workers: Workers,
-    peers: RwLock<Peers>,
+    silent: Arc<SilentPeers>,
+    peers: KnownPeers,
     calls: Calls,
-}
-
-#[derive(Default)]
-struct Peers {
-    list: Vec<Arc<Peer>>,
-    by_name: HashMap<String, PeerId>,
 }
 
 /// A transfer engine. It may be used by any number of threads.
@@ -341,8 +340,8 @@ impl Engine {
                 return Err(error);
             }
         }
-        let (workers, peers, calls) = (Workers::default(), RwLock::default(), Calls::default());
-        let core = Arc::new(Core { home, workers, peers, calls });
+        let (workers, peers, calls) = (Workers::default(), KnownPeers::default(), Calls::default());
+        let core = Arc::new(Core { home, workers, silent: Arc::default(), peers, calls });
         Ok(Engine {
             core,
             batches: Batches::default(),
@@ -460,6 +459,17 @@ impl Engine {
         self.core.open(name, interrupted)
     }
 
+    /// As [`Engine::open`], for requests of a batch: it keeps its caller for 0.1 s at most. A peer that has not answered by then
+    /// is met by the thread that carries the requests out, and until their deadline.
+    pub fn open_soon(&self, name: &str) -> Result<PeerId, EngineError> {
+        self.open_soon_with(name, &|| false)
+    }
+
+    /// The same; `interrupted` is asked every 50 ms, and true ends the call.
+    pub fn open_soon_with(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        self.core.open_soon(name, interrupted)
+    }
+
     /// Address of the first buffer that a peer has registered, as it says at this moment; none if it has none.
     pub fn first_buffer(&self, name: &str) -> Result<Option<u64>, EngineError> {
         self.first_buffer_with(name, &|| false)
@@ -477,7 +487,7 @@ impl Engine {
             return Ok(self.registered().first().map(|buffer| buffer.addr as u64));
         }
         let patience = Patience { interrupted, ..self.core.patience(0) };
-        let peer = Peer::open(&self.core.home, name, &patience)?;
+        let peer = self.core.meet(name, &patience)?;
         Ok(peer.route().descriptor.buffers.first().map(|buffer| buffer.addr))
     }
 
@@ -551,7 +561,7 @@ impl Engine {
         self.check()?;
         let batch = self.batches.get(batch)?;
         for (peer, _) in &requests {
-            self.core.known(*peer)?;
+            self.core.peers.get(*peer)?;
         }
         let lengths = requests.iter().map(|(_, request)| request.local.len() as u64);
         let bytes = lengths.fold(0, u64::saturating_add);
@@ -636,6 +646,7 @@ impl Engine {
         }
         let (core, home) = (&self.core, &self.core.home);
         core.calls.close();
+        core.silent.close();
         core.workers.close(interrupted);
         if let Err(error) = Publisher::end(home, &Patience::lasting(SERVICE, interrupted)) {
             tracing::warn!(%error, "the metadata may name an engine that has ended for some time");
@@ -678,6 +689,31 @@ impl Core {
     }
 
     fn open(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        let patience = Patience { interrupted, ..self.patience(0) };
+        self.find(name, false, |name| Ok(self.peers.keep(name, Some(self.meet(name, &patience)?))))
+    }
+
+    fn open_soon(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
+        let patience = Patience::lasting(SOON, interrupted);
+        self.find(name, true, |name| {
+            // That it takes longer says nothing of the peer.
+            let met = self.silent.check(&self.home, name, &patience).and_then(|()| self.look_for(name, &patience));
+            match met {
+                Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
+                Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
+                Err(_) if patience.is_over() => Ok(self.peers.keep(name, None)),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// The id of a peer that was met, or `soon` will be; what `meet` gives if it was not.
+    fn find(
+        &self,
+        name: &str,
+        soon: bool,
+        meet: impl FnOnce(&str) -> Result<PeerId, EngineError>,
+    ) -> Result<PeerId, EngineError> {
         self.check()?;
         let name = name.trim_start_matches('/');
         if name.is_empty() {
@@ -686,38 +722,30 @@ impl Core {
         if self.home.is_called(name) {
             return Ok(PeerId::SELF);
         }
-        if let Some(id) = self.peers.read().by_name.get(name) {
-            return Ok(*id);
+        match self.peers.id_of(name, !soon) {
+            Some(id) => Ok(id),
+            // Without a lock: others go on.
+            None => meet(name),
         }
-        // Without the lock: others go on. Two that meet the same peer at once keep the first.
-        let patience = Patience { interrupted, ..self.patience(0) };
-        let peer = Arc::new(Peer::open(&self.home, name, &patience)?);
-        let mut peers = self.peers.write();
-        let next = PeerId(peers.list.len() as u32 + 1);
-        let id = *peers.by_name.entry(name.to_owned()).or_insert(next);
-        if id == next {
-            peers.list.push(peer);
-        }
-        Ok(id)
     }
 
-    fn known(&self, id: PeerId) -> Result<Option<Arc<Peer>>, EngineError> {
-        if id == PeerId::SELF {
-            return Ok(None);
-        }
-        let peers = self.peers.read();
-        let peer = peers.list.get(id.0 as usize - 1).cloned();
-        peer.map(Some).ok_or_else(|| EngineError::InvalidArgument(format!("{} is no peer of this engine", id.0)))
+    /// Asks a peer for its description, unless it is known not to answer.
+    fn meet(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
+        self.silent.call(&self.home, name, patience, || self.look_for(name, patience))
     }
 
-    /// All that were opened.
+    fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
+        Peer::open(&self.home, name, patience).map(Arc::new)
+    }
+
+    /// All that were met.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
-        self.peers.read().list.clone()
+        self.peers.met()
     }
 
     pub fn peer_name(&self, id: PeerId) -> String {
-        match self.known(id) {
-            Ok(Some(peer)) => peer.name.clone(),
+        match self.peers.get(id) {
+            Ok(Some(known)) => known.name.to_string(),
             _ => self.home.name.clone(),
         }
     }
@@ -734,10 +762,18 @@ impl Core {
 
     fn move_bytes(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
         total(requests)?;
-        match self.known(peer)? {
-            Some(peer) => peer.transfer(&self.home, requests, patience),
-            None => requests.iter().try_for_each(|request| self.copy_here(request, patience)),
-        }
+        let Some(Known { name, peer: met }) = self.peers.get(peer)? else {
+            return requests.iter().try_for_each(|request| self.copy_here(request, patience));
+        };
+        let peer = match met {
+            Some(peer) => peer,
+            None => {
+                let peer = self.meet(&name, patience)?;
+                self.peers.keep(&name, Some(peer.clone()));
+                peer
+            }
+        };
+        self.silent.call(&self.home, &name, patience, || peer.transfer(&self.home, requests, patience))
     }
 
     /// A request to the own segment.
@@ -772,7 +808,7 @@ impl Core {
     }
 
     pub fn send_notify(&self, peer: PeerId, notify: &Notify, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let Some(peer) = self.known(peer)? else {
+        let Some(Known { name, .. }) = self.peers.get(peer)? else {
             self.home.inbox.push(notify.clone());
             return Ok(());
         };
@@ -784,7 +820,7 @@ impl Core {
             let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
             return Err(EngineError::InvalidArgument(why));
         }
-        self.say(&peer.name, &message, patience)
+        self.say(&name, &message, patience)
     }
 
     /// When a batch is done it is told of while the batch has time, and the engine goes on.
@@ -797,9 +833,11 @@ impl Core {
 
     fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
         let name = name.trim_start_matches('/');
-        let (_, addresses) = self.home.handshake_at(name, patience)?;
-        let (connect, longest) = (self.home.options.connect_timeout, self.home.options.handshake_max);
-        handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
+        self.silent.call(&self.home, name, patience, || {
+            let (_, addresses) = self.home.handshake_at(name, patience)?;
+            let (connect, longest) = (self.home.options.connect_timeout, self.home.options.handshake_max);
+            handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
+        })
     }
 }
 

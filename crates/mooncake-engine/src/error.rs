@@ -114,6 +114,14 @@ pub enum EngineError {
         /// How long.
         waited: Duration,
     },
+    /// It did not answer in time, and has not since. It is asked in the background, and used again once it answers.
+    #[error("{peer} has not answered for {since:.1?}; it is used again once it does")]
+    Silent {
+        /// The peer.
+        peer: String,
+        /// How long ago that was found.
+        since: Duration,
+    },
     /// The caller's own memory is not there, or a device's driver refuses.
     #[error("{0}")]
     Memory(String),
@@ -138,7 +146,7 @@ impl EngineError {
             EngineError::BatchBusy { .. } | EngineError::BufferBusy { .. } | EngineError::CallsUnderWay { .. } => -4,
             EngineError::Overlap { .. } => -7,
             EngineError::Dns { .. } => -101,
-            EngineError::Socket { .. } | EngineError::Timeout { .. } => -102,
+            EngineError::Socket { .. } | EngineError::Timeout { .. } | EngineError::Silent { .. } => -102,
             EngineError::Malformed { .. } => -103,
             EngineError::Metadata(_) | EngineError::NameTaken { .. } => -200,
             EngineError::Closed | EngineError::Forked => -202,
