@@ -197,6 +197,11 @@ fn fetch(owner: &Ticket, rank: u32, interrupted: &dyn Fn() -> bool) -> Result<Ow
     let os = |what| EngineError::socket("the owner of a shared segment", what);
     let stream = SocketAddr::from_abstract_name(door_name(&owner.place)).and_then(|at| UnixStream::connect_addr(&at));
     let mut stream = Guarded::new(stream.map_err(os("connect"))?);
+    // The name of an owner that has ended is free, and anybody's.
+    if !peer_credentials(&*stream).is_ok_and(|peer| peer.is_own_user()) {
+        let foreign = io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's process");
+        return Err(os("connect")(foreign));
+    }
     stream.set_read_timeout(Some(crate::peer::SLICE)).map_err(os("prepare"))?;
     stream.write_all(&[&owner.secret[..], &rank.to_le_bytes()].concat()).map_err(os("ask for its memory"))?;
     let (mut answer, mut fds) = ([0; 1], Vec::new());

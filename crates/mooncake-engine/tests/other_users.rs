@@ -9,11 +9,11 @@ mod relay;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use memory::Memory;
-use mooncake_engine::{Engine, EngineOptions};
+use mooncake_engine::{Engine, EngineOptions, SharedSegment};
 use mooncake_memory::recv_fds;
 use other::{Other, hear, role, say};
 use relay::{answering, document_of};
@@ -46,6 +46,28 @@ fn greeting(id: &str) -> [u8; 64] {
         *byte = u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap();
     }
     hello
+}
+
+/// What the first that connects to a socket of another user's says there.
+fn what_nobody_hears(unix: &str) -> Option<Receiver<Vec<u8>>> {
+    let (ready, is_ready) = channel();
+    let (tell, told) = channel();
+    let unix = unix.to_owned();
+    std::thread::spawn(move || {
+        if !become_nobody() {
+            return;
+        }
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&unix).unwrap()).unwrap();
+        ready.send(()).unwrap();
+        let mut heard = Vec::new();
+        let _ = listener.accept().unwrap().0.read_to_end(&mut heard);
+        tell.send(heard).unwrap();
+    });
+    if is_ready.recv().is_err() {
+        eprintln!("no right to become another user: nothing is tested");
+        return None;
+    }
+    Some(told)
 }
 
 #[test]
@@ -129,23 +151,7 @@ fn an_engine_tells_another_users_socket_nothing() {
     target.register(&[there.range()], "*").unwrap();
     let document = document_of(&target);
     let unix = format!("mooncake-test-{}-{}", std::process::id(), target.port());
-    let (tell, told) = channel();
-    {
-        let unix = unix.clone();
-        std::thread::spawn(move || {
-            if !become_nobody() {
-                return;
-            }
-            let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&unix).unwrap()).unwrap();
-            tell.send(Vec::new()).unwrap();
-            let mut heard = Vec::new();
-            let _ = listener.accept().unwrap().0.read_to_end(&mut heard);
-            tell.send(heard).unwrap();
-        });
-    }
-    if told.recv().is_err() {
-        return eprintln!("no right to become another user: nothing is tested");
-    }
+    let Some(told) = what_nobody_hears(&unix) else { return };
     let (initiator, here) = (engine(), Memory::filled(4096, 1));
     let peer = initiator.open(&answering(document.replace(field(&document, "unix"), &unix))).unwrap();
     initiator.transfer(peer, &[here.write_to(there.addr())]).unwrap();
@@ -154,4 +160,18 @@ fn an_engine_tells_another_users_socket_nothing() {
     assert!(heard.is_empty(), "{heard:?}");
     let link = &initiator.links()[0];
     assert!(link.path == "tcp" && link.reason.contains("another user's"), "{link:?}");
+}
+
+#[test]
+fn a_rank_takes_no_memory_from_another_user() {
+    let (owner, owners) = SharedSegment::create("kv", 4096, 2, 0, 0).unwrap();
+    let (rank, ranks) = SharedSegment::create("kv", 4096, 2, 1, 0).unwrap();
+    // The owner has ended, and its name is free.
+    drop(owner);
+    let place: String = owners[24..40].iter().map(|byte| format!("{byte:02x}")).collect();
+    let Some(told) = what_nobody_hears(&format!("mooncake-segment-{place}")) else { return };
+    let failed = rank.complete(&[owners, ranks], &|| false).unwrap_err().to_string();
+    let heard = told.recv().unwrap();
+    assert!(heard.is_empty(), "{heard:?}");
+    assert!(failed.contains("another user's") && rank.base() == 0, "{failed}");
 }
