@@ -330,8 +330,13 @@ impl TransferEngine {
     /// How bytes go to each peer and why, what has gone, and which network devices are near which memory.
     #[pyo3(signature = (json = false))]
     fn show_links(&self, py: Python<'_>, json: bool) -> String {
-        let Ok(engine) = self.engine() else { return "the engine is not initialized".into() };
-        py.detach(|| engine.show_links(json))
+        match self.engine() {
+            Ok(engine) => py.detach(|| engine.show_links(json)),
+            Err(_) if json => {
+                r#"{"error": "the engine is not initialized", "local_nics": [], "peers": [], "topology": {}}"#.into()
+            }
+            Err(_) => "the engine is not initialized".into(),
+        }
     }
 
     // ---------------------------------------------------------- transfers that wait
@@ -619,12 +624,7 @@ impl TransferEngine {
         let batches = unsigned_list(batch_ids, "batch_ids")?;
         self.call("get_batch_transfer_status", |e| {
             let engine = e.engine()?;
-            let mut result = Ok(0);
-            for batch in batches {
-                let one = py.detach(|| engine.finish(BatchId(batch), None));
-                result = result.and(one);
-            }
-            result
+            py.detach(|| engine.finish_all(&batches))
         })
     }
 
@@ -698,9 +698,12 @@ impl TransferEngine {
         protocol: &str,
         devices: &str,
     ) -> Result<i64, EngineError> {
-        if self.engine.read().is_some() {
+        let taken = || {
             self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
-            return Ok(-1);
+            Ok(-1)
+        };
+        if self.engine.read().is_some() {
+            return taken();
         }
         let variable = environment::variable;
         let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
@@ -716,17 +719,30 @@ impl TransferEngine {
             }),
             false => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),
         };
-        let mut engine = self.engine.write();
-        match begun {
-            // Another thread was faster.
-            Ok(_) if engine.is_some() => Ok(-1),
-            Ok(begun) => {
-                *engine = Some(Arc::new(Held::new(begun)));
-                Ok(0)
-            }
+        let begun = match begun {
+            Ok(begun) => Arc::new(Held::new(begun)),
             Err(error) => {
                 self.errors.set(|| format!("initialize: {error}"));
-                Ok(-1)
+                return Ok(-1);
+            }
+        };
+        let loser = {
+            let mut engine = self.engine.write();
+            match &*engine {
+                None => {
+                    *engine = Some(begun);
+                    None
+                }
+                // Another thread was faster.
+                Some(_) => Some(begun),
+            }
+        };
+        match loser {
+            None => Ok(0),
+            // Its end waits for threads of its own, and the lock is others'.
+            Some(loser) => {
+                py.detach(|| drop(loser));
+                taken()
             }
         }
     }

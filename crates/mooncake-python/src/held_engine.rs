@@ -83,6 +83,26 @@ impl Held {
         Ok(())
     }
 
+    /// Waits for batches and frees them. The error is that of the first that failed; Ctrl-C leaves those that are left as they are.
+    pub fn finish_all(&self, batches: &[u64]) -> Result<i64, EngineError> {
+        let mut looked = Instant::now();
+        let mut result = Ok(0);
+        for batch in batches {
+            // Many that are done soon, one after another, are a long wait, too.
+            if looked.elapsed() >= LOOK {
+                if interrupt::requested() {
+                    return Err(EngineError::Interrupted);
+                }
+                looked = Instant::now();
+            }
+            match self.finish(BatchId(*batch), None) {
+                Err(EngineError::Interrupted) => return Err(EngineError::Interrupted),
+                one => result = result.and(one),
+            }
+        }
+        result
+    }
+
     /// Waits for a batch and frees it. 0; -2 if it is not done in that time, and goes on.
     pub fn finish(&self, batch: BatchId, patience: Option<Duration>) -> Result<i64, EngineError> {
         let until = patience.and_then(|patience| Instant::now().checked_add(patience));
