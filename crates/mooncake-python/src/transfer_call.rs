@@ -115,7 +115,7 @@ impl Call {
     /// Has the bytes moved in the background.
     pub fn submit(self, engine: &Engine) -> Result<BatchId, EngineError> {
         let requests = self.requests.map_err(EngineError::InvalidArgument)?;
-        let peer = engine.open_with(&self.peer, &interrupt::requested)?;
+        let peer = engine.open_soon_with(&self.peer, &interrupt::requested)?;
         let batch = engine.allocate(requests.len());
         let requests = requests.into_iter().map(|request| (peer, request)).collect();
         if let Err(error) = engine.submit(batch, requests, None) {
