@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,8 @@ def test_device_bytes_go_and_come(pair, here, there):
     assert holds(one, fresh, 1, size, here)
     batch = one.call("transfer_submit_write", name, fresh, remote, size)
     assert one.call("wait", batch) == 0
+    link = json.loads(one.call("show_links", json=True))["peers"][0]
+    assert (link["path"], link["bytes_by_path"]) == ("tcp", {"tcp": link["bytes"]})
 
 
 @pytest.mark.parametrize(("here", "there"), [("device", "host"), ("host", "device"), ("device", "device")])

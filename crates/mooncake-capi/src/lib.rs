@@ -9,14 +9,12 @@
 // The names are C's.
 #![allow(non_camel_case_types)]
 
-use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Request, Status};
+use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Protocol, Request, Status};
 use mooncake_memory::ForeignRange;
 use mooncake_settings::environment;
-use parking_lot::Mutex;
 
 /// An engine, of `createTransferEngine`.
 pub type transfer_engine_t = *mut c_void;
@@ -67,8 +65,6 @@ const _: () = assert!(
 /// What a `transfer_engine_t` points at.
 pub struct Handle {
     engine: Engine,
-    /// Registered for this process alone: nothing is lent.
-    private: Mutex<HashSet<usize>>,
 }
 
 /// What is to be moved.
@@ -212,7 +208,7 @@ pub unsafe extern "C" fn createTransferEngine(
             }
             let cluster = environment::variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
             let engine = Engine::connect(&metadata, &name, options, &cluster)?;
-            Ok(Box::into_raw(Box::new(Handle { engine, private: Mutex::default() })).cast())
+            Ok(Box::into_raw(Box::new(Handle { engine })).cast())
         },
     )
 }
@@ -280,7 +276,8 @@ unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<usize>
     Ok(text.len())
 }
 
-/// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL.
+/// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma", which this version
+/// has not, a line on stderr says that TCP is used instead.
 ///
 /// # Safety
 /// See [`discoverTopology`].
@@ -296,10 +293,14 @@ pub unsafe extern "C" fn installTransport(
         || {
             // SAFETY: the caller's word.
             let (_, proto) = unsafe { (handle(engine)?, text(proto, "proto")?) };
-            match proto.as_str() {
+            match Protocol::named(&proto)?.first() {
                 // Not null, and nothing that anybody could use.
-                "tcp" | "rdma" => Ok(engine),
-                other => Err(EngineError::InvalidArgument(format!("protocol {other:?}: this version has tcp"))),
+                Some(Protocol::Tcp) => Ok(engine),
+                Some(Protocol::Rdma) => {
+                    say("installTransport: this version has no RDMA; tcp is used instead");
+                    Ok(engine)
+                }
+                None => Err(EngineError::InvalidArgument("proto is empty".into())),
             }
         },
     )
@@ -372,7 +373,8 @@ pub unsafe extern "C" fn warmupEfaSegment(engine: transfer_engine_t, segment_nam
     if unsafe { openSegment(engine, segment_name) } < 0 { INVALID_ARGUMENT } else { 0 }
 }
 
-/// 0, or a negative code. Memory that is not remote_accessible is not lent to peers.
+/// 0, or a negative code. Memory that is not remote_accessible is the local end of transfers alone: peers do not learn of it,
+/// and are refused.
 ///
 /// # Safety
 /// See [`discoverTopology`]; the memory stays until it is unregistered.
@@ -390,12 +392,12 @@ pub unsafe extern "C" fn registerLocalMemory(
         || {
             // SAFETY: the caller's word.
             let (handle, location) = unsafe { (handle(engine)?, text(location, "location")?) };
-            if remote_accessible == 0 {
-                // A transfer's own end needs no registration.
-                handle.private.lock().insert(addr.addr());
-                return Ok(0);
+            let ranges = [range(addr, length)];
+            match remote_accessible {
+                0 => handle.engine.register_local(&ranges, &location)?,
+                _ => handle.engine.register(&ranges, &location)?,
             }
-            handle.engine.register(&[range(addr, length)], &location).map(|()| 0)
+            Ok(0)
         },
     )
 }
@@ -412,9 +414,6 @@ pub unsafe extern "C" fn unregisterLocalMemory(engine: transfer_engine_t, addr: 
         || {
             // SAFETY: the caller's word.
             let handle = unsafe { handle(engine)? };
-            if handle.private.lock().remove(&addr.addr()) {
-                return Ok(0);
-            }
             handle.engine.unregister(addr.addr()).map(|()| 0)
         },
     )

@@ -74,6 +74,20 @@ fn sources_that_use_each_name_as_mooncakes_header_has_it_compile_and_run_in_c_an
 }
 
 #[test]
+fn memory_that_is_not_remote_accessible_is_a_source_and_refused_to_peers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::temp_dir().join(format!("transfer-local-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (include, source, library) = (root.join("include"), root.join("tests/sources/local_memory.c"), library());
+    let program = folder.join("local_memory");
+    let paths = [&include, &source, &library, &program].map(|path| path.to_str().unwrap());
+    compile("cc", &["-I", paths[0], paths[1], paths[2], "-o", paths[3]]);
+    let ended = Command::new(&program).output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn what_can_be_seen_to_be_wrong_is_a_code_and_no_crash() {
     use transfer_engine as c;
     let none = std::ptr::null_mut();

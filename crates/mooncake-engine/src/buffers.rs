@@ -1,16 +1,18 @@
-//! The memory that an engine lends: registered ranges, and who is at work in them.
+//! Registered memory: what an engine lends, who is at work in it, and what is the local end of transfers alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mooncake_memory::{Board, ForeignRange, MemoryError, Registry, SharedBlock, Source, Target, shared_block};
-use parking_lot::RwLock;
+use mooncake_memory::{ForeignRange, Registry, SharedBlock, Source, Target, shared_block};
+use parking_lot::{Mutex, RwLock};
 
+use crate::engine::Request;
 use crate::error::EngineError;
 use crate::peer::Patience;
-use crate::visitors::{Inside, Visitors};
+use crate::transport::Transports;
+use crate::visitors::Inside;
 
 /// One registered range.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct Buffer {
     pub range: ForeignRange,
     /// `cpu:0`, `cuda:1`, `*`.
     pub location: String,
+    /// Peers may read and write it.
+    pub lent: bool,
     /// The memory of ours that it lies in, if peers can map it.
     pub block: Option<SharedBlock>,
     users: AtomicUsize,
@@ -25,6 +29,11 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
+    fn new(range: ForeignRange, location: &str, lent: bool, block: Option<SharedBlock>) -> Buffer {
+        let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Buffer { range, location: location.to_owned(), lent, block, users, gone }
+    }
+
     /// Keeps the memory from being given back while the answer lives; none if that has begun.
     pub fn enter(&self) -> Option<InUse<'_>> {
         self.users.fetch_add(1, Ordering::SeqCst);
@@ -75,17 +84,18 @@ impl Leaving {
 /// By their first addresses; none overlaps another.
 #[derive(Debug, Default)]
 struct Ranges {
-    lent: BTreeMap<usize, Arc<Buffer>>,
+    registered: BTreeMap<usize, Arc<Buffer>>,
     /// Given up, and not known to be left yet: who asks again waits again, and nobody lends them anew before.
     leaving: BTreeMap<usize, Arc<Leaving>>,
 }
 
 impl Ranges {
-    /// An error if the range may not be lent now.
+    /// An error if the range may not be registered now.
     fn check(&self, addr: usize, len: usize) -> Result<(), EngineError> {
         let overlaps = |other: &ForeignRange| other.addr() + other.len() > addr;
-        if let Some((_, lent)) = self.lent.range(..addr + len).next_back().filter(|(_, lent)| overlaps(&lent.range)) {
-            let (other, other_len) = (lent.range.addr(), lent.range.len());
+        let before = self.registered.range(..addr + len).next_back();
+        if let Some((_, before)) = before.filter(|(_, before)| overlaps(&before.range)) {
+            let (other, other_len) = (before.range.addr(), before.range.len());
             return Err(EngineError::Overlap { addr, len, other, other_len });
         }
         let leaving = self.leaving.range(..addr + len).next_back();
@@ -96,55 +106,67 @@ impl Ranges {
 }
 
 /// All registered ranges of an engine.
-#[derive(Debug)]
 pub(crate) struct Buffers {
     ranges: RwLock<Ranges>,
-    /// How often there were others than before.
+    /// Held by who registers or gives up: transports may take their time with it, and nobody else waits for them.
+    turn: Mutex<()>,
+    transports: Transports,
+    /// How often others were lent than before.
     changes: AtomicU64,
-    /// Counts how often a buffer was given up: who copies without asking looks at it afterwards. Its note is the number of
-    /// buffers that peers can map.
-    board: Board,
-    mappable: AtomicU64,
-    /// The peers that map memory of ours.
-    pub visitors: Arc<Visitors>,
+    /// A device's memory has been seen here: there may be more.
+    devices: AtomicBool,
     /// Empty: the kernel checks the host's memory, a device's driver its own.
     registry: Registry,
 }
 
 impl Buffers {
-    pub fn new() -> Result<Buffers, MemoryError> {
-        let (board, visitors, changes) = (Board::new()?, Arc::default(), AtomicU64::new(0));
-        let (ranges, mappable) = (RwLock::default(), AtomicU64::new(0));
-        Ok(Buffers { ranges, changes, board, mappable, visitors, registry: Registry::new() })
+    pub fn new(transports: Transports) -> Buffers {
+        let (ranges, turn, registry) = (RwLock::default(), Mutex::default(), Registry::new());
+        Buffers { ranges, turn, transports, changes: AtomicU64::new(0), devices: AtomicBool::new(false), registry }
     }
 
-    pub fn board(&self) -> &Board {
-        &self.board
-    }
-
-    /// Registers ranges, all or none.
-    pub fn register(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
+    /// Registers ranges, all or none: to be lent to peers, or as the local end of transfers alone.
+    pub fn register(&self, ranges: &[ForeignRange], location: &str, lent: bool) -> Result<(), EngineError> {
         for range in ranges {
             let (addr, len) = (range.addr(), range.len());
             if addr == 0 || len == 0 || addr.checked_add(len).is_none() {
                 return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
             }
         }
-        let mut held = self.ranges.write();
-        held.leaving.retain(|_, leaving| !leaving.is_left());
-        for (at, &range) in ranges.iter().enumerate() {
-            let (addr, len) = (range.addr(), range.len());
-            if let Err(error) = held.check(addr, len) {
-                let done = ranges[..at].iter().filter_map(|done| held.lent.remove(&done.addr()));
-                self.count_mappable(done.filter(|buffer| buffer.block.is_some()).count(), false);
+        let _turn = self.turn.lock();
+        let mut fresh = Ranges::default();
+        {
+            let mut held = self.ranges.write();
+            held.leaving.retain(|_, leaving| !leaving.is_left());
+            for &range in ranges {
+                let (addr, len) = (range.addr(), range.len());
+                held.check(addr, len)?;
+                fresh.check(addr, len)?;
+                fresh.registered.insert(addr, Arc::new(Buffer::new(range, location, lent, shared_block(addr, len))));
+            }
+        }
+        self.take_on(&fresh.registered.values().cloned().collect::<Vec<_>>())?;
+        if ranges.iter().any(|range| self.source(*range).is_on_device()) {
+            self.look_for_devices();
+        }
+        self.ranges.write().registered.extend(fresh.registered);
+        if lent {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Shows buffers to all transports, or to none.
+    fn take_on(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+        for (nth, transport) in self.transports.iter().enumerate() {
+            if let Err(error) = transport.register(buffers) {
+                for before in self.transports[..nth].iter().rev() {
+                    // Nobody has been told of them: nobody is inside.
+                    before.unregister(buffers);
+                }
                 return Err(error);
             }
-            let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
-            let (location, block) = (location.to_owned(), shared_block(addr, len));
-            held.lent.insert(addr, Arc::new(Buffer { range, location, block, users, gone }));
-            self.count_mappable(usize::from(block.is_some()), true);
         }
-        self.changes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
@@ -155,9 +177,10 @@ impl Buffers {
         let mut known = Ok(());
         let (mut given_up, mut waited_for) = (Vec::new(), Vec::new());
         {
+            let _turn = self.turn.lock();
             let mut held = self.ranges.write();
             for addr in addresses {
-                if let Some(buffer) = held.lent.remove(addr) {
+                if let Some(buffer) = held.registered.remove(addr) {
                     given_up.push(buffer);
                 } else if let Some(leaving) = held.leaving.get(addr) {
                     waited_for.push(leaving.clone());
@@ -166,7 +189,8 @@ impl Buffers {
                     known = known.and(Err(EngineError::NotRegistered { owner, addr, len: 0 }));
                 }
             }
-            waited_for.extend(self.leave(&mut held, given_up));
+            drop(held);
+            waited_for.extend(self.leave(given_up));
         }
         known.and(self.wait(waited_for, patience))
     }
@@ -174,34 +198,35 @@ impl Buffers {
     /// Gives up all that there is, as [`Buffers::unregister`] does.
     pub fn unregister_everything(&self, patience: &Patience<'_>) -> Result<(), EngineError> {
         let waited_for = {
-            let mut held = self.ranges.write();
-            let given_up = std::mem::take(&mut held.lent).into_values().collect();
-            self.leave(&mut held, given_up);
-            held.leaving.values().cloned().collect()
+            let _turn = self.turn.lock();
+            let given_up = std::mem::take(&mut self.ranges.write().registered).into_values().collect();
+            self.leave(given_up);
+            self.ranges.read().leaving.values().cloned().collect()
         };
         self.wait(waited_for, patience)
     }
 
-    /// Nobody enters these buffers any more; some may be inside.
-    fn leave(&self, held: &mut Ranges, given_up: Vec<Arc<Buffer>>) -> Vec<Arc<Leaving>> {
+    /// Nobody enters these buffers any more; some may be inside. It is the caller's turn.
+    fn leave(&self, given_up: Vec<Arc<Buffer>>) -> Vec<Arc<Leaving>> {
         if given_up.is_empty() {
             return Vec::new();
         }
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        if given_up.iter().any(|buffer| buffer.lent) {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
         for buffer in &given_up {
             buffer.gone.store(true, Ordering::SeqCst);
         }
-        let mappable = given_up.iter().filter(|buffer| buffer.block.is_some()).count();
-        self.count_mappable(mappable, false);
-        self.board.advance();
-        let inside = if mappable > 0 { self.visitors.inside() } else { Vec::new() };
+        let inside: Vec<Inside> =
+            self.transports.iter().flat_map(|transport| transport.unregister(&given_up)).collect();
         let leaving = given_up.into_iter().map(|buffer| {
             let touches = |visit: &&Inside| buffer.block.is_some_and(|block| visit.touches(block.id));
             let inside = inside.iter().filter(touches).cloned().collect();
             Arc::new(Leaving { buffer, inside, since: Instant::now() })
         });
         let leaving: Vec<_> = leaving.collect();
-        held.leaving.extend(leaving.iter().map(|leaving| (leaving.buffer.range.addr(), leaving.clone())));
+        let by_address = leaving.iter().map(|leaving| (leaving.buffer.range.addr(), leaving.clone()));
+        self.ranges.write().leaving.extend(by_address);
         leaving
     }
 
@@ -223,45 +248,53 @@ impl Buffers {
         waited_for.first().map_or(Ok(()), |busy| Err(busy.busy()))
     }
 
-    fn count_mappable(&self, buffers: usize, more: bool) {
-        let buffers = buffers as u64;
-        if more {
-            self.mappable.fetch_add(buffers, Ordering::SeqCst);
-        } else {
-            self.mappable.fetch_sub(buffers, Ordering::SeqCst);
-        }
-        // Two that write it at once may leave the older number: it is a hint.
-        self.board.set_note(self.mappable.load(Ordering::SeqCst));
-    }
-
     /// The block with that number, if any of it is lent.
     pub fn lends_block(&self, id: u64) -> bool {
-        self.ranges.read().lent.values().any(|buffer| buffer.block.is_some_and(|block| block.id == id))
+        let is_it = |buffer: &Arc<Buffer>| buffer.lent && buffer.block.is_some_and(|block| block.id == id);
+        self.ranges.read().registered.values().any(is_it)
     }
 
-    /// The buffer that a range lies in.
+    /// The lent buffer that a range lies in.
     pub fn find(&self, addr: u64, len: u64) -> Option<Arc<Buffer>> {
         let start = usize::try_from(addr).ok()?;
         let held = self.ranges.read();
-        held.lent
+        held.registered
             .range(..=start)
             .next_back()
             .map(|(_, buffer)| buffer)
-            .filter(|buffer| buffer.holds(addr, len))
+            .filter(|buffer| buffer.lent && buffer.holds(addr, len))
             .cloned()
     }
 
-    /// Another number whenever [`Buffers::all`] gives something else than before.
+    /// Another number whenever [`Buffers::lent`] gives something else than before.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
     pub fn len(&self) -> usize {
-        self.ranges.read().lent.len()
+        self.ranges.read().registered.len()
     }
 
+    /// All that are registered, by ascending address.
     pub fn all(&self) -> Vec<Arc<Buffer>> {
-        self.ranges.read().lent.values().cloned().collect()
+        self.ranges.read().registered.values().cloned().collect()
+    }
+
+    /// Those that peers may reach, by ascending address.
+    pub fn lent(&self) -> Vec<Arc<Buffer>> {
+        self.ranges.read().registered.values().filter(|buffer| buffer.lent).cloned().collect()
+    }
+
+    /// Whether the local end of any of these requests is a device's memory, as far as such memory has been seen here before:
+    /// who has none is not asked for it.
+    pub fn are_any_on_device(&self, requests: &[Request]) -> bool {
+        let is_on_device = |request: &Request| self.source(request.local).is_on_device();
+        self.devices.load(Ordering::Relaxed) && requests.iter().any(is_on_device)
+    }
+
+    /// There may be a device's memory here.
+    pub fn look_for_devices(&self) {
+        self.devices.store(true, Ordering::Relaxed);
     }
 
     /// Memory to be read from.
@@ -282,7 +315,12 @@ mod tests {
     use mooncake_memory::{BoardView, PassageView, PeerProcess, leak_shared};
 
     use super::*;
+    use crate::descriptor::Descriptor;
+    use crate::engine::Home;
     use crate::host_frame::{SECRET_LEN, Secret};
+    use crate::mappable::Mappable;
+    use crate::peer::SameHost;
+    use crate::transport::{Met, Reach, Transport};
 
     const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -292,10 +330,14 @@ mod tests {
 
     /// So many buffers of 4096 bytes behind each other, and the range that they lie in, which is longer by one.
     fn lending(count: usize) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
-        let buffers = Buffers::new().unwrap();
+        lending_by(count, Arc::new([]))
+    }
+
+    fn lending_by(count: usize, transports: Transports) -> (Buffers, ForeignRange, Vec<Arc<Buffer>>) {
+        let buffers = Buffers::new(transports);
         let memory = leak_shared((count as u64 + 1) * 4096).unwrap();
         let ranges: Vec<_> = (0..count).map(|nth| memory.part(nth * 4096, 4096)).collect();
-        buffers.register(&ranges, "*").unwrap();
+        buffers.register(&ranges, "*", true).unwrap();
         let all = buffers.all();
         (buffers, memory, all)
     }
@@ -336,18 +378,18 @@ mod tests {
         let again = buffers.unregister(&[first], &soon());
         assert!(is_busy(&again, first), "{again:?}");
         for (offset, len) in [(0, 4096), (4095, 1), (100, 1), (0, 1), (4000, 8192), (0, 12_288)] {
-            let lent = buffers.register(&[memory.part(offset, len)], "*");
+            let lent = buffers.register(&[memory.part(offset, len)], "*", true);
             assert!(is_busy(&lent, first), "{offset} {len} {lent:?}");
         }
         assert!(all[0].enter().is_none() && buffers.find(first as u64, 1).is_none() && buffers.len() == 0);
         // What was left by then is nobody's.
         let other = buffers.unregister(&[second], &soon());
         assert!(matches!(other, Err(EngineError::NotRegistered { .. })), "{other:?}");
-        buffers.register(&[memory.part(4096, 4096)], "*").unwrap();
+        buffers.register(&[memory.part(4096, 4096)], "*", true).unwrap();
 
         drop(inside);
         buffers.unregister(&[first], &soon()).unwrap();
-        buffers.register(&[memory.part(0, 4096)], "*").unwrap();
+        buffers.register(&[memory.part(0, 4096)], "*", true).unwrap();
         assert_eq!(buffers.len(), 2);
     }
 
@@ -371,7 +413,7 @@ mod tests {
             memory.addr()
         ));
         drop(inside);
-        buffers.register(&[memory.part(2048, 4096)], "*").unwrap();
+        buffers.register(&[memory.part(2048, 4096)], "*", true).unwrap();
     }
 
     #[test]
@@ -384,21 +426,23 @@ mod tests {
 
     #[test]
     fn a_peer_inside_mapped_memory_keeps_its_block_and_nothing_else() {
-        let (buffers, memory, all) = lending(3);
+        let mappable = Arc::new(Mappable::new().unwrap());
+        let same_host: Box<dyn Transport> = Box::new(SameHost::new(String::new(), mappable.clone()));
+        let (buffers, memory, all) = lending_by(3, Arc::new([same_host]));
+        mappable.remove(&all[..2]);
         for (id, buffer) in (1..).zip(&all[..2]) {
             // As if it lay in a block of its own.
-            let (range, location) = (buffer.range, buffer.location.clone());
-            let block = Some(SharedBlock { id, addr: range.addr(), len: range.len() });
-            let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
-            let mappable = Arc::new(Buffer { range, location, block, users, gone });
-            buffers.ranges.write().lent.insert(range.addr(), mappable);
-            buffers.count_mappable(1, true);
+            let (addr, len) = (buffer.range.addr(), buffer.range.len());
+            let alone = Buffer::new(buffer.range, "*", true, Some(SharedBlock { id, addr, len }));
+            let alone = Arc::new(alone);
+            mappable.add(std::slice::from_ref(&alone));
+            buffers.ranges.write().registered.insert(addr, alone);
         }
         let bytes = [7; SECRET_LEN];
         let secret = Secret { addr: bytes.as_ptr().expose_provenance() as u64, bytes };
-        let (_admission, fd) = buffers.visitors.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
+        let (_admission, fd) = mappable.visitors.admit(Arc::new(PeerProcess::myself().unwrap()), secret).unwrap();
         let mut passage = PassageView::map(&fd).unwrap();
-        let board = BoardView::map(&buffers.board().fd().try_clone_to_owned().unwrap()).unwrap();
+        let board = BoardView::map(&mappable.board().fd().try_clone_to_owned().unwrap()).unwrap();
         let visit = passage.enter(&board, board.get(), 1).unwrap();
         buffers.unregister(&addresses(&all[1..]), &soon()).unwrap();
 
@@ -414,5 +458,80 @@ mod tests {
         let _visit = passage.enter(&board, board.get(), 1).unwrap();
         buffers.unregister(&addresses(&all[..1]), &soon()).unwrap();
         buffers.unregister_everything(&soon()).unwrap();
+    }
+
+    /// A transport that has to be told of memory, as RDMA has.
+    #[derive(Default)]
+    struct Told {
+        refuses: AtomicBool,
+        log: Mutex<Vec<(&'static str, usize, bool)>>,
+    }
+
+    impl Told {
+        fn note(&self, what: &'static str, buffers: &[Arc<Buffer>]) {
+            self.log.lock().extend(buffers.iter().map(|buffer| (what, buffer.range.addr(), buffer.lent)));
+        }
+    }
+
+    impl Transport for Arc<Told> {
+        fn name(&self) -> &'static str {
+            "told"
+        }
+
+        fn describe(&self, _: &[Arc<Buffer>], _: &mut Descriptor) {}
+
+        fn register(&self, buffers: &[Arc<Buffer>]) -> Result<(), EngineError> {
+            if self.refuses.load(Ordering::SeqCst) {
+                return Err(EngineError::Memory("it cannot be pinned".into()));
+            }
+            self.note("has", buffers);
+            Ok(())
+        }
+
+        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Inside> {
+            self.note("had", buffers);
+            Vec::new()
+        }
+
+        fn reach(&self, _: &Home, _: &Met<'_>, _: &Patience<'_>) -> Result<Reach, EngineError> {
+            Ok(Reach::Not("it leads nowhere".into()))
+        }
+    }
+
+    #[test]
+    fn all_transports_know_of_memory_before_it_is_lent_and_none_of_what_one_of_them_refuses() {
+        let told: [Arc<Told>; 2] = Default::default();
+        let (buffers, memory, all) =
+            lending_by(2, Arc::new(told.clone().map(|one| Box::new(one) as Box<dyn Transport>)));
+        let (first, second, third) = (memory.addr(), memory.addr() + 4096, memory.part(8192, 4096));
+        told[1].refuses.store(true, Ordering::SeqCst);
+        let refused = buffers.register(&[third], "*", true);
+        assert!(matches!(refused, Err(EngineError::Memory(_))), "{refused:?}");
+        assert!(buffers.find(third.addr() as u64, 1).is_none() && buffers.len() == 2);
+        let inside = all[1].enter().unwrap();
+        // Its keys are taken back at once, though somebody is there by another transport.
+        assert!(is_busy(&buffers.unregister(&[first, second], &soon()), second));
+        let both = |what| [(what, first, true), (what, second, true)];
+        let (has, had) = (("has", third.addr(), true), ("had", third.addr(), true));
+        assert_eq!(*told[0].log.lock(), [&both("has")[..], &[has, had], &both("had")].concat());
+        assert_eq!(*told[1].log.lock(), [both("has"), both("had")].concat());
+        drop(inside);
+    }
+
+    #[test]
+    fn memory_for_this_end_alone_is_shown_to_transports_and_to_no_peer() {
+        let told = Arc::new(Told::default());
+        let (buffers, memory, _) = lending_by(1, Arc::new([Box::new(told.clone()) as Box<dyn Transport>]));
+        let (changes, alone) = (buffers.changes(), memory.part(4096, 4096));
+        buffers.register(&[alone], "cpu:0", false).unwrap();
+        assert_eq!(told.log.lock().last(), Some(&("has", alone.addr(), false)));
+        assert!(buffers.find(alone.addr() as u64, 1).is_none());
+        assert!(buffers.find(memory.addr() as u64, 4097).is_none(), "nor as the end of what is lent");
+        assert_eq!((buffers.lent().len(), buffers.all().len(), buffers.changes()), (1, 2, changes));
+        let again = buffers.register(&[memory.part(8191, 1)], "*", true);
+        assert!(matches!(again, Err(EngineError::Overlap { .. })), "{again:?}");
+        buffers.unregister(&[alone.addr()], &soon()).unwrap();
+        assert_eq!((told.log.lock().last(), buffers.changes()), (Some(&("had", alone.addr(), false)), changes));
+        buffers.register(&[alone], "cpu:0", true).unwrap();
     }
 }

@@ -39,6 +39,17 @@ pub(crate) enum Protocols {
 }
 
 impl Protocols {
+    pub const NONE: Protocols = Protocols::Several(Vec::new());
+
+    pub fn add(&mut self, name: &str) {
+        let name = name.to_owned();
+        *self = match std::mem::replace(self, Protocols::NONE) {
+            Protocols::One(one) => Protocols::Several(vec![one, name]),
+            Protocols::Several(none) if none.is_empty() => Protocols::One(name),
+            Protocols::Several(several) => Protocols::Several([several, vec![name]].concat()),
+        };
+    }
+
     pub fn has(&self, name: &str) -> bool {
         match self {
             Protocols::One(one) => one == name,
@@ -87,14 +98,10 @@ impl Descriptor {
         Ok(read)
     }
 
-    /// Where its data port listens: on the host that it says, or that its name or the metadata gives.
-    pub fn data_at<'a>(&'a self, host: &'a str) -> Result<(&'a str, u16), EngineError> {
-        if !self.protocol.has("tcp") || self.tcp_data_port == 0 {
-            let reason = format!("it offers {:?} and no TCP data port", self.protocol);
-            return Err(EngineError::malformed(&self.name, reason));
-        }
+    /// Where its data port listens, if it has one: on the host that it says, or that its name or the metadata gives.
+    pub fn data_at<'a>(&'a self, host: &'a str) -> Option<(&'a str, u16)> {
         let host = if self.tcp_data_host.is_empty() { host } else { &self.tcp_data_host };
-        Ok((host, self.tcp_data_port))
+        (self.protocol.has("tcp") && self.tcp_data_port != 0).then_some((host, self.tcp_data_port))
     }
 
     /// The life of the engine, if it is one of ours.
@@ -126,7 +133,12 @@ mod tests {
         let elsewhere = Descriptor { tcp_data_host: "10.8.8.8".into(), ..read.clone() };
         assert_eq!(elsewhere.data_at("10.9.9.9").unwrap(), ("10.8.8.8", 15999));
         let old = Descriptor::decode("p", br#"{"name":"a","protocol":["tcp","hip"],"buffers":[]}"#).unwrap();
-        assert!(old.tcp_proto_version == 1 && old.protocol.has("tcp"));
+        assert!(old.tcp_proto_version == 1 && old.protocol.has("tcp") && old.data_at("a").is_none());
+        let mut protocols = Protocols::NONE;
+        for (name, now) in [("tcp", r#""tcp""#), ("rdma", r#"["tcp","rdma"]"#), ("hip", r#"["tcp","rdma","hip"]"#)] {
+            protocols.add(name);
+            assert_eq!(serde_json::to_string(&protocols).unwrap(), now);
+        }
         let id = "00112233445566778899aabbccddeeff".to_owned();
         let ours = Descriptor { ours: Some(Ours { id, boot: "b".into(), unix: "u".into() }), ..read };
         assert_eq!(Descriptor::decode("p", ours.encode().as_bytes()).unwrap(), ours);

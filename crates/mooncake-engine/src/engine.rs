@@ -5,27 +5,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Bounce, ForeignRange, Guarded, PeerProcess, boot_id, forked, hex, random_bytes};
+use mooncake_memory::{Bounce, ForeignRange, Guarded, PeerProcess, forked, hex, random_bytes};
 use parking_lot::Mutex;
 
 use crate::address;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
-use crate::buffers::Buffers;
+use crate::buffers::{Buffer, Buffers};
 use crate::calls::Calls;
-use crate::descriptor::{BufferDescriptor, Descriptor, Ours, Protocols};
+use crate::descriptor::{Descriptor, Ours, Protocols};
 use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::frame::EngineId;
 use crate::handshake::{self, Kind, Message, NotifyBody};
 use crate::host_frame::{SECRET_LEN, Secret};
 use crate::known_peers::{Known, KnownPeers};
+use crate::mappable::Mappable;
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Lingering, MappedPeers, Pace, Patience, Peer, Routes, StripeThreads};
+use crate::peer::{Lingering, MappedPeers, Pace, Patience, Peer, Routes, SameHost, StripeThreads, Tcp};
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::silent_peers::SilentPeers;
+use crate::transport::Transports;
 use crate::workers::Workers;
 use crate::writers::Writers;
 
@@ -69,7 +71,7 @@ impl PeerId {
     pub const SELF: PeerId = PeerId(0);
 }
 
-/// A range that an engine lends.
+/// A range that an engine has registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
     /// First address.
@@ -78,6 +80,8 @@ pub struct Registered {
     pub len: usize,
     /// Where it lies: `cpu:0`, `cuda:1`, `*`.
     pub location: String,
+    /// Peers may read and write it; else it is the local end of transfers alone.
+    pub lent: bool,
 }
 
 /// What peers see of an engine, and what serves them.
@@ -86,6 +90,9 @@ pub(crate) struct Home {
     pub name: String,
     pub options: EngineOptions,
     pub buffers: Buffers,
+    pub transports: Transports,
+    /// What peers of this host may map.
+    pub mappable: Arc<Mappable>,
     pub inbox: Inbox,
     pub stripe_threads: StripeThreads,
     pub errands: Errands,
@@ -101,9 +108,6 @@ pub(crate) struct Home {
     pub lingering: Arc<Lingering>,
     /// Connections that peers write by.
     pub writers: Arc<Writers>,
-    data_port: u16,
-    unix: String,
-    boot: String,
     secret: Box<[u8; SECRET_LEN]>,
     pub registry: Option<Registry>,
     /// What the metadata tells peers.
@@ -116,7 +120,7 @@ pub(crate) struct Home {
 impl Home {
     /// The segment document.
     fn describe(&self) -> String {
-        self.describe_with(self.buffers.all())
+        self.describe_with(&self.buffers.lent())
     }
 
     /// The message that answers whoever asks for the segment document. All who ask share one.
@@ -134,23 +138,19 @@ impl Home {
         }
     }
 
-    fn describe_with(&self, buffers: Vec<Arc<crate::buffers::Buffer>>) -> String {
-        let buffer = |buffer: Arc<crate::buffers::Buffer>| BufferDescriptor {
+    fn describe_with(&self, lent: &[Arc<Buffer>]) -> String {
+        let mut document = Descriptor {
             name: self.name.clone(),
-            addr: buffer.range.addr() as u64,
-            length: buffer.range.len() as u64,
-        };
-        Descriptor {
-            name: self.name.clone(),
-            protocol: Protocols::One("tcp".into()),
+            protocol: Protocols::NONE,
             tcp_data_host: String::new(),
-            tcp_data_port: self.data_port,
-            tcp_proto_version: 2,
+            tcp_data_port: 0,
+            tcp_proto_version: 1,
             timestamp: crate::address::timestamp(),
-            buffers: buffers.into_iter().map(buffer).collect(),
-            ours: Some(Ours { id: hex(&self.id), boot: self.boot.clone(), unix: self.unix.clone() }),
-        }
-        .encode()
+            buffers: Vec::new(),
+            ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
+        };
+        self.transports.iter().for_each(|transport| transport.describe(lent, &mut document));
+        document.encode()
     }
 
     /// Whether a peer's name is this engine's own.
@@ -184,7 +184,7 @@ impl Home {
             Some(registry) => registry.segment(name, patience)?.into_bytes(),
             None => {
                 // Nobody reads in the question what the asker lends.
-                let ask = Message::new(Kind::Metadata, self.describe_with(Vec::new()));
+                let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
                 let (connect, longest) = (self.options.connect_timeout, crate::descriptor::LONGEST);
                 handshake::ask(name, &addresses, &ask, connect, patience, longest)?
             }
@@ -218,6 +218,7 @@ pub struct Engine {
     /// Nobody touches memory any more that it was lent or given.
     ended: AtomicBool,
     port: u16,
+    data_port: u16,
 }
 
 impl Engine {
@@ -297,8 +298,7 @@ impl Engine {
         let door = if options.same_host { listen_on_host(&unix).ok().map(Guarded::new) } else { None };
         let unix = if door.is_some() { unix } else { String::new() };
         let ports = Ports { handshake, data, host: door };
-        let boot = boot_id().map(|boot| hex(&boot)).unwrap_or_default();
-        let errands = Errands::default();
+        let errands = registry.as_ref().map_or_else(Errands::default, Registry::errands);
         let patience = Patience::lasting(options.connect_timeout, interrupted);
         let advertised = match &registry {
             Some(registry) => {
@@ -308,10 +308,16 @@ impl Engine {
             None => None,
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
+        let mappable = Arc::new(Mappable::new().map_err(memory)?);
+        options.warn_of_what_is_not_there();
+        let transports: Transports =
+            Arc::new([Box::new(SameHost::new(unix, mappable.clone())), Box::new(Tcp::new(data_port))]);
         let home = Arc::new(Home {
             id,
             name: if registry.is_some() { name.to_owned() } else { address::join(host, port) },
-            buffers: Buffers::new().map_err(memory)?,
+            buffers: Buffers::new(transports.clone()),
+            transports,
+            mappable,
             inbox: Inbox::default(),
             stripe_threads: StripeThreads::default(),
             errands,
@@ -322,9 +328,6 @@ impl Engine {
             routes: Routes::default(),
             lingering: Arc::default(),
             writers: Arc::default(),
-            data_port,
-            unix,
-            boot,
             secret: Box::new(secret),
             options,
             registry,
@@ -348,6 +351,7 @@ impl Engine {
             server: Mutex::new(Some(server)),
             ended: AtomicBool::new(false),
             port,
+            data_port,
         })
     }
 
@@ -372,7 +376,7 @@ impl Engine {
 
     /// Port of its data.
     pub fn data_port(&self) -> u16 {
-        self.core.home.data_port
+        self.data_port
     }
 
     // ------------------------------------------------------------- memory
@@ -395,13 +399,20 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check()?;
         let home = &self.core.home;
-        home.buffers.register(ranges, location)?;
+        home.buffers.register(ranges, location, true)?;
         let Err(error) = Publisher::publish(home, &Patience::lasting(SERVICE, interrupted)) else { return Ok(()) };
         let addresses: Vec<usize> = ranges.iter().map(|range| range.addr()).collect();
         let taken_back = home.buffers.unregister(&addresses, &Patience::lasting(GIVING_UP, interrupted));
         // The service may have learned of them, or may yet.
         Publisher::publish_unseen(home);
         taken_back.and(Err(error))
+    }
+
+    /// Registers ranges to be the local end of transfers alone: all of them, or none and an error. No peer is told of them, and
+    /// none reaches them. The transports that there are need no such registration.
+    pub fn register_local(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
+        self.check()?;
+        self.core.home.buffers.register(ranges, location, false)
     }
 
     /// Gives a range up, by its first address. After `Ok` nobody touches that memory any more. Fails with
@@ -439,10 +450,11 @@ impl Engine {
         if forked() {
             return Vec::new();
         }
-        let one = |buffer: Arc<crate::buffers::Buffer>| Registered {
+        let one = |buffer: Arc<Buffer>| Registered {
             addr: buffer.range.addr(),
             len: buffer.range.len(),
             location: buffer.location.clone(),
+            lent: buffer.lent,
         };
         self.core.home.buffers.all().into_iter().map(one).collect()
     }
@@ -484,7 +496,7 @@ impl Engine {
         self.check()?;
         let name = name.trim_start_matches('/');
         if self.core.home.is_called(name) {
-            return Ok(self.registered().first().map(|buffer| buffer.addr as u64));
+            return Ok(self.registered().iter().find(|buffer| buffer.lent).map(|buffer| buffer.addr as u64));
         }
         let patience = Patience { interrupted, ..self.core.patience(0) };
         let peer = self.core.meet(name, &patience)?;

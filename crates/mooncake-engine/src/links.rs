@@ -1,5 +1,6 @@
 //! How bytes go to each peer and why, as others are told of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,12 +15,14 @@ use crate::topology::Topology;
 pub struct LinkReport {
     /// Name of the peer.
     pub peer: String,
-    /// `same host`, `tcp`, or `untried`.
+    /// The way that bytes took last: `same host` or `tcp`; `untried` if none have, and it is not known which they will take.
     pub path: &'static str,
     /// Why that one.
     pub reason: String,
     /// Bytes moved by requests that succeeded.
     pub bytes: u64,
+    /// The same by each path that has carried any.
+    pub by_path: Vec<(&'static str, u64)>,
     /// Requests, failed ones included.
     pub requests: u64,
     /// Calls that failed.
@@ -32,13 +35,15 @@ impl Engine {
         if forked() {
             return Vec::new();
         }
-        let peers = self.core.peers();
+        let (peers, home) = (self.core.peers(), &self.core.home);
         let report = |peer: Arc<Peer>| {
-            let (path, reason) = peer.route().path();
+            let (path, reason) = peer.route().path(home);
             let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            let (bytes, requests) = (count(&peer.traffic.bytes), count(&peer.traffic.requests));
-            let failed = count(&peer.traffic.failed);
-            LinkReport { peer: peer.name.clone(), path, reason, bytes, requests, failed }
+            let (requests, failed) = (count(&peer.traffic.requests), count(&peer.traffic.failed));
+            let all = home.transports.iter().zip(&peer.traffic.bytes).map(|(by, bytes)| (by.name(), count(bytes)));
+            let by_path: Vec<_> = all.filter(|(_, bytes)| *bytes > 0).collect();
+            let bytes = by_path.iter().map(|(_, bytes)| bytes).sum();
+            LinkReport { peer: peer.name.clone(), path, reason, bytes, by_path, requests, failed }
         };
         peers.into_iter().map(report).collect()
     }
@@ -50,7 +55,8 @@ impl Engine {
             let peer = |link: &LinkReport| {
                 serde_json::json!({
                     "peer": link.peer, "path": link.path, "reason": link.reason,
-                    "bytes": link.bytes, "requests": link.requests, "failed": link.failed,
+                    "bytes": link.bytes, "bytes_by_path": BTreeMap::from_iter(link.by_path.iter().copied()),
+                    "requests": link.requests, "failed": link.failed,
                 })
             };
             let topology = self.core.home.options.topology.clone().unwrap_or_else(|| Topology::discover(&[]));
@@ -59,7 +65,9 @@ impl Engine {
         }
         let mut out =
             format!("{:<32} {:<10} {:>14} {:>10} {:>7}  why\n", "peer", "path", "bytes", "requests", "failed");
-        for LinkReport { peer, path, reason, bytes, requests, failed } in links {
+        for LinkReport { peer, path, reason, bytes, by_path, requests, failed } in links {
+            let others = by_path.iter().filter(|(by, _)| *by != path);
+            let reason = others.fold(reason, |reason, (by, bytes)| format!("{reason}; {bytes} bytes by {by}"));
             out.push_str(&format!("{peer:<32} {path:<10} {bytes:>14} {requests:>10} {failed:>7}  {reason}\n"));
         }
         out

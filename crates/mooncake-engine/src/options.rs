@@ -9,6 +9,27 @@ use mooncake_settings::environment::{BadVariable, parsed, switch};
 use crate::error::EngineError;
 use crate::topology::Topology;
 
+/// A network, as Mooncake's interfaces name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// `tcp`.
+    Tcp,
+    /// `rdma`. This version has no transport for it.
+    Rdma,
+}
+
+impl Protocol {
+    /// Those that a `protocol` names: one, or none if it is empty. An error if this project knows no such network.
+    pub fn named(protocol: &str) -> Result<Vec<Protocol>, EngineError> {
+        match protocol.to_ascii_lowercase().as_str() {
+            "" => Ok(Vec::new()),
+            "tcp" => Ok(vec![Protocol::Tcp]),
+            "rdma" => Ok(vec![Protocol::Rdma]),
+            _ => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),
+        }
+    }
+}
+
 /// Settings of an [`Engine`](crate::Engine). The defaults are Mooncake's.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -20,6 +41,9 @@ pub struct EngineOptions {
     pub advertise: Option<IpAddr>,
     /// Which network devices are near which memory; discovered if none is given.
     pub topology: Option<Topology>,
+    /// Networks that may be used, by the `protocol` of Mooncake's interfaces: all that there are if none is named. What is not
+    /// there is warned of, and [`Protocol::Tcp`] taken. Copies within the host use no network: [`EngineOptions::same_host`].
+    pub protocols: Vec<Protocol>,
     /// Copies between processes of one host are used where they work.
     pub same_host: bool,
     /// A transfer takes at most so long, and a nanosecond for each byte more.
@@ -45,6 +69,7 @@ impl Default for EngineOptions {
             bind: None,
             advertise: None,
             topology: None,
+            protocols: Vec::new(),
             same_host: true,
             transfer_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
@@ -99,6 +124,15 @@ impl EngineOptions {
         }
         self.ports = first..=last;
         Ok(self)
+    }
+
+    pub(crate) fn warn_of_what_is_not_there(&self) {
+        if self.protocols.contains(&Protocol::Rdma) {
+            let discovered = || Topology::discover(&[]);
+            let has_devices = !self.topology.clone().unwrap_or_else(discovered).devices().is_empty();
+            let reason = if has_devices { "this version uses no RDMA device" } else { "there is no RDMA device" };
+            tracing::warn!(protocol = "rdma", instead = "tcp", reason, "a protocol that was asked for is not there");
+        }
     }
 
     pub(crate) fn stripes(&self) -> usize {

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::engine::Home;
-use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::peer::Patience;
 
@@ -33,7 +32,6 @@ pub(crate) struct Publisher {
     /// Held by who speaks to the service: none overtakes a newer document.
     pen: Mutex<()>,
     state: Mutex<State>,
-    errands: Errands,
 }
 
 #[derive(Default)]
@@ -60,7 +58,7 @@ impl Publisher {
     /// Says where the engine is, and what it lends.
     pub fn begin(home: &Arc<Home>, ip: IpAddr, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
         let held = home.clone();
-        home.publisher.errands.run(SERVICE, "taking the name", patience, move || {
+        home.errands.run(SERVICE, "taking the name", patience, move || {
             held.publisher.speak(|| {
                 let Some(registry) = &held.registry else { return Ok(()) };
                 registry.announce(&held.name, ip, port)?;
@@ -93,7 +91,7 @@ impl Publisher {
         }
         let held = home.clone();
         let tell = move || held.publisher.speak(|| held.tell());
-        home.publisher.errands.run(SERVICE, "telling it what is registered", patience, tell)?
+        home.errands.run(SERVICE, "telling it what is registered", patience, tell)?
     }
 
     /// The same, and nobody waits for it or learns how it ended.
@@ -150,7 +148,7 @@ impl Publisher {
             }
         }
         let held = home.clone();
-        publisher.errands.run(SERVICE, "taking leave of it", patience, move || {
+        home.errands.run(SERVICE, "taking leave of it", patience, move || {
             let _pen = held.publisher.pen.lock();
             if std::mem::replace(&mut held.publisher.state.lock().withdrawn, true) {
                 return;

@@ -13,7 +13,8 @@ const FILTERS: &str = "MC_TE_FILTERS";
 
 /// What network devices are preferred for, and which others can serve, memory of each kind: `cpu:0`, `cuda:1`.
 ///
-/// As JSON it is Mooncake's matrix: `{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`. Positions in the lists mean nothing.
+/// As JSON it is Mooncake's matrix: `{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}`. The order of the lists is kept, and so is that of
+/// [`Topology::devices`]: by a device's place there both ends count the keys that they have for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Topology {
@@ -94,12 +95,15 @@ impl Topology {
         serde_json::to_string_pretty(self).expect("strings are JSON")
     }
 
-    /// Names of all devices.
+    /// All devices, each where the matrix first names it, by ascending kind of memory. Memory of a kind that the matrix has not,
+    /// Mooncake's `*`, is as near to all of them.
     pub fn devices(&self) -> Vec<&str> {
-        let mut all: Vec<&str> =
-            self.matrix.values().flat_map(|(near, far)| near.iter().chain(far)).map(String::as_str).collect();
-        all.sort_unstable();
-        all.dedup();
+        let mut all = Vec::new();
+        for device in self.matrix.values().flat_map(|(near, far)| near.iter().chain(far)) {
+            if !all.contains(&device.as_str()) {
+                all.push(device);
+            }
+        }
         all
     }
 }
@@ -248,6 +252,14 @@ mod tests {
         let filtered = |name: &str| (name == FILTERS).then(|| "no such device, nor this".to_owned());
         assert!(Topology::from_env("", filtered).devices().is_empty());
         assert_eq!(crate::EngineOptions::default().from_env(|_| None).unwrap().topology, None);
+    }
+
+    #[test]
+    fn devices_keep_the_order_that_the_matrix_gives_them() {
+        let json = r#"{"cpu:0": [["mlx5_3", "mlx5_1"], ["mlx5_2"]], "cuda:0": [["mlx5_2"], ["mlx5_0", "mlx5_3"]]}"#;
+        let read = Topology::parse(json).unwrap();
+        assert_eq!(read.devices(), ["mlx5_3", "mlx5_1", "mlx5_2", "mlx5_0"]);
+        assert_eq!(Topology::parse(&read.to_json()).unwrap(), read);
     }
 
     #[test]

@@ -38,17 +38,59 @@ struct Work {
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
+    /// Threads at work for the peer.
     busy: usize,
+    /// The peer is among those that are ready.
+    is_ready: bool,
+}
+
+impl Queue {
+    /// Threads more that the peer may have, and that would have something to do.
+    fn room(&self) -> usize {
+        self.work.len().min(PER_PEER - self.busy)
+    }
 }
 
 #[derive(Default)]
 struct State {
     queues: HashMap<PeerId, Queue>,
-    /// Peers with work and a thread to spare, in turn.
+    /// Peers with work and a thread to spare, in turn; each once.
     ready: VecDeque<PeerId>,
     threads: usize,
-    idle: usize,
+    /// Of them those that are at work.
+    busy: usize,
     closed: bool,
+}
+
+impl State {
+    /// Its turn comes, if there is something to do for it.
+    fn queue_up(&mut self, peer: PeerId) {
+        let Some(queue) = self.queues.get_mut(&peer) else { return };
+        if !queue.is_ready && queue.room() > 0 {
+            queue.is_ready = true;
+            self.ready.push_back(peer);
+        }
+    }
+
+    /// The next work in turn.
+    fn take(&mut self) -> Option<(PeerId, Work)> {
+        let peer = self.ready.pop_front()?;
+        let queue = self.queues.get_mut(&peer)?;
+        queue.is_ready = false;
+        let work = queue.work.pop_front()?;
+        queue.busy += 1;
+        self.busy += 1;
+        self.queue_up(peer);
+        Some((peer, work))
+    }
+
+    /// Threads that are needed beside those that wait for work or have just been started, up to `most` in all.
+    fn wanted(&self, most: usize) -> usize {
+        let room = self.ready.iter().filter_map(|peer| self.queues.get(peer)).map(Queue::room);
+        // Each that is ready has room for one at least.
+        let could_work: usize = room.take(most).sum();
+        could_work.saturating_sub(self.threads - self.busy).min(most.saturating_sub(self.threads))
+    }
 }
 
 #[derive(Default)]
@@ -81,18 +123,11 @@ impl Workers {
             });
             let end = at + alike.count();
             let work = Work { batch: batch.clone(), tasks: tasks.clone(), range: at..end, deadline };
-            let queue = state.queues.entry(peer).or_default();
-            queue.work.push_back(work);
-            if queue.busy < PER_PEER {
-                state.ready.push_back(peer);
-            }
+            state.queues.entry(peer).or_default().work.push_back(work);
+            state.queue_up(peer);
             at = end;
         }
-        let wanted = state.ready.len().saturating_sub(state.idle).min(core.home.options.worker_threads);
-        for _ in 0..wanted {
-            if state.threads >= core.home.options.worker_threads {
-                break;
-            }
+        for _ in 0..state.wanted(core.home.options.worker_threads) {
             let core = core.clone();
             let builder = std::thread::Builder::new().name("mooncake-batch".into());
             match mooncake_transfer::thread::start(builder, move || core.workers.run(&core)) {
@@ -164,18 +199,12 @@ impl Workers {
     fn next(&self) -> Option<(PeerId, Work)> {
         let mut state = self.state.lock();
         loop {
-            while let Some(peer) = state.ready.pop_front() {
-                let Some(queue) = state.queues.get_mut(&peer).filter(|queue| queue.busy < PER_PEER) else { continue };
-                if let Some(work) = queue.work.pop_front() {
-                    queue.busy += 1;
-                    return Some((peer, work));
-                }
+            if let Some(next) = state.take() {
+                return Some(next);
             }
             let until = Instant::now() + IDLE;
             if !state.closed {
-                state.idle += 1;
                 let timed_out = self.changed.wait_until(&mut state, until).timed_out();
-                state.idle -= 1;
                 if !timed_out || !state.ready.is_empty() {
                     continue;
                 }
@@ -190,15 +219,13 @@ impl Workers {
 
     fn done(&self, peer: PeerId) {
         let mut state = self.state.lock();
+        state.busy -= 1;
         let Some(queue) = state.queues.get_mut(&peer) else { return };
         queue.busy -= 1;
-        let more = !queue.work.is_empty();
-        if !more && queue.busy == 0 {
+        if queue.work.is_empty() && queue.busy == 0 {
             state.queues.remove(&peer);
         }
-        if more {
-            state.ready.push_back(peer);
-            self.changed.notify_one();
-        }
+        // This thread takes what is next, of this peer or of another.
+        state.queue_up(peer);
     }
 }

@@ -128,11 +128,44 @@ fn stripes_of_many_callers_at_once_need_few_threads() {
         watch.join().unwrap()
     });
     assert!(there.bytes() == here.bytes());
-    assert!(most > 0 && most <= 24, "{most} threads beside the callers'");
+    assert!(most > 0 && most <= 16, "{most} threads beside the callers'");
 }
 
 fn name_starts(task: &std::fs::DirEntry, with: &str) -> bool {
     std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with(with))
+}
+
+#[test]
+fn many_batches_for_one_peer_have_two_threads_and_no_more() {
+    let mut target = Other::start("target", true);
+    let (said, here) = (target.hear(), Memory::new(1 << 20));
+    let (name, addr) = said.split_once(' ').unwrap();
+    let initiator = Engine::new("127.0.0.1", by_tcp()).unwrap();
+    let (peer, write) = (initiator.open(name).unwrap(), here.write_to(addr.parse().unwrap()));
+    // Nothing ends, so that all of them wait at once.
+    target.freeze();
+    let before = batch_threads();
+    let batches: Vec<_> = (0..100)
+        .map(|_| {
+            let batch = initiator.allocate(1);
+            initiator.submit(batch, vec![(peer, write)], None).unwrap();
+            batch
+        })
+        .collect();
+    let most = (0..20).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        batch_threads()
+    });
+    assert_eq!(most.max().unwrap() - before, 2);
+    target.thaw();
+    for batch in batches {
+        assert_eq!(initiator.wait(batch, Duration::from_secs(60)).unwrap(), Status::Completed);
+    }
+}
+
+fn batch_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter(|task| name_starts(task, "mooncake-batch")).count()
 }
 
 #[test]

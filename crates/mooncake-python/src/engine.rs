@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Request, Status, Topology};
+use mooncake_engine::{
+    BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Protocol, Request, Status, Topology,
+};
 use mooncake_memory::{ForeignRange, wait_for_stream};
 use mooncake_settings::environment;
 use parking_lot::RwLock;
@@ -45,7 +47,7 @@ impl TransferEngine {
     // ---------------------------------------------------------- beginning and end
 
     /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`: `tcp`, or
-    /// `rdma`, which this version has not and for which it takes what it has. `device_name`: the network devices that the
+    /// `rdma`, which this version has not: then it warns, and takes `tcp`. `device_name`: the network devices that the
     /// topology is to have, with commas between them; all if it is empty.
     #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, /))]
     fn initialize(
@@ -707,18 +709,15 @@ impl TransferEngine {
         }
         let variable = environment::variable;
         let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
-        let known = matches!(protocol.to_ascii_lowercase().as_str(), "" | "tcp" | "rdma");
-        let begun = match known {
-            true => EngineOptions::default().from_env(variable).and_then(|mut options| {
-                py.detach(|| {
-                    if !devices.trim().is_empty() {
-                        options.topology = Some(Topology::from_env(devices, variable));
-                    }
-                    Engine::connect_with(metadata, host, options, &cluster, &interrupt::requested)
-                })
-            }),
-            false => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),
-        };
+        let begun = EngineOptions::default().from_env(variable).and_then(|mut options| {
+            options.protocols = Protocol::named(protocol)?;
+            py.detach(|| {
+                if !devices.trim().is_empty() {
+                    options.topology = Some(Topology::from_env(devices, variable));
+                }
+                Engine::connect_with(metadata, host, options, &cluster, &interrupt::requested)
+            })
+        });
         let begun = match begun {
             Ok(begun) => Arc::new(Held::new(begun)),
             Err(error) => {

@@ -70,6 +70,11 @@ impl Registry {
         Registry { service, errands: Errands::default(), announced: Mutex::default(), prefix }
     }
 
+    /// The threads that ask the service.
+    pub fn errands(&self) -> Errands {
+        self.errands.clone()
+    }
+
     pub fn own_address(&self, patience: &Patience<'_>) -> Result<IpAddr, EngineError> {
         let service = self.service.clone();
         self.errands.run("the metadata service", "its name", patience, move || service.own_address())?

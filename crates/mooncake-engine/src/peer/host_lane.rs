@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{
-    BoardView, ForeignRange, Guarded, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, forked, recv_fds,
+    BoardView, ForeignRange, Guarded, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, Target, forked,
+    recv_fds,
 };
 use mooncake_transfer::{Habit, recv_awake_behind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,6 +18,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 
 use super::lingering::{GivenUp, Lingering};
 use super::mapped::MappedPeer;
+use super::out_of_reach::OutOfReach;
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
 use crate::engine::{Home, Opcode, Request};
@@ -46,11 +48,12 @@ pub(super) struct Address {
     unix: String,
     id: EngineId,
     mapped: Arc<MappedPeer>,
+    out_of_reach: Arc<OutOfReach>,
 }
 
 impl Address {
-    pub fn new(peer: &str, unix: &str, id: EngineId, mapped: Arc<MappedPeer>) -> Address {
-        Address { peer: peer.into(), unix: unix.to_owned(), id, mapped }
+    pub fn new(peer: Arc<str>, unix: &str, id: EngineId, mapped: Arc<MappedPeer>) -> Address {
+        Address { peer, unix: unix.to_owned(), id, mapped, out_of_reach: Arc::default() }
     }
 
     pub fn mapped_blocks(&self) -> usize {
@@ -70,6 +73,7 @@ pub(super) struct HostLane {
     /// this process, and is asked for none.
     passage: Option<PassageView>,
     mapped: Arc<MappedPeer>,
+    out_of_reach: Arc<OutOfReach>,
     /// Where it is noted what the peer does not leave.
     lingering: Arc<Lingering>,
     /// So long a write that was given up is waited for.
@@ -90,18 +94,29 @@ struct Fills {
 /// A transfer did not come about within the host.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// TCP may do it.
+    /// Another transport may do it.
     OtherWay(String),
     /// The same, for a reason that may pass.
     NotNow(String),
-    /// TCP would not help.
+    /// The same, as memory of either end is a device's, or is not there.
+    NotCopied {
+        /// The peer's end of it, in the peer's process.
+        addr: u64,
+        len: u64,
+        /// It is the peer's end, for certain.
+        there: bool,
+        reason: String,
+    },
+    /// Another transport would not help.
     Broken(EngineError),
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::OtherWay(reason) | Failure::NotNow(reason) => f.write_str(reason),
+            Failure::OtherWay(reason) | Failure::NotNow(reason) | Failure::NotCopied { reason, .. } => {
+                f.write_str(reason)
+            }
             Failure::Broken(error) => error.fmt(f),
         }
     }
@@ -207,6 +222,7 @@ impl Carrier for HostLane {
             board,
             passage,
             mapped,
+            out_of_reach: address.out_of_reach.clone(),
             lingering,
             known,
             habit,
@@ -235,11 +251,46 @@ impl Carrier for HostLane {
 impl HostLane {
     /// Carries requests out in their order.
     pub fn transfer(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
-        let result = self.carry_out(home, requests, patience);
-        if let Err(Failure::Broken(EngineError::Interrupted)) = result {
-            self.leaving = SLICE;
+        let ends = || requests.iter().map(|request| (request.remote, request.local.len() as u64));
+        if self.out_of_reach.has_any(self.board.get(), ends) {
+            let reason = "a device's memory at the peer".into();
+            return Err(Failure::NotCopied { addr: 0, len: 0, there: true, reason });
         }
-        result
+        match self.carry_out(home, requests, patience) {
+            Err(Failure::Broken(EngineError::Interrupted)) => {
+                self.leaving = SLICE;
+                Err(EngineError::Interrupted.into())
+            }
+            Err(Failure::NotCopied { addr, len, reason, .. }) => {
+                let there = self.is_out_of_reach(addr, len);
+                if there {
+                    self.note_out_of_reach(home, addr, len, patience);
+                } else {
+                    home.buffers.look_for_devices();
+                }
+                Err(Failure::NotCopied { addr, len, there, reason })
+            }
+            result => result,
+        }
+    }
+
+    /// Whether memory of the peer's cannot be read, at its first or last byte. It may be a device's, for all that its process
+    /// shows of it.
+    fn is_out_of_reach(&self, addr: u64, len: u64) -> bool {
+        [addr, addr.saturating_add(len.saturating_sub(1))].into_iter().any(|addr| {
+            let read = self.process.pull(addr, &mut Target::new(&mut [0]));
+            matches!(read, Err(PullError::Fault { .. }))
+        })
+    }
+
+    /// The next requests to that buffer take another way at once.
+    fn note_out_of_reach(&mut self, home: &Home, addr: u64, len: u64, patience: &Patience<'_>) {
+        let peer = self.peer.clone();
+        let mut pace = Pace::new(&peer, patience, home.options.stall_timeout);
+        // A request that is not answered ends the connection, as any other does.
+        if let Ok((revision, bounds)) = self.know(addr, len, &mut pace) {
+            self.out_of_reach.note(bounds.start, bounds.len, revision);
+        }
     }
 
     fn carry_out(&mut self, home: &Home, requests: &[Request], patience: &Patience<'_>) -> Result<(), Failure> {
@@ -366,7 +417,8 @@ impl HostLane {
         let Some(visit) = passage.enter(&self.board, revision, block.id) else { return Ok(false) };
         let copied = home.myself.pull(from.addr() as u64, &mut into);
         drop(visit);
-        copied.map_err(|error| Failure::OtherWay(error.to_string()))?;
+        // The peer's end is memory that can be mapped: it is no device's.
+        copied.map_err(|error| Failure::NotCopied { addr, len, there: false, reason: error.to_string() })?;
         // What is mapped here stays mapped when its owner has gone, and nobody has the bytes then.
         if !passage.is_open() || !self.is_there() {
             return Err(self.gone());
@@ -416,7 +468,7 @@ impl HostLane {
             Answer::Fault(which) => {
                 let Piece { to, from, len } = at(which);
                 let reason = format!("{len} bytes from {from:#x} here to {to:#x} there cannot be copied directly");
-                Err(Failure::OtherWay(reason))
+                Err(Failure::NotCopied { addr: to, len, there: false, reason })
             }
             Answer::Refused(_) => Err(Failure::OtherWay("the peer may not read this process".into())),
         }
@@ -431,7 +483,11 @@ impl HostLane {
             let (before, _) = self.know(addr, local.len() as u64, pace)?;
             let mut target = home.buffers.target(local);
             self.process.pull(addr, &mut target).map_err(|error| match error {
-                PullError::Fault { .. } | PullError::Refused { .. } => Failure::OtherWay(error.to_string()),
+                PullError::Fault { .. } => {
+                    let (len, reason) = (local.len() as u64, error.to_string());
+                    Failure::NotCopied { addr, len, there: false, reason }
+                }
+                PullError::Refused { .. } => Failure::OtherWay(error.to_string()),
                 PullError::Ended { .. } => self.ended(),
             })?;
             if !self.is_there() {

@@ -48,8 +48,8 @@ impl Lingering {
     }
 
     /// Waits until that peer is at none of them.
-    pub(super) fn wait(&self, peer: Option<EngineId>, name: &str, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let left = || self.left(|given_up| Some(given_up.peer) == peer) == 0;
+    pub(super) fn wait(&self, peer: EngineId, name: &str, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let left = || self.left(|given_up| given_up.peer == peer) == 0;
         if left() || patience.wait_until(left) {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most at a time, for all callers and all peers together.
-const MOST: usize = 24;
+const MOST: usize = 16;
 
 /// How many are at work.
 #[derive(Debug, Default)]

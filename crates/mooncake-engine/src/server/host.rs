@@ -178,7 +178,7 @@ impl Host {
             match PeerProcess::of_socket(&*self.stream).and_then(|peer| proven(peer, &hello.secret)) {
                 Ok(Some(process)) => {
                     let process = Arc::new(process);
-                    let admitted = home.buffers.visitors.admit(process.clone(), hello.secret);
+                    let admitted = home.mappable.visitors.admit(process.clone(), hello.secret);
                     // It may try again: descriptors or memory are short.
                     let (admission, fd) =
                         admitted.inspect_err(|error| tracing::warn!(%error, "a passage")).map_err(|_| None)?;
@@ -196,7 +196,7 @@ impl Host {
         let raw = ReplyHello { welcome, secret }.encode();
         // The first bytes on a fresh socket: there is room for them.
         let fds: Vec<BorrowedFd<'_>> =
-            std::iter::once(home.buffers.board().fd()).chain(passage.as_ref().map(AsFd::as_fd)).collect();
+            std::iter::once(home.mappable.board().fd()).chain(passage.as_ref().map(AsFd::as_fd)).collect();
         match send_fds(&*self.stream, &raw, &fds) {
             Ok(sent) if sent == raw.len() && welcome != Welcome::Stranger => Ok(()),
             _ => Err(None),
