@@ -119,10 +119,8 @@ int discoverTopology(transfer_engine_t engine);
 
 int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 
-/*
- * Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma", which this version
- * has not, a line on stderr says that TCP is used instead.
- */
+/* Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma",
+ * which this version has not, a line on stderr says that TCP is used instead. */
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
 
 int uninstallTransport(transfer_engine_t engine, const char *proto);
@@ -141,10 +139,8 @@ int syncSegmentCache(transfer_engine_t engine);
 
 int warmupEfaSegment(transfer_engine_t engine, const char *segment_name);
 
-/*
- * 0, or a negative code. Memory that is not remote_accessible is the local end of transfers alone: peers do not learn of it,
- * and are refused.
- */
+/* 0, or a negative code. Memory that is not remote_accessible is the local end of transfers alone: peers do not
+ * learn of it, and are refused. */
 int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, const char *location,
                         int remote_accessible);
 
