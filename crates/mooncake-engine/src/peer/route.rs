@@ -11,7 +11,7 @@ use super::pace::Patience;
 use crate::descriptor::Descriptor;
 use crate::engine::{Home, Request};
 use crate::error::EngineError;
-use crate::transport::{Met, Reach, Standing, Transport, Undone, Way};
+use crate::transport::{Met, Reach, Standing, Undone, Way};
 
 /// Most reasons for a detour that are told of one route.
 const MOST_REASONS: usize = 16;
@@ -45,8 +45,8 @@ impl Route {
         descriptor.buffers.truncate(1);
         descriptor.buffers.shrink_to_fit();
         let met = Met { name, host: &host, descriptor: &descriptor };
-        let reach = |transport: &Box<dyn Transport>| transport.reach(home, &met, patience);
-        let ways = home.transports.iter().map(reach).collect::<Result<Box<[Reach]>, EngineError>>()?;
+        let ways = home.transports.iter().map(|transport| transport.reach(home, &met, patience));
+        let ways = ways.collect::<Result<Box<[Reach]>, EngineError>>()?;
         let (taken, detours) = (AtomicUsize::new(NONE), Mutex::default());
         let route = Route { descriptor, ways, taken, detours };
         if route.open_ways().next().is_none() {
