@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
@@ -123,12 +124,21 @@ class Hosts:
 
 
 class Relay:
-    """Accepts on a port of its own and passes bytes to an address; `cut` holds them back, as a dead link does."""
+    """Accepts on a port of its own and passes bytes to an address; `cut` holds them back, as a dead link does.
 
-    def __init__(self, upstream: int, network: Network | None = None):
+    It listens in one network and leads to another, where they are given. What it
+    reads it passes on after `delay` seconds, and no more than `rate` bytes a second of a connection.
+    """
+
+    def __init__(
+        self, upstream: int, network: Network | None = None, port: int = 0, upstream_network: Network | None = None
+    ):
         self._upstream = upstream
+        self._upstream_network = upstream_network
+        self.delay, self.rate = 0.0, float("inf")
+        self._passed, self._trap = 0, None
         with network.inside() if network else contextlib.nullcontext():
-            self._listener = socket.create_server(("127.0.0.1", 0))
+            self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._open = threading.Event()
         self._open.set()
@@ -141,16 +151,29 @@ class Relay:
     def mend(self) -> None:
         self._open.set()
 
+    def once_passed(self, more: int, then) -> None:
+        """Calls `then` when it has passed so many bytes more, of all connections."""
+        self._trap = (self._passed + more, then)
+
+    def hang_up(self) -> None:
+        """Ends all connections; new ones are taken."""
+        # A thread that is blocked in recv is woken by the shutdown, not by a close.
+        ended, self._sockets = self._sockets, []
+        for one in ended:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
     def lead_to(self, upstream: int) -> None:
         """Ends all connections; new ones lead to another port."""
         self._upstream = upstream
-        self._hang_up()
+        self.hang_up()
 
     def _accept(self) -> None:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._upstream))
+                with self._upstream_network.inside() if self._upstream_network else contextlib.nullcontext():
+                    far = socket.create_connection(("127.0.0.1", self._upstream))
             except OSError:
                 return
             self._sockets += [near, far]
@@ -160,8 +183,13 @@ class Relay:
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         try:
             while data := source.recv(1 << 16):
+                time.sleep(self.delay + len(data) / self.rate)
                 self._open.wait()
                 target.sendall(data)
+                self._passed += len(data)
+                if self._trap and self._passed >= self._trap[0]:
+                    (_, then), self._trap = self._trap, None
+                    then()
             self._open.wait()
             target.shutdown(socket.SHUT_WR)
         except OSError:
@@ -170,16 +198,9 @@ class Relay:
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
 
-    def _hang_up(self) -> None:
-        # A thread that is blocked in recv is woken by the shutdown, not by a close.
-        ended, self._sockets = self._sockets, []
-        for one in ended:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
     def close(self) -> None:
         self._open.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._hang_up()
+        self.hang_up()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from engine_process import EngineProcess
-from network import Hosts, NoNamespaces
+from network import Hosts, Network, NoNamespaces, Relay
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -206,3 +206,105 @@ def test_of_a_write_that_was_given_up_nothing_is_sent_when_the_hosts_meet_again(
         assert time.monotonic() < deadline, initiator.call("last_error")
         time.sleep(0.2)
     assert target.holds_only(there, 2, size)
+
+
+class Relayed:
+    """Two hosts that meet by a relay alone: the initiator's, where the relay has the target's ports, and the target's."""
+
+    def __init__(self):
+        self.near, self.far = Network(), Network()
+        self.relays: list[Relay] = []
+        self.engines: list[EngineProcess] = []
+        for network in (self.near, self.far):
+            with network.inside():
+                self.engines.append(EngineProcess(env={"MC_TRANSFER_TIMEOUT": str(DEADLINE)}))
+        self.initiator, self.target = self.engines
+        self.initiator.begin()
+        self.name = self.target.begin()
+        # Only of its own host's network; and where it listens is where the initiator looks for it.
+        ports = "result = sorted({int(row.split()[1].rpartition(':')[2], 16) for kind in ('tcp', 'tcp6') "
+        ports += "for row in open('/proc/thread-self/net/' + kind).readlines()[1:] if row.split()[3] == '0A'})"
+        for port in self.target.run(ports):
+            self.relays.append(Relay(port, self.near, port, self.far))
+        assert len(self.relays) == 2
+        self.data = next(relay for relay in self.relays if relay.port != int(self.name.rpartition(":")[2]))
+
+    def close(self) -> None:
+        for one in self.engines:
+            one.kill()
+        for relay in self.relays:
+            relay.close()
+        for network in (self.near, self.far):
+            network.close()
+
+
+@pytest.fixture
+def relayed():
+    try:
+        made = Relayed()
+    except NoNamespaces as reason:
+        pytest.skip(f"needs network namespaces: {reason}")
+    yield made
+    made.close()
+
+
+def delays(relay: Relay) -> None:
+    relay.delay = 0.01
+
+
+def throttles(relay: Relay) -> None:
+    relay.rate = 10 << 20
+
+
+def throttles_too_much(relay: Relay) -> None:
+    relay.rate = 1 << 20
+
+
+def falls_silent(relay: Relay) -> None:
+    relay.once_passed(3 << 20, relay.cut)
+
+
+def hangs_up(relay: Relay) -> None:
+    relay.once_passed(3 << 20, relay.hang_up)
+
+
+@pytest.mark.parametrize("operation", ["write", "read", "batch"])
+@pytest.mark.parametrize("harm", [delays, throttles, throttles_too_much, falls_silent, hangs_up])
+def test_a_transfer_by_a_relay_between_hosts_arrives_or_fails_by_its_deadline(relayed, harm, operation):
+    initiator, target, relay, size = relayed.initiator, relayed.target, relayed.data, 12 << 20
+    here, there = initiator.buffer(size, register=False), target.buffer(size)
+    source, sink = (target, initiator) if operation == "read" else (initiator, target)
+    at, to = (there, here) if operation == "read" else (here, there)
+    if operation == "batch":
+        call = "parts = range(0, size, size // 6)\nbatch = engine.batch_transfer_async_write("
+        call += "name, [here + at for at in parts], [there + at for at in parts], [size // 6] * 6)\n"
+        call += "result = engine.get_batch_transfer_status([batch]) if batch else -1"
+    else:
+        call = f"result = engine.transfer_sync_{operation}(name, here, there, size)"
+    names = {"name": relayed.name, "here": here, "there": there, "size": size}
+    source.write(at, 1, size)
+    assert initiator.run(call, **names) == 0
+    assert sink.holds(to, 1, size)
+
+    source.write(at, 2, size)
+    harm(relay)
+    before = time.monotonic()
+    code = initiator.start(call, **names).result(timeout=DEADLINE + GRACE + 10)
+    assert time.monotonic() - before < DEADLINE + GRACE
+    if harm in (delays, throttles):
+        assert code == 0, "slow is no failure"
+    if harm in (throttles_too_much, falls_silent):
+        assert code != 0, "what was in time cannot have been all"
+    assert code != 0 or sink.holds(to, 2, size)
+
+    relay.delay, relay.rate = 0.0, float("inf")
+    relay.mend()
+    source.write(at, 3, size)
+    deadline = time.monotonic() + 20
+    while initiator.run(call, **names) != 0:
+        assert time.monotonic() < deadline, initiator.call("last_error")
+        time.sleep(0.1)
+    # Nothing of what was given up comes afterwards, either.
+    time.sleep(0.3)
+    assert sink.holds(to, 3, size)
+    assert initiator.run("import json; result = json.loads(engine.show_links(json=True))['peers'][0]['path']") == "tcp"
