@@ -209,7 +209,7 @@ def test_of_a_write_that_was_given_up_nothing_is_sent_when_the_hosts_meet_again(
 
 
 class Relayed:
-    """Two hosts that meet by a relay alone: the initiator's, where the relay has the target's ports, and the target's."""
+    """Two hosts that meet by a relay alone: the initiator's, on which it has the target's ports, and the target's."""
 
     def __init__(self):
         self.near, self.far = Network(), Network()

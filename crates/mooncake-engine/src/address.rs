@@ -1,14 +1,10 @@
 //! Names of engines, and the addresses in them.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::ops::RangeInclusive;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::peer::Patience;
-
-/// Most ports of the range that are tried before any free one is taken.
-const TRIES: u32 = 500;
 
 /// The host and the port of `host:port`, `[ip6]:port`, or a bare host.
 pub(crate) fn split(name: &str) -> (&str, Option<u16>) {
@@ -68,47 +64,6 @@ pub(crate) fn resolve_at_length(host: &str, port: u16) -> Result<Vec<SocketAddr>
         return Err(failed("it has no address".into()));
     }
     Ok(found)
-}
-
-/// Listens on a free port of the range; `bind` is where, all addresses if it is none.
-pub(crate) fn listen(bind: Option<IpAddr>, ports: &RangeInclusive<u16>) -> Result<(TcpListener, u16), EngineError> {
-    let span = u32::from(ports.end() - ports.start()) + 1;
-    // Where it begins differs from process to process, so that many that start at once seldom meet.
-    let start = mooncake_memory::random_bytes::<4>().map_or(0, u32::from_le_bytes) % span;
-    let mut last = None;
-    for step in 0..span.min(TRIES) {
-        let port = (u32::from(*ports.start()) + (start + step) % span) as u16;
-        match listen_on(bind, port) {
-            Ok(listener) => return Ok((listener, port)),
-            Err(error) => last = Some(error),
-        }
-    }
-    let source = last.unwrap_or_else(|| std::io::Error::other("an empty range of ports"));
-    Err(EngineError::Socket { peer: format!("ports {}-{}", ports.start(), ports.end()), what: "listen", source })
-}
-
-fn listen_on(bind: Option<IpAddr>, port: u16) -> std::io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
-    let open = |address: SocketAddr, dual: bool| {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        if dual {
-            socket.set_only_v6(false)?;
-        }
-        // Connections of a port's last owner that linger are no hindrance; on Linux a second listener still is.
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(1024)?;
-        Ok(TcpListener::from(socket))
-    };
-    match bind {
-        Some(ip) => open(SocketAddr::new(ip, port), false),
-        None => match open(SocketAddr::from(([0_u16; 8], port)), true) {
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => {
-                open(SocketAddr::from(([0_u8; 4], port)), false)
-            }
-            listener => listener,
-        },
-    }
 }
 
 /// Now, as segment documents say it: `2026-01-31 23:59:59.000000`, UTC.
@@ -189,14 +144,5 @@ mod tests {
     #[test]
     fn days_are_dates() {
         assert_eq!([0, 59, 11_016, 20_778].map(date), [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2026, 11, 21)]);
-    }
-
-    #[test]
-    fn a_port_that_is_taken_is_passed_over() {
-        let one = "127.0.0.1".parse().ok();
-        let (first, port) = listen(one, &(20_000..=20_400)).unwrap();
-        assert!(listen(one, &(port..=port)).is_err());
-        drop(first);
-        assert_eq!(listen(one, &(port..=port)).unwrap().1, port);
     }
 }

@@ -1,6 +1,6 @@
 //! The engine: one segment, its peers, transfers in the caller's thread and in the background.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::frame::EngineId;
 use crate::handshake::{self, Kind, Message, NotifyBody};
 use crate::host_frame::{SECRET_LEN, Secret};
 use crate::known_peers::{Known, KnownPeers};
+use crate::listening::{self, Listening};
 use crate::mappable::Mappable;
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
@@ -27,6 +28,7 @@ use crate::peer::{Lingering, MappedPeers, Pace, Patience, Peer, Routes, SameHost
 use crate::publisher::Publisher;
 use crate::server::{Ports, Room, Server, listen_on_host};
 use crate::silent_peers::SilentPeers;
+use crate::topology::Topology;
 use crate::transport::Transports;
 use crate::workers::Workers;
 use crate::writers::Writers;
@@ -94,6 +96,8 @@ pub(crate) struct Home {
     /// What peers of this host may map.
     pub mappable: Arc<Mappable>,
     pub inbox: Inbox,
+    /// Which devices are near which memory; discovered if none is given.
+    pub topology: Mutex<Option<Topology>>,
     pub stripe_threads: StripeThreads,
     pub errands: Errands,
     /// Of handshakes that are coming in.
@@ -110,8 +114,8 @@ pub(crate) struct Home {
     pub writers: Arc<Writers>,
     secret: Box<[u8; SECRET_LEN]>,
     pub registry: Option<Registry>,
-    /// What the metadata tells peers.
-    advertised: Option<IpAddr>,
+    /// What the metadata tells peers: an address, or a host's name.
+    advertised: Option<String>,
     pub publisher: Publisher,
     /// The answer to who asks for the document, and which state of the buffers it tells.
     described: Mutex<Option<(u64, Arc<[u8]>)>>,
@@ -288,9 +292,10 @@ impl Engine {
             return Err(EngineError::InvalidArgument("an engine needs the name of its host".into()));
         }
         let os = |what| EngineError::socket("this engine", what);
-        let (handshake, port) = address::listen(options.bind, &options.ports)?;
-        let (data, data_port) = address::listen(options.bind, &options.ports)?;
-        let (handshake, data) = (Guarded::new(handshake), Guarded::new(data));
+        let told = options.told(host, registry.is_some());
+        let fixed = registry.as_ref().and_then(|_| options.fixed_port(name));
+        let Listening { handshake, data, port, data_port } =
+            listening::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
         let unix = format!("mooncake-engine-{}", hex(&id));
@@ -300,12 +305,10 @@ impl Engine {
         let ports = Ports { handshake, data, host: door };
         let errands = registry.as_ref().map_or_else(Errands::default, Registry::errands);
         let patience = Patience::lasting(options.connect_timeout, interrupted);
-        let advertised = match &registry {
-            Some(registry) => {
-                let given = options.advertise.or(options.bind);
-                Some(given.map_or_else(|| registry.own_address(&patience), Ok)?)
-            }
-            None => None,
+        let advertised = match (&registry, told) {
+            (Some(_), Some(told)) => Some(told),
+            (Some(registry), None) => Some(registry.own_address(&patience)?.to_string()),
+            (None, _) => None,
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
@@ -319,6 +322,7 @@ impl Engine {
             transports,
             mappable,
             inbox: Inbox::default(),
+            topology: Mutex::new(options.topology.clone()),
             stripe_threads: StripeThreads::default(),
             errands,
             room: Arc::default(),
@@ -335,9 +339,9 @@ impl Engine {
             publisher: Publisher::default(),
         });
         let server = Server::start(home.clone(), ports, home.options.server_threads)?;
-        if let Some(ip) = home.advertised {
+        if let Some(host) = &home.advertised {
             let patience = Patience::lasting(SERVICE, interrupted);
-            if let Err(error) = Publisher::begin(&home, ip, port, &patience) {
+            if let Err(error) = Publisher::begin(&home, host, port, &patience) {
                 // Best effort: the next engine of the name replaces what is left.
                 let _ = Publisher::end(&home, &patience);
                 return Err(error);
@@ -360,13 +364,13 @@ impl Engine {
         &self.core.home.name
     }
 
-    /// Where its handshakes are answered, as peers reach it: `ip:port`.
+    /// Where its handshakes are answered, as peers reach it: `ip:port`, or the name of its host and the port.
     pub fn address(&self) -> String {
         let host = match &self.core.home.advertised {
-            Some(ip) => ip.to_string(),
-            None => address::split(self.name()).0.to_owned(),
+            Some(host) => host,
+            None => address::split(self.name()).0,
         };
-        address::join(&host, self.port)
+        address::join(host, self.port)
     }
 
     /// Port of its handshakes.

@@ -52,6 +52,7 @@ mod handshake;
 mod host_frame;
 mod known_peers;
 mod links;
+mod listening;
 mod mappable;
 mod metadata;
 mod notify;

@@ -48,6 +48,11 @@ impl Engine {
         peers.into_iter().map(report).collect()
     }
 
+    /// From now on these are the devices near memory, in place of what was discovered or given before.
+    pub fn set_topology(&self, topology: Topology) {
+        *self.core.home.topology.lock() = Some(topology);
+    }
+
     /// The same as a text: JSON in Mooncake's shape with a list of `peers`, or a table.
     pub fn show_links(&self, json: bool) -> String {
         let links = self.links();
@@ -59,7 +64,7 @@ impl Engine {
                     "requests": link.requests, "failed": link.failed,
                 })
             };
-            let topology = self.core.home.options.topology.clone().unwrap_or_else(|| Topology::discover(&[]));
+            let topology = self.core.home.topology.lock().clone().unwrap_or_else(|| Topology::discover(&[]));
             let peers: Vec<_> = links.iter().map(peer).collect();
             return serde_json::json!({ "local_nics": [], "topology": topology, "peers": peers }).to_string();
         }

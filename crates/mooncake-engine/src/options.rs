@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use mooncake_settings::environment::{BadVariable, parsed, switch};
+use mooncake_settings::{Kind, engine};
 
+use crate::address;
 use crate::error::EngineError;
 use crate::topology::Topology;
 
@@ -35,10 +37,17 @@ impl Protocol {
 pub struct EngineOptions {
     /// Ports that the engine takes its two from: 15000-17000.
     pub ports: RangeInclusive<u16>,
-    /// Where it listens; everywhere if none is given.
+    /// Where it listens, whatever peers are told; an address that this host has not is an error.
     pub bind: Option<IpAddr>,
-    /// What is told to peers that find the engine by a metadata service; the address towards that service if none is given.
-    pub advertise: Option<IpAddr>,
+    /// Where it listens if that is what peers are told to reach it by and this host has it. Without either it listens on all
+    /// addresses.
+    pub bind_if_told: Option<IpAddr>,
+    /// Address or name of this host that peers are told who find the engine by a metadata service. If there is none: the address
+    /// that it listens on, or else the one towards that service.
+    pub advertise: Option<String>,
+    /// Of an engine that is found by a metadata service, host and port of its handshakes are those in its name; this port where
+    /// the name has none.
+    pub port_of_name: Option<u16>,
     /// Which network devices are near which memory; discovered if none is given.
     pub topology: Option<Topology>,
     /// Networks that may be used, by the `protocol` of Mooncake's interfaces: all that there are if none is named. What is not
@@ -67,7 +76,9 @@ impl Default for EngineOptions {
         EngineOptions {
             ports: 15_000..=17_000,
             bind: None,
+            bind_if_told: None,
             advertise: None,
+            port_of_name: None,
             topology: None,
             protocols: Vec::new(),
             same_host: true,
@@ -102,11 +113,22 @@ impl EngineOptions {
         if let Some(bytes) = number("MC_HANDSHAKE_MAX_LENGTH")? {
             self.handshake_max = bytes as usize;
         }
-        if let Some(lanes) = number("MC_TCP_LANES_PER_PEER")? {
+        let lanes = match number("MC_TCP_LANES_PER_PEER")? {
+            None => number("MC_TCP_MAX_CONNECTIONS_PER_PEER")?,
+            lanes => lanes,
+        };
+        if let Some(lanes) = lanes {
             self.stripes = lanes as usize;
         }
-        if let Some(address) = parsed("MC_TCP_BIND_ADDRESS", &var).map_err(wrong)? {
-            self.advertise = Some(address);
+        let address = |name| parsed::<IpAddr>(name, &var).map_err(wrong);
+        if let Some(address) = address("MC_TE_BIND_ADDRESS")? {
+            self.bind = Some(address);
+        }
+        if let Some(address) = address("MC_TCP_BIND_ADDRESS")? {
+            (self.advertise, self.bind_if_told) = (Some(address.to_string()), Some(address));
+        }
+        if var("MC_LEGACY_RPC_PORT_BINDING").is_some() {
+            self.port_of_name = Some(number("MC_HANDSHAKE_PORT")?.map_or(12_001, |port| port as u16));
         }
         if ["MC_CUSTOM_TOPO_JSON", "MC_TE_FILTERS"].iter().any(|name| var(name).is_some()) {
             self.topology = Some(Topology::from_env("", &var));
@@ -116,13 +138,21 @@ impl EngineOptions {
             (port("MC_MIN_RPC_PORT", *self.ports.start())?, port("MC_MAX_RPC_PORT", *self.ports.end())?);
         // Below are the system's, between them those that it gives to whoever connects: Mooncake's rule.
         let is_usable = |port: u16| port >= 1024 && !(32_768..=60_999).contains(&port);
-        if !(is_usable(first) && is_usable(last) && first <= last) {
-            let why = "both from 1024 on, neither from 32768 to 60999, the first not above the last";
-            return Err(EngineError::InvalidArgument(format!(
-                "MC_MIN_RPC_PORT {first} and MC_MAX_RPC_PORT {last} are no range of ports: {why}"
-            )));
+        if is_usable(first) && is_usable(last) && first <= last {
+            self.ports = first..=last;
+        } else {
+            tracing::warn!(
+                "MC_MIN_RPC_PORT {first} and MC_MAX_RPC_PORT {last} are no range of ports (both from 1024 on, neither from 32768 \
+                 to 60999, the first not above the last); ports are taken from {} to {}",
+                self.ports.start(),
+                self.ports.end()
+            );
         }
-        self.ports = first..=last;
+        for passed_over in engine::VARIABLES.iter().filter(|variable| variable.kind != Kind::Done) {
+            if var(passed_over.name).is_some() {
+                tracing::info!("{} has no effect: {}", passed_over.name, passed_over.help);
+            }
+        }
         Ok(self)
     }
 
@@ -133,6 +163,20 @@ impl EngineOptions {
             let reason = if has_devices { "this version uses no RDMA device" } else { "there is no RDMA device" };
             tracing::warn!(protocol = "rdma", instead = "tcp", reason, "a protocol that was asked for is not there");
         }
+    }
+
+    /// What peers are told to reach an engine by whose name has this host; none if that takes a look at the metadata service.
+    pub(crate) fn told(&self, host: &str, has_service: bool) -> Option<String> {
+        if !has_service || self.port_of_name.is_some() {
+            return Some(host.to_owned());
+        }
+        let listens_on = self.bind.filter(|ip| !ip.is_unspecified());
+        self.advertise.clone().or_else(|| listens_on.map(|ip| ip.to_string()))
+    }
+
+    /// Which port an engine has that its name is to tell.
+    pub(crate) fn fixed_port(&self, name: &str) -> Option<u16> {
+        self.port_of_name.map(|default| address::split(name).1.unwrap_or(default))
     }
 
     pub(crate) fn stripes(&self) -> usize {
@@ -168,14 +212,37 @@ mod tests {
             ("MC_MIN_RPC_PORT", "20000"),
             ("MC_MAX_RPC_PORT", "20010"),
             ("MC_TCP_LANES_PER_PEER", "8"),
+            ("MC_TCP_MAX_CONNECTIONS_PER_PEER", "2"),
             ("MC_TCP_BIND_ADDRESS", "::1"),
+            ("MC_TE_BIND_ADDRESS", "127.0.0.2"),
         ]);
         let some = some.unwrap();
         assert_eq!(
             (some.ports, some.transfer_timeout, some.same_host),
             (20_000..=20_010, Duration::from_secs(5), false)
         );
-        assert_eq!((some.stripes, some.advertise), (8, "::1".parse().ok()));
+        assert_eq!((some.stripes, some.advertise.as_deref()), (8, Some("::1")));
+        assert_eq!((some.bind, some.bind_if_told), ("127.0.0.2".parse().ok(), "::1".parse().ok()));
+        assert_eq!(with(&[("MC_TCP_MAX_CONNECTIONS_PER_PEER", "3")]).unwrap().stripes, 3, "its name of old");
+    }
+
+    #[test]
+    fn ports_out_of_rule_are_those_of_the_default() {
+        for (first, last) in
+            [("40000", "40010"), ("15000", "40000"), ("1000", "2000"), ("16000", "15000"), ("", "14000")]
+        {
+            let options = with(&[("MC_MIN_RPC_PORT", first), ("MC_MAX_RPC_PORT", last)]).unwrap();
+            assert_eq!(options.ports, 15_000..=17_000, "{first}-{last}");
+        }
+    }
+
+    #[test]
+    fn a_name_tells_the_port_where_that_is_asked_for() {
+        assert_eq!(with(&[("MC_HANDSHAKE_PORT", "9")]).unwrap().fixed_port("h:5"), None);
+        let on = ("MC_LEGACY_RPC_PORT_BINDING", "0");
+        assert_eq!(with(&[on]).unwrap().fixed_port("h:5"), Some(5));
+        assert_eq!(with(&[on]).unwrap().fixed_port("h"), Some(12_001));
+        assert_eq!(with(&[on, ("MC_HANDSHAKE_PORT", "9")]).unwrap().fixed_port("h"), Some(9));
     }
 
     #[test]
@@ -185,9 +252,10 @@ mod tests {
             ("MC_TRANSFER_TIMEOUT", "soon"),
             ("MC_TCP_LANES_PER_PEER", "17"),
             ("MC_HANDSHAKE_MAX_LENGTH", "1"),
-            ("MC_MIN_RPC_PORT", "40000"),
-            ("MC_MAX_RPC_PORT", "14000"),
+            ("MC_TCP_MAX_CONNECTIONS_PER_PEER", "0"),
+            ("MC_MIN_RPC_PORT", "70000"),
             ("MC_TCP_BIND_ADDRESS", "here"),
+            ("MC_TE_BIND_ADDRESS", "there"),
         ] {
             let error = with(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

@@ -6,7 +6,6 @@
 //! A service may take long to answer, so that threads speak to it, one after the other, and callers leave them when they have
 //! waited enough. What was left goes on, and tells what is registered when its turn has come: never less than what it was for.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,12 +55,12 @@ impl State {
 
 impl Publisher {
     /// Says where the engine is, and what it lends.
-    pub fn begin(home: &Arc<Home>, ip: IpAddr, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let held = home.clone();
+    pub fn begin(home: &Arc<Home>, host: &str, port: u16, patience: &Patience<'_>) -> Result<(), EngineError> {
+        let (held, host) = (home.clone(), host.to_owned());
         home.errands.run(SERVICE, "taking the name", patience, move || {
             held.publisher.speak(|| {
                 let Some(registry) = &held.registry else { return Ok(()) };
-                registry.announce(&held.name, ip, port)?;
+                registry.announce(&held.name, &host, port)?;
                 held.tell()
             })
         })?

@@ -86,9 +86,9 @@ impl Registry {
     /// No service compares before it sets or removes. So what was found dead is looked at again right before it is removed, and
     /// what was said is read again after a while: of several that take a name at the same moment, the one whose entry stands in
     /// the end has it.
-    pub fn announce(&self, name: &str, ip: IpAddr, port: u16) -> Result<(), EngineError> {
+    pub fn announce(&self, name: &str, host: &str, port: u16) -> Result<(), EngineError> {
         let key = self.rpc_key(name);
-        let ours = RpcMeta { ip_or_host_name: ip.to_string(), rpc_port: port };
+        let ours = RpcMeta { ip_or_host_name: host.to_owned(), rpc_port: port };
         for _ in 0..CLAIMS {
             if let Some(before) = self.service.get(&key)? {
                 if let Ok(other) = serde_json::from_str::<RpcMeta>(&before)
