@@ -11,10 +11,16 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
-use mooncake_engine::{BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Protocol, Request, Status};
+use mooncake_engine::{
+    BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, PeerId, Protocol, Request, Status, Topology,
+};
 use mooncake_memory::ForeignRange;
 use mooncake_settings::environment;
+use parking_lot::Mutex;
+use tracing::Dispatch;
+use tracing::level_filters::LevelFilter;
 
 /// An engine, of `createTransferEngine`.
 pub type transfer_engine_t = *mut c_void;
@@ -124,7 +130,7 @@ fn missing(what: &str) -> EngineError {
 
 /// Runs the body of a call; says why it failed.
 fn call<T>(name: &str, failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> Outcome<T>) -> T {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    match catch_unwind(AssertUnwindSafe(|| tracing::dispatcher::with_default(log(), body))) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
             say(&format!("{name}: {error}"));
@@ -138,10 +144,22 @@ fn call<T>(name: &str, failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> O
 }
 
 fn say(line: &str) {
-    let level = environment::variable("MC_LOG_LEVEL").unwrap_or_default();
-    if environment::log_level(&level) != Some("off") {
+    if level() != "off" {
         eprintln!("mooncake: {line}");
     }
+}
+
+/// What the engine says of its own accord goes to stderr, as the reference's does; the process's own log is its application's.
+fn log() -> &'static Dispatch {
+    static LOG: OnceLock<Dispatch> = OnceLock::new();
+    LOG.get_or_init(|| {
+        let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+        lines.with_max_level(level().parse().unwrap_or(LevelFilter::INFO)).finish().into()
+    })
+}
+
+fn level() -> &'static str {
+    environment::log_level(&environment::variable("MC_LOG_LEVEL").unwrap_or_default()).unwrap_or("info")
 }
 
 /// # Safety
@@ -178,8 +196,8 @@ fn range(addr: *mut c_void, len: usize) -> ForeignRange {
     unsafe { ForeignRange::new(addr.expose_provenance(), len) }
 }
 
-/// Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name: what peers
-/// reach this host by, where the metadata tells them; may be NULL or "". The ports are taken from MC_MIN_RPC_PORT to
+/// Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name: address or name
+/// that peers reach this host by, where the metadata tells them; may be NULL or "". The ports are taken from MC_MIN_RPC_PORT to
 /// MC_MAX_RPC_PORT whatever rpc_port says; getLocalIpAndPort tells which. NULL on failure.
 ///
 /// # Safety
@@ -203,8 +221,8 @@ pub unsafe extern "C" fn createTransferEngine(
             // SAFETY: as above.
             let address = unsafe { text(ip_or_host_name, "ip_or_host_name") }.unwrap_or_default();
             let mut options = EngineOptions::default().from_env(environment::variable)?;
-            if options.advertise.is_none() {
-                options.advertise = address.parse().ok();
+            if options.advertise.is_none() && !address.is_empty() {
+                options.advertise = Some(address);
             }
             let cluster = environment::variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
             let engine = Engine::connect(&metadata, &name, options, &cluster)?;
@@ -277,31 +295,37 @@ unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<usize>
 }
 
 /// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma", which this version
-/// has not, a line on stderr says that TCP is used instead.
+/// has not, a line on stderr says that TCP is used instead. args may be NULL; if it is not, args[0] is NULL, or the matrix of
+/// devices as JSON, which takes the place of what is discovered. A text that is no matrix gives NULL.
 ///
 /// # Safety
-/// See [`discoverTopology`].
+/// See [`discoverTopology`]; `args` is null or has one element at least, null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn installTransport(
     engine: transfer_engine_t,
     proto: *const c_char,
-    _args: *mut *mut c_void,
+    args: *mut *mut c_void,
 ) -> transport_t {
     call(
         "installTransport",
         |_| std::ptr::null_mut(),
         || {
             // SAFETY: the caller's word.
-            let (_, proto) = unsafe { (handle(engine)?, text(proto, "proto")?) };
+            let (handle, proto) = unsafe { (handle(engine)?, text(proto, "proto")?) };
             match Protocol::named(&proto)?.first() {
-                // Not null, and nothing that anybody could use.
-                Some(Protocol::Tcp) => Ok(engine),
-                Some(Protocol::Rdma) => {
-                    say("installTransport: this version has no RDMA; tcp is used instead");
-                    Ok(engine)
-                }
-                None => Err(EngineError::InvalidArgument("proto is empty".into())),
+                Some(Protocol::Tcp) => {}
+                Some(Protocol::Rdma) => say("installTransport: this version has no RDMA; tcp is used instead"),
+                None => return Err(EngineError::InvalidArgument("proto is empty".into())),
             }
+            // SAFETY: as above.
+            let matrix = unsafe { args.as_ref() }.copied().unwrap_or(std::ptr::null_mut());
+            if !matrix.is_null() {
+                // SAFETY: as above.
+                let matrix = unsafe { text(matrix.cast(), "the matrix")? };
+                handle.engine.set_topology(Topology::parse(&matrix)?);
+            }
+            // Not null, and nothing that anybody could use.
+            Ok(engine)
         },
     )
 }

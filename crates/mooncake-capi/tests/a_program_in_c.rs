@@ -111,6 +111,96 @@ fn what_can_be_seen_to_be_wrong_is_a_code_and_no_crash() {
         assert_eq!(c::freeBatchID(engine, batch), 0);
         assert_eq!(c::getLocalIpAndPort(engine, std::ptr::null_mut(), 0), -1);
         assert!(c::installTransport(engine, c"nvlink".as_ptr(), std::ptr::null_mut()).is_null());
+        let mut wrong = [c"{\"cpu:0\": [1]}".as_ptr().cast_mut().cast(), none];
+        assert!(c::installTransport(engine, c"tcp".as_ptr(), wrong.as_mut_ptr()).is_null());
         c::destroyTransferEngine(engine);
     }
+}
+
+#[test]
+fn the_matrix_that_a_transport_is_installed_with_is_the_engines() {
+    use transfer_engine as c;
+    let matrix = r#"{"cpu:0":[["mlx5_7"],["mlx5_8"]]}"#;
+    let text = std::ffi::CString::new(matrix).unwrap();
+    let mut args = [text.as_ptr().cast_mut().cast(), std::ptr::null_mut()];
+    let mut none = [std::ptr::null_mut(), std::ptr::null_mut()];
+    let mut shown = [0_u8; 4096];
+    // SAFETY: C strings, a list that ends in null, and a buffer of that length.
+    unsafe {
+        let engine = c::createTransferEngine(c"P2PHANDSHAKE".as_ptr(), c"127.0.0.1".as_ptr(), std::ptr::null(), 0, 0);
+        assert!(!c::installTransport(engine, c"tcp".as_ptr(), args.as_mut_ptr()).is_null());
+        assert!(!c::installTransport(engine, c"rdma".as_ptr(), none.as_mut_ptr()).is_null(), "no matrix is no change");
+        assert!(c::showLinks(engine, shown.as_mut_ptr().cast(), shown.len(), 1) > 0);
+        c::destroyTransferEngine(engine);
+    }
+    let shown = std::ffi::CStr::from_bytes_until_nul(&shown).unwrap().to_str().unwrap();
+    assert!(shown.contains(matrix), "{shown}");
+}
+
+/// Keeps documents by key, as Mooncake's metadata services do.
+fn metadata_service() -> (String, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/metadata", listener.local_addr().unwrap());
+    let put = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let all = put.clone();
+    std::thread::spawn(move || {
+        let mut documents = std::collections::HashMap::<String, String>::new();
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(&stream);
+            let (mut first, mut length) = (String::new(), 0);
+            lines.read_line(&mut first).unwrap();
+            loop {
+                let mut line = String::new();
+                lines.read_line(&mut line).unwrap();
+                if let Some((name, value)) = line.split_once(':')
+                    && name.eq_ignore_ascii_case("content-length")
+                {
+                    length = value.trim().parse().unwrap();
+                }
+                if line.trim().is_empty() {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            lines.read_exact(&mut body).unwrap();
+            let body = String::from_utf8(body).unwrap();
+            let mut words = first.split(' ');
+            let (method, key) = (words.next().unwrap(), words.next().unwrap().to_owned());
+            let found = match method {
+                "PUT" => {
+                    all.lock().unwrap().push(body.clone());
+                    documents.insert(key, body);
+                    Some(String::new())
+                }
+                "DELETE" => documents.remove(&key).map(|_| String::new()),
+                _ => documents.get(&key).cloned(),
+            };
+            let status = if found.is_some() { "200 OK" } else { "404 Not Found" };
+            let body = found.unwrap_or_default();
+            let answer =
+                format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+            (&stream).write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    (url, put)
+}
+
+#[test]
+fn what_peers_are_told_to_reach_a_host_by_may_be_its_name() {
+    use transfer_engine as c;
+    let (url, put) = metadata_service();
+    let url = std::ffi::CString::new(url).unwrap();
+    let mut at = [0_u8; 100];
+    // SAFETY: C strings, and a buffer of that length.
+    unsafe {
+        let engine = c::createTransferEngine(url.as_ptr(), c"decode".as_ptr(), c"localhost".as_ptr(), 0, 0);
+        assert!(!engine.is_null());
+        assert_eq!(c::getLocalIpAndPort(engine, at.as_mut_ptr().cast(), at.len()), 0);
+        c::destroyTransferEngine(engine);
+    }
+    let at = std::ffi::CStr::from_bytes_until_nul(&at).unwrap().to_str().unwrap();
+    let port = at.strip_prefix("localhost:").unwrap_or_else(|| panic!("{at}"));
+    let told = format!(r#"{{"ip_or_host_name":"localhost","rpc_port":{port}}}"#);
+    assert!(put.lock().unwrap().contains(&told), "{told}");
 }
