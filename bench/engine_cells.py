@@ -23,7 +23,10 @@ SHAPES = {
 
 
 def expectations(expected):
-    """What each cell has to reach; `expected` makes one."""
+    """What each cell has to reach; `expected` makes one.
+
+    Of several threads and of batches, that is the path within the host's; over TCP they are measured only.
+    """
     cells = {}
     for op in ("write", "read"):
         for shape in SHAPES:

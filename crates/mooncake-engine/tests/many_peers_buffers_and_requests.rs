@@ -14,6 +14,7 @@ const PEERS: usize = 64;
 const BUFFERS: usize = 10_000;
 const REQUESTS: usize = 100_000;
 const LEN: usize = 512;
+const ROUNDS: usize = 3;
 
 /// The bytes that request `number` moves, by the buffer that it takes them from.
 fn content(number: usize) -> [u8; LEN] {
@@ -77,6 +78,26 @@ fn usage() -> (u64, u64) {
     (field("VmRSS:"), field("Threads:"))
 }
 
+/// Registers all, and says how long the first 1,000 took and how long the last. A machine that is busy with something else for a
+/// moment is no trend: the best of some rounds.
+fn registrations(engine: &Engine, memory: &Memory) -> (Duration, Duration) {
+    let part = |nth: usize| memory.range().part(nth * LEN, LEN);
+    let thousand = |from: usize| {
+        let began = Instant::now();
+        (from..from + 1_000).for_each(|nth| engine.register(&[part(nth)], "*").unwrap());
+        began.elapsed()
+    };
+    let mut best = (Duration::MAX, Duration::MAX);
+    for round in 0..ROUNDS {
+        if round > 0 {
+            (0..BUFFERS).for_each(|nth| engine.unregister(part(nth).addr()).unwrap());
+        }
+        let took: Vec<Duration> = (0..BUFFERS / 1_000).map(|nth| thousand(nth * 1_000)).collect();
+        best = (best.0.min(took[0]), best.1.min(took[took.len() - 1]));
+    }
+    best
+}
+
 fn initiator() {
     let names = hear();
     let memory = Memory::new(BUFFERS * LEN);
@@ -85,19 +106,7 @@ fn initiator() {
     }
     let (before, _) = usage();
     let engine = Engine::new("127.0.0.1", options()).unwrap();
-    let mut thousands = Vec::new();
-    for thousand in 0..BUFFERS / 1_000 {
-        let mut each: Vec<Duration> = (0..1_000)
-            .map(|nth| {
-                let began = Instant::now();
-                engine.register(&[memory.range().part((thousand * 1_000 + nth) * LEN, LEN)], "*").unwrap();
-                began.elapsed()
-            })
-            .collect();
-        // By the median: a machine that was busy with something else for a moment is no trend.
-        each.sort_unstable();
-        thousands.push(each[500]);
-    }
+    let (first, last) = registrations(&engine, &memory);
     let peers: Vec<_> = names
         .split(',')
         .map(|peer| {
@@ -132,7 +141,6 @@ fn initiator() {
     let links = engine.links();
     assert!(links.iter().all(|link| link.requests > 1_000 && link.failed == 0), "{links:?}");
     let paths: std::collections::BTreeSet<_> = links.iter().map(|link| link.path).collect();
-    let (first, last) = (thousands[0], thousands[BUFFERS / 1_000 - 1]);
     eprintln!(
         "path {paths:?}: {} MiB and {threads} threads in flight ({} MiB, {threads_after} after), registering {first:?} \
          first and {last:?} last, submitting {submitting:?}, all done in {took:?}",
@@ -169,7 +177,7 @@ fn the_crowd_is_served(same_host: bool) {
     let [mebibytes, threads, first, last] = figures[..] else { panic!("{said}") };
     assert!(mebibytes < 300, "{mebibytes} MiB beyond the buffers");
     assert!(threads < 64, "{threads} threads");
-    assert!(last <= 2 * first + 1_000, "a registration took {first} ns first and {last} ns last");
+    assert!(last <= 2 * first, "the first 1,000 registrations took {first} ns, the last {last} ns");
 }
 
 #[test]
