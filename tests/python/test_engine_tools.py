@@ -64,10 +64,21 @@ def test_a_bench_of_two_processes_ends_with_what_it_reached(target, operation, s
 def test_defaults_are_taken_and_what_is_wrong_is_named(target):
     done = bench(f"--segment_id={target}", "--duration=0.2", "--block_size=4KB", "--buffer_size=64MB")
     assert LAST.fullmatch(done.stderr.strip().splitlines()[-1]), done.stderr
-    for flag, value in [("operation", "erase"), ("threads", "0"), ("report_unit", "furlong"), ("segment_id", "")]:
+    wrong = [("operation", "erase"), ("threads", "0"), ("report_unit", "furlong"), ("segment_id", "")]
+    for flag, value in [*wrong, ("protocol", "nonsense"), ("use_vram", "true"), ("gpu_id", "first")]:
         done = bench(f"--segment_id={target}", f"--{flag}={value}", "--buffer_size=64MB")
-        assert done.returncode == 1
+        assert done.returncode != 0
         assert f"--{flag}={value}" in done.stderr
+
+
+def test_a_bench_without_a_gpus_memory_takes_the_flags_and_asked_for_one_says_what_is_missing(target):
+    few = (f"--segment_id={target}", "--threads=1", "--duration=0.1", "--buffer_size=64MB")
+    for protocol in ("tcp", "rdma"):
+        done = bench(*few, "--use_vram=false", "--gpu_id=0", "--init_mem=true", f"--protocol={protocol}")
+        assert done.returncode == 0, done.stderr
+        assert LAST.fullmatch(done.stderr.strip().splitlines()[-1])
+        assert "--gpu_id has no effect" in done.stderr
+    assert "memory of a GPU" in bench(*few, "--use_vram").stderr
 
 
 def test_a_sweep_goes_through_every_size_that_fits_the_memory(target):

@@ -3,6 +3,7 @@
 use crate::setting::{Setting, Type};
 
 const ONE: &str = "there is one engine";
+const VRAM: &str = "memory of a GPU to measure with: transfers take it, but the bench lends and moves the host's";
 const COUNT: Type = Type::Whole(1, u32::MAX as i128);
 
 /// `transfer_engine_bench`, in the order of `--help`.
@@ -19,7 +20,12 @@ pub(crate) const BENCH: &[Setting] = &[
     Setting::done("buffer_size", Type::Size, "1GB", "bytes of memory; more if the threads' blocks need it"),
     Setting::done("report_unit", Type::Text, "GB", "GB, GiB, Gb, MB, MiB, Mb, KB, KiB or Kb, a second"),
     Setting::done("report_precision", Type::Whole(0, 100), "2", "digits after the point"),
-    Setting::accepted("protocol", Type::Text, "tcp", "the path to a peer is chosen by itself; MC_SHM=0 leaves TCP"),
+    Setting::done(
+        "protocol",
+        Type::OneOf(&["tcp", "rdma"]),
+        "tcp",
+        "tcp, or rdma, which is carried by TCP in this version; the path to a peer is chosen by itself, MC_SHM=0 leaves TCP",
+    ),
     Setting::accepted("device_name", Type::Text, "", "there are no network devices to choose from in this version"),
     Setting::accepted(
         "nic_priority_matrix",
@@ -35,6 +41,8 @@ pub(crate) const BENCH: &[Setting] = &[
     ),
     Setting::accepted("backend", Type::Text, "classic", ONE),
     Setting::accepted("init_mem", Type::Bool, "true", "memory is always filled"),
+    Setting::refused("use_vram", Type::Bool, "false", VRAM),
+    Setting::idle("gpu_id", Type::Whole(-1, 1023), "0", VRAM),
 ];
 
 /// `tebench`, in the order of `--help`.

@@ -68,6 +68,7 @@ fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> R
     match parse(program, args)? {
         CommandLine::Run(given) => {
             logging::start_at("INFO");
+            given.notes.iter().for_each(|note| tracing::info!("{note}"));
             Ok(Some(given))
         }
         CommandLine::Help(text) | CommandLine::Version(text) => {
