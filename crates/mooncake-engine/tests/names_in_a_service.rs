@@ -21,7 +21,7 @@ fn named(name: &str, shelf: &Shelf, options: EngineOptions) -> Engine {
 
 /// Nobody is there to answer for it.
 fn out_of_reach() -> EngineOptions {
-    let (bind, advertise) = ("127.0.0.1".parse().ok(), "127.0.0.9".parse().ok());
+    let (bind, advertise) = ("127.0.0.1".parse().ok(), Some("127.0.0.9".into()));
     EngineOptions { bind, advertise, ..EngineOptions::default() }
 }
 
