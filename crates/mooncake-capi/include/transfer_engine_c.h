@@ -106,9 +106,10 @@ struct nic_load_stat {
 };
 typedef struct nic_load_stat nic_load_stat_t;
 
-/* Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name: what
- * peers reach this host by, where the metadata tells them; may be NULL or "". The ports are taken from
- * MC_MIN_RPC_PORT to MC_MAX_RPC_PORT whatever rpc_port says; getLocalIpAndPort tells which. NULL on failure. */
+/* Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name:
+ * address or name that peers reach this host by, where the metadata tells them; may be NULL or "". The ports
+ * are taken from MC_MIN_RPC_PORT to MC_MAX_RPC_PORT whatever rpc_port says; getLocalIpAndPort tells which. NULL
+ * on failure. */
 transfer_engine_t createTransferEngine(const char *metadata_conn_string, const char *local_server_name,
                                        const char *ip_or_host_name, uint64_t rpc_port, int auto_discover);
 
@@ -119,8 +120,9 @@ int discoverTopology(transfer_engine_t engine);
 
 int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 
-/* Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma",
- * which this version has not, a line on stderr says that TCP is used instead. */
+/* Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. args may be
+ * NULL; if it is not, args[0] is NULL, or the matrix of devices as JSON, which takes the place of what is
+ * discovered. A text that is no matrix gives NULL. */
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
 
 int uninstallTransport(transfer_engine_t engine, const char *proto);
@@ -139,8 +141,7 @@ int syncSegmentCache(transfer_engine_t engine);
 
 int warmupEfaSegment(transfer_engine_t engine, const char *segment_name);
 
-/* 0, or a negative code. Memory that is not remote_accessible is the local end of transfers alone: peers do not
- * learn of it, and are refused. */
+/* 0, or a negative code. Memory that is not remote_accessible is not lent to peers. */
 int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, const char *location,
                         int remote_accessible);
 
