@@ -18,7 +18,6 @@ use mooncake_engine::{
 };
 use mooncake_memory::ForeignRange;
 use mooncake_settings::environment;
-use parking_lot::Mutex;
 use tracing::Dispatch;
 use tracing::level_filters::LevelFilter;
 

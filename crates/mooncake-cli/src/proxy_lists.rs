@@ -35,8 +35,7 @@ enum List {
 /// `--prefill A B` and `-p A -p B` as `--prefill=A,B`; `--prefill http://A 8998` as `--prefill=A:8998`;
 /// `--prefiller-hosts A B --prefiller-ports 1 2` as `--prefill=A:1,B:2`.
 pub fn with_lists(args: impl IntoIterator<Item = String>) -> Result<Vec<String>, WrongLists> {
-    let (mut instances, mut hosts, mut ports): ([Vec<String>; 2], [Vec<String>; 2], [Vec<String>; 2]) =
-        Default::default();
+    let [mut instances, mut hosts, mut ports]: [[Vec<String>; 2]; 3] = Default::default();
     let (mut rest, mut open) = (Vec::new(), None);
     for arg in args {
         let (value, list) = match (begun(&arg), open) {
