@@ -14,7 +14,7 @@ const PEERS: usize = 64;
 const BUFFERS: usize = 10_000;
 const REQUESTS: usize = 100_000;
 const LEN: usize = 512;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 20;
 
 /// The bytes that request `number` moves, by the buffer that it takes them from.
 fn content(number: usize) -> [u8; LEN] {
