@@ -120,9 +120,10 @@ int discoverTopology(transfer_engine_t engine);
 
 int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 
-/* Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. args may be
- * NULL; if it is not, args[0] is NULL, or the matrix of devices as JSON, which takes the place of what is
- * discovered. A text that is no matrix gives NULL. */
+/* Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma",
+ * which this version has not, a line on stderr says that TCP is used instead. args may be NULL; if it is not,
+ * args[0] is NULL, or the matrix of devices as JSON, which takes the place of what is discovered. A text that
+ * is no matrix gives NULL. */
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
 
 int uninstallTransport(transfer_engine_t engine, const char *proto);
@@ -141,7 +142,8 @@ int syncSegmentCache(transfer_engine_t engine);
 
 int warmupEfaSegment(transfer_engine_t engine, const char *segment_name);
 
-/* 0, or a negative code. Memory that is not remote_accessible is not lent to peers. */
+/* 0, or a negative code. Memory that is not remote_accessible is the local end of transfers alone: peers do not
+ * learn of it, and are refused. */
 int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, const char *location,
                         int remote_accessible);
 
