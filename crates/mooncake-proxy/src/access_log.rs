@@ -9,6 +9,9 @@ use parking_lot::Mutex;
 /// Lines that wait to be written. What comes then is left out, and counted.
 const WAITING: usize = 8 << 10;
 
+/// Between two looks for lines: to wake the thread for each one would cost more than to write it.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// For the lines that wait when it ends.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -29,7 +32,10 @@ impl AccessLog {
         let (at_its_end, ended) = channel::<()>();
         let thread = std::thread::Builder::new().name("access-log".into());
         thread.spawn(move || {
-            taken.iter().for_each(&mut write);
+            while let Ok(first) = taken.recv() {
+                std::thread::sleep(PAUSE);
+                std::iter::once(first).chain(taken.try_iter()).for_each(&mut write);
+            }
             drop(at_its_end);
         })?;
         Ok(AccessLog { lines: Some(lines), ended: Mutex::new(ended), left_out: AtomicU64::new(0) })
