@@ -54,14 +54,18 @@ thread.start()
 """
 
 
-@pytest.fixture
-def hosts():
+def in_namespaces(make):
     try:
-        made = Hosts()
+        made = make()
     except NoNamespaces as reason:
         pytest.skip(f"needs network namespaces and veth: {reason}")
     yield made
     made.close()
+
+
+@pytest.fixture
+def hosts():
+    yield from in_namespaces(Hosts)
 
 
 @pytest.fixture
@@ -240,12 +244,7 @@ class Relayed:
 
 @pytest.fixture
 def relayed():
-    try:
-        made = Relayed()
-    except NoNamespaces as reason:
-        pytest.skip(f"needs network namespaces: {reason}")
-    yield made
-    made.close()
+    yield from in_namespaces(Relayed)
 
 
 def delays(relay: Relay) -> None:

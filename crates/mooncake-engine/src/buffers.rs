@@ -316,7 +316,7 @@ mod tests {
 
     use super::*;
     use crate::descriptor::Descriptor;
-    use crate::engine::Home;
+    use crate::home::Home;
     use crate::host_frame::{SECRET_LEN, Secret};
     use crate::mappable::Mappable;
     use crate::peer::SameHost;

@@ -1,43 +1,37 @@
 //! The engine: one segment, its peers, transfers in the caller's thread and in the background.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Bounce, ForeignRange, Guarded, PeerProcess, forked, hex, random_bytes};
+use mooncake_memory::{ForeignRange, Guarded, PeerProcess, forked, hex, random_bytes};
 use parking_lot::Mutex;
 
 use crate::address;
 use crate::batch::{BatchId, Batches, Status, TaskStatus};
 use crate::buffers::{Buffer, Buffers};
 use crate::calls::Calls;
-use crate::descriptor::{Descriptor, Ours, Protocols};
+use crate::core::Core;
 use crate::errands::Errands;
 use crate::error::EngineError;
 use crate::frame::EngineId;
-use crate::handshake::{self, Kind, Message, NotifyBody};
-use crate::host_frame::{SECRET_LEN, Secret};
-use crate::known_peers::{Known, KnownPeers};
+use crate::handshake::{Kind, Message};
+use crate::home::Home;
+use crate::host_frame::SECRET_LEN;
+use crate::known_peers::KnownPeers;
 use crate::listening::{self, Listening};
 use crate::mappable::Mappable;
 use crate::metadata::{HttpMetadata, Metadata, Registry};
 use crate::notify::{Inbox, Notify};
 use crate::options::EngineOptions;
-use crate::peer::{Lingering, MappedPeers, Pace, Patience, Peer, Routes, SameHost, StripeThreads, Tcp};
+use crate::peer::{MappedPeers, Patience, Routes, SameHost, StripeThreads, Tcp};
 use crate::publisher::Publisher;
-use crate::server::{Ports, Room, Server, listen_on_host};
-use crate::silent_peers::SilentPeers;
-use crate::topology::Topology;
+use crate::server::{Ports, Server, listen_on_host};
 use crate::transport::Transports;
 use crate::workers::Workers;
-use crate::writers::Writers;
 
 /// Longest that memory which is given up is waited for, while somebody is at it. Each of them is for one system call at a time.
 const GIVING_UP: Duration = Duration::from_secs(10);
-
-/// Longest that who asks for something in the background is kept by a peer that has not been met.
-const SOON: Duration = Duration::from_millis(100);
 
 /// Longest that a call waits for the metadata service, whatever it asks of it.
 const SERVICE: Duration = Duration::from_secs(10);
@@ -84,134 +78,6 @@ pub struct Registered {
     pub location: String,
     /// Peers may read and write it; else it is the local end of transfers alone.
     pub lent: bool,
-}
-
-/// What peers see of an engine, and what serves them.
-pub(crate) struct Home {
-    pub id: EngineId,
-    pub name: String,
-    pub options: EngineOptions,
-    pub buffers: Buffers,
-    pub transports: Transports,
-    /// What peers of this host may map.
-    pub mappable: Arc<Mappable>,
-    pub inbox: Inbox,
-    /// Which devices are near which memory; discovered if none is given.
-    pub topology: Mutex<Option<Topology>>,
-    pub stripe_threads: StripeThreads,
-    pub errands: Errands,
-    /// Of handshakes that are coming in.
-    pub room: Arc<Room>,
-    /// Copies within this process that nobody has checked.
-    pub myself: PeerProcess,
-    /// What is mapped of peers' memory.
-    pub mapped: MappedPeers,
-    /// The ways to peers.
-    pub routes: Routes,
-    /// Writes that were given up and that peers may be at.
-    pub lingering: Arc<Lingering>,
-    /// Connections that peers write by.
-    pub writers: Arc<Writers>,
-    secret: Box<[u8; SECRET_LEN]>,
-    pub registry: Option<Registry>,
-    /// What the metadata tells peers: an address, or a host's name.
-    advertised: Option<String>,
-    pub publisher: Publisher,
-    /// The answer to who asks for the document, and which state of the buffers it tells.
-    described: Mutex<Option<(u64, Arc<[u8]>)>>,
-}
-
-impl Home {
-    /// The segment document.
-    fn describe(&self) -> String {
-        self.describe_with(&self.buffers.lent())
-    }
-
-    /// The message that answers whoever asks for the segment document. All who ask share one.
-    pub fn description(&self) -> Arc<[u8]> {
-        // Looked at first: what changes meanwhile is told the next who asks.
-        let state = self.buffers.changes();
-        let mut described = self.described.lock();
-        match &*described {
-            Some((then, message)) if *then == state => message.clone(),
-            _ => {
-                let message: Arc<[u8]> = Message::new(Kind::Metadata, self.describe()).encode().into();
-                *described = Some((state, message.clone()));
-                message
-            }
-        }
-    }
-
-    fn describe_with(&self, lent: &[Arc<Buffer>]) -> String {
-        let mut document = Descriptor {
-            name: self.name.clone(),
-            protocol: Protocols::NONE,
-            tcp_data_host: String::new(),
-            tcp_data_port: 0,
-            tcp_proto_version: 1,
-            timestamp: crate::address::timestamp(),
-            buffers: Vec::new(),
-            ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
-        };
-        self.transports.iter().for_each(|transport| transport.describe(lent, &mut document));
-        document.encode()
-    }
-
-    /// Whether a peer's name is this engine's own.
-    fn is_called(&self, name: &str) -> bool {
-        let is_same_address =
-            || address::split_peer(name).is_some_and(|at| address::split_peer(&self.name) == Some(at));
-        name == self.name || (self.registry.is_none() && is_same_address())
-    }
-
-    pub fn secret(&self) -> Secret {
-        Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }
-    }
-
-    /// The host and the addresses where a peer's handshakes are answered: its name says so, or the metadata.
-    pub fn handshake_at(&self, name: &str, patience: &Patience<'_>) -> Result<(String, Vec<SocketAddr>), EngineError> {
-        let (host, port) = match &self.registry {
-            Some(registry) => registry.handshake(name, patience)?,
-            None => {
-                let no_address = || EngineError::InvalidArgument(format!("{name:?} is no host:port"));
-                address::split_peer(name).map(|(host, port)| (host.to_owned(), port)).ok_or_else(no_address)?
-            }
-        };
-        let addresses = address::resolve(&host, port, &self.errands, patience)?;
-        Ok((host, addresses))
-    }
-
-    /// A peer's description and its host.
-    pub fn look_up(&self, name: &str, patience: &Patience<'_>) -> Result<(Descriptor, String), EngineError> {
-        let (host, addresses) = self.handshake_at(name, patience)?;
-        let json = match &self.registry {
-            Some(registry) => registry.segment(name, patience)?.into_bytes(),
-            None => {
-                // Nobody reads in the question what the asker lends.
-                let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
-                let (connect, longest) = (self.options.connect_timeout, crate::descriptor::LONGEST);
-                handshake::ask(name, &addresses, &ask, connect, patience, longest)?
-            }
-        };
-        Ok((Descriptor::decode(name, &json)?, host))
-    }
-
-    /// Tells the metadata what is registered now.
-    pub fn tell(&self) -> Result<(), EngineError> {
-        match &self.registry {
-            Some(registry) => registry.publish(&self.name, &self.describe()),
-            None => Ok(()),
-        }
-    }
-}
-
-/// What threads of the engine share.
-pub(crate) struct Core {
-    pub home: Arc<Home>,
-    pub workers: Workers,
-    silent: Arc<SilentPeers>,
-    peers: KnownPeers,
-    calls: Calls,
 }
 
 /// A transfer engine. It may be used by any number of threads.
@@ -690,175 +556,8 @@ impl Drop for Engine {
     }
 }
 
-impl Core {
-    fn check(&self) -> Result<(), EngineError> {
-        if forked() {
-            return Err(EngineError::Forked);
-        }
-        if self.calls.is_closed() { Err(EngineError::Closed) } else { Ok(()) }
-    }
-
-    fn patience(&self, bytes: u64) -> Patience<'static> {
-        let began = Instant::now();
-        let deadline = began + self.home.options.transfer_timeout + Duration::from_nanos(bytes);
-        Patience { began, deadline, interrupted: &|| false }
-    }
-
-    fn open(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        let patience = Patience { interrupted, ..self.patience(0) };
-        self.find(name, false, |name| Ok(self.peers.keep(name, Some(self.meet(name, &patience)?))))
-    }
-
-    fn open_soon(&self, name: &str, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<PeerId, EngineError> {
-        let patience = Patience::lasting(SOON, interrupted);
-        self.find(name, true, |name| {
-            // That it takes longer says nothing of the peer.
-            let met = self.silent.check(&self.home, name, &patience).and_then(|()| self.look_for(name, &patience));
-            match met {
-                Ok(peer) => Ok(self.peers.keep(name, Some(peer))),
-                Err(error @ (EngineError::Interrupted | EngineError::Silent { .. })) => Err(error),
-                Err(_) if patience.is_over() => Ok(self.peers.keep(name, None)),
-                Err(error) => Err(error),
-            }
-        })
-    }
-
-    /// The id of a peer that was met, or `soon` will be; what `meet` gives if it was not.
-    fn find(
-        &self,
-        name: &str,
-        soon: bool,
-        meet: impl FnOnce(&str) -> Result<PeerId, EngineError>,
-    ) -> Result<PeerId, EngineError> {
-        self.check()?;
-        let name = name.trim_start_matches('/');
-        if name.is_empty() {
-            return Err(EngineError::InvalidArgument("a peer has a name".into()));
-        }
-        if self.home.is_called(name) {
-            return Ok(PeerId::SELF);
-        }
-        match self.peers.id_of(name, !soon) {
-            Some(id) => Ok(id),
-            // Without a lock: others go on.
-            None => meet(name),
-        }
-    }
-
-    /// Asks a peer for its description, unless it is known not to answer.
-    fn meet(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        self.silent.call(&self.home, name, patience, || self.look_for(name, patience))
-    }
-
-    fn look_for(&self, name: &str, patience: &Patience<'_>) -> Result<Arc<Peer>, EngineError> {
-        Peer::open(&self.home, name, patience).map(Arc::new)
-    }
-
-    /// All that were met.
-    pub fn peers(&self) -> Vec<Arc<Peer>> {
-        self.peers.met()
-    }
-
-    pub fn peer_name(&self, id: PeerId) -> String {
-        match self.peers.get(id) {
-            Ok(Some(known)) => known.name.to_string(),
-            _ => self.home.name.clone(),
-        }
-    }
-
-    /// Carries requests out, in this thread: all or an error. The end of the engine ends it, and waits for it.
-    pub fn carry_out(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
-        let _call = self.calls.enter()?;
-        let interrupted = || self.calls.is_closed() || (patience.interrupted)();
-        match self.move_bytes(peer, requests, &Patience { interrupted: &interrupted, ..*patience }) {
-            Err(EngineError::Interrupted) if self.calls.is_closed() => Err(EngineError::Closed),
-            result => result,
-        }
-    }
-
-    fn move_bytes(&self, peer: PeerId, requests: &[Request], patience: &Patience<'_>) -> Result<(), EngineError> {
-        total(requests)?;
-        let Some(Known { name, peer: met }) = self.peers.get(peer)? else {
-            return requests.iter().try_for_each(|request| self.copy_here(request, patience));
-        };
-        let peer = match met {
-            Some(peer) => peer,
-            None => {
-                let peer = self.meet(&name, patience)?;
-                self.peers.keep(&name, Some(peer.clone()));
-                peer
-            }
-        };
-        self.silent.call(&self.home, &name, patience, || peer.transfer(&self.home, requests, patience))
-    }
-
-    /// A request to the own segment.
-    fn copy_here(&self, request: &Request, patience: &Patience<'_>) -> Result<(), EngineError> {
-        const STEP: usize = 4 << 20;
-        let (addr, len) = (request.remote, request.local.len());
-        if len == 0 {
-            return Ok(());
-        }
-        let outside = || EngineError::NotRegistered { owner: self.home.name.clone(), addr, len: len as u64 };
-        let buffer = self.home.buffers.find(addr, len as u64).ok_or_else(outside)?;
-        let (pace, mut bounce) = (Pace::new(&self.home.name, patience, Duration::MAX), Bounce::new());
-        for at in (0..len).step_by(STEP) {
-            pace.check("copying within the process")?;
-            let step = STEP.min(len - at);
-            let _in_use = buffer.enter().ok_or_else(outside)?;
-            let (here, there) = (request.local.part(at, step), buffer.part(addr + at as u64, step as u64));
-            let (from, into) = match request.opcode {
-                Opcode::Read => (there, here),
-                Opcode::Write => (here, there),
-            };
-            let (source, mut target) = (self.home.buffers.source(from), self.home.buffers.target(into));
-            let copied = if source.is_on_device() || target.is_on_device() {
-                bounce.copy(&source, &mut target).map_err(|error| error.to_string())
-            } else {
-                let from = from.addr() as u64;
-                self.home.myself.pull(from, &mut target).map_err(|error| error.to_string())
-            };
-            copied.map_err(EngineError::Memory)?;
-        }
-        Ok(())
-    }
-
-    pub fn send_notify(&self, peer: PeerId, notify: &Notify, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let Some(Known { name, .. }) = self.peers.get(peer)? else {
-            self.home.inbox.push(notify.clone());
-            return Ok(());
-        };
-        let body = NotifyBody { name: notify.name.clone(), notify_msg: notify.message.clone() };
-        let json = serde_json::to_string(&body).expect("strings are JSON");
-        let message = Message::new(Kind::Notify, json);
-        let (len, most) = (message.len(), self.home.options.handshake_max);
-        if len > most {
-            let why = format!("a message of {len} bytes; handshakes have {most} at most (MC_HANDSHAKE_MAX_LENGTH)");
-            return Err(EngineError::InvalidArgument(why));
-        }
-        self.say(&name, &message, patience)
-    }
-
-    /// When a batch is done it is told of while the batch has time, and the engine goes on.
-    pub fn tell_of_batch(&self, to: PeerId, notify: &Notify, deadline: Instant) -> Result<(), EngineError> {
-        let interrupted = || self.calls.is_closed();
-        let patience = Patience::lasting(self.home.options.connect_timeout, &interrupted);
-        let deadline = deadline.min(patience.deadline);
-        self.send_notify(to, notify, &Patience { deadline, ..patience })
-    }
-
-    fn say(&self, name: &str, message: &Message, patience: &Patience<'_>) -> Result<(), EngineError> {
-        let name = name.trim_start_matches('/');
-        self.silent.call(&self.home, name, patience, || {
-            let (_, addresses) = self.home.handshake_at(name, patience)?;
-            let (connect, longest) = (self.home.options.connect_timeout, self.home.options.handshake_max);
-            handshake::ask(name, &addresses, message, connect, patience, longest).map(drop)
-        })
-    }
-}
-
 /// Bytes of all requests; an error if that is more than there can be, or a range runs over the end of all addresses.
-fn total(requests: &[Request]) -> Result<u64, EngineError> {
+pub(crate) fn total(requests: &[Request]) -> Result<u64, EngineError> {
     let mut bytes = 0_u64;
     for Request { local, remote, .. } in requests {
         let len = local.len() as u64;

@@ -41,6 +41,7 @@ mod address;
 mod batch;
 mod buffers;
 mod calls;
+mod core;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;
 mod descriptor;
@@ -49,6 +50,7 @@ mod errands;
 mod error;
 mod frame;
 mod handshake;
+mod home;
 mod host_frame;
 mod known_peers;
 mod links;

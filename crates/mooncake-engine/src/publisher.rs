@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::engine::Home;
 use crate::error::EngineError;
+use crate::home::Home;
 use crate::peer::Patience;
 
 /// So many buffers are told one by one.

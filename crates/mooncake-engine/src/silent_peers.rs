@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::engine::Home;
 use crate::error::EngineError;
 use crate::handshake::{Kind, Message};
+use crate::home::Home;
 use crate::peer::{Patience, SLICE};
 
 /// A peer that is there answers in this time.

@@ -1,7 +1,7 @@
 //! Transports: how bytes go from one engine's memory to another's, as all else in the engine knows it.
 //!
 //! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more (RDMA) is
-//! one more implementation in [`transports`]: what it has to say of itself goes into the document by
+//! one more implementation in the list that `Engine::start` makes: what it has to say of itself goes into the document by
 //! [`describe`](Transport::describe), its keys to memory come and go by [`register`](Transport::register) and
 //! [`unregister`](Transport::unregister), and of its [`Way`] to a peer nobody else knows more than what is here.
 
@@ -11,8 +11,9 @@ use std::time::Instant;
 
 use crate::buffers::Buffer;
 use crate::descriptor::Descriptor;
-use crate::engine::{Home, Request};
+use crate::engine::Request;
 use crate::error::EngineError;
+use crate::home::Home;
 use crate::peer::Patience;
 use crate::visitors::Inside;
 

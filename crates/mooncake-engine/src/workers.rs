@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{Batch, Task};
-use crate::engine::{Core, PeerId, Request};
+use crate::core::Core;
+use crate::engine::{PeerId, Request};
 use crate::error::EngineError;
 use crate::peer::Patience;
 

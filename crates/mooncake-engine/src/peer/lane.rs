@@ -13,10 +13,11 @@ use super::given_up::GivenUp;
 use super::pace::{Pace, Patience, SLICE};
 use super::pool::Carrier;
 use crate::descriptor::Descriptor;
-use crate::engine::{Home, Opcode, Request};
+use crate::engine::{Opcode, Request};
 use crate::error::EngineError;
 use crate::frame::{EngineId, Frame, Header, LaneName, STATUS_LEN, Verdict};
 use crate::handshake;
+use crate::home::Home;
 
 /// Requests whose end is not known yet. Their headers and statuses fit into the sockets' buffers, so that neither side
 /// waits for the other to read.

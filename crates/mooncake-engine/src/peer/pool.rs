@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::pace::{Patience, SLICE};
-use crate::engine::Home;
 use crate::error::EngineError;
+use crate::home::Home;
 
 /// Most connections kept without work.
 const MOST_IDLE: usize = 16;

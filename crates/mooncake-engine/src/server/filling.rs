@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use mooncake_memory::{Passage, PeerProcess, PullError};
 
-use crate::engine::Home;
+use crate::home::Home;
 use crate::host_frame::{Answer, Piece};
 
 /// Bytes fetched in one go: so long the buffer cannot be given up.

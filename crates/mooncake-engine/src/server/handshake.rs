@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use mooncake_memory::Guarded;
 
 use super::{Next, Session};
-use crate::engine::Home;
 use crate::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
+use crate::home::Home;
 use crate::notify::Notify;
 
 /// All of a question, from the first byte to the last; and afterwards the longest pause in the answer.

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::filling::{Filling, Turn};
 use super::{Next, Session, Standing};
-use crate::engine::Home;
+use crate::home::Home;
 use crate::host_frame::{
     Answer, BlockBounds, Bounds, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, SECRET_LEN, Secret,
     Welcome, Wish, head, pieces,

@@ -32,8 +32,8 @@ pub(crate) use handshake::Room;
 pub(crate) use handshake::missing;
 pub(crate) use host::{is_there, proven};
 
-use crate::engine::Home;
 use crate::error::EngineError;
+use crate::home::Home;
 
 /// Most connections of all kinds. Beyond, the oldest of those that have not been served yet is cut, or else the one that
 /// has been still for longest between two requests.
