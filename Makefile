@@ -12,7 +12,7 @@ PROFILE ?= release
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python wheel bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test test-rust test-python wheel wheel-of bench e2e ttft gpu reference fmt lint clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,6 +25,10 @@ test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel
 
 wheel: dist/.built ## dist/mooncake_rs-*.whl
 	@ls -l dist/*.whl
+
+wheel-of: ## REV=...: the wheel of another revision, in build/wheels
+	@[ -n "$(REV)" ] || { echo "which revision? make wheel-of REV=49e5191"; exit 2; }
+	@PYTHON=$(PYTHON) packaging/wheel_of.sh $(REV)
 
 bench: $(VENV)/.wheel ## compare with the rival and with memcpy and loopback, in one run
 	bench/run.sh

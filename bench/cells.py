@@ -70,13 +70,23 @@ def expectations():
 
 
 class Session:
-    """The cells of one repeat of one implementation; `record` takes each figure."""
+    """The cells of one repeat of one implementation; `record` takes each figure.
 
-    def __init__(self, implementation, seconds, record, small_objects):
+    Each part yields behind each of its cells, so that two sessions can be measured cell by cell in turn: while one of
+    them is measured, the other's processes wait for their next command. Parts that measure the whole host (`Shmem`,
+    cores that a proxy has for itself) yield at their end only. With `only`, a part measures these cells and what they
+    need; it may measure others beside them.
+    """
+
+    def __init__(self, implementation, seconds, record, small_objects, only=None):
         self.implementation = implementation
         self.seconds = seconds
         self.record = record
         self.small_objects = small_objects
+        self.only = only
+
+    def _wants(self, *cells):
+        return self.only is None or not self.only.isdisjoint(cells)
 
     def _timed(self, client, name, op, **how):
         result = client.ask("run", op=op, **{"seconds": self.seconds} | how)
@@ -87,10 +97,16 @@ class Session:
     def _pair(self, client, put, get, mib, suffix=""):
         """A put cell of new keys, then a get cell over the same keys."""
         size, prefix = mib * MIB, f"{put}{mib}{suffix}"
+        put_cell, get_cell = (f"{op} {mib} MiB{suffix}" for op in (put, get))
+        if not self._wants(put_cell, get_cell):
+            return
         stored = self._timed(client, put, put, prefix=prefix, size=size, most=CELL_BYTES // size)
-        self.record(f"{put} {mib} MiB{suffix}", stored["moved"] / 1e9 / stored["seconds"])
-        loaded = self._timed(client, get, get, prefix=prefix, size=size, keys=stored["count"])
-        self.record(f"{get} {mib} MiB{suffix}", loaded["moved"] / 1e9 / loaded["seconds"])
+        self.record(put_cell, stored["moved"] / 1e9 / stored["seconds"])
+        yield
+        if self._wants(get_cell):
+            loaded = self._timed(client, get, get, prefix=prefix, size=size, keys=stored["count"])
+            self.record(get_cell, loaded["moved"] / 1e9 / loaded["seconds"])
+            yield
         client.ask("remove_all")
 
     def _warm_up(self, client):
@@ -106,48 +122,72 @@ class Session:
         try:
             client = rig.client("client")
             self._warm_up(client)
+            yield
             for mib in (1, 4, 16):
-                self._pair(client, "put_from", "get_into", mib)
+                yield from self._pair(client, "put_from", "get_into", mib)
             for mib in (1, 4, 16):
-                self._pair(client, "put", "get", mib)
-            small = self._timed(client, "put 4 KiB", "put", prefix="small", size=4096, most=20_000)
-            self.record("put 4 KiB, p50", small["p50_us"])
-            small = self._timed(client, "get 4 KiB", "get", prefix="small", size=4096, keys=small["count"])
-            self.record("get 4 KiB, p50", small["p50_us"])
-            client.ask("remove_all")
-            self._many_readers(rig, client)
-            self._queries(rig, client)
+                yield from self._pair(client, "put", "get", mib)
+            yield from self._small(client)
+            yield from self._many_readers(rig, client)
+            yield from self._queries(rig, client)
         finally:
             rig.stop()
 
+    def _small(self, client):
+        if not self._wants("put 4 KiB, p50", "get 4 KiB, p50"):
+            return
+        small = self._timed(client, "put 4 KiB", "put", prefix="small", size=4096, most=20_000)
+        self.record("put 4 KiB, p50", small["p50_us"])
+        yield
+        small = self._timed(client, "get 4 KiB", "get", prefix="small", size=4096, keys=small["count"])
+        self.record("get 4 KiB, p50", small["p50_us"])
+        yield
+        client.ask("remove_all")
+
     def _many_readers(self, rig, client):
+        cells = [f"get_into 1 MiB, {how}" for how in ("4 threads", "8 threads", "4 processes")]
+        if not self._wants(*cells):
+            return
         stored = self._timed(client, "put_from", "put_from", prefix="many", size=MIB, most=256)
         how = {"op": "get_into", "prefix": "many", "size": MIB, "keys": stored["count"]}
         for threads in (4, 8):
             result = self._timed(client, f"{threads} threads", threads=threads, **how)
             self.record(f"get_into 1 MiB, {threads} threads", result["moved"] / 1e9 / result["seconds"])
+            yield
         readers = [client] + [rig.client(f"reader-{n}", buffer_bytes=64 << 20) for n in range(3)]
         for reader in readers:
             # Their own first look at the memory is not part of the cell.
             reader.ask("run", seconds=5, most=256, **how)
+        yield
         result = rig.together(readers, seconds=self.seconds, **how)
         self.record("get_into 1 MiB, 4 processes", result["moved"] / 1e9 / result["seconds"])
+        yield
         client.ask("remove_all")
 
     def _queries(self, rig, client):
+        many = "is_exist, 8 clients"
+        if not self._wants("put_batch of 64 B", "is_exist, p50", "batch_is_exist(1000)", many):
+            return
         count = 20_000
         made = client.ask("put_small", prefix="query", count=count, size=64, batch=500)
         if made["failed"]:
             raise RigError(f"put_batch: {made['failed']} batches failed")
         self.record("put_batch of 64 B", count / made["seconds"])
+        yield
         asked = self._timed(client, "is_exist", "is_exist", prefix="query", keys=count)
         self.record("is_exist, p50", asked["p50_us"])
+        yield
         asked = self._timed(client, "batch_is_exist", "batch_is_exist", prefix="query", keys=count, batch=1_000)
         self.record("batch_is_exist(1000)", asked["count"] * 1_000 / asked["seconds"])
+        yield
+        if not self._wants(many):
+            return
         askers = [one for one in rig.clients if one is not rig.owner]
         askers += [rig.client(f"asker-{n}", buffer_bytes=16 << 20) for n in range(8 - len(askers))]
+        yield
         asked = rig.together(askers, op="is_exist", seconds=self.seconds, prefix="query", keys=count)
-        self.record("is_exist, 8 clients", asked["count"] / asked["seconds"])
+        self.record(many, asked["count"] / asked["seconds"])
+        yield
 
     def engines(self):
         """The calls of inference engines: vLLM's multi-buffer batches, tensors, asyncio."""
@@ -155,23 +195,30 @@ class Session:
         try:
             client = rig.client("client")
             self._warm_up(client)
+            yield
             for kib in (16, 64):
                 size, shape = kib * 1024 * LAYERS, f"{BLOCKS} x {LAYERS} x {kib} KiB"
+                if not self._wants(f"put_multi {shape}", f"get_multi {shape}"):
+                    continue
                 how = {"prefix": f"multi{kib}", "size": size, "batch": BLOCKS}
                 stored = self._timed(client, shape, "put_multi", most=CELL_BYTES // (size * BLOCKS), **how)
                 self.record(f"put_multi {shape}", stored["moved"] / 1e9 / stored["seconds"])
+                yield
                 loaded = self._timed(client, shape, "get_multi", keys=stored["count"], **how)
                 self.record(f"get_multi {shape}", loaded["moved"] / 1e9 / loaded["seconds"])
+                yield
                 client.ask("remove_all")
             if client.ask("has_torch")["torch"]:
-                self._pair(client, "put_tensor", "get_tensor", 64)
+                yield from self._pair(client, "put_tensor", "get_tensor", 64)
             else:
                 print(f"  {self.implementation.name}: no tensor cells, its environment has no torch", flush=True)
-            self._asynchronous(rig, client)
+            yield from self._asynchronous(rig, client)
         finally:
             rig.stop()
 
     def _asynchronous(self, rig, client):
+        if not self._wants(*(f"{op} 1,000 x 64 KiB" for op in ("get_batch", "async_get"))):
+            return
         many = {"prefix": "async", "size": 64 << 10}
         self._timed(client, "put", "put", most=1_000, **many | {"seconds": 60})
         reader = rig.bare_client("asynchronous")
@@ -179,14 +226,16 @@ class Session:
         for op in ("get_batch", "async_get"):
             result = self._timed(reader, op, op, batch=1_000, **many)
             self.record(f"{op} 1,000 x 64 KiB", result["moved"] / 1e9 / result["seconds"])
+            yield
 
     def engine_transfers(self):
         """The transfer engine, without a pool."""
-        engine_cells.measure(self.implementation, self.seconds, self.record)
+        yield from engine_cells.measure(self.implementation, self.seconds, self.record, self._wants)
 
     def proxy(self):
         """The proxy before mock instances, beside one in Python."""
-        proxy_cells.measure(self.implementation, self.seconds, self.record)
+        proxy_cells.measure(self.implementation, self.seconds, self.record, self._wants)
+        yield
 
     def dummy(self):
         """A client of its own against one that a storage node of the host introduces to the pool."""
@@ -201,6 +250,7 @@ class Session:
                 self._timed(client, "first look", "get_into", **how)
                 result = self._timed(client, "get_into", "get_into", **how)
                 self.record(f"get_into 1 MiB{suffix}, p50", result["p50_us"])
+                yield
         finally:
             rig.stop()
 
@@ -210,8 +260,9 @@ class Session:
         try:
             client = rig.client("client")
             self._warm_up(client)
+            yield
             for mib in (1, 4, 16):
-                self._pair(client, "put_from", "get_into", mib, ", TCP")
+                yield from self._pair(client, "put_from", "get_into", mib, ", TCP")
         finally:
             rig.stop()
 
@@ -233,6 +284,7 @@ class Session:
             self.record("close until memory is back", (time.perf_counter() - begin) * 1e3)
         finally:
             rig.stop()
+        yield
 
     def memory(self):
         count = self.small_objects
@@ -254,6 +306,7 @@ class Session:
             self.record("master memory kept after remove_all", 100 * max(0, kept) / max(1, grown))
         finally:
             rig.stop()
+        yield
 
 
 def shmem_kib():

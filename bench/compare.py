@@ -1,11 +1,24 @@
 """Measures this pool beside the published Mooncake wheel, and both beside the machine's own limits.
 
     python bench/compare.py [--quick] [--cells data,tcp,engines,...] [--json FILE]
+    python bench/compare.py --against WHEEL [--no-rival] ...
 
 Run with the interpreter of an environment that holds our wheel and numpy. The
 rival gets an environment of its own under target/bench. Implementations are
 measured in turn, repeat by repeat, and the table shows medians: figures of
 different runs, or of different machines, do not compare.
+
+With --against, an earlier wheel of ours ("before") is measured in the same run.
+Both pools are there at once and are measured cell by cell in turn; who is first
+changes from repeat to repeat. The parts processes, memory and proxy measure the
+whole host and are run one after the other. A second table says of each rate
+whether it is at least 0.95 of the earlier wheel's, and of the p50 of put and
+get of 4 KiB and of is_exist whether it is at most 1.05 of it. Cells that miss
+are measured again with more repeats (--again), and those count. The exit status
+is 1 if one still misses. `packaging/wheel_of.sh REVISION` makes and names the
+wheel of an earlier revision:
+
+    bench/run.sh --no-rival --against "$(packaging/wheel_of.sh 49e5191)"
 """
 
 import argparse
@@ -17,6 +30,7 @@ import sys
 import time
 from pathlib import Path
 
+import against
 import floors
 import rival
 from cells import Session, expectations
@@ -34,36 +48,72 @@ class Figures:
 
     def __init__(self):
         self.all = {}
+        self.part_of = {}
         self.failures = []
 
-    def add(self, name, cell, value):
+    def add(self, name, cell, value, part=None):
         self.all.setdefault(name, {}).setdefault(cell, []).append(value)
+        self.part_of[cell] = part
 
     def median(self, name, cell):
         values = self.all.get(name, {}).get(cell)
         return statistics.median(values) if values else None
 
 
-def measure(options, implementations, figures):
+def measure(options, implementations, figures, beside=None, only=None):
+    """All parts that are asked for, or the cells of `only`, so often.
+
+    Each implementation is measured by itself, or in turn with the one of `beside` that goes by its name.
+    """
     for repeat in range(options.repeats):
         print(f"repeat {repeat + 1} of {options.repeats}", flush=True)
-        figures.add("floor", "memcpy", floors.memcpy_gbps())
-        figures.add("floor", "loopback", floors.loopback_gbps(1 << 20))
+        if only is None:
+            figures.add("floor", "memcpy", floors.memcpy_gbps())
+            figures.add("floor", "loopback", floors.loopback_gbps(1 << 20))
         for part in options.cells:
             if part == "memory" and repeat > 0:
                 continue
             for one in implementations:
-                if one.name not in MEASURED.get(part, (OURS, RIVAL)):
-                    continue
-                begin = time.monotonic()
-                session = Session(one, options.seconds, lambda c, v, n=one.name: figures.add(n, c, v), options.objects)
-                try:
-                    getattr(session, part)()
-                except RigError as error:
-                    figures.failures.append(f"{one.name}, {part}: {error}")
-                    print(f"  {one.name} {part} FAILED: {error}", flush=True)
-                else:
-                    print(f"  {one.name} {part}: {time.monotonic() - begin:.0f} s", flush=True)
+                if one.name in MEASURED.get(part, (OURS, RIVAL)):
+                    together = [one, *filter(None, [(beside or {}).get(one.name)])]
+                    # Who is second finds the machine as the first has left it.
+                    _part(options, part, together if repeat % 2 == 0 else together[::-1], figures, only)
+
+
+def _part(options, part, implementations, figures, only):
+    """One repeat of a part, of one implementation or of two that are stepped in turn."""
+    steps = {}
+    for one in implementations:
+
+        def record(cell, value, name=one.name):
+            if only is None or cell in only:
+                figures.add(name, cell, value, part)
+
+        steps[one.name] = getattr(Session(one, options.seconds, record, options.objects, only), part)()
+
+    def failed(name, error):
+        if not isinstance(error, RigError):
+            raise error
+        figures.failures.append(f"{name}, {part}: {error}")
+        print(f"  {name} {part} FAILED: {error}", flush=True)
+
+    begin, before = time.monotonic(), len(figures.failures)
+    against.in_turn(steps, list(steps), failed)
+    if len(figures.failures) == before:
+        print(f"  {' and '.join(steps)} {part}: {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def again(options, figures, implementations, beside, cells):
+    """Measures these cells of both wheels once more, with more repeats."""
+    only = frozenset(cells)
+    wanted = {figures.part_of[cell] for cell in cells}
+    parts = [part for part in PARTS if part in wanted]
+    more = argparse.Namespace(**vars(options) | {"repeats": options.again, "cells": parts})
+    print(f"again, {options.again} repeats: {'; '.join(cells)}", flush=True)
+    found = Figures()
+    ours = [one for one in implementations if one.name in beside]
+    measure(more, ours, found, beside, only)
+    return found
 
 
 def judge(figures):
@@ -141,6 +191,16 @@ def parts(text):
     return wanted
 
 
+def wheel(text):
+    """The path of a wheel that is there."""
+    path = Path(text).resolve()
+    if not path.is_file() or path.suffix != ".whl":
+        raise argparse.ArgumentTypeError(
+            f"{text} is no wheel; `packaging/wheel_of.sh REVISION` makes one of an earlier revision"
+        )
+    return path
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="short cells, once unless --repeats says otherwise")
@@ -152,9 +212,15 @@ def parse():
     parser.add_argument("--rival-python", help="interpreter of an environment with the rival's wheel")
     parser.add_argument("--packages", help="a folder with torch, for the tensor cells")
     parser.add_argument("--no-rival", action="store_true")
+    parser.add_argument("--against", type=wheel, metavar="WHEEL", help="an earlier wheel of ours, measured in turn")
+    parser.add_argument(
+        "--again", type=int, metavar="N", help="repeats of a cell that misses with --against: 15, with --quick none"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "target" / "bench" / "compare.json")
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
+    if options.again is None:
+        options.again = 0 if options.quick else 15
     if options.quick:
         options.seconds = min(options.seconds, 0.2)
     return options
@@ -168,6 +234,15 @@ def main():
         Implementation(OURS, options.python, packages, flags),
         Implementation(TCP, options.python, packages | {"MC_SHM": "0"}, flags),
     ]
+    beside = {}
+    if options.against:
+        try:
+            python = against.prepare(options.against, ROOT / "target" / "bench", options.python)
+        except against.NoWheel as reason:
+            print(f"cannot measure against {options.against}: {reason}", file=sys.stderr)
+            return 1
+        beside = against.implementations(python, implementations)
+        print(f"before: {options.against.name}, sha256 {against.digest(options.against)[:12]}", flush=True)
     why_alone = "switched off"
     if not options.no_rival:
         try:
@@ -180,9 +255,19 @@ def main():
 
     figures = Figures()
     begin, load = time.monotonic(), os.getloadavg()[0]
-    measure(options, implementations, figures)
+    measure(options, implementations, figures, beside)
+    kept, more = [], None
+    if beside:
+        kept = against.judge(expectations(), figures)
+        if options.again and (cells := against.missed(kept)):
+            print(against.markdown(kept, short), flush=True)
+            more = again(options, figures, implementations, beside, cells)
+            figures.failures += more.failures
+            kept = against.judge(expectations(), figures, more)
     rows = judge(figures)
     print(markdown(rows))
+    if kept:
+        print(f"\n{against.markdown(kept, short)}")
     print("\nfloors, GB/s: " + ", ".join(f"{c} {short(figures.median('floor', c))}" for c in figures.all["floor"]))
     print(f"{time.monotonic() - begin:.0f} s, {os.cpu_count()} CPUs, load {load:.1f} -> {os.getloadavg()[0]:.1f}")
     for failure in figures.failures:
@@ -197,10 +282,22 @@ def main():
         "figures": figures.all,
         "failures": figures.failures,
     }
+    if beside:
+        report["against"] = {
+            "wheel": options.against.name,
+            "sha256": against.digest(options.against),
+            "rows": kept,
+            "missed": against.missed(kept),
+            "again": more.all if more else {},
+        }
     options.json.write_text(json.dumps(report, indent=1))
     print(f"all figures are in {options.json}")
-    # A cell that misses its mark is a figure to look at, not a failed run; a cell without a figure is.
-    return 1 if figures.failures else 0
+    if kept:
+        missed = against.missed(kept)
+        print(f"against {options.against.name}: " + (f"MISSED: {'; '.join(missed)}" if missed else "all kept"))
+    # A cell that misses its mark is a figure to look at, not a failed run; a cell without a figure is, and one that
+    # has become slower.
+    return 1 if figures.failures or against.missed(kept) else 0
 
 
 if __name__ == "__main__":

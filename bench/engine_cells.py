@@ -47,14 +47,16 @@ def expectations(expected):
     return cells
 
 
-def measure(implementation, seconds, record):
-    """All cells of one implementation; `record` takes each figure."""
+def measure(implementation, seconds, record, wants):
+    """The cells of one implementation that are wanted; `record` takes each figure. Yields behind each."""
     # Ours with shared memory switched off has cells of its own; the rival has one path for both.
     suffix = ", TCP" if implementation.environment.get("MC_SHM") == "0" else ""
     with _pair(implementation) as (initiator, target):
         for number, (shape, how) in enumerate(SHAPES.items()):
             for op in ("write", "read"):
                 cell = f"engine {op} {shape}"
+                if not wants(f"{cell}{suffix}", f"{cell}, CPU{suffix}", f"{cell}, p50{suffix}"):
+                    continue
                 result = _cell(initiator, target, op, how, seconds, seed=number)
                 if result["failed"] or not result["same"]:
                     raise RigError(f"{cell}: {result['failed']} calls failed, or bytes differ")
@@ -62,6 +64,7 @@ def measure(implementation, seconds, record):
                 record(f"{cell}, CPU{suffix}", result["cpu_s"] / (result["moved"] / 1e9))
                 if shape == "4 KiB":
                     record(f"{cell}, p50{suffix}", result["p50_us"])
+                yield
 
 
 def _cell(initiator, target, op, how, seconds, seed):

@@ -24,6 +24,8 @@ STREAMS = 1_000
 CLIENTS = 64
 STREAM_S = 8
 PYTHON = "Python proxy requests/s"
+MEMORY = "proxy memory, 1,000 streams"
+ADDED = ("direct", "proxy adds", "Python proxy adds")
 
 
 def expectations(expected):
@@ -35,14 +37,14 @@ def expectations(expected):
         "direct, p99": expected("us"),
         "Python proxy adds, p50": expected("us"),
         "Python proxy adds, p99": expected("us"),
-        "proxy memory, 1,000 streams": expected("MiB", limit=200, lower_is_better=True),
+        MEMORY: expected("MiB", limit=200, lower_is_better=True),
         "proxy requests/s": expected("1/s", floor=PYTHON, share=5),
         PYTHON: expected("1/s"),
     }
 
 
-def measure(implementation, seconds, record):
-    """All cells; `record` takes each figure."""
+def measure(implementation, seconds, record, wants):
+    """The cells that are wanted; `record` takes each figure."""
     load = _load_program()
     proxy_core, *other_cores = sorted(os.sched_getaffinity(0))
     if not other_cores:
@@ -81,24 +83,27 @@ def measure(implementation, seconds, record):
 
         urls = {"direct": mocks[1], "proxy": f"{HOST}:{ours_port}", "Python proxy": f"{HOST}:{python_port}"}
         urls = {name: f"http://{where}/v1/completions" for name, where in urls.items()}
-        took = {name: [] for name in urls}
-        for _ in range(3):
-            for name, url in urls.items():
-                took[name].append(ask("paced", url, RATE, seconds / 2))
-        for what in ("p50", "p99"):
-            medians = {name: statistics.median(one[f"{what}_us"] for one in results) for name, results in took.items()}
-            record(f"direct, {what}", medians["direct"])
-            for name in ("proxy", "Python proxy"):
-                record(f"{name} adds, {what}", medians[name] - medians["direct"])
+        if wants(*(f"{what}, {which}" for what in ADDED for which in ("p50", "p99"))):
+            took = {name: [] for name in urls}
+            for _ in range(3):
+                for name, url in urls.items():
+                    took[name].append(ask("paced", url, RATE, seconds / 2))
+            for which in ("p50", "p99"):
+                medians = {name: statistics.median(one[f"{which}_us"] for one in all_) for name, all_ in took.items()}
+                record(f"direct, {which}", medians["direct"])
+                for name in ("proxy", "Python proxy"):
+                    record(f"{name} adds, {which}", medians[name] - medians["direct"])
 
         for name in ("proxy", "Python proxy"):
             record(f"{name} requests/s", ask("closed", urls[name], CLIENTS, seconds)["rate"])
+        if not wants(MEMORY):
+            return
         begin = time.monotonic()
         ask("streams", urls["proxy"], STREAMS, STREAM_S)
         if time.monotonic() - begin < STREAM_S / 2:
             raise RigError("the streams were not there at the same time")
         # Of the whole run, in which there were never more streams than these.
-        record("proxy memory, 1,000 streams", memory_kib(ours.pid, "VmHWM") / 1024)
+        record(MEMORY, memory_kib(ours.pid, "VmHWM") / 1024)
 
 
 def _load_program():

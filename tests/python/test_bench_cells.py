@@ -7,6 +7,7 @@ from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.append(str(BENCH))
+import against  # noqa: E402
 import compare  # noqa: E402
 from cells import Session  # noqa: E402
 
@@ -33,3 +34,85 @@ def test_the_cells_that_can_be_asked_for_are_those_that_a_session_has():
     assert set(compare.PARTS) == methods
     assert set(compare.MEASURED) <= methods
     assert compare.parts(" data , tcp") == ["data", "tcp"]
+
+
+def figures(**medians):
+    """Of cells by implementation, with five repeats around each median."""
+    found = compare.Figures()
+    for name, cells in medians.items():
+        for cell, median in cells.items():
+            for factor in (0.5, 1, 1, 1, 3):
+                found.add(name.replace("_", "-"), cell, median * factor, "data")
+    return found
+
+
+def judged(found, again=None):
+    return {row["cell"]: row for row in against.judge(compare.expectations(), found, again)}
+
+
+def test_a_rate_may_lose_a_twentieth_and_a_latency_gain_one():
+    ours = {"put_from 1 MiB": 9.6, "get_into 1 MiB": 9.4, "put 4 KiB, p50": 10.4, "get 4 KiB, p50": 10.6}
+    rows = judged(figures(ours=ours, before=dict.fromkeys(ours, 10.0)))
+    assert {cell: row["met"] for cell, row in rows.items()} == dict(zip(ours, (True, False, True, False), strict=True))
+    assert against.missed(rows.values()) == ["get_into 1 MiB", "get 4 KiB, p50"]
+    assert {row["repeats"] for row in rows.values()} == {5}
+
+
+def test_what_is_no_promise_is_shown_without_a_verdict():
+    cells = dict.fromkeys(("master start", "direct, p50", against.proxy_cells.PYTHON, "engine read 1 MiB, CPU, TCP"), 1)
+    rows = judged(figures(ours=cells, before=dict.fromkeys(cells, 2), ours_tcp=cells, before_tcp=cells))
+    assert set(rows) == set(cells)
+    assert {row["met"] for row in rows.values()} == {None}
+
+
+def test_cells_over_tcp_are_compared_with_those_over_tcp():
+    cell = "put_from 1 MiB, TCP"
+    rows = judged(figures(ours_tcp={cell: 3}, before_tcp={cell: 4}, ours={cell: 10}, before={cell: 1}))
+    assert rows[cell]["ratio"] == 0.75
+
+
+def test_what_was_measured_again_counts_for_its_cells_alone():
+    first = figures(ours={"put 1 MiB": 1, "get 1 MiB": 2}, before={"put 1 MiB": 2, "get 1 MiB": 2})
+    rows = judged(first, figures(ours={"put 1 MiB": 2}, before={"put 1 MiB": 2}))
+    assert (rows["put 1 MiB"]["met"], rows["get 1 MiB"]["met"]) == (True, True)
+    rows = judged(first, figures(ours={"get 1 MiB": 1}, before={"get 1 MiB": 2}))
+    assert (rows["put 1 MiB"]["met"], rows["get 1 MiB"]["met"]) == (False, False)
+
+
+def test_a_cell_without_a_figure_misses_unless_the_earlier_wheel_has_none():
+    rows = judged(figures(ours={"put 1 MiB": 1}, before={"get 1 MiB": 1}))
+    assert (rows["put 1 MiB"]["met"], rows["get 1 MiB"]["met"]) == (None, False)
+    assert "| get 1 MiB | GB/s | - | 1 | - | 0 | >= 0.95 | **no** |" in against.markdown(rows.values(), compare.short)
+
+
+def test_two_are_measured_cell_by_cell_in_turn_and_one_goes_on_where_the_other_fails():
+    said, ended = [], []
+
+    def cells(name, count):
+        try:
+            for number in range(count):
+                said.append(f"{name}{number}")
+                yield
+            if name == "b":
+                raise ValueError("no more")
+        finally:
+            ended.append(name)
+
+    failed = []
+    steps = {"a": cells("a", 4), "b": cells("b", 2)}
+    against.in_turn(steps, ["b", "a"], lambda name, error: failed.append(f"{name}: {error}"))
+    assert said == ["b0", "a0", "b1", "a1", "a2", "a3"]
+    assert (failed, ended) == (["b: no more"], ["b", "a"])
+
+
+def test_parts_yield_behind_each_cell_and_are_called_for_some_of_them():
+    for part in compare.PARTS:
+        assert inspect.isgeneratorfunction(getattr(Session, part)), part
+    assert set(against.LATENCIES) < set(compare.expectations())
+
+
+def test_what_is_no_wheel_is_refused_at_once_with_the_command_that_makes_one(tmp_path):
+    command = [sys.executable, BENCH / "compare.py", "--against", tmp_path / "nothing.whl"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2, result
+    assert "packaging/wheel_of.sh" in result.stderr
