@@ -14,11 +14,15 @@ PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -
 
 .PHONY: help demo test test-rust test-python wheel wheel-of bench e2e ttft gpu reference fmt lint clean
 
+# Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
+MADE_AT := $(shell sed -n 's/^command = .* -m venv \(.* \)\?//p' $(VENV)/pyvenv.cfg 2>/dev/null)
+MOVED   := $(if $(MADE_AT),$(if $(filter-out $(abspath $(VENV)),$(MADE_AT)),moved))
+
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.wheel ## a pool on this machine replays a request trace while a node and the master are killed
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r demo/requirements.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check -r demo/requirements.txt
 	$(PY) demo/replay.py
 
 test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel, Python tests
@@ -40,7 +44,7 @@ ttft: dist/.built ## time to first token: computed, from our pool, from the riva
 	$(PY) e2e/ttft.py
 
 gpu: $(VENV)/.wheel ## device memory against a real GPU, with its rates; skips where there is none
-	$(VENV)/bin/pytest -s tests/gpu
+	$(PY) -m pytest -s tests/gpu
 
 reference: $(VENV)/.wheel ## docs/settings.md, metrics.md, error-codes.md and the C header from the code
 	cargo run --quiet --locked -p mooncake-settings --example settings_page
@@ -50,21 +54,21 @@ reference: $(VENV)/.wheel ## docs/settings.md, metrics.md, error-codes.md and th
 
 fmt: $(VENV)/.tools ## format Rust and Python
 	cargo fmt --all
-	$(VENV)/bin/ruff check --quiet --fix-only .
-	$(VENV)/bin/ruff format --quiet .
+	$(PY) -m ruff check --quiet --fix-only .
+	$(PY) -m ruff format --quiet .
 
 lint: $(VENV)/.tools ## format check, clippy, ruff
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
 
 test-rust: | $(VENV)/.tools ## Rust tests and doc tests
 	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else cargo test --locked --all-targets --no-fail-fast; fi
 	cargo test --locked --doc
 
 test-python: $(VENV)/.wheel ## Python tests against the wheel
-	$(VENV)/bin/pytest
+	$(PY) -m pytest
 
 clean: ## remove what was built
 	rm -rf build dist $(VENV)
@@ -72,7 +76,10 @@ clean: ## remove what was built
 
 # ------------------------------------------------------------------ pieces
 
-$(VENV)/.tools: tests/python/requirements.txt packaging/environment.sh
+.PHONY: moved
+moved:
+
+$(VENV)/.tools: tests/python/requirements.txt packaging/environment.sh $(MOVED)
 	packaging/environment.sh $(PYTHON) $(VENV) tests/python/requirements.txt
 	touch $@
 
@@ -81,5 +88,5 @@ dist/.built: $(RUST_SOURCES) $(PYTHON_SOURCES) Cargo.lock pyproject.toml | $(VEN
 	touch $@
 
 $(VENV)/.wheel: dist/.built
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
+	$(PY) -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
 	touch $@

@@ -53,7 +53,7 @@ class Document:
         programs.mkdir()
         # What a machine without a GPU needs in addition.
         vllm = programs / "vllm"
-        vllm.write_text(f'#!/bin/sh\nexec {rig.python.parent}/vllm "$@" {" ".join(CPU_OPTIONS)}\n')
+        vllm.write_text(f'#!/bin/sh\nexec {rig.python} {rig.python.parent}/vllm "$@" {" ".join(CPU_OPTIONS)}\n')
         vllm.chmod(0o755)
         path = os.pathsep.join([str(programs), str(rig.python.parent), os.environ["PATH"]])
         # The master must not find the log of one that this machine runs in earnest.

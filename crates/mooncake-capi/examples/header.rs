@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
-/// Where it is.
-pub const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include/transfer_engine_c.h");
+/// Where it is. Asked for when it runs: a checkout that was moved keeps what cargo built in it.
+pub fn place() -> std::path::PathBuf {
+    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
+    std::path::Path::new(&crate_folder).join("include/transfer_engine_c.h")
+}
 
 const SOURCE: &str = include_str!("../src/lib.rs");
 
@@ -36,7 +39,7 @@ const END: &str = "
 
 #[allow(dead_code)] // The test that looks whether it is fresh has no use for it.
 fn main() {
-    std::fs::write(HEADER, header()).expect("the header can be written");
+    std::fs::write(place(), header()).expect("the header can be written");
 }
 
 /// The header, as the source wants it.

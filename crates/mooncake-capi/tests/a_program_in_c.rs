@@ -1,8 +1,13 @@
 //! The header compiles in C and C++, and a program with it moves bytes between two processes.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+/// Asked for when it runs: a checkout that was moved keeps what cargo built in it.
+fn crate_folder() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is").into()
+}
 
 /// The library that belongs to this test, beside it.
 fn library() -> PathBuf {
@@ -22,7 +27,7 @@ fn compile(compiler: &str, arguments: &[&str]) {
 
 #[test]
 fn a_program_in_c_lends_writes_reads_and_leaves_a_message() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate_folder();
     let folder = std::env::temp_dir().join(format!("transfer-c-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (include, source) = (root.join("include"), root.join("examples/transfer.c"));
@@ -55,7 +60,7 @@ fn a_program_in_c_lends_writes_reads_and_leaves_a_message() {
 
 #[test]
 fn sources_that_use_each_name_as_mooncakes_header_has_it_compile_and_run_in_c_and_in_cpp() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate_folder();
     let folder = std::env::temp_dir().join(format!("transfer-names-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (include, source, library) = (root.join("include"), root.join("tests/sources/every_name.c"), library());
@@ -75,7 +80,7 @@ fn sources_that_use_each_name_as_mooncakes_header_has_it_compile_and_run_in_c_an
 
 #[test]
 fn memory_that_is_not_remote_accessible_is_a_source_and_refused_to_peers() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate_folder();
     let folder = std::env::temp_dir().join(format!("transfer-local-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (include, source, library) = (root.join("include"), root.join("tests/sources/local_memory.c"), library());

@@ -30,7 +30,9 @@ pub struct Decoder {
 /// Gives each decoder what it is meant for, mutations of that, and what is nested deeply: none may panic, or ask for much
 /// memory. Panics with the decoder's name and the bytes otherwise, and if it has no fuzz target.
 pub fn run(decoders: &[Decoder]) {
-    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/fuzz_targets");
+    // Asked for when it runs: a checkout that was moved keeps what cargo built in it.
+    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
+    let targets = Path::new(&crate_folder).join("../../fuzz/fuzz_targets");
     let before = getrlimit(Resource::As);
     setrlimit(Resource::As, Rlimit { current: Some(address_space() + MEMORY), ..before }).expect("less than before");
     for decoder in decoders {
