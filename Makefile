@@ -8,11 +8,13 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
+# The wheel that mixed versions are tested beside.
+OLD ?= 49e5191
 
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python wheel wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test test-rust test-python test-long wheel wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(.* \)\?//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -69,6 +71,9 @@ test-rust: | $(VENV)/.tools ## Rust tests and doc tests
 
 test-python: $(VENV)/.wheel ## Python tests against the wheel
 	$(PY) -m pytest
+
+test-long: $(VENV)/.wheel ## Python tests that take long: rounds of faults, mixed versions beside the wheel of OLD
+	old=$$(PYTHON=$(PYTHON) packaging/wheel_of.sh $(OLD)); MOONCAKE_OLD_WHEEL=$$old $(PY) -m pytest -rP -m 'long or slow or mixed'
 
 clean: ## remove what was built
 	rm -rf build dist $(VENV)

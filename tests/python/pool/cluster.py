@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from pool.peer import Peer
 class Master(Daemon):
     """A `mooncake master` on ports and a log folder of its own; `kill` and `start` keep both."""
 
-    def __init__(self, folder: Path, flags: list[str], env: dict[str, str] | None = None):
+    def __init__(self, folder: Path, flags: list[str], env: dict[str, str] | None = None, python: str | None = None):
         self.port, self.metrics_port = free_port(), free_port()
         self.folder = folder / "log"
         command = [
-            binary(),
+            binary(python),
             "master",
             "--rpc_address=127.0.0.1",
             f"--rpc_port={self.port}",
@@ -27,6 +28,10 @@ class Master(Daemon):
         ]
         ready = f"Master service started on port {self.port}"
         super().__init__("master", command, folder / "master.out", ready, env)
+
+    def become(self, python: str | None) -> None:
+        """The next start is of the wheel of this interpreter."""
+        self.command[0] = binary(python)
 
     @property
     def addr(self) -> str:
@@ -58,10 +63,19 @@ class Master(Daemon):
 class Node(Daemon):
     """A `mooncake client` that lends memory."""
 
-    def __init__(self, index: int, folder: Path, master: str, size: int, flags: list[str], env: dict[str, str]):
+    def __init__(
+        self,
+        index: int,
+        folder: Path,
+        master: str,
+        size: int,
+        flags: list[str],
+        env: dict[str, str],
+        python: str | None = None,
+    ):
         self.size = size
         command = [
-            binary(),
+            binary(python),
             "client",
             f"--master_server_address={master}",
             "--metadata_server=P2PHANDSHAKE",
@@ -80,7 +94,10 @@ class Node(Daemon):
 
 
 class Cluster:
-    """What one test started; `end` leaves nothing of it."""
+    """What one test started; `end` leaves nothing of it.
+
+    Where a `python` can be given, it is the interpreter of another wheel's environment.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -96,16 +113,23 @@ class Cluster:
         master_flags: list[str] | None = None,
         node_flags: list[str] | None = None,
         env: dict[str, str] | None = None,
+        python: str | None = None,
     ) -> None:
         """Starts the master, then the nodes; returns when all are ready."""
-        self.master = Master(self.folder, master_flags or [], env)
+        self.master = Master(self.folder, master_flags or [], env, python)
         self.master.start()
         for _ in range(nodes):
-            self.add_node(node_bytes, node_flags or [], env or {})
+            self.add_node(node_bytes, node_flags or [], env or {}, python)
 
-    def add_node(self, size: int, flags: list[str] | None = None, env: dict[str, str] | None = None) -> Node:
+    def add_node(
+        self,
+        size: int,
+        flags: list[str] | None = None,
+        env: dict[str, str] | None = None,
+        python: str | None = None,
+    ) -> Node:
         """One more storage node."""
-        node = Node(len(self.nodes), self.folder, self.master.addr, size, flags or [], env or {})
+        node = Node(len(self.nodes), self.folder, self.master.addr, size, flags or [], env or {}, python)
         self.nodes.append(node)
         node.start()
         return node
@@ -120,10 +144,16 @@ class Cluster:
         self.stores.append(made)
         return made
 
-    def process(self, segment: int = 0, buffer: int = 64 << 20, env: dict[str, str] | None = None) -> Peer:
+    def process(
+        self,
+        segment: int = 0,
+        buffer: int = 64 << 20,
+        env: dict[str, str] | None = None,
+        python: str | None = None,
+    ) -> Peer:
         """A store in a process of its own, set up."""
         log = self.folder / f"peer-{len(self.peers)}.out"
-        peer = Peer(f"peer {len(self.peers)}", log, env)
+        peer = Peer(f"peer {len(self.peers)}", log, env, python or sys.executable)
         self.peers.append(peer)
         code = peer.call("setup", "127.0.0.1", "P2PHANDSHAKE", segment, buffer, "tcp", "", self.master.addr)
         assert code == 0, f"setup: {code} {peer.call('last_error')}"

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def binary() -> str:
-    """The native binary under test: MOONCAKE_BIN, or the one beside this interpreter."""
+def binary(python: str | None = None) -> str:
+    """The native binary under test: MOONCAKE_BIN, or the one beside this interpreter; or that of another wheel's."""
+    if python is not None:
+        return str(Path(python).parent / "mooncake")
     return os.environ.get("MOONCAKE_BIN") or str(Path(sys.executable).parent / "mooncake")
 
 
