@@ -219,6 +219,32 @@ impl Client {
         reply
     }
 
+    /// A client that a log knows already, which comes back as this process, with these segments and pins.
+    pub fn returned(
+        address: SocketAddr,
+        process: message::ProcessIdentity,
+        (session, secret): (u64, u64),
+        segments: Vec<Vec<u8>>,
+        pins: Vec<u64>,
+    ) -> (Client, HelloReply) {
+        let role = hello::Role::Resume(ResumeSession {
+            session,
+            secret,
+            process: Some(process),
+            host_name: "test:1".to_owned(),
+            segments: segments.iter().map(|uuid| uuid.clone().into()).collect(),
+            pins,
+            epoch_taken: u32::from(!segments.is_empty()),
+            ..ResumeSession::default()
+        });
+        let (anchor, hello) = greet(address, role, None);
+        assert_eq!(hello.refusal, None);
+        let (call, highest) = (attach(address, session, secret), hello.position);
+        let client =
+            Client { anchor, call, session, secret, sequence: 0, hello: hello.clone(), highest, segments, beats: 0 };
+        (client, hello)
+    }
+
     pub fn call(&mut self, body: request::Body) -> reply::Body {
         self.call_as(0, body)
     }
