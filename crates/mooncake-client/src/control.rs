@@ -538,7 +538,12 @@ impl Control {
             match self.attach_at(unix, session, patience) {
                 // Another process may have taken the name.
                 Ok((connection, instance)) if instance == session.instance => return Ok(connection),
-                Ok(_) | Err(CallError::Connection(ConnectionError::Io(_) | ConnectionError::Frame(_))) => {}
+                Ok(_) => {
+                    tracing::debug!(master = %self.masters, "another master has its Unix socket by now; using TCP")
+                }
+                Err(CallError::Connection(error @ (ConnectionError::Io(_) | ConnectionError::Frame(_)))) => {
+                    tracing::debug!(master = %self.masters, %error, "its Unix socket cannot be used; using TCP");
+                }
                 Err(other) => return Err(other),
             }
         }
