@@ -227,6 +227,24 @@ impl Control {
         answer.map_err(|failed| failed.error)
     }
 
+    /// [`Control::finish`] of what must not be carried out behind the caller's back: when the call fails it was done
+    /// before the next one, or never is.
+    pub fn finish_now(
+        &self,
+        what: &'static str,
+        body: request::Body,
+        patience: Duration,
+    ) -> Result<Answer, StoreError> {
+        let sequence = self.sequences.begin();
+        let request = Request { sequence, body: Some(body), ..Request::default() };
+        let answer = self.call(what, request, patience, false);
+        match &answer {
+            Err(failed) if failed.sent => self.sequences.abandoned(sequence),
+            _ => self.sequences.answered(sequence),
+        }
+        answer.map_err(|failed| failed.error)
+    }
+
     /// A call that changes something: made once, however often it is sent.
     pub fn mutate(
         self: &Arc<Self>,

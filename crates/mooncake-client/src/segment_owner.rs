@@ -444,7 +444,7 @@ impl SegmentOwner {
         self.state.lock().held.push(held.clone());
         let body = request::Body::Mount(Mount { segment: Some(segment), populated: first });
         const WHAT: &str = "mount";
-        let mounted = self.control.finish(WHAT, body, self.control.lookup_timeout);
+        let mounted = self.control.finish_now(WHAT, body, self.control.lookup_timeout);
         let error = match mounted.map(|answer| answer.body) {
             Ok(reply::Body::Mount(_)) => {
                 let _ = self.work.send(Work::Populate(held.clone()));
@@ -463,7 +463,14 @@ impl SegmentOwner {
         if pinned.is_none() && !self.control.is_stopped() && !self.state.lock().closing {
             // It may have been mounted just before it was given up; mostly the master does not know it.
             let body = request::Body::Unmount(Unmount { uuid: memory.uuid().to_vec().into(), grace_ms: 0 });
-            let _ = self.control.finish("unmount", body, self.control.lookup_timeout);
+            let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
+            if let Err(error) = unmounted
+                && !matches!(error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. })
+            {
+                // The list of what is held, which says as much, goes to the master as soon as it answers again.
+                tracing::debug!(name = self.name, %error, "the master is told of it when it is back");
+                self.control.resume_anew();
+            }
         }
         if !self.server.remove(memory.uuid()) {
             tracing::warn!(name = self.name, "a data lane did not end in time; its segment goes anyway");

@@ -303,6 +303,29 @@ fn a_put_whose_answer_never_came_does_not_keep_its_key() {
 }
 
 #[test]
+fn a_mount_whose_answer_never_came_leaves_no_segment_without_memory() {
+    let (cluster, proxy, store) = proxied();
+    put(&store, "k", 3000).unwrap();
+    let answered = proxy.losses.seen.load(Ordering::SeqCst);
+    proxy.losses.frozen.store(true, Ordering::SeqCst);
+    // A pong that was past the door by then shows the master alive.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(store.mount_memory(8 * MIB).unwrap_err().kind(), ErrorKind::MasterUnreachable);
+    proxy.losses.frozen.store(false, Ordering::SeqCst);
+    // The request was in flight, and what would have taken it back was not.
+    eventually("the master has answered the late request", Duration::from_secs(2), || {
+        proxy.losses.seen.load(Ordering::SeqCst) > answered
+    });
+    eventually("it knows the one segment that there is", Duration::from_secs(2), || {
+        cluster.metric("mooncake_segments_live") == 1.0
+    });
+    eventually("the client is back", Duration::from_secs(2), || store.health() == Health::Ok);
+    assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
+    store.mount_memory(8 * MIB).unwrap();
+    assert_eq!(cluster.metric("mooncake_segments_live"), 2.0);
+}
+
+#[test]
 fn a_frozen_master_costs_one_deadline_and_loses_nothing() {
     let (_cluster, proxy, store) = proxied();
     put(&store, "k", 3000).unwrap();
