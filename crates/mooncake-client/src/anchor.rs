@@ -521,3 +521,39 @@ fn uuid(bytes: &[u8]) -> Option<Uuid> {
 fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as _, tv_nsec: duration.subsec_nanos() as _ }
 }
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::MAX_HELLO_FRAME;
+    use mooncake_wire::message::Hello;
+    use prost::Message;
+
+    use super::*;
+    use crate::pins::MAX_VIEWS;
+    use crate::segment_owner::MAX_SEGMENTS;
+    use crate::sequence::MAX_UNSETTLED;
+
+    #[test]
+    fn whatever_a_store_holds_it_can_come_back_with() {
+        let most = u64::MAX;
+        let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most };
+        let process = ProcessIdentity { boot_id: [9; 16], pid: u32::MAX, start_time: most, pid_namespace: most };
+        let resume = ResumeSession {
+            session: most,
+            secret: most,
+            process: Some(wire_process(&process)),
+            host_name: "n".repeat(1 << 10),
+            segments: vec![vec![9; 16].into(); MAX_SEGMENTS],
+            pins: vec![most; MAX_VIEWS],
+            settled_below: most,
+            unsettled: vec![most; MAX_UNSETTLED],
+            ..ResumeSession::default()
+        };
+        let hello = Hello { highest: Some(position), role: Some(hello::Role::Resume(resume)), ..Hello::default() };
+        // And what a later version may add: some more about each of its segments.
+        assert!(hello.encoded_len() + 32 * MAX_SEGMENTS < MAX_HELLO_FRAME, "{}", hello.encoded_len());
+        // The master names those of them that it does not know.
+        let reply = HelloReply { gone_segments: vec![vec![9; 16].into(); MAX_SEGMENTS], ..HelloReply::default() };
+        assert!(reply.encoded_len() + 8 * MAX_VIEWS < MAX_HELLO_FRAME);
+    }
+}

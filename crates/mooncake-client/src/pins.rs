@@ -4,6 +4,10 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+/// Most views of a store at a time. Each has its place in the hello with which the store comes back, and a hello has its
+/// limit: one that did not fit would be refused for ever.
+pub(crate) const MAX_VIEWS: usize = 65_536;
+
 /// Pins of one session. A *generation* ends whenever the master is given a
 /// fresh list of them: a pin taken before that and not on the list is void.
 #[derive(Debug, Default)]
@@ -18,6 +22,8 @@ struct State {
     era: u64,
     /// Views per rid.
     live: HashMap<u64, u32>,
+    /// All of them, and those that are asked for.
+    views: usize,
     bytes: u64,
     ended: Vec<u64>,
     /// Sent and not confirmed yet.
@@ -59,6 +65,14 @@ impl Pins {
         state.bytes = state.bytes.saturating_sub(bytes);
     }
 
+    /// Room for so many views among those that there may be, as far as there is any.
+    pub fn room(&self, wanted: usize) -> Room<'_> {
+        let mut state = self.state.lock();
+        let views = wanted.min(MAX_VIEWS.saturating_sub(state.views));
+        state.views += views;
+        Room { pins: self, views }
+    }
+
     /// Takes charge of pins that the master has just granted, and says to which
     /// era they belong. None: the master was given a list without them
     /// meanwhile, so they hold nothing.
@@ -69,6 +83,7 @@ impl Pins {
         }
         for rid in rids {
             *state.live.entry(rid).or_insert(0) += 1;
+            state.views += 1;
         }
         Some(state.era)
     }
@@ -85,6 +100,7 @@ impl Pins {
         if *count == 0 {
             state.live.remove(&rid);
         }
+        state.views -= 1;
         state.ended.push(rid);
         state.ended.len() == 1 || state.live.is_empty()
     }
@@ -158,10 +174,32 @@ impl Pins {
         let mut state = self.state.lock();
         state.generation += 1;
         state.era += 1;
-        state.unlisted += state.live.values().map(|count| u64::from(*count)).sum::<u64>();
+        let live = state.live.values().map(|count| u64::from(*count)).sum::<u64>();
+        state.unlisted += live;
+        state.views -= live as usize;
         state.live.clear();
         state.ended.clear();
         state.outstanding = None;
+    }
+}
+
+/// Room for views that are asked for; given back when dropped. Views that came of it have theirs of their own by then.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    pins: &'a Pins,
+    views: usize,
+}
+
+impl Room<'_> {
+    /// For so many.
+    pub fn views(&self) -> usize {
+        self.views
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.pins.state.lock().views -= self.views;
     }
 }
 
@@ -231,6 +269,24 @@ mod tests {
         pins.forget_bytes(60);
         assert!(pins.admit(60, 100));
         assert!(!pins.admit(1, 0));
+    }
+
+    #[test]
+    fn no_more_views_begin_than_a_list_may_have() {
+        let pins = Pins::default();
+        let room = pins.room(MAX_VIEWS - 2);
+        assert_eq!((room.views(), pins.room(5).views()), (MAX_VIEWS - 2, 2));
+        drop(room);
+        let room = pins.room(3);
+        let era = pins.adopt(pins.generation(), [2, 2, 4].into_iter()).unwrap();
+        drop(room);
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS - 3);
+        pins.release(era, 2);
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS - 2);
+        pins.start_over();
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS, "those of an earlier session are on no list");
+        pins.release(era, 2);
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS);
     }
 
     #[test]

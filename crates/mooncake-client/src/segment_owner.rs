@@ -31,6 +31,9 @@ const STEP: u64 = 32 << 20;
 /// How long a close waits for the master's word on what is pinned.
 const PINS_WAIT: Duration = Duration::from_millis(60);
 
+/// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its limit.
+pub(crate) const MAX_SEGMENTS: usize = 8_192;
+
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Name of a segment that a store gives to the pool, its own for good: it stays when the memory has to be replaced.
@@ -157,6 +160,10 @@ impl SegmentOwner {
 
     /// Makes a segment, mounts it, and starts to populate it.
     pub fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        if self.state.lock().held.len() >= MAX_SEGMENTS {
+            let reason = format!("it has {MAX_SEGMENTS} already, the most there may be; unmount one first");
+            return Err(Cause::Setup { what: "another segment of this store", reason }.into());
+        }
         let held = self.mount_new(None, backing)?;
         Ok((held.id, held.memory.bytes()))
     }

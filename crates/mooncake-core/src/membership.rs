@@ -105,7 +105,7 @@ impl Core {
         }
         let mut missing: Vec<(Rid, u32)> = Vec::new();
         for rid in listed.chunk_by(|a, b| a == b).map(|same| same[0]) {
-            let views = known.iter().find(|(other, _)| *other == rid).map_or(0, |(_, views)| *views);
+            let views = known.binary_search_by_key(&rid, |(other, _)| *other).map_or(0, |at| known[at].1);
             let lost = count(rid).saturating_sub(views);
             if lost > 0 {
                 missing.push((rid, lost));
