@@ -45,6 +45,11 @@ impl Routes {
         own
     }
 
+    /// Whether a connection is the session's anchor.
+    pub fn is_anchor(&self, session: SessionId, queue: &AnchorQueue) -> bool {
+        self.tables.lock().anchors.get(&session).is_some_and(|current| std::ptr::eq(&**current, queue))
+    }
+
     /// The session's anchor connection, if it has one now.
     pub fn anchor(&self, session: SessionId) -> Option<Arc<AnchorQueue>> {
         self.tables.lock().anchors.get(&session).cloned()
