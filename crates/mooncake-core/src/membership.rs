@@ -263,24 +263,37 @@ impl Core {
         self.ask_again(session, fx);
     }
 
+    /// Asks an owner once more for fences that it has not answered yet: by rid, from one on, so many at most. Gives the
+    /// first one that is left.
+    pub fn ask_fences(&self, owner: SessionId, from: Rid, most: usize, fx: &mut Effects) -> Option<Rid> {
+        let mut asked = 0;
+        for entry in self.quarantine.iter_from(from) {
+            let Some(segment) = self.segments.get(entry.replica.extent.segment) else { continue };
+            if segment.session != owner {
+                continue;
+            }
+            if asked == most {
+                return Some(entry.replica.rid);
+            }
+            asked += 1;
+            let fence = Push::Fence {
+                uuid: segment.spec.uuid,
+                replica: entry.replica,
+                writer: entry.writer,
+                writer_done: entry.writer_done,
+            };
+            fx.pushes.push((owner, fence));
+        }
+        None
+    }
+
     /// Sends an owner all that it has not answered yet.
     fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(owner) else { return };
         if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
             fx.pushes.push((owner, Push::TakeEpoch(self.epoch)));
         }
-        for entry in self.quarantine.iter() {
-            let Some(segment) = self.segments.get(entry.replica.extent.segment) else { continue };
-            if segment.session == owner {
-                let fence = Push::Fence {
-                    uuid: segment.spec.uuid,
-                    replica: entry.replica,
-                    writer: entry.writer,
-                    writer_done: entry.writer_done,
-                };
-                fx.pushes.push((owner, fence));
-            }
-        }
+        self.ask_fences(owner, Rid(0), usize::MAX, fx);
         for recheck in self.rechecks.values() {
             let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
             if segment.session == owner {

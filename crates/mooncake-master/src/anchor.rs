@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::connection::{Connection, Ended, Stream};
 use crate::convert;
 use crate::metrics::Op;
-use crate::routes::AnchorQueue;
+use crate::routes::{AnchorQueue, Next};
 use crate::shared::Shared;
 
 /// Beats come every 0.5 s: a connection this silent leads nowhere any more.
@@ -22,6 +22,9 @@ const SILENT: Duration = Duration::from_secs(15);
 
 /// For the peer to take what is sent.
 const SEND_STUCK: Duration = Duration::from_secs(5);
+
+/// Fences that an owner is asked for in one go, where there are more than its anchor takes at once.
+const FENCES_SLICE: usize = 2_048;
 
 /// Serves an anchor until it ends, then tells the core.
 pub async fn serve<S: Stream>(
@@ -32,7 +35,7 @@ pub async fn serve<S: Stream>(
     let (reader, writer) = connection.split();
     tokio::select! {
         ended = receive(shared, anchor.session, &anchor.queue, reader) => ended,
-        ended = send(&anchor.queue, writer) => ended,
+        ended = send(shared, anchor.session, &anchor.queue, writer) => ended,
     }
 }
 
@@ -96,9 +99,26 @@ async fn obey<R>(
     obeyed.await?.ok_or(Ended::Superseded)
 }
 
-async fn send<W: AsyncWrite>(queue: &AnchorQueue, mut writer: WriteHalf<W>) -> Result<(), Ended> {
-    while let Some(bytes) = queue.next().await {
-        timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
+async fn send<W: AsyncWrite>(
+    shared: &Arc<Shared>,
+    session: SessionId,
+    queue: &AnchorQueue,
+    mut writer: WriteHalf<W>,
+) -> Result<(), Ended> {
+    while let Some(next) = queue.next().await {
+        match next {
+            Next::Bytes(bytes) => {
+                timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
+            }
+            Next::Fences(from) => {
+                let rest = obey(shared, session, queue, |core, _, effects| {
+                    core.ask_fences(session, from, FENCES_SLICE, effects)
+                });
+                if let Some(rest) = rest.await? {
+                    queue.postpone_fences(rest);
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -221,6 +241,7 @@ mod tests {
     use mooncake_core::{Config, Ended as PutEnded, Origin, PutConfig, PutSlot, PutStarted, SegmentSpec, SessionSpec};
     use mooncake_wire::message::{EpochTaken, FenceDone, Goodbye, Rechecked};
     use mooncake_wire::{FrameReader, MAX_FRAME, encode_frame};
+    use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
 
     use super::*;
@@ -262,10 +283,14 @@ mod tests {
                 session
             });
             let mut owner = Owner { session: opened.unwrap(), shared, anchor, sequence: 0 };
-            let spec =
-                SegmentSpec { uuid: SegmentUuid(MEMORY), name: "o:1".to_owned(), bytes: 1 << 20, endpoint: Vec::new() };
+            let spec = SegmentSpec {
+                uuid: SegmentUuid(MEMORY),
+                name: "o:1".to_owned(),
+                bytes: 64 << 20,
+                endpoint: Vec::new(),
+            };
             let origin = owner.origin();
-            owner.core(|core, now, effects| _ = core.mount(now, origin, spec, 1 << 20, effects).unwrap());
+            owner.core(|core, now, effects| _ = core.mount(now, origin, spec, 64 << 20, effects).unwrap());
             owner
         }
 
@@ -333,7 +358,7 @@ mod tests {
 
     /// What is to be sent next.
     async fn sent(anchor: &AnchorQueue) -> Vec<anchor_down::Body> {
-        let Some(bytes) = anchor.next().await else { panic!("nothing to send") };
+        let Some(Next::Bytes(bytes)) = anchor.next().await else { panic!("nothing to send") };
         messages(&bytes)
     }
 
@@ -435,5 +460,53 @@ mod tests {
         assert!(confirmed(&owner).await);
         assert_eq!(owner.stats().pins, 0);
         assert!(confirmed(&owner).await, "a repeat is answered like the first");
+    }
+
+    #[tokio::test]
+    async fn every_fence_is_asked_for_however_many_there_are() {
+        const FENCES: u32 = 12_000;
+        let mut owner = Owner::new();
+        let keys: Vec<[u8; 4]> = (0..FENCES).map(u32::to_le_bytes).collect();
+        let entries: Vec<(&[u8], u64)> = keys.iter().map(|key| (&key[..], 1)).collect();
+        let origins = [owner.origin(), owner.origin()];
+        owner.core(|core, now, effects| {
+            let config = PutConfig::default();
+            let PutStarted::Now(slots) = core.put_start(now, origins[0], &entries, &config, false, effects).unwrap()
+            else {
+                panic!("there is room");
+            };
+            let placed = slots.iter().map(|slot| match slot {
+                PutSlot::Placed(replicas) => replicas[0].rid,
+                other => panic!("{other:?}"),
+            });
+            core.abort(now, origins[1], &placed.collect::<Vec<_>>(), true, effects).unwrap();
+        });
+        assert_eq!(all_fences(&owner, &owner.anchor, FENCES).await, FENCES);
+        // And once more for who comes back.
+        assert_eq!(all_fences(&owner, &owner.resume(0), FENCES).await, FENCES);
+    }
+
+    /// Reads what an anchor is sent, until it has been asked for so many fences.
+    async fn all_fences(owner: &Owner, anchor: &AnchorQueue, wanted: u32) -> u32 {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let (_reader, writer) = Connection::new(near).split();
+        let mut asked = std::collections::BTreeSet::new();
+        let hear = async {
+            let mut reader = FrameReader::default();
+            while asked.len() < wanted as usize && far.read_buf(reader.buffer_mut()).await.unwrap() > 0 {
+                while let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+                    match AnchorDown::decode(frame).unwrap().body {
+                        Some(anchor_down::Body::Fence(fence)) => _ = asked.insert(fence.rid),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            ended = send(&owner.shared, owner.session, anchor, writer) => panic!("{ended:?}"),
+            () = tokio::time::sleep(Duration::from_secs(10)) => {}
+            () = hear => {}
+        }
+        asked.len() as u32
     }
 }
