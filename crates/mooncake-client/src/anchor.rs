@@ -429,6 +429,7 @@ impl Anchor {
             epoch_taken: shared.owner.get().map_or(0, |owner| u32::from(owner.epoch())),
             settled_below,
             unsettled,
+            list: listing.number,
         });
         let (connection, reply, address) = match open(role) {
             Ok(opened) => opened,
@@ -448,6 +449,7 @@ impl Anchor {
         if let Some(replaced) = listing.replaced() {
             control.sequences.answered(replaced);
         }
+        control.pins.listed().into_iter().for_each(|sequence| control.sequences.answered(sequence));
         if resumed {
             let local_ip = connection.local_ip();
             let again = Session::new(&reply, address, local_ip, &shared.process.boot_id);

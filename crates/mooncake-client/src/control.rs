@@ -257,7 +257,9 @@ impl Control {
         let request = Request { sequence, body: Some(body), ..Request::default() };
         match self.call(what, request, patience, true) {
             Ok(answer) => {
-                self.sequences.answered(sequence);
+                if abandoned != Abandoned::VoidsPins || self.pins.may_settle(sequence) {
+                    self.sequences.answered(sequence);
+                }
                 Ok(answer)
             }
             Err(failed) => {

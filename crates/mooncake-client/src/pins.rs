@@ -8,6 +8,9 @@ use parking_lot::Mutex;
 /// limit: one that did not fit would be refused for ever.
 pub(crate) const MAX_VIEWS: usize = 65_536;
 
+/// Most calls that take views while the master is not known to have the last list.
+const MAX_HELD_BACK: usize = 256;
+
 /// Pins of one session. A *generation* ends whenever the master is given a
 /// fresh list of them: a pin taken before that and not on the list is void.
 #[derive(Debug, Default)]
@@ -32,11 +35,17 @@ struct State {
     sealed: bool,
     /// Views of earlier sessions: no master knows of them.
     unlisted: u64,
+    /// A list is on its way.
+    listing: bool,
+    /// Calls that took views meanwhile.
+    held_back: Vec<u64>,
 }
 
 /// A list of live pins that is on its way to the master.
 #[derive(Debug)]
 pub(crate) struct Listing {
+    /// Higher than those of earlier lists.
+    pub number: u64,
     /// Once per view.
     pub rids: Vec<u64>,
     ended: Vec<u64>,
@@ -68,6 +77,7 @@ impl Pins {
     /// Room for so many views among those that there may be, as far as there is any.
     pub fn room(&self, wanted: usize) -> Room<'_> {
         let mut state = self.state.lock();
+        let wanted = if state.held_back.len() < MAX_HELD_BACK { wanted } else { 0 };
         let views = wanted.min(MAX_VIEWS.saturating_sub(state.views));
         state.views += views;
         Room { pins: self, views }
@@ -155,11 +165,30 @@ impl Pins {
     pub fn list(&self) -> Listing {
         let mut state = self.state.lock();
         state.generation += 1;
+        state.listing = true;
+        let number = state.generation;
         let rids = state.live.iter().flat_map(|(rid, count)| std::iter::repeat_n(*rid, *count as usize)).collect();
-        Listing { rids, ended: std::mem::take(&mut state.ended), outstanding: state.outstanding.take() }
+        Listing { number, rids, ended: std::mem::take(&mut state.ended), outstanding: state.outstanding.take() }
     }
 
-    /// The master did not get the list: it still has to be told what ended.
+    /// Whether the master may hear that the reply to a call that took views is here. Of the pins that a list leaves out it
+    /// keeps those in replies that it does not know to be here: while a list is on its way that has to include these views.
+    pub fn may_settle(&self, sequence: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.listing {
+            state.held_back.push(sequence);
+        }
+        !state.listing
+    }
+
+    /// The master has the last list. Gives the calls that it may hear of now.
+    pub fn listed(&self) -> Vec<u64> {
+        let mut state = self.state.lock();
+        state.listing = false;
+        std::mem::take(&mut state.held_back)
+    }
+
+    /// The master did not get the list, as far as is known: it still has to be told what ended.
     pub fn unlist(&self, listing: Listing) {
         let mut state = self.state.lock();
         state.ended.extend(listing.ended);
@@ -245,6 +274,25 @@ mod tests {
         assert_eq!(pins.adopt(generation, [6].into_iter()), None);
         pins.unlist(listing);
         assert_eq!(pins.to_send(|| 3), Some((1, vec![2])));
+    }
+
+    #[test]
+    fn what_took_views_is_not_settled_before_the_list_without_them_has_come() {
+        let pins = Pins::default();
+        assert!(pins.may_settle(1));
+        let first = pins.list();
+        assert!(!pins.may_settle(2));
+        // Given up, and it may come all the same.
+        pins.unlist(first);
+        assert!(!pins.may_settle(3));
+        let second = pins.list();
+        assert_eq!(pins.listed(), [2, 3]);
+        assert!(second.number > 1 && pins.may_settle(4));
+        pins.list();
+        (0..MAX_HELD_BACK as u64).for_each(|sequence| assert!(!pins.may_settle(sequence)));
+        assert_eq!(pins.room(1).views(), 0, "copies will do");
+        pins.listed();
+        assert_eq!(pins.room(1).views(), 1);
     }
 
     #[test]

@@ -86,6 +86,15 @@ impl Core {
         Ok(gone)
     }
 
+    /// Whether no later list of a session's views has come than this one. A client that gave a resume up on the way and has
+    /// come back with another one has taken views since; what it listed before says nothing of them. 0: it does not count.
+    pub fn is_latest_list(&mut self, session: SessionId, number: u64) -> bool {
+        let Some(entry) = self.sessions.get_mut(session) else { return true };
+        let late = number != 0 && number < entry.listed;
+        entry.listed = entry.listed.max(number);
+        !late
+    }
+
     /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
     /// lists and the log lost are noted again.
     fn reconcile_pins(&mut self, now: Time, session: SessionId, listed: &[Rid], fx: &mut Effects) {
