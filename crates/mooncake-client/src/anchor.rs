@@ -150,6 +150,7 @@ pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::
             ending_since: None,
             next_master: 0,
             epoch: 0,
+            facts: Vec::new(),
         };
         anchor.run();
     });
@@ -168,6 +169,8 @@ struct Anchor {
     next_master: usize,
     /// Highest epoch that this master has shown.
     epoch: u32,
+    /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they came.
+    facts: Vec<(u64, AnchorUp)>,
 }
 
 impl Anchor {
@@ -277,10 +280,14 @@ impl Anchor {
         let mut queued = control.take_up();
         let mut sent = 0;
         let mut outcome = Ok(());
+        let next = self.number + 1;
         for message in &queued {
             outcome = self.connection().send(message, &patience);
             if outcome.is_err() {
                 break;
+            }
+            if !is_asked_for_again(message) {
+                self.facts.push((next, message.clone()));
             }
             sent += 1;
         }
@@ -314,6 +321,7 @@ impl Anchor {
         match message.body {
             Some(anchor_down::Body::Pong(pong)) => {
                 control.reach.pong();
+                self.facts.retain(|(beat, _)| *beat > pong.number);
                 if control.pins.confirmed(pong.unpin_sequence) {
                     control.sequences.answered(pong.unpin_sequence);
                 }
@@ -387,6 +395,8 @@ impl Anchor {
             return;
         }
         self.last_try = Instant::now();
+        // The connection may have ended before they came.
+        control.put_back_up(self.facts.drain(..).map(|(_, fact)| fact).collect());
         let index = self.next_master;
         self.next_master = (index + 1) % control.masters.len();
         match self.resume_at(index) {
@@ -514,6 +524,13 @@ impl Anchor {
             let _ = connection.send(&goodbye, &patience);
         }
     }
+}
+
+/// Whether nothing is lost for good with a message: the master asks once more for what it has asked for, the next beat
+/// says what the last one said, and nothing comes behind a goodbye.
+fn is_asked_for_again(message: &AnchorUp) -> bool {
+    use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked};
+    matches!(&message.body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_)))
 }
 
 fn uuid(bytes: &[u8]) -> Option<Uuid> {
