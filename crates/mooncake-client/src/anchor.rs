@@ -150,6 +150,7 @@ pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::
             ending_since: None,
             next_master: 0,
             epoch: 0,
+            facts: Vec::new(),
         };
         anchor.run();
     });
@@ -168,6 +169,8 @@ struct Anchor {
     next_master: usize,
     /// Highest epoch that this master has shown.
     epoch: u32,
+    /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they came.
+    facts: Vec<(u64, AnchorUp)>,
 }
 
 impl Anchor {
@@ -277,10 +280,14 @@ impl Anchor {
         let mut queued = control.take_up();
         let mut sent = 0;
         let mut outcome = Ok(());
+        let next = self.number + 1;
         for message in &queued {
             outcome = self.connection().send(message, &patience);
             if outcome.is_err() {
                 break;
+            }
+            if !is_asked_for_again(message) {
+                self.facts.push((next, message.clone()));
             }
             sent += 1;
         }
@@ -314,6 +321,7 @@ impl Anchor {
         match message.body {
             Some(anchor_down::Body::Pong(pong)) => {
                 control.reach.pong();
+                self.facts.retain(|(beat, _)| *beat > pong.number);
                 if control.pins.confirmed(pong.unpin_sequence) {
                     control.sequences.answered(pong.unpin_sequence);
                 }
@@ -387,6 +395,8 @@ impl Anchor {
             return;
         }
         self.last_try = Instant::now();
+        // The connection may have ended before they came.
+        control.put_back_up(self.facts.drain(..).map(|(_, fact)| fact).collect());
         let index = self.next_master;
         self.next_master = (index + 1) % control.masters.len();
         match self.resume_at(index) {
@@ -429,6 +439,7 @@ impl Anchor {
             epoch_taken: shared.owner.get().map_or(0, |owner| u32::from(owner.epoch())),
             settled_below,
             unsettled,
+            list: listing.number,
         });
         let (connection, reply, address) = match open(role) {
             Ok(opened) => opened,
@@ -448,6 +459,7 @@ impl Anchor {
         if let Some(replaced) = listing.replaced() {
             control.sequences.answered(replaced);
         }
+        control.pins.listed().into_iter().for_each(|sequence| control.sequences.answered(sequence));
         if resumed {
             let local_ip = connection.local_ip();
             let again = Session::new(&reply, address, local_ip, &shared.process.boot_id);
@@ -514,10 +526,53 @@ impl Anchor {
     }
 }
 
+/// Whether nothing is lost for good with a message: the master asks once more for what it has asked for, the next beat
+/// says what the last one said, and nothing comes behind a goodbye.
+fn is_asked_for_again(message: &AnchorUp) -> bool {
+    use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked};
+    matches!(&message.body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_)))
+}
+
 fn uuid(bytes: &[u8]) -> Option<Uuid> {
     bytes.try_into().ok()
 }
 
 fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as _, tv_nsec: duration.subsec_nanos() as _ }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::MAX_HELLO_FRAME;
+    use mooncake_wire::message::Hello;
+    use prost::Message;
+
+    use super::*;
+    use crate::pins::MAX_VIEWS;
+    use crate::segment_owner::MAX_SEGMENTS;
+    use crate::sequence::MAX_UNSETTLED;
+
+    #[test]
+    fn whatever_a_store_holds_it_can_come_back_with() {
+        let most = u64::MAX;
+        let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most };
+        let process = ProcessIdentity { boot_id: [9; 16], pid: u32::MAX, start_time: most, pid_namespace: most };
+        let resume = ResumeSession {
+            session: most,
+            secret: most,
+            process: Some(wire_process(&process)),
+            host_name: "n".repeat(1 << 10),
+            segments: vec![vec![9; 16].into(); MAX_SEGMENTS],
+            pins: vec![most; MAX_VIEWS],
+            settled_below: most,
+            unsettled: vec![most; MAX_UNSETTLED],
+            ..ResumeSession::default()
+        };
+        let hello = Hello { highest: Some(position), role: Some(hello::Role::Resume(resume)), ..Hello::default() };
+        // And what a later version may add: some more about each of its segments.
+        assert!(hello.encoded_len() + 32 * MAX_SEGMENTS < MAX_HELLO_FRAME, "{}", hello.encoded_len());
+        // The master names those of them that it does not know.
+        let reply = HelloReply { gone_segments: vec![vec![9; 16].into(); MAX_SEGMENTS], ..HelloReply::default() };
+        assert!(reply.encoded_len() + 8 * MAX_VIEWS < MAX_HELLO_FRAME);
+    }
 }

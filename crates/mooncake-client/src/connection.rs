@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::Guarded;
+use mooncake_memory::{Guarded, peer_credentials};
 
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
@@ -152,6 +152,9 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             }
         }
+        if let Address::Unix(name) = address {
+            check_user(&socket, name)?;
+        }
         // Blocking from here on, in slices: one system call per send and receive.
         rustix::io::ioctl_fionbio(&*socket, false)?;
         for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
@@ -286,4 +289,18 @@ impl Connection {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Anybody may take an abstract name that is free, a master's that has ended too, and what is said there first is the
+/// session's secret. A master hears its own user alone there.
+fn check_user(socket: &Guarded<OwnedFd>, name: &str) -> Result<(), ConnectionError> {
+    let peer = peer_credentials(&**socket)?;
+    if peer.is_own_user() {
+        return Ok(());
+    }
+    let text = format!(
+        "the Unix socket {name:?} is of process {} of user {}, who is not known to be the user of this process",
+        peer.pid, peer.uid
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text).into())
 }

@@ -227,6 +227,24 @@ impl Control {
         answer.map_err(|failed| failed.error)
     }
 
+    /// [`Control::finish`] of what must not be carried out behind the caller's back: when the call fails it was done
+    /// before the next one, or never is.
+    pub fn finish_now(
+        &self,
+        what: &'static str,
+        body: request::Body,
+        patience: Duration,
+    ) -> Result<Answer, StoreError> {
+        let sequence = self.sequences.begin();
+        let request = Request { sequence, body: Some(body), ..Request::default() };
+        let answer = self.call(what, request, patience, false);
+        match &answer {
+            Err(failed) if failed.sent => self.sequences.abandoned(sequence),
+            _ => self.sequences.answered(sequence),
+        }
+        answer.map_err(|failed| failed.error)
+    }
+
     /// A call that changes something: made once, however often it is sent.
     pub fn mutate(
         self: &Arc<Self>,
@@ -239,7 +257,9 @@ impl Control {
         let request = Request { sequence, body: Some(body), ..Request::default() };
         match self.call(what, request, patience, true) {
             Ok(answer) => {
-                self.sequences.answered(sequence);
+                if abandoned != Abandoned::VoidsPins || self.pins.may_settle(sequence) {
+                    self.sequences.answered(sequence);
+                }
                 Ok(answer)
             }
             Err(failed) => {
@@ -538,7 +558,12 @@ impl Control {
             match self.attach_at(unix, session, patience) {
                 // Another process may have taken the name.
                 Ok((connection, instance)) if instance == session.instance => return Ok(connection),
-                Ok(_) | Err(CallError::Connection(ConnectionError::Io(_) | ConnectionError::Frame(_))) => {}
+                Ok(_) => {
+                    tracing::debug!(master = %self.masters, "another master has its Unix socket by now; using TCP")
+                }
+                Err(CallError::Connection(error @ (ConnectionError::Io(_) | ConnectionError::Frame(_)))) => {
+                    tracing::debug!(master = %self.masters, %error, "its Unix socket cannot be used; using TCP");
+                }
                 Err(other) => return Err(other),
             }
         }

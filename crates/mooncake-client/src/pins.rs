@@ -4,6 +4,13 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+/// Most views of a store at a time. Each has its place in the hello with which the store comes back, and a hello has its
+/// limit: one that did not fit would be refused for ever.
+pub(crate) const MAX_VIEWS: usize = 65_536;
+
+/// Most calls that take views while the master is not known to have the last list.
+const MAX_HELD_BACK: usize = 256;
+
 /// Pins of one session. A *generation* ends whenever the master is given a
 /// fresh list of them: a pin taken before that and not on the list is void.
 #[derive(Debug, Default)]
@@ -18,6 +25,8 @@ struct State {
     era: u64,
     /// Views per rid.
     live: HashMap<u64, u32>,
+    /// All of them, and those that are asked for.
+    views: usize,
     bytes: u64,
     ended: Vec<u64>,
     /// Sent and not confirmed yet.
@@ -26,11 +35,17 @@ struct State {
     sealed: bool,
     /// Views of earlier sessions: no master knows of them.
     unlisted: u64,
+    /// A list is on its way.
+    listing: bool,
+    /// Calls that took views meanwhile.
+    held_back: Vec<u64>,
 }
 
 /// A list of live pins that is on its way to the master.
 #[derive(Debug)]
 pub(crate) struct Listing {
+    /// Higher than those of earlier lists.
+    pub number: u64,
     /// Once per view.
     pub rids: Vec<u64>,
     ended: Vec<u64>,
@@ -59,6 +74,15 @@ impl Pins {
         state.bytes = state.bytes.saturating_sub(bytes);
     }
 
+    /// Room for so many views among those that there may be, as far as there is any.
+    pub fn room(&self, wanted: usize) -> Room<'_> {
+        let mut state = self.state.lock();
+        let wanted = if state.held_back.len() < MAX_HELD_BACK { wanted } else { 0 };
+        let views = wanted.min(MAX_VIEWS.saturating_sub(state.views));
+        state.views += views;
+        Room { pins: self, views }
+    }
+
     /// Takes charge of pins that the master has just granted, and says to which
     /// era they belong. None: the master was given a list without them
     /// meanwhile, so they hold nothing.
@@ -69,6 +93,7 @@ impl Pins {
         }
         for rid in rids {
             *state.live.entry(rid).or_insert(0) += 1;
+            state.views += 1;
         }
         Some(state.era)
     }
@@ -85,6 +110,7 @@ impl Pins {
         if *count == 0 {
             state.live.remove(&rid);
         }
+        state.views -= 1;
         state.ended.push(rid);
         state.ended.len() == 1 || state.live.is_empty()
     }
@@ -139,11 +165,30 @@ impl Pins {
     pub fn list(&self) -> Listing {
         let mut state = self.state.lock();
         state.generation += 1;
+        state.listing = true;
+        let number = state.generation;
         let rids = state.live.iter().flat_map(|(rid, count)| std::iter::repeat_n(*rid, *count as usize)).collect();
-        Listing { rids, ended: std::mem::take(&mut state.ended), outstanding: state.outstanding.take() }
+        Listing { number, rids, ended: std::mem::take(&mut state.ended), outstanding: state.outstanding.take() }
     }
 
-    /// The master did not get the list: it still has to be told what ended.
+    /// Whether the master may hear that the reply to a call that took views is here. Of the pins that a list leaves out it
+    /// keeps those in replies that it does not know to be here: while a list is on its way that has to include these views.
+    pub fn may_settle(&self, sequence: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.listing {
+            state.held_back.push(sequence);
+        }
+        !state.listing
+    }
+
+    /// The master has the last list. Gives the calls that it may hear of now.
+    pub fn listed(&self) -> Vec<u64> {
+        let mut state = self.state.lock();
+        state.listing = false;
+        std::mem::take(&mut state.held_back)
+    }
+
+    /// The master did not get the list, as far as is known: it still has to be told what ended.
     pub fn unlist(&self, listing: Listing) {
         let mut state = self.state.lock();
         state.ended.extend(listing.ended);
@@ -158,10 +203,32 @@ impl Pins {
         let mut state = self.state.lock();
         state.generation += 1;
         state.era += 1;
-        state.unlisted += state.live.values().map(|count| u64::from(*count)).sum::<u64>();
+        let live = state.live.values().map(|count| u64::from(*count)).sum::<u64>();
+        state.unlisted += live;
+        state.views -= live as usize;
         state.live.clear();
         state.ended.clear();
         state.outstanding = None;
+    }
+}
+
+/// Room for views that are asked for; given back when dropped. Views that came of it have theirs of their own by then.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    pins: &'a Pins,
+    views: usize,
+}
+
+impl Room<'_> {
+    /// For so many.
+    pub fn views(&self) -> usize {
+        self.views
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.pins.state.lock().views -= self.views;
     }
 }
 
@@ -210,6 +277,25 @@ mod tests {
     }
 
     #[test]
+    fn what_took_views_is_not_settled_before_the_list_without_them_has_come() {
+        let pins = Pins::default();
+        assert!(pins.may_settle(1));
+        let first = pins.list();
+        assert!(!pins.may_settle(2));
+        // Given up, and it may come all the same.
+        pins.unlist(first);
+        assert!(!pins.may_settle(3));
+        let second = pins.list();
+        assert_eq!(pins.listed(), [2, 3]);
+        assert!(second.number > 1 && pins.may_settle(4));
+        pins.list();
+        (0..MAX_HELD_BACK as u64).for_each(|sequence| assert!(!pins.may_settle(sequence)));
+        assert_eq!(pins.room(1).views(), 0, "copies will do");
+        pins.listed();
+        assert_eq!(pins.room(1).views(), 1);
+    }
+
+    #[test]
     fn a_view_of_an_earlier_session_releases_nothing_in_the_next() {
         let pins = Pins::default();
         let old = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
@@ -231,6 +317,24 @@ mod tests {
         pins.forget_bytes(60);
         assert!(pins.admit(60, 100));
         assert!(!pins.admit(1, 0));
+    }
+
+    #[test]
+    fn no_more_views_begin_than_a_list_may_have() {
+        let pins = Pins::default();
+        let room = pins.room(MAX_VIEWS - 2);
+        assert_eq!((room.views(), pins.room(5).views()), (MAX_VIEWS - 2, 2));
+        drop(room);
+        let room = pins.room(3);
+        let era = pins.adopt(pins.generation(), [2, 2, 4].into_iter()).unwrap();
+        drop(room);
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS - 3);
+        pins.release(era, 2);
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS - 2);
+        pins.start_over();
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS, "those of an earlier session are on no list");
+        pins.release(era, 2);
+        assert_eq!(pins.room(usize::MAX).views(), MAX_VIEWS);
     }
 
     #[test]

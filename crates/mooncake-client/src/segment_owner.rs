@@ -31,6 +31,9 @@ const STEP: u64 = 32 << 20;
 /// How long a close waits for the master's word on what is pinned.
 const PINS_WAIT: Duration = Duration::from_millis(60);
 
+/// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its limit.
+pub(crate) const MAX_SEGMENTS: usize = 8_192;
+
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Name of a segment that a store gives to the pool, its own for good: it stays when the memory has to be replaced.
@@ -157,6 +160,10 @@ impl SegmentOwner {
 
     /// Makes a segment, mounts it, and starts to populate it.
     pub fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        if self.state.lock().held.len() >= MAX_SEGMENTS {
+            let reason = format!("it has {MAX_SEGMENTS} already, the most there may be; unmount one first");
+            return Err(Cause::Setup { what: "another segment of this store", reason }.into());
+        }
         let held = self.mount_new(None, backing)?;
         Ok((held.id, held.memory.bytes()))
     }
@@ -444,7 +451,7 @@ impl SegmentOwner {
         self.state.lock().held.push(held.clone());
         let body = request::Body::Mount(Mount { segment: Some(segment), populated: first });
         const WHAT: &str = "mount";
-        let mounted = self.control.finish(WHAT, body, self.control.lookup_timeout);
+        let mounted = self.control.finish_now(WHAT, body, self.control.lookup_timeout);
         let error = match mounted.map(|answer| answer.body) {
             Ok(reply::Body::Mount(_)) => {
                 let _ = self.work.send(Work::Populate(held.clone()));
@@ -463,7 +470,14 @@ impl SegmentOwner {
         if pinned.is_none() && !self.control.is_stopped() && !self.state.lock().closing {
             // It may have been mounted just before it was given up; mostly the master does not know it.
             let body = request::Body::Unmount(Unmount { uuid: memory.uuid().to_vec().into(), grace_ms: 0 });
-            let _ = self.control.finish("unmount", body, self.control.lookup_timeout);
+            let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
+            if let Err(error) = unmounted
+                && !matches!(error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. })
+            {
+                // The list of what is held, which says as much, goes to the master as soon as it answers again.
+                tracing::debug!(name = self.name, %error, "the master is told of it when it is back");
+                self.control.resume_anew();
+            }
         }
         if !self.server.remove(memory.uuid()) {
             tracing::warn!(name = self.name, "a data lane did not end in time; its segment goes anyway");

@@ -26,7 +26,7 @@ const MAX_ABANDONED: usize = 1_024;
 const LAG: u64 = 128;
 
 /// Most of those that are not. More threads than that may well wait at once, for a connection.
-const MAX_UNSETTLED: usize = 4_096;
+pub(crate) const MAX_UNSETTLED: usize = 4_096;
 
 impl Sequences {
     /// A new number, unanswered until [`Sequences::answered`].

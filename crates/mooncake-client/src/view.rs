@@ -114,6 +114,12 @@ impl Inner {
             for names in rounds(&names, ROUND_KEYS) {
                 let (round, others) = rest.split_at(names.len());
                 rest = others;
+                // Beyond it they are copies, as beyond the bytes that views may hold.
+                let room = self.shared.control.pins.room(names.len());
+                let (names, round) = (&names[..room.views()], &round[..room.views()]);
+                if names.is_empty() {
+                    continue;
+                }
                 match self.pinned(names) {
                     Ok(pinned) => round.iter().zip(pinned).for_each(|(&index, view)| views[index] = view),
                     Err(error) => round.iter().for_each(|&index| views[index] = Some(Err(error.clone()))),

@@ -12,6 +12,8 @@ use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{
     ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, Target,
 };
+use mooncake_wire::message::{Hello, hello};
+use prost::Message;
 
 /// Carries bytes between clients and a master, and loses replies when told to.
 struct Proxy {
@@ -34,6 +36,10 @@ struct Losses {
     hold_replies: AtomicU64,
     holding: AtomicBool,
     held: AtomicU64,
+    /// So many anchors are cut as soon as they say something.
+    cut_anchors: AtomicU64,
+    /// The same with the hellos of anchors that come back as with requests.
+    hold_resumes: AtomicU64,
 }
 
 impl Proxy {
@@ -62,8 +68,7 @@ impl Proxy {
 
 impl Losses {
     fn hold_one(&self, hold: &AtomicU64) {
-        let take = |left: u64| left.checked_sub(1);
-        if hold.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+        if !take_one(hold) {
             return;
         }
         self.held.fetch_add(1, Ordering::SeqCst);
@@ -73,10 +78,13 @@ impl Losses {
     }
 }
 
+fn take_one(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
 fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
     let (mut client_in, mut server_out) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     let up = losses.clone();
-    // The role is the hello's: 9 is `attach`, whose field key is 0x4a.
     let is_call = Arc::new(AtomicBool::new(false));
     let role = is_call.clone();
     std::thread::spawn(move || {
@@ -87,7 +95,15 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
                 std::thread::sleep(Duration::from_millis(5));
             }
             if std::mem::take(&mut first) {
-                role.store(buffer[12..count].windows(2).any(|pair| pair[0] == 0x4a && pair[1] < 20), Ordering::SeqCst);
+                // Behind the preface and the length of the frame.
+                let hello = buffer.get(12..count).and_then(|hello| Hello::decode(hello).ok()).unwrap_or_default();
+                role.store(matches!(hello.role, Some(hello::Role::Attach(_))), Ordering::SeqCst);
+                if !role.load(Ordering::SeqCst) {
+                    up.hold_one(&up.hold_resumes);
+                }
+            } else if !role.load(Ordering::SeqCst) && take_one(&up.cut_anchors) {
+                let _ = client_in.shutdown(Shutdown::Both);
+                break;
             } else if role.load(Ordering::SeqCst) && count > 0 {
                 up.hold_one(&up.hold);
             }
@@ -284,6 +300,38 @@ fn a_view_that_was_interrupted_on_its_way_holds_nothing() {
 }
 
 #[test]
+fn a_view_that_began_while_a_list_of_the_others_was_on_its_way_is_held() {
+    let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let owner = cluster.store(8 * MIB);
+    put(&owner, "k", 3 << 20).unwrap();
+    let proxy = Proxy::to(cluster.address());
+    let mut options = cluster.options(0);
+    options.master = proxy.address.clone();
+    let reader = Store::connect(options).unwrap();
+    // One that never changed anything has nothing to come back for.
+    reader.remove(&["missing"], true).unwrap();
+    proxy.losses.holding.store(true, Ordering::SeqCst);
+    proxy.losses.hold_resumes.store(1, Ordering::SeqCst);
+    proxy.losses.cut_anchors.store(1, Ordering::SeqCst);
+    eventually("the list is on its way", Duration::from_secs(3), || proxy.losses.held.load(Ordering::SeqCst) == 1);
+    let view = reader.view(&["k"]).remove(0).unwrap().unwrap();
+    assert!(!view.is_private_copy());
+    // With this one the master hears that the client has all answers before it.
+    reader.remove(&["missing"], true).unwrap();
+    proxy.losses.holding.store(false, Ordering::SeqCst);
+    eventually("the list has come", Duration::from_secs(3), || {
+        cluster.metric("mooncake_sessions_resumed_total") == 1.0
+    });
+    assert_eq!(cluster.metric("mooncake_pins"), 1.0);
+    // What holds the space of the view holds it to its end, and no longer.
+    reader.remove(&["k"], true).unwrap();
+    assert_eq!(put(&owner, "l", 6 << 20).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(view[..] == value("k", 3 << 20)[..]);
+    drop(view);
+    eventually("its end is told", Duration::from_secs(3), || put(&owner, "l", 6 << 20).is_ok());
+}
+
+#[test]
 fn a_put_whose_answer_never_came_does_not_keep_its_key() {
     let (cluster, proxy, store) = proxied();
     put(&store, "warm", 100).unwrap();
@@ -300,6 +348,29 @@ fn a_put_whose_answer_never_came_does_not_keep_its_key() {
     });
     eventually("the first client works again", Duration::from_secs(1), || store.health() == Health::Ok);
     assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
+}
+
+#[test]
+fn a_mount_whose_answer_never_came_leaves_no_segment_without_memory() {
+    let (cluster, proxy, store) = proxied();
+    put(&store, "k", 3000).unwrap();
+    let answered = proxy.losses.seen.load(Ordering::SeqCst);
+    proxy.losses.frozen.store(true, Ordering::SeqCst);
+    // A pong that was past the door by then shows the master alive.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(store.mount_memory(8 * MIB).unwrap_err().kind(), ErrorKind::MasterUnreachable);
+    proxy.losses.frozen.store(false, Ordering::SeqCst);
+    // The request was in flight, and what would have taken it back was not.
+    eventually("the master has answered the late request", Duration::from_secs(2), || {
+        proxy.losses.seen.load(Ordering::SeqCst) > answered
+    });
+    eventually("it knows the one segment that there is", Duration::from_secs(2), || {
+        cluster.metric("mooncake_segments_live") == 1.0
+    });
+    eventually("the client is back", Duration::from_secs(2), || store.health() == Health::Ok);
+    assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
+    store.mount_memory(8 * MIB).unwrap();
+    assert_eq!(cluster.metric("mooncake_segments_live"), 2.0);
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 mod cluster;
 
+use std::io::Read;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
@@ -121,4 +124,46 @@ fn calls_in_flight_outlast_a_quick_restart() {
     let (made, failed) = writer.join().unwrap();
     assert!(made > 100, "{made} puts, {failed} failed");
     assert_eq!(store.health(), Health::Ok);
+}
+
+/// Needs a user that may become another one.
+#[test]
+fn a_stranger_on_the_name_of_a_masters_socket_is_told_nothing() {
+    let mut cluster = Cluster::start();
+    let store = cluster.store(8 * MIB);
+    put(&store, "a", 1000).unwrap();
+    let port = cluster.address().rsplit(':').next().unwrap().to_owned();
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let prefix = format!("mooncake-master-{port}-");
+    let names = sockets.lines().filter_map(|line| line.rsplit_once('@').map(|(_, name)| name.to_owned()));
+    let name = names.into_iter().find(|name| name.starts_with(&prefix)).expect("the master's socket");
+    cluster.stop_master();
+    let (said, hears) = std::sync::mpsc::channel();
+    let own_user = rustix::process::geteuid();
+    std::thread::spawn(move || {
+        let nobody = rustix::process::Uid::from_raw(65534);
+        // Of this thread alone.
+        if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() || own_user == nobody {
+            return;
+        }
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        said.send(Vec::new()).unwrap();
+        for mut stream in listener.incoming().flatten() {
+            let mut bytes = vec![0; 1 << 10];
+            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            let count = stream.read(&mut bytes).unwrap();
+            bytes.truncate(count);
+            if said.send(bytes).is_err() {
+                return;
+            }
+        }
+    });
+    if hears.recv().is_err() {
+        eprintln!("no right to become another user: nothing is tested");
+        return;
+    }
+    assert_eq!(store.exists(&["a"]).unwrap_err().kind(), ErrorKind::MasterUnreachable);
+    let heard = hears.recv_timeout(Duration::from_secs(5)).expect("the client tries the name");
+    assert_eq!(heard, Vec::<u8>::new(), "it hangs up at once");
 }

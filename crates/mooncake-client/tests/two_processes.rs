@@ -2,12 +2,17 @@
 
 mod cluster;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Path, PutOptions, PutOutcome, Source, Store, StoreOptions};
+use mooncake_wire::message::{AnchorDown, AnchorUp, Hello, anchor_down, anchor_up, hello};
+use prost::Message;
 
 const MASTER: &str = "MOONCAKE_TEST_MASTER";
 
@@ -214,4 +219,82 @@ fn memory_over_a_file_is_reached_by_tcp_on_the_same_host_too() {
     host.kill();
     eventually("it is gone with its owner", Duration::from_secs(2), || store.get(b"a").unwrap().is_none());
     std::fs::remove_file(&path).unwrap();
+}
+
+/// Carries frames, but for what the master says of segments that are gone. An anchor is cut in the place of the first
+/// message that says that a peer is gone; counts these messages.
+fn forgetful_proxy(master: String) -> (String, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let told = Arc::new(AtomicU64::new(0));
+    let counted = told.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(&master) else { continue };
+            let (up, told) = ((client.try_clone().unwrap(), server.try_clone().unwrap()), counted.clone());
+            std::thread::spawn(move || carry_up(up, &told));
+            std::thread::spawn(move || {
+                carry((server, client), |frame| {
+                    let message = AnchorDown::decode(frame).unwrap_or_default();
+                    Some(!matches!(message.body, Some(anchor_down::Body::SegmentGone(_))))
+                })
+            });
+        }
+    });
+    (address, told)
+}
+
+fn carry_up((mut from, mut to): (TcpStream, TcpStream), told: &AtomicU64) {
+    let mut preface = [0; 8];
+    if from.read_exact(&mut preface).and_then(|()| to.write_all(&preface)).is_err() {
+        return;
+    }
+    let mut hello = None;
+    carry((from, to), |frame| {
+        let Some(is_anchor) = hello else {
+            let role = Hello::decode(frame).unwrap_or_default().role;
+            hello = Some(!matches!(role, Some(hello::Role::Attach(_))));
+            return Some(true);
+        };
+        let message = AnchorUp::decode(frame).unwrap_or_default();
+        let is_told = is_anchor && matches!(message.body, Some(anchor_up::Body::PeerGone(_)));
+        // None: cut.
+        (!is_told || told.fetch_add(1, Ordering::SeqCst) > 0).then_some(true)
+    });
+}
+
+/// Frames one way. `judge`: whether one is carried; none ends both ways.
+fn carry((mut from, mut to): (TcpStream, TcpStream), mut judge: impl FnMut(&[u8]) -> Option<bool>) {
+    let mut header = [0; 4];
+    while from.read_exact(&mut header).is_ok() {
+        let mut body = vec![0; u32::from_le_bytes(header) as usize];
+        if from.read_exact(&mut body).is_err() {
+            break;
+        }
+        match judge(&body) {
+            None => break,
+            Some(false) => {}
+            Some(true) if to.write_all(&header).and_then(|()| to.write_all(&body)).is_err() => break,
+            Some(true) => {}
+        }
+    }
+    for stream in [from, to] {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+#[test]
+fn what_a_process_saw_of_anothers_end_is_told_again_when_the_connection_ended_under_it() {
+    let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let mut host = Host::start(&cluster);
+    let (address, told) = forgetful_proxy(cluster.address());
+    let mut options = cluster.options(0);
+    options.master = address;
+    let store = Store::connect(options).unwrap();
+    assert_eq!(host.ask("put theirs"), "Ok(Stored { replicas: 1 })");
+    // One that never changed anything has nothing to come back for.
+    drop(store.view(&["theirs"]).remove(0).unwrap().unwrap());
+    assert_eq!(store.links().iter().map(|link| link.path).collect::<Vec<_>>(), [Path::SharedMemory]);
+    host.kill();
+    eventually("it is told twice", Duration::from_secs(3), || told.load(Ordering::SeqCst) >= 2);
 }

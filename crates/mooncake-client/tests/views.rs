@@ -5,7 +5,7 @@ mod cluster;
 use std::time::Duration;
 
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{ErrorKind, Store};
+use mooncake_client::{ErrorKind, Store, View};
 
 #[test]
 fn a_view_survives_remove_eviction_and_close() {
@@ -86,4 +86,25 @@ fn views_beyond_the_local_buffer_are_private_copies() {
     options.shared_views = false;
     let copying = Store::connect(options).unwrap();
     assert!(copying.view(&["a"]).remove(0).unwrap().unwrap().is_private_copy());
+}
+
+/// A hello has 1 MiB, in which each view has eight bytes.
+#[test]
+fn views_beyond_what_a_hello_can_list_are_private_copies() {
+    const MOST: usize = 65_536;
+    let mut cluster = Cluster::start();
+    let owner = cluster.store(8 * MIB);
+    let reader = cluster.store(0);
+    put(&owner, "a", 16).unwrap();
+    let all: Vec<View> = reader.view(&vec!["a"; MOST + 10]).into_iter().map(|view| view.unwrap().unwrap()).collect();
+    assert_eq!(all.iter().filter(|view| view.is_private_copy()).count(), 10);
+    cluster.stop_master();
+    cluster.start_master();
+    eventually("the client comes back with all of them", Duration::from_secs(5), || {
+        reader.exists(&["a"]).is_ok_and(|found| found[0])
+    });
+    assert_eq!(cluster.metric("mooncake_pins"), MOST as f64);
+    drop(all);
+    eventually("they have ended", Duration::from_secs(5), || cluster.metric("mooncake_pins") == 0.0);
+    assert!(!reader.view(&["a"]).remove(0).unwrap().unwrap().is_private_copy());
 }

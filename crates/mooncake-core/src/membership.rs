@@ -86,6 +86,15 @@ impl Core {
         Ok(gone)
     }
 
+    /// Whether no later list of a session's views has come than this one. A client that gave a resume up on the way and has
+    /// come back with another one has taken views since; what it listed before says nothing of them. 0: it does not count.
+    pub fn is_latest_list(&mut self, session: SessionId, number: u64) -> bool {
+        let Some(entry) = self.sessions.get_mut(session) else { return true };
+        let late = number != 0 && number < entry.listed;
+        entry.listed = entry.listed.max(number);
+        !late
+    }
+
     /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
     /// lists and the log lost are noted again.
     fn reconcile_pins(&mut self, now: Time, session: SessionId, listed: &[Rid], fx: &mut Effects) {
@@ -105,7 +114,7 @@ impl Core {
         }
         let mut missing: Vec<(Rid, u32)> = Vec::new();
         for rid in listed.chunk_by(|a, b| a == b).map(|same| same[0]) {
-            let views = known.iter().find(|(other, _)| *other == rid).map_or(0, |(_, views)| *views);
+            let views = known.binary_search_by_key(&rid, |(other, _)| *other).map_or(0, |at| known[at].1);
             let lost = count(rid).saturating_sub(views);
             if lost > 0 {
                 missing.push((rid, lost));
@@ -263,24 +272,37 @@ impl Core {
         self.ask_again(session, fx);
     }
 
+    /// Asks an owner once more for fences that it has not answered yet: by rid, from one on, so many at most. Gives the
+    /// first one that is left.
+    pub fn ask_fences(&self, owner: SessionId, from: Rid, most: usize, fx: &mut Effects) -> Option<Rid> {
+        let mut asked = 0;
+        for entry in self.quarantine.iter_from(from) {
+            let Some(segment) = self.segments.get(entry.replica.extent.segment) else { continue };
+            if segment.session != owner {
+                continue;
+            }
+            if asked == most {
+                return Some(entry.replica.rid);
+            }
+            asked += 1;
+            let fence = Push::Fence {
+                uuid: segment.spec.uuid,
+                replica: entry.replica,
+                writer: entry.writer,
+                writer_done: entry.writer_done,
+            };
+            fx.pushes.push((owner, fence));
+        }
+        None
+    }
+
     /// Sends an owner all that it has not answered yet.
     fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(owner) else { return };
         if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
             fx.pushes.push((owner, Push::TakeEpoch(self.epoch)));
         }
-        for entry in self.quarantine.iter() {
-            let Some(segment) = self.segments.get(entry.replica.extent.segment) else { continue };
-            if segment.session == owner {
-                let fence = Push::Fence {
-                    uuid: segment.spec.uuid,
-                    replica: entry.replica,
-                    writer: entry.writer,
-                    writer_done: entry.writer_done,
-                };
-                fx.pushes.push((owner, fence));
-            }
-        }
+        self.ask_fences(owner, Rid(0), usize::MAX, fx);
         for recheck in self.rechecks.values() {
             let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
             if segment.session == owner {

@@ -60,4 +60,9 @@ impl Quarantine {
     pub fn iter(&self) -> impl Iterator<Item = &Quarantined> {
         self.map.values()
     }
+
+    /// By rid, from one on.
+    pub fn iter_from(&self, rid: Rid) -> impl Iterator<Item = &Quarantined> {
+        self.map.range(rid..).map(|(_, entry)| entry)
+    }
 }

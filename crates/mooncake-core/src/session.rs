@@ -29,6 +29,8 @@ pub(crate) struct Session {
     /// The client has the answers of all below `settled_to` but these. No log has it: it is said again.
     pub settled_to: u64,
     pub unsettled: BTreeSet<u64>,
+    /// Number of the last list of its views that has come. No log has it: with this process their connections end.
+    pub listed: u64,
     pub segments: SmallVec<[SegmentNo; 2]>,
     /// Views, with their number per rid.
     pub pins: BTreeMap<Rid, u32>,
@@ -160,6 +162,7 @@ impl Sessions {
                 abandoned: BTreeSet::new(),
                 settled_to: 0,
                 unsettled: BTreeSet::new(),
+                listed: 0,
                 segments: SmallVec::new(),
                 pins: BTreeMap::new(),
                 unfinished: 0,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Core, Origin, Populated, Rid, SegmentNo, SegmentUuid, SessionId};
+use mooncake_core::{Core, Effects, Origin, Populated, Refused, Rid, SegmentNo, SegmentUuid, SessionId, Time};
 use mooncake_wire::RequestKind;
 use mooncake_wire::message::{AnchorDown, AnchorUp, Beat, Pong, ProcessIdentity, anchor_down, anchor_up};
 use prost::Message;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::connection::{Connection, Ended, Stream};
 use crate::convert;
 use crate::metrics::Op;
-use crate::routes::AnchorQueue;
+use crate::routes::{AnchorQueue, Next};
 use crate::shared::Shared;
 
 /// Beats come every 0.5 s: a connection this silent leads nowhere any more.
@@ -22,6 +22,9 @@ const SILENT: Duration = Duration::from_secs(15);
 
 /// For the peer to take what is sent.
 const SEND_STUCK: Duration = Duration::from_secs(5);
+
+/// Fences that an owner is asked for in one go, where there are more than its anchor takes at once.
+const FENCES_SLICE: usize = 2_048;
 
 /// Serves an anchor until it ends, then tells the core.
 pub async fn serve<S: Stream>(
@@ -32,7 +35,7 @@ pub async fn serve<S: Stream>(
     let (reader, writer) = connection.split();
     tokio::select! {
         ended = receive(shared, anchor.session, &anchor.queue, reader) => ended,
-        ended = send(&anchor.queue, writer) => ended,
+        ended = send(shared, anchor.session, &anchor.queue, writer) => ended,
     }
 }
 
@@ -49,26 +52,30 @@ async fn receive<R: AsyncRead + Unpin>(
             Some(anchor_up::Body::Beat(beat)) => take_beat(shared, session, queue, &beat).await?,
             Some(anchor_up::Body::FenceDone(done)) => {
                 let rids = convert::rids(&done.rids);
-                shared.apply_async(|core, now, effects| core.fence_done(now, session, &rids, effects)).await?;
+                obey(shared, session, queue, |core, now, effects| core.fence_done(now, session, &rids, effects))
+                    .await?;
             }
             Some(anchor_up::Body::Rechecked(checked)) => {
-                let rid = Rid(checked.rid);
-                shared
-                    .apply_async(|core, now, effects| core.rechecked(now, session, rid, checked.good, effects))
+                let (rid, good) = (Rid(checked.rid), checked.good);
+                obey(shared, session, queue, |core, now, effects| core.rechecked(now, session, rid, good, effects))
                     .await?;
             }
             Some(anchor_up::Body::EpochTaken(taken)) => {
                 let epoch = u16::try_from(taken.epoch)
                     .map_err(|_| Ended::Garbage(format!("epoch {} does not exist", taken.epoch)))?;
                 let uuids = uuids(&taken.segments)?;
-                shared.apply_async(|core, now, effects| core.epoch_taken(now, session, epoch, &uuids, effects)).await?;
+                obey(shared, session, queue, |core, now, effects| {
+                    core.epoch_taken(now, session, epoch, &uuids, effects);
+                })
+                .await?;
             }
+            // What a process has seen of another one's end is as true on a connection that has been replaced.
             Some(anchor_up::Body::PeerGone(gone)) => {
                 let uuid = convert::uuid(&gone.uuid).map_err(Ended::Garbage)?;
                 peer_gone(shared, session, uuid).await?;
             }
             Some(anchor_up::Body::Goodbye(_)) => {
-                shared.apply_async(|core, now, effects| core.close_session(now, session, effects)).await?;
+                obey(shared, session, queue, |core, now, effects| core.close_session(now, session, effects)).await?;
                 return Ok(());
             }
             // A newer client's message: ignored, as unknown fields are.
@@ -77,9 +84,41 @@ async fn receive<R: AsyncRead + Unpin>(
     }
 }
 
-async fn send<W: AsyncWrite>(queue: &AnchorQueue, mut writer: WriteHalf<W>) -> Result<(), Ended> {
-    while let Some(bytes) = queue.next().await {
-        timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
+/// Does what a frame asks for, if this is the session's anchor still. A connection that another one has replaced may have
+/// frames unread: their sender has said since then what it holds, and what they say of it is older.
+async fn obey<R>(
+    shared: &Arc<Shared>,
+    session: SessionId,
+    queue: &AnchorQueue,
+    operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
+) -> Result<R, Ended> {
+    // Under the core's lock, in which anchors are replaced.
+    let obeyed = shared.apply_async(|core, now, effects| {
+        shared.routes.is_anchor(session, queue).then(|| operation(core, now, effects))
+    });
+    obeyed.await?.ok_or(Ended::Superseded)
+}
+
+async fn send<W: AsyncWrite>(
+    shared: &Arc<Shared>,
+    session: SessionId,
+    queue: &AnchorQueue,
+    mut writer: WriteHalf<W>,
+) -> Result<(), Ended> {
+    while let Some(next) = queue.next().await {
+        match next {
+            Next::Bytes(bytes) => {
+                timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
+            }
+            Next::Fences(from) => {
+                let rest = obey(shared, session, queue, |core, _, effects| {
+                    core.ask_fences(session, from, FENCES_SLICE, effects)
+                });
+                if let Some(rest) = rest.await? {
+                    queue.postpone_fences(rest);
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -93,24 +132,25 @@ async fn take_beat(shared: &Arc<Shared>, session: SessionId, queue: &AnchorQueue
         populated.push(Populated { uuid, bytes: one.bytes, failed: one.failed });
     }
     let unpin = convert::rids(&beat.unpin);
-    let unpinned = shared
-        .apply_async(|core, now, effects| {
-            for ended in core.beat(now, session, &moved, &populated, effects) {
-                tell_of_end(core, session, ended);
-            }
-            if beat.unpin_sequence == 0 {
-                return Ok(());
-            }
-            let origin = Origin { session, sequence: beat.unpin_sequence, answered_below: 0 };
-            core.unpin(now, origin, &unpin, effects)
-        })
-        .await?;
+    let unpinned = obey(shared, session, queue, |core, now, effects| {
+        for ended in core.beat(now, session, &moved, &populated, effects) {
+            tell_of_end(core, session, ended);
+        }
+        if beat.unpin_sequence == 0 {
+            return Ok(());
+        }
+        let origin = Origin { session, sequence: beat.unpin_sequence, answered_below: 0 };
+        core.unpin(now, origin, &unpin, effects)
+    })
+    .await?;
     if let Err(refused) = &unpinned {
         tracing::debug!(session = session.0, %refused, "unpin in a beat refused");
     }
     shared.metrics.count(Op::Ping, 1, usize::from(unpinned.is_err()));
-    // Answered all the same when refused: a repeat would change nothing.
-    let pong = Pong { number: beat.number, position: Some(shared.position()), unpin_sequence: beat.unpin_sequence };
+    // Answered when it was refused for good, too: a repeat would change nothing. Without an answer the next beat repeats it.
+    let for_now = matches!(unpinned, Err(Refused::TooManyUnanswered(..)));
+    let unpin_sequence = if for_now { 0 } else { beat.unpin_sequence };
+    let pong = Pong { number: beat.number, position: Some(shared.position()), unpin_sequence };
     queue.push(&AnchorDown { body: Some(anchor_down::Body::Pong(pong)) });
     shared.metrics.answered(RequestKind::Beat, began);
     Ok(())
@@ -143,12 +183,20 @@ async fn peer_gone(shared: &Arc<Shared>, reporter: SessionId, uuid: SegmentUuid)
         (same_host && owner != reporter).then_some(owner)
     });
     let Some(owner) = owner else { return Ok(()) };
-    if let Some(anchor) = shared.routes.anchor(owner) {
-        anchor.report_gone();
-        return Ok(());
+    let over = shared.apply_async(|core, now, effects| match shared.routes.anchor(owner) {
+        // Under the core's lock, in which its end looks for this.
+        Some(anchor) => {
+            anchor.report_gone();
+            false
+        }
+        None => {
+            core.process_gone(now, owner, effects);
+            true
+        }
+    });
+    if over.await? {
+        tracing::info!(session = owner.0, reporter = reporter.0, "a peer proved a client's process gone");
     }
-    shared.apply_async(|core, now, effects| core.process_gone(now, owner, effects)).await?;
-    tracing::info!(session = owner.0, reporter = reporter.0, "a peer proved a client's process gone");
     Ok(())
 }
 
@@ -185,5 +233,280 @@ impl Drop for Registered<'_> {
         if lost == Ok(true) {
             tracing::debug!(session = session.0, "anchor ended");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_core::{Config, Ended as PutEnded, Origin, PutConfig, PutSlot, PutStarted, SegmentSpec, SessionSpec};
+    use mooncake_wire::message::{EpochTaken, FenceDone, Goodbye, Rechecked};
+    use mooncake_wire::{FrameReader, MAX_FRAME, encode_frame};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixStream;
+
+    use super::*;
+    use crate::call_loops::CallLoops;
+    use crate::convert::SoftPinTtl;
+    use crate::log::Log;
+    use crate::process_watch::ProcessWatch;
+    use crate::shared::Identity;
+
+    const MEMORY: [u8; 16] = [3; 16];
+
+    /// A session that owns a segment, and its anchor.
+    struct Owner {
+        shared: Arc<Shared>,
+        session: SessionId,
+        anchor: Arc<AnchorQueue>,
+        sequence: u64,
+    }
+
+    impl Owner {
+        fn new() -> Owner {
+            let identity = Identity {
+                instance: [0; 16],
+                boot_id: [7; 16],
+                unix_socket: String::new(),
+                lookup_protect_ms: 0,
+                soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
+                after_bulk_free: None,
+            };
+            let log = Arc::new(Log::new(1, 0, None, false));
+            let (loops, processes) = (CallLoops::start().unwrap(), ProcessWatch::new().unwrap());
+            let shared = Arc::new(Shared::new(Core::new(Config::default()), log, identity, loops, processes));
+            let spec = SessionSpec { secret: 1, name: "o:1".to_owned(), boot_id: vec![7; 16], process: Vec::new() };
+            let anchor = Arc::new(AnchorQueue::default());
+            let opened = shared.apply(|core, now, effects| {
+                core.begin(now, None, effects);
+                let session = core.open_session(now, spec, effects).unwrap();
+                shared.routes.set_anchor(session, &anchor);
+                session
+            });
+            let mut owner = Owner { session: opened.unwrap(), shared, anchor, sequence: 0 };
+            let spec = SegmentSpec {
+                uuid: SegmentUuid(MEMORY),
+                name: "o:1".to_owned(),
+                bytes: 64 << 20,
+                endpoint: Vec::new(),
+            };
+            let origin = owner.origin();
+            owner.core(|core, now, effects| _ = core.mount(now, origin, spec, 64 << 20, effects).unwrap());
+            owner
+        }
+
+        fn origin(&mut self) -> Origin {
+            self.sequence += 1;
+            Origin { session: self.session, sequence: self.sequence, answered_below: 0 }
+        }
+
+        fn core<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
+            self.shared.apply(operation).unwrap()
+        }
+
+        /// Reserves room for a key.
+        fn reserve(&mut self, key: &[u8]) -> Rid {
+            let origin = self.origin();
+            let started = self.core(|core, now, effects| {
+                core.put_start(now, origin, &[(key, 1000)], &PutConfig::default(), false, effects).unwrap()
+            });
+            let PutStarted::Now(slots) = started else { panic!("{started:?}") };
+            let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+            replicas[0].rid
+        }
+
+        fn put(&mut self, key: &[u8]) -> Rid {
+            let rid = self.reserve(key);
+            let origin = self.origin();
+            let ended = PutEnded { replicas: [(rid, true)].into_iter().collect(), crc32c: 1 };
+            self.core(|core, now, effects| _ = core.put_end(now, origin, &[ended], effects).unwrap());
+            rid
+        }
+
+        /// Takes a view, if there is something to see.
+        fn pin(&mut self, key: &[u8]) -> bool {
+            let origin = self.origin();
+            self.core(|core, now, effects| core.pin(now, origin, &[key], effects).unwrap()[0].is_some())
+        }
+
+        /// Comes back on another connection without a view. Of its mutations it waits for the answer to one alone.
+        fn resume(&self, waits_for: u64) -> Arc<AnchorQueue> {
+            let queue = Arc::new(AnchorQueue::default());
+            self.core(|core, now, effects| {
+                core.settle_replies(self.session, self.sequence + 1, &[waits_for]);
+                let segments = [SegmentUuid(MEMORY)];
+                assert!(core.resume_session(now, self.session, 1, &segments, &[], 0, effects).unwrap().is_empty());
+                self.shared.routes.set_anchor(self.session, &queue);
+            });
+            queue
+        }
+
+        fn stats(&self) -> mooncake_core::Stats {
+            self.shared.read(|core, _| core.stats())
+        }
+
+        /// Reads what lies on an anchor's connection to its end.
+        async fn hear(&self, anchor: &AnchorQueue, bodies: Vec<anchor_up::Body>) -> Ended {
+            let (near, mut far) = UnixStream::pair().unwrap();
+            let mut bytes = Vec::new();
+            bodies.into_iter().for_each(|body| encode_frame(&AnchorUp { body: Some(body) }, &mut bytes));
+            far.write_all(&bytes).await.unwrap();
+            drop(far);
+            let (reader, _writer) = Connection::new(near).split();
+            receive(&self.shared, self.session, anchor, reader).await.unwrap_err()
+        }
+    }
+
+    /// What is to be sent next.
+    async fn sent(anchor: &AnchorQueue) -> Vec<anchor_down::Body> {
+        let Some(Next::Bytes(bytes)) = anchor.next().await else { panic!("nothing to send") };
+        messages(&bytes)
+    }
+
+    fn messages(bytes: &[u8]) -> Vec<anchor_down::Body> {
+        let mut reader = FrameReader::default();
+        reader.buffer_mut().extend_from_slice(bytes);
+        let next = || reader.next_frame(MAX_FRAME).unwrap();
+        std::iter::from_fn(next).map(|frame| AnchorDown::decode(frame).unwrap().body.unwrap()).collect()
+    }
+
+    fn beat(number: u64, unpin: &[Rid], unpin_sequence: u64) -> anchor_up::Body {
+        let unpin = unpin.iter().map(|rid| rid.0).collect();
+        anchor_up::Body::Beat(Beat { number, unpin, unpin_sequence, ..Beat::default() })
+    }
+
+    #[tokio::test]
+    async fn a_late_unpin_on_a_superseded_anchor_takes_no_pin_that_was_taken_since() {
+        let mut owner = Owner::new();
+        let rid = owner.put(b"k");
+        assert!(owner.pin(b"k"));
+        // The first view has ended, and the beat that says so lies unread while the client comes back without it.
+        let ended = owner.origin().sequence;
+        owner.resume(ended);
+        assert_eq!(owner.stats().pins, 0);
+        assert!(owner.pin(b"k"));
+        owner.hear(&owner.anchor, vec![beat(1, &[rid], ended)]).await;
+        assert_eq!(owner.stats().pins, 1, "the second view is held");
+    }
+
+    #[tokio::test]
+    async fn nothing_that_a_superseded_anchor_says_is_done() {
+        let mut owner = Owner::new();
+        let bad = owner.put(b"k");
+        let given_up = owner.reserve(b"l");
+        let origin = owner.origin();
+        owner.core(|core, now, effects| {
+            core.abort(now, origin, &[given_up], true, effects).unwrap();
+            core.bad_replica(now, owner.session, b"k", bad, effects);
+            core.raise_epoch(now, 2, effects);
+        });
+        let current = owner.resume(0);
+        let uuid = || bytes::Bytes::from_static(&MEMORY);
+        let words = [
+            anchor_up::Body::FenceDone(FenceDone { uuid: uuid(), rids: vec![given_up.0] }),
+            anchor_up::Body::Rechecked(Rechecked { uuid: uuid(), rid: bad.0, good: false }),
+            anchor_up::Body::EpochTaken(EpochTaken { epoch: 2, segments: vec![uuid()] }),
+            anchor_up::Body::Goodbye(Goodbye {}),
+        ];
+        let state = |stats: mooncake_core::Stats| {
+            (stats.quarantined_extents, stats.keys, stats.segments_closed, stats.sessions)
+        };
+        for word in words.clone() {
+            let said = format!("{word:?}");
+            let ended = owner.hear(&owner.anchor, vec![word]).await;
+            assert_eq!(state(owner.stats()), (1, 1, 1, 1), "{said}");
+            assert!(matches!(ended, Ended::Superseded), "{said}: {ended}");
+        }
+        // What was asked is asked again on the new one, and there the same words count.
+        let asked = sent(&current).await;
+        assert!(matches!(
+            &asked[..],
+            [anchor_down::Body::TakeEpoch(_), anchor_down::Body::Fence(_), anchor_down::Body::Recheck(_)]
+        ));
+        let [fenced, checked, taken, _] = words;
+        owner.hear(&current, vec![fenced, checked, taken]).await;
+        assert_eq!(state(owner.stats()), (0, 0, 0, 1));
+    }
+
+    #[tokio::test]
+    async fn a_late_beat_brings_no_session_back_that_has_no_anchor() {
+        let owner = Owner::new();
+        owner.core(|core, now, effects| {
+            assert!(owner.shared.routes.end_anchor(owner.session, &owner.anchor));
+            core.anchor_lost(now, owner.session, effects);
+        });
+        owner.hear(&owner.anchor, vec![beat(1, &[], 0)]).await;
+        assert_eq!(owner.stats().sessions_away, 1);
+    }
+
+    #[tokio::test]
+    async fn an_unpin_that_is_refused_for_now_is_not_confirmed() {
+        let mut owner = Owner::new();
+        let rid = owner.put(b"k");
+        assert!(owner.pin(b"k"));
+        while owner.sequence < Config::default().unanswered_max as u64 {
+            assert!(!owner.pin(b"missing"));
+        }
+        let unpin = owner.origin().sequence;
+        let confirmed = async |owner: &Owner| {
+            owner.hear(&owner.anchor, vec![beat(1, &[rid], unpin)]).await;
+            let all = sent(&owner.anchor).await;
+            let [anchor_down::Body::Pong(pong)] = &all[..] else { panic!("{all:?}") };
+            pong.unpin_sequence == unpin
+        };
+        assert!(!confirmed(&owner).await);
+        assert_eq!(owner.stats().pins, 1);
+        // The client has its answers by now, and says it once more.
+        owner.core(|core, _, _| core.settle_replies(owner.session, unpin + 1, &[unpin]));
+        assert!(confirmed(&owner).await);
+        assert_eq!(owner.stats().pins, 0);
+        assert!(confirmed(&owner).await, "a repeat is answered like the first");
+    }
+
+    #[tokio::test]
+    async fn every_fence_is_asked_for_however_many_there_are() {
+        const FENCES: u32 = 12_000;
+        let mut owner = Owner::new();
+        let keys: Vec<[u8; 4]> = (0..FENCES).map(u32::to_le_bytes).collect();
+        let entries: Vec<(&[u8], u64)> = keys.iter().map(|key| (&key[..], 1)).collect();
+        let origins = [owner.origin(), owner.origin()];
+        owner.core(|core, now, effects| {
+            let config = PutConfig::default();
+            let PutStarted::Now(slots) = core.put_start(now, origins[0], &entries, &config, false, effects).unwrap()
+            else {
+                panic!("there is room");
+            };
+            let placed = slots.iter().map(|slot| match slot {
+                PutSlot::Placed(replicas) => replicas[0].rid,
+                other => panic!("{other:?}"),
+            });
+            core.abort(now, origins[1], &placed.collect::<Vec<_>>(), true, effects).unwrap();
+        });
+        assert_eq!(all_fences(&owner, &owner.anchor, FENCES).await, FENCES);
+        // And once more for who comes back.
+        assert_eq!(all_fences(&owner, &owner.resume(0), FENCES).await, FENCES);
+    }
+
+    /// Reads what an anchor is sent, until it has been asked for so many fences.
+    async fn all_fences(owner: &Owner, anchor: &AnchorQueue, wanted: u32) -> u32 {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let (_reader, writer) = Connection::new(near).split();
+        let mut asked = std::collections::BTreeSet::new();
+        let hear = async {
+            let mut reader = FrameReader::default();
+            while asked.len() < wanted as usize && far.read_buf(reader.buffer_mut()).await.unwrap() > 0 {
+                while let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+                    match AnchorDown::decode(frame).unwrap().body {
+                        Some(anchor_down::Body::Fence(fence)) => _ = asked.insert(fence.rid),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            ended = send(&owner.shared, owner.session, anchor, writer) => panic!("{ended:?}"),
+            () = tokio::time::sleep(Duration::from_secs(10)) => {}
+            () = hear => {}
+        }
+        asked.len() as u32
     }
 }

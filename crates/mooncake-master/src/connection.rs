@@ -27,6 +27,9 @@ pub enum Ended {
     /// The peer did not speak the protocol.
     #[error("{0}")]
     Garbage(String),
+    /// Of an anchor: it is not the one that counts.
+    #[error("another connection is the session's anchor by now")]
+    Superseded,
     /// The peer stopped in the middle of something.
     #[error("the peer is stuck")]
     Stuck,

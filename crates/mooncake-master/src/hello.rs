@@ -156,6 +156,10 @@ async fn resume_session(
         .apply_async(|core, now, effects| {
             // First of all: strangers are not believed.
             core.check_session(session, resume.secret).map_err(|refused| convert::refusal(&refused))?;
+            if !core.is_latest_list(session, resume.list) {
+                let reason = format!("the client has come back since it sent this (list {})", resume.list);
+                return Err(refuse(refusal::Kind::BadRequest, reason));
+            }
             believe(shared, core, now, highest.as_ref(), effects)?;
             core.settle_replies(session, resume.settled_below, &resume.unsettled);
             let gone = core

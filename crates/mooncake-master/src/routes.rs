@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mooncake_core::{Push, PutSlot, SessionId, Ticket};
+use mooncake_core::{Push, PutSlot, Rid, SessionId, Ticket};
 use mooncake_wire::encode_frame;
 use mooncake_wire::message::AnchorDown;
 use parking_lot::Mutex;
@@ -14,6 +14,9 @@ use crate::log::Delivery;
 
 /// An anchor that leaves more than this unread is closed.
 const ANCHOR_QUEUE_MAX: usize = 8 << 20;
+
+/// Fences go behind no more than this. The others are found again in the books when it is sent.
+const FENCES_BEHIND: usize = 256 << 10;
 
 /// Live anchors and parked requests.
 #[derive(Debug, Default)]
@@ -45,6 +48,11 @@ impl Routes {
         own
     }
 
+    /// Whether a connection is the session's anchor.
+    pub fn is_anchor(&self, session: SessionId, queue: &AnchorQueue) -> bool {
+        self.tables.lock().anchors.get(&session).is_some_and(|current| std::ptr::eq(&**current, queue))
+    }
+
     /// The session's anchor connection, if it has one now.
     pub fn anchor(&self, session: SessionId) -> Option<Arc<AnchorQueue>> {
         self.tables.lock().anchors.get(&session).cloned()
@@ -74,6 +82,11 @@ impl Routes {
             Delivery::Push(session, push) => {
                 let queue = self.anchor(session);
                 if let Some(queue) = queue {
+                    if let Push::Fence { replica, .. } = &push
+                        && queue.has_to_postpone(replica.rid)
+                    {
+                        return;
+                    }
                     let over = matches!(push, Push::SessionOver(_));
                     queue.push(&convert::push(push));
                     if over {
@@ -108,6 +121,17 @@ struct QueueState {
     closed: bool,
     /// A peer has said that this anchor's process is gone.
     reported_gone: bool,
+    /// The lowest of the fences that have not been sent.
+    postponed: Option<Rid>,
+}
+
+/// What an anchor has to send.
+#[derive(Debug)]
+pub enum Next {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Fences, from this one on: there was no room for them when they were asked for.
+    Fences(Rid),
 }
 
 impl AnchorQueue {
@@ -126,6 +150,24 @@ impl AnchorQueue {
         self.ready.notify_one();
     }
 
+    /// Whether a fence has to wait until others are sent. If so, it and those behind it are [`Next::Fences`] later.
+    fn has_to_postpone(&self, rid: Rid) -> bool {
+        let mut state = self.state.lock();
+        let wait = state.postponed.is_some() || state.bytes.len() >= FENCES_BEHIND;
+        if wait {
+            state.postponed = Some(state.postponed.map_or(rid, |first| first.min(rid)));
+        }
+        wait
+    }
+
+    /// Sends the fences from one on later.
+    pub fn postpone_fences(&self, from: Rid) {
+        let mut state = self.state.lock();
+        state.postponed = Some(state.postponed.map_or(from, |first| first.min(from)));
+        drop(state);
+        self.ready.notify_one();
+    }
+
     /// Closes the connection at once.
     pub fn close(&self) {
         self.state.lock().closed = true;
@@ -139,7 +181,7 @@ impl AnchorQueue {
     }
 
     /// What is to be sent next; `None` when the connection is to close.
-    pub async fn next(&self) -> Option<Vec<u8>> {
+    pub async fn next(&self) -> Option<Next> {
         loop {
             {
                 let mut state = self.state.lock();
@@ -147,10 +189,13 @@ impl AnchorQueue {
                     return None;
                 }
                 if !state.bytes.is_empty() {
-                    return Some(std::mem::take(&mut state.bytes));
+                    return Some(Next::Bytes(std::mem::take(&mut state.bytes)));
                 }
                 if state.finished {
                     return None;
+                }
+                if let Some(from) = state.postponed.take() {
+                    return Some(Next::Fences(from));
                 }
             }
             self.ready.notified().await;
@@ -165,5 +210,27 @@ impl AnchorQueue {
     /// Whether a peer has reported the process gone.
     pub fn was_reported_gone(&self) -> bool {
         self.state.lock().reported_gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_core::{Extent, Replica, Rid, SegmentNo, SegmentUuid};
+
+    use super::*;
+
+    fn fence(counter: u64) -> Delivery {
+        let extent = Extent { segment: SegmentNo(1), offset: counter * 1024, length: 1024 };
+        let replica = Replica { rid: Rid::new(1, counter), extent };
+        let fence = Push::Fence { uuid: SegmentUuid([1; 16]), replica, writer: SessionId(1 << 40), writer_done: true };
+        Delivery::Push(SessionId(1), fence)
+    }
+
+    #[tokio::test]
+    async fn an_owner_that_is_asked_for_very_many_fences_keeps_its_anchor() {
+        let (routes, queue) = (Routes::default(), Arc::new(AnchorQueue::default()));
+        routes.set_anchor(SessionId(1), &queue);
+        (1..=200_000).for_each(|counter| routes.deliver(fence(counter)));
+        assert!(queue.next().await.is_some());
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
-use mooncake_wire::message::{self, anchor_down, anchor_up, put_slot, reply, request};
+use mooncake_wire::message::{self, anchor_down, anchor_up, hello, put_slot, reply, request};
 use mooncake_wire::{MAX_FRAME, pack_keys};
 use support::{Client, Running, read_frame, write_frame};
 
@@ -72,6 +72,41 @@ fn a_lost_anchor_hides_and_a_resumed_one_shows_again() {
     drop(older);
     std::thread::sleep(Duration::from_millis(50));
     assert!(other.exists("a"));
+    master.stop();
+}
+
+#[test]
+fn a_resume_that_was_given_up_on_the_way_takes_no_view_and_no_anchor_from_the_one_after_it() {
+    let master = Running::start(Settings::default());
+    let mut owner = Client::open(master.rpc);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    let resume = |client: &Client, list, settled_below| {
+        let resume = message::ResumeSession {
+            session: client.session,
+            secret: client.secret,
+            segments: client.segments.iter().map(|uuid| uuid.clone().into()).collect(),
+            settled_below,
+            list,
+            ..message::ResumeSession::default()
+        };
+        support::greet(master.rpc, hello::Role::Resume(resume), None)
+    };
+    let (anchor, reply) = resume(&owner, 2, 0);
+    assert_eq!(reply.refusal, None);
+    owner.anchor = anchor;
+    let pin = message::Pin { keys: Some(pack_keys(&["a"])) };
+    owner.mutate(request::Body::Pin(pin));
+    let pins = || master.http("GET /metrics").1.lines().any(|line| line == "mooncake_pins 1");
+    assert!(pins());
+    // Its list was made before the view began, whose reply has come since.
+    let (_late, reply) = resume(&owner, 1, owner.sequence + 1);
+    assert!(pins(), "the view is held");
+    assert_eq!(reply.refusal.map(|refusal| refusal.kind()), Some(message::refusal::Kind::BadRequest));
+    owner.beat();
+    // What does not count its lists is heard as before.
+    assert_eq!(resume(&owner, 0, owner.sequence + 1).1.refusal, None);
+    assert!(!pins());
     master.stop();
 }
 

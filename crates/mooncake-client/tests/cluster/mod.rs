@@ -1,5 +1,7 @@
 //! A master in this process, and clients of it.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -73,6 +75,17 @@ impl Cluster {
 
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.settings.rpc_port)
+    }
+
+    /// A figure of the master's metrics page.
+    pub fn metric(&self, name: &str) -> f64 {
+        let address = self.master.as_ref().expect("it runs").metrics_address();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        let figure = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        figure.unwrap_or_else(|| panic!("no {name} in {page}"))
     }
 
     pub fn options(&self, segment: u64) -> StoreOptions {
