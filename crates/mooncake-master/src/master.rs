@@ -398,7 +398,7 @@ fn warn_when_open(settings: &Settings) {
 }
 
 /// A log that meets a file-size limit is to fail its append, not to kill the process.
-fn ignore_file_size_signal() -> Result<(), StartError> {
+pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
     let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     match tokio::signal::unix::signal(kind) {
         // The handler stays when the stream goes.
