@@ -215,6 +215,23 @@ fn a_run_without_the_log_renames_it_away_first() {
 }
 
 #[test]
+fn an_engine_that_outlived_very_many_runs_without_a_log_is_let_in_by_and_by() {
+    let scratch = Scratch::new("outlived");
+    let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
+    let seen = message::LogPosition { log_id: 1, epoch: 1040, lsn: 9 };
+    support::eventually("the engine is let in", || {
+        let open = message::OpenSession { host_name: "test:1".to_owned(), process: Some(support::process()) };
+        let (_, reply) = support::greet(master.rpc, message::hello::Role::Open(open), Some(seen));
+        match reply.refusal {
+            Some(refusal) => assert!(refusal.reason.contains("tried again in"), "{}", refusal.reason),
+            None => assert_eq!(reply.position.unwrap().epoch, 1041),
+        }
+        reply.session != 0
+    });
+    master.stop();
+}
+
+#[test]
 fn a_run_without_a_log_leaves_a_log_in_use_alone() {
     let scratch = Scratch::new("stuck");
     let _client = written(&scratch);
