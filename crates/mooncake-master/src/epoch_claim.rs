@@ -3,7 +3,9 @@
 //! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
 //! may be in use. Another log's higher epoch is one that this client's segments may already obey. Both raise the epoch.
 //! There are only 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs
-//! from a budget: true claims are rare and small, lies run dry.
+//! from two budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without
+//! a log end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes
+//! back fast and adds up, so that an engine that has outlived any number of them is let in after a while.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +15,63 @@ use mooncake_wire::message::{LogPosition, Refusal, refusal};
 const BUDGET_MAX: u32 = 1024;
 /// What the smallest raise costs.
 const RAISE_COST: u32 = 32;
-/// One epoch of the budget comes back after so long.
+/// One epoch of the budgets comes back after so long.
 const REFILL: Duration = Duration::from_secs(60);
+/// The same of the epochs without a log: all that there are in 65 minutes.
+const REFILL_WITHOUT_LOG: Duration = Duration::from_millis(60);
 /// Between two lines about refused claims.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// The budget of claims.
+/// The budgets of claims.
 #[derive(Debug)]
 pub struct EpochClaims {
-    left: u32,
-    refilled: Instant,
+    /// Pays for raises, however small.
+    raises: Budget,
+    /// Pays for the epochs that they skip.
+    epochs: Budget,
     told: Option<Instant>,
 }
 
+/// What is left of something that comes back with time.
+#[derive(Debug)]
+struct Budget {
+    left: u32,
+    max: u32,
+    every: Duration,
+    refilled: Instant,
+}
+
+impl Budget {
+    fn new(now: Instant, max: u32, every: Duration) -> Budget {
+        Budget { left: BUDGET_MAX, max, every, refilled: now }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let earned = now.duration_since(self.refilled).as_millis() / self.every.as_millis();
+        let earned = u32::try_from(earned).unwrap_or(u32::MAX).min(u32::from(u16::MAX));
+        self.refilled += self.every * earned;
+        self.left = self.left.saturating_add(earned).min(self.max);
+    }
+
+    /// How long until this much is there; `None`: it never is.
+    fn wait_for(&self, cost: u32) -> Option<Duration> {
+        (cost <= self.max).then(|| self.every * cost.saturating_sub(self.left))
+    }
+}
+
 impl EpochClaims {
-    /// A full budget.
+    /// Full budgets of a master with a log, which keeps the epochs that are used up.
     pub fn new(now: Instant) -> EpochClaims {
-        EpochClaims { left: BUDGET_MAX, refilled: now, told: None }
+        EpochClaims::of(now, Budget::new(now, BUDGET_MAX, REFILL))
+    }
+
+    /// Full budgets of a master without a log.
+    pub fn without_log(now: Instant) -> EpochClaims {
+        EpochClaims::of(now, Budget::new(now, u32::from(u16::MAX), REFILL_WITHOUT_LOG))
+    }
+
+    fn of(now: Instant, epochs: Budget) -> EpochClaims {
+        EpochClaims { raises: Budget::new(now, BUDGET_MAX, REFILL), epochs, told: None }
     }
 
     /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims are
@@ -43,11 +85,14 @@ impl EpochClaims {
             return Ok(None);
         }
         let raised = seen.epoch.max(own.epoch).saturating_add(1);
-        let cost = (raised - own.epoch).max(RAISE_COST);
-        self.refill(now);
+        let cost = raised - own.epoch;
+        self.raises.refill(now);
+        self.epochs.refill(now);
+        let wait = self.raises.wait_for(RAISE_COST).zip(self.epochs.wait_for(cost)).map(|(one, other)| one.max(other));
         let kind = match u16::try_from(raised) {
-            Ok(raised) if cost <= self.left => {
-                self.left -= cost;
+            Ok(raised) if wait.is_some_and(|wait| wait.is_zero()) => {
+                self.raises.left -= RAISE_COST;
+                self.epochs.left -= cost;
                 tracing::warn!(
                     seen_epoch = seen.epoch,
                     seen_lsn = seen.lsn,
@@ -67,21 +112,23 @@ impl EpochClaims {
                 seen_epoch = seen.epoch,
                 seen_lsn = seen.lsn,
                 own_epoch = own.epoch,
+                believed_in_s = wait.map(|wait| wait.as_secs()),
                 "a client claims to have seen far more than this log holds; it is NOT BELIEVED and not served. If it \
-                 belongs to another pool, give it that pool's master; if not, somebody plays with the control port"
+                 belongs to another pool, give it that pool's master; if it has outlived very many restarts of this one, \
+                 start it again or wait; if neither, somebody plays with the control port"
             );
         }
+        let remedy = match wait {
+            Some(wait) if u16::try_from(raised).is_ok() => {
+                format!("tried again in {} s it is; a new process is served at once", wait.as_secs() + 1)
+            }
+            _ => "this process must be started again".to_owned(),
+        };
         let reason = format!(
-            "epoch {} is not believed by a master in epoch {}: that is too far ahead, or too many such claims came",
+            "epoch {} is not believed by a master in epoch {}: that is too far ahead, or too many such claims came; {remedy}",
             seen.epoch, own.epoch
         );
         Err(Refusal { kind: kind.into(), reason })
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let earned = now.duration_since(self.refilled).as_secs() / REFILL.as_secs();
-        self.refilled += REFILL * u32::try_from(earned).unwrap_or(u32::MAX).min(u32::from(u16::MAX));
-        self.left = self.left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX)).min(BUDGET_MAX);
     }
 }
 
@@ -116,6 +163,55 @@ mod tests {
             Ok(None),
             "the next one of the same kind is covered"
         );
+    }
+
+    #[test]
+    fn whoever_outlived_very_many_restarts_without_a_log_is_let_in_after_a_while() {
+        let mut now = Instant::now();
+        let mut claims = EpochClaims::without_log(now);
+        let survivor = at(OWN + 1, 1500, 9);
+        let mut seconds = 0;
+        let raised = loop {
+            match claims.judge(now, at(OWN, 1, 9), &survivor) {
+                Ok(raised) => break raised,
+                Err(_) => seconds += 1,
+            }
+            assert!(seconds < 60, "not after {seconds} seconds");
+            now += Duration::from_secs(1);
+        };
+        assert_eq!((raised, seconds), (Some(1501), 29));
+    }
+
+    #[test]
+    fn without_a_log_even_the_last_epochs_are_reached_within_an_hour_or_so() {
+        let start = Instant::now();
+        let mut claims = EpochClaims::without_log(start);
+        let survivor = at(OWN + 1, 65_534, 9);
+        let refused = claims.judge(start, at(OWN, 1, 9), &survivor).unwrap_err();
+        assert!(refused.reason.contains("in 3871 s it is;"), "{}", refused.reason);
+        assert!(claims.judge(start + Duration::from_secs(3600), at(OWN, 1, 9), &survivor).is_err());
+        let late = start + Duration::from_secs(3871);
+        assert_eq!(claims.judge(late, at(OWN, 1, 9), &survivor), Ok(Some(65_535)));
+        let none = claims.judge(late, at(OWN, 1, 9), &at(OWN + 1, 65_535, 9)).unwrap_err();
+        assert!(none.reason.contains("started again"), "{}", none.reason);
+    }
+
+    #[test]
+    fn without_a_log_no_more_raises_are_believed_than_with_one() {
+        let mut now = Instant::now();
+        let mut claims = EpochClaims::without_log(now);
+        let (mut epoch, mut raises) = (1, 0);
+        for minute in 0..24 * 60 {
+            now += Duration::from_secs(60);
+            for _ in 0..3 {
+                if let Ok(Some(raised)) = claims.judge(now, at(OWN, epoch, 0), &at(OWN, epoch, minute + 1)) {
+                    epoch = u32::from(raised);
+                    raises += 1;
+                }
+            }
+        }
+        // The first minute finds a full budget.
+        assert_eq!((raises, epoch), (BUDGET_MAX / RAISE_COST + (24 * 60 - 1) / RAISE_COST, raises + 1));
     }
 
     #[test]

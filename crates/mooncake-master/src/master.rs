@@ -197,12 +197,13 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
     })?;
     let (mut wanted, mut torn_bytes) = (None, 0);
     let (log, raised) = match opened {
-        Some(Opened { mut sink, found, fresh, vouched }) => {
+        Some(opened) => {
+            let raised = opened.raised();
+            let Opened { mut sink, found, .. } = opened;
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
             sink.compact_with(&found, settings.compact_min, sender);
             wanted = Some(receiver);
             torn_bytes = found.cut_bytes;
-            let raised = (!fresh && !vouched).then(|| core.epoch().saturating_add(1));
             (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), raised)
         }
         None => (Log::new(random::number(), 0, None, false), None),
@@ -238,6 +239,15 @@ struct Opened {
     fresh: bool,
     /// The witness says that nothing is missing.
     vouched: bool,
+    /// The last one of what was found.
+    epoch: u16,
+}
+
+impl Opened {
+    /// The epoch to begin with, if nothing vouches for what was found.
+    fn raised(&self) -> Option<u16> {
+        if self.fresh || self.vouched { None } else { self.epoch.checked_add(1) }
+    }
 }
 
 fn open_log(
@@ -274,21 +284,23 @@ fn open_log(
         Err(error) => return Err(error.into()),
     };
     let began = Instant::now();
-    let found = recover(&folder.current(), boot_id, apply)?;
+    let mut epoch = 0;
+    let found = recover(&folder.current(), boot_id, &mut |record| {
+        if let Record::Epoch(of) | Record::Counters { epoch: of, .. } = &record {
+            epoch = epoch.max(*of);
+        }
+        apply(record)
+    })?;
     let fresh = found.is_none();
     let found = found.unwrap_or_else(|| Recovered { log_id: random::number(), ..Recovered::default() });
     let known = Witness::read(&settings.witness_folder, found.log_id);
-    let vouched = known.is_some_and(|lsn| found.last_lsn >= lsn);
-    let witness = Witness::open(&settings.witness_folder, found.log_id)
-        .and_then(|mut witness| {
-            // Otherwise it is written once the raised epoch is in the log: this start may end before that.
-            if fresh || vouched {
-                witness.store(found.last_lsn).inspect_err(|_| witness.remove())?;
-            }
-            Ok(witness)
-        })
-        .inspect_err(|error| tracing::warn!(%error, "no witness: the next start raises the epoch"))
-        .ok();
+    // A witness knows what this boot has written, not what another host has appended since and then lost the end of.
+    let own = found.last_boot == Some(*boot_id);
+    let vouched = own && known.is_some_and(|lsn| found.last_lsn >= lsn);
+    if epoch == u16::MAX && !vouched {
+        return Err(LogError::NoEpochLeft { path: folder.current(), epoch }.into());
+    }
+    let witness = open_witness(&settings.witness_folder, &found, fresh || vouched)?;
     if !fresh {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
@@ -296,7 +308,31 @@ fn open_log(
         );
     }
     let sink = Sink::open(folder, found.log_id, found.last_lsn, *boot_id, witness)?;
-    Ok(Some(Opened { sink, found, fresh, vouched }))
+    Ok(Some(Opened { sink, found, fresh, vouched, epoch }))
+}
+
+/// The witness of a log from here on, if there can be one.
+fn open_witness(folder: &Path, found: &Recovered, believed: bool) -> Result<Option<Witness>, LogError> {
+    let opened = if believed {
+        Witness::open(folder, found.log_id).and_then(|mut witness| {
+            witness.store(found.last_lsn).inspect_err(|_| witness.remove())?;
+            Ok(witness)
+        })
+    } else {
+        // It is written once the raised epoch is in the log. This start may end before that, with a file of this boot in
+        // the log, for which what it said must not vouch.
+        Witness::anew(folder, found.log_id)
+    };
+    match opened {
+        Ok(witness) => Ok(Some(witness)),
+        Err(source) if Witness::read(folder, found.log_id).is_some() => {
+            Err(LogError::Io { action: "replacing the witness of the log in", path: folder.to_owned(), source })
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no witness: the next start raises the epoch");
+            Ok(None)
+        }
+    }
 }
 
 fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartError> {
@@ -398,7 +434,7 @@ fn warn_when_open(settings: &Settings) {
 }
 
 /// A log that meets a file-size limit is to fail its append, not to kill the process.
-fn ignore_file_size_signal() -> Result<(), StartError> {
+pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
     let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     match tokio::signal::unix::signal(kind) {
         // The handler stays when the stream goes.
@@ -458,5 +494,95 @@ mod tests {
         assert!(after.vouched, "the raised epoch is in the log");
         drop(after);
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The state folder of a master, and what the hosts that it moves between remember of its log.
+    struct Hosts(std::path::PathBuf);
+
+    impl Hosts {
+        fn new(name: &str) -> Hosts {
+            let folder = std::env::temp_dir().join(format!("mooncake-hosts-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&folder);
+            Hosts(folder)
+        }
+
+        fn settings(&self, host: u8) -> Settings {
+            let witness_folder = self.0.join(format!("witness-{host}"));
+            std::fs::create_dir_all(&witness_folder).unwrap();
+            Settings {
+                wal: Wal::On,
+                log_folder: LogFolder::Given(self.0.join("log")),
+                witness_folder,
+                ..Settings::default()
+            }
+        }
+
+        fn open(&self, host: u8) -> Result<Opened, StartError> {
+            open_log(&self.settings(host), &[host; 16], &mut |_| Ok(())).map(Option::unwrap)
+        }
+
+        /// One reign on a host: it raises the epoch if it must, and appends this many frames. Says to which, or that it
+        /// did not have to. A new log begins with the epoch that is given.
+        fn reign(&self, host: u8, first: u16, frames: usize) -> Option<u16> {
+            let opened = self.open(host).unwrap();
+            let raised = opened.raised();
+            let Opened { sink, found, fresh, vouched, .. } = opened;
+            let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
+            let append = |record| {
+                let mut effects = Effects { records: vec![record], ..Effects::default() };
+                log.commit(log.enqueue(&mut effects).unwrap(), |_| {}).unwrap();
+            };
+            if let Some(epoch) = raised.or(fresh.then_some(first)) {
+                append(Record::Epoch(epoch));
+            }
+            (0..frames).for_each(|_| append(Record::SessionOver(SessionId(1))));
+            assert_eq!(raised.is_none(), fresh || vouched);
+            raised
+        }
+
+        fn last_file(&self) -> std::path::PathBuf {
+            let entries = std::fs::read_dir(self.0.join("log/current")).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+            names.retain(|path| path.extension().is_some_and(|extension| extension == "wal"));
+            names.sort();
+            names.pop().unwrap()
+        }
+    }
+
+    impl Drop for Hosts {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_witness_does_not_vouch_for_a_log_that_another_host_has_cut() {
+        let hosts = Hosts::new("cut");
+        hosts.reign(1, 1, 20);
+        assert_eq!(hosts.reign(1, 0, 5), None, "the same host, the same boot: nothing is missing");
+        assert_eq!(hosts.reign(2, 0, 30), Some(2), "host 2 knows nothing of it");
+        // Its power fails: the end of what it told is lost.
+        let file = hosts.last_file();
+        let size = std::fs::metadata(&file).unwrap().len();
+        std::fs::File::options().write(true).open(&file).unwrap().set_len(size / 2 - 3).unwrap();
+        // Back on host 1, which has not been restarted. Starts that end before the epoch is raised leave that to the next.
+        for start in 1..=3 {
+            assert!(!hosts.open(1).unwrap().vouched, "start {start}");
+        }
+        assert_eq!(hosts.reign(1, 0, 5), Some(3));
+        assert_eq!(hosts.reign(1, 0, 5), None, "from here on it is host 1's again");
+    }
+
+    #[test]
+    fn a_log_without_a_higher_epoch_does_not_start_when_it_needs_one() {
+        let hosts = Hosts::new("last-epoch");
+        hosts.reign(1, 65_535, 3);
+        assert_eq!(hosts.reign(1, 0, 3), None, "nothing is missing, so that none is needed");
+        for start in 1..=2 {
+            let refused = hosts.open(2).err().expect("no epoch is left").to_string();
+            assert!(refused.contains("65535") && refused.contains("mv "), "start {start}: {refused}");
+        }
+        std::fs::rename(hosts.0.join("log/current"), hosts.0.join("moved-away")).unwrap();
+        assert!(hosts.open(2).unwrap().fresh);
     }
 }

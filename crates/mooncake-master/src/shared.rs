@@ -91,6 +91,7 @@ impl Shared {
         processes: ProcessWatch,
     ) -> Shared {
         let metrics = Metrics::default();
+        let claims = if log.stats().enabled { EpochClaims::new } else { EpochClaims::without_log };
         Shared {
             summarized: Mutex::new(Previous::start(&metrics)),
             state: Mutex::new(State { core, effects: Effects::default() }),
@@ -103,7 +104,7 @@ impl Shared {
             call_loops,
             processes,
             replayed: Mutex::new(Vec::new()),
-            epoch_claims: Mutex::new(EpochClaims::new(Instant::now())),
+            epoch_claims: Mutex::new(claims(Instant::now())),
             failed: Notify::new(),
             started: Instant::now(),
         }

@@ -181,6 +181,25 @@ fn without_a_witness_the_epoch_is_raised() {
 }
 
 #[test]
+fn a_log_that_another_host_has_written_to_raises_the_epoch_whatever_the_witness_says() {
+    let scratch = Scratch::new("host");
+    let mut client = written(&scratch);
+    // Bytes 32 to 47 of a header are the boot id of who made the file, the last four a sum over the rest.
+    let file = scratch.segments().pop().unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[32] ^= 1;
+    let sum = mooncake_memory::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&file, bytes).unwrap();
+    for _ in 0..2 {
+        let master = Running::start(scratch.settings());
+        assert_eq!(client.resume_with(master.rpc, None).position.unwrap().epoch, 2);
+        assert!(client.exists("a") && client.exists("b") && client.exists("c"));
+        master.stop();
+    }
+}
+
+#[test]
 fn a_run_without_the_log_renames_it_away_first() {
     let scratch = Scratch::new("off");
     let mut client = written(&scratch);
@@ -192,6 +211,23 @@ fn a_run_without_the_log_renames_it_away_first() {
     assert_eq!(fs::read_dir(scratch.0.join("witness")).unwrap().count(), 0, "its witness goes with it");
     let master = Running::start(scratch.settings());
     assert!(client.resume(master.rpc).refusal.is_some());
+    master.stop();
+}
+
+#[test]
+fn an_engine_that_outlived_very_many_runs_without_a_log_is_let_in_by_and_by() {
+    let scratch = Scratch::new("outlived");
+    let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
+    let seen = message::LogPosition { log_id: 1, epoch: 1040, lsn: 9 };
+    support::eventually("the engine is let in", || {
+        let open = message::OpenSession { host_name: "test:1".to_owned(), process: Some(support::process()) };
+        let (_, reply) = support::greet(master.rpc, message::hello::Role::Open(open), Some(seen));
+        match reply.refusal {
+            Some(refusal) => assert!(refusal.reason.contains("tried again in"), "{}", refusal.reason),
+            None => assert_eq!(reply.position.unwrap().epoch, 1041),
+        }
+        reply.session != 0
+    });
     master.stop();
 }
 

@@ -80,6 +80,18 @@ pub enum LogError {
         /// Why.
         reason: String,
     },
+    /// A higher epoch is needed, and there is none.
+    #[error(
+        "the log in {path} is in epoch {epoch}, the last that there is, and nothing vouches that it is whole, so that \
+         a higher one would be needed: rids may not be handed out twice. Start with an empty pool: move it away \
+         (mv {path} {path}.old), start again, and restart the engines that were connected"
+    )]
+    NoEpochLeft {
+        /// The log's folder.
+        path: PathBuf,
+        /// Its epoch.
+        epoch: u16,
+    },
     /// An old log stands in the way of a run without a log.
     #[error(
         "the old log {path} cannot be renamed away ({source}), and running without a log beside it would make it \

@@ -11,6 +11,7 @@ pub mod frame;
 mod recovery;
 mod segment_file;
 mod snapshot;
+mod step;
 mod witness;
 mod writer;
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use mooncake_memory::crc32c;
 
+use super::LogError;
 use super::frame::{self, Decoded};
+use super::step::{Step, step};
 
 /// Length of a file header, bytes.
 pub const FILE_HEADER: usize = 64;
@@ -85,8 +87,61 @@ impl FileHeader {
 pub fn create(path: &Path, header: &FileHeader) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    step(Step::Created, path)?;
     file.write_all(&header.encode())?;
     Ok(file)
+}
+
+/// Starts a segment: it has its name only together with its header, and a failure leaves nothing behind. What a former
+/// failure left under that name is replaced. `durable`: both are on the disk when this returns; otherwise whoever needs
+/// that calls [`make_durable`].
+pub fn start(folder: &Path, header: &FileHeader, durable: bool) -> Result<File, LogError> {
+    debug_assert_eq!(header.kind, FileKind::Segment);
+    let path = folder.join(header.file_name());
+    let temporary = path.with_extension("tmp");
+    let mut named = false;
+    let made = create(&temporary, header).and_then(|file| {
+        if durable {
+            file.sync_all()?;
+            step(Step::HeaderSynced, &temporary)?;
+        }
+        std::fs::rename(&temporary, &path)?;
+        named = true;
+        step(Step::Named, &path)?;
+        if durable {
+            sync_folder(folder)?;
+        }
+        Ok(file)
+    });
+    made.map_err(|source| {
+        // Nothing was appended to it, and the log goes on where it was.
+        let left = if named { &path } else { &temporary };
+        if let Err(error) = std::fs::remove_file(left)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %left.display(), %error, "log file that could not be started is not removed");
+        }
+        LogError::Io { action: "creating", path, source }
+    })
+}
+
+/// A segment's header and the entry in its folder reach the disk, with whatever was appended so far.
+pub fn make_durable(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()?;
+    step(Step::HeaderSynced, path)?;
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    use io::ErrorKind::{InvalidInput, Unsupported};
+    match File::open(folder)?.sync_all() {
+        // A file system that has no such thing.
+        Err(error) if matches!(error.kind(), InvalidInput | Unsupported) => {
+            tracing::debug!(path = %folder.display(), %error, "folder not synced");
+        }
+        synced => synced?,
+    }
+    step(Step::FolderSynced, folder)
 }
 
 /// Files of one kind in a folder, in the order of their LSNs (from their names).

@@ -12,6 +12,7 @@ use mooncake_core::Record;
 use super::LogError;
 use super::frame;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind, FrameFile, Next};
+use super::step::{Step, step};
 
 const FRAME_TARGET: usize = 64 << 10;
 
@@ -25,7 +26,25 @@ pub fn write(
     debug_assert_eq!(header.kind, FileKind::Snapshot);
     let path = folder.join(header.file_name());
     let temporary = path.with_extension("tmp");
-    let mut file = segment_file::create(&temporary, header)?;
+    let size = write_to(&temporary, header, records, stop).inspect_err(|_| {
+        // The next attempt has another name: on a full disk it needs the room of this one.
+        if let Err(error) = std::fs::remove_file(&temporary) {
+            tracing::warn!(path = %temporary.display(), %error, "unfinished snapshot not removed");
+        }
+    })?;
+    std::fs::rename(&temporary, &path)?;
+    std::fs::File::open(folder)?.sync_all()?;
+    step(Step::Snapshot, &path)?;
+    Ok(size)
+}
+
+fn write_to(
+    path: &Path,
+    header: &FileHeader,
+    records: impl Iterator<Item = Record>,
+    stop: &AtomicBool,
+) -> io::Result<u64> {
+    let mut file = segment_file::create(path, header)?;
     let mut size = FILE_HEADER as u64;
     let mut number = 1;
     let mut out = Vec::with_capacity(2 * FRAME_TARGET);
@@ -54,8 +73,6 @@ pub fn write(
     }
     flush(&mut out, start)?;
     file.sync_all()?;
-    std::fs::rename(&temporary, &path)?;
-    std::fs::File::open(folder)?.sync_all()?;
     Ok(size)
 }
 

@@ -6,8 +6,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
 const MAGIC: [u8; 8] = *b"MCRSWIT1";
 const LSN_AT: u64 = 16;
@@ -25,24 +28,51 @@ impl Witness {
     /// is new or damaged says nothing until the first LSN is stored.
     pub fn open(folder: &Path, log_id: u64) -> io::Result<Witness> {
         let path = Self::path(folder, log_id);
-        let known = Self::read(folder, log_id);
-        let anew = known.is_none();
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(anew).mode(0o600).open(&path)?;
+        match Self::existing(&path, log_id, geteuid().as_raw()) {
+            Some((file, last)) => Ok(Witness { path, file, last }),
+            None => Self::anew(folder, log_id),
+        }
+    }
+
+    /// Makes the witness of a log anew, whatever stands there. It says nothing until the first LSN is stored.
+    pub fn anew(folder: &Path, log_id: u64) -> io::Result<Witness> {
+        let path = Self::path(folder, log_id);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let reason = format!("{} cannot be removed ({error}); is it another user's?", path.display());
+                return Err(io::Error::new(error.kind(), reason));
+            }
+            _ => {}
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         let mut head = [0; 16];
         head[..8].copy_from_slice(&MAGIC);
         head[8..].copy_from_slice(&log_id.to_le_bytes());
         file.write_all_at(&head, 0)?;
-        Ok(Witness { path, file, last: known.unwrap_or(0) })
+        Ok(Witness { path, file, last: 0 })
     }
 
     /// The last LSN that a log is known to have reached in this boot; `None`
     /// when nothing is known.
     pub fn read(folder: &Path, log_id: u64) -> Option<u64> {
-        let file = File::open(Self::path(folder, log_id)).ok()?;
+        Self::existing(&Self::path(folder, log_id), log_id, geteuid().as_raw()).map(|(_, last)| last)
+    }
+
+    /// The file of that name, if this user has made it as a witness, and what it says. Everybody can write to the folder,
+    /// and names of the last boot are known: another user's file, a link to any file and a pipe are not believed and
+    /// stay as they are.
+    fn existing(path: &Path, log_id: u64, user: u32) -> Option<(File, u64)> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()?;
+        let found = file.metadata().ok()?;
+        if !found.is_file() || found.uid() != user || found.nlink() != 1 {
+            tracing::warn!(path = %path.display(), user = found.uid(), "what stands there is not this user's witness");
+            return None;
+        }
         let mut bytes = [0; 24];
         file.read_exact_at(&mut bytes, 0).ok()?;
         let known = bytes[..8] == MAGIC && bytes[8..16] == log_id.to_le_bytes();
-        known.then(|| u64::from_le_bytes(bytes[16..].try_into().expect("eight bytes")))
+        known.then(|| (file, u64::from_le_bytes(bytes[16..].try_into().expect("eight bytes"))))
     }
 
     /// Says that the log has reached this LSN. One 8-byte store into a page of
@@ -108,5 +138,58 @@ mod tests {
         assert_eq!(Witness::read(&folder, id), None, "a damaged one says nothing");
         witness.remove();
         assert_eq!(Witness::read(&folder, id), None);
+    }
+
+    #[test]
+    fn a_file_of_another_user_vouches_for_nothing() {
+        let folder = shared("user");
+        let mut witness = Witness::open(&folder, 6).unwrap();
+        witness.store(41).unwrap();
+        let path = Witness::path(&folder, 6);
+        let user = geteuid().as_raw();
+        assert_eq!(Witness::existing(&path, 6, user).map(|(_, last)| last), Some(41));
+        assert!(Witness::existing(&path, 6, user + 1).is_none());
+        // Only root can make a file another user's.
+        if std::os::unix::fs::chown(&path, Some(user + 1), None).is_ok() {
+            assert_eq!(Witness::read(&folder, 6), None);
+            drop(Witness::open(&folder, 6).unwrap());
+            assert_eq!(path.metadata().unwrap().uid(), user, "it is replaced where that is allowed");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A folder like /dev/shm, that others can write to.
+    fn shared(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("mooncake-witness-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_stands_elsewhere_under_its_name_vouches_for_nothing_and_stays_as_it_is() {
+        let folder = shared("planted");
+        let theirs = folder.join("theirs");
+        type Plant<'a> = &'a dyn Fn(&Path);
+        let plant: [(&str, Plant<'_>); 3] = [
+            ("symlink", &|at| std::os::unix::fs::symlink(&theirs, at).unwrap()),
+            ("hard link", &|at| std::fs::hard_link(&theirs, at).unwrap()),
+            ("pipe", &|at| rustix::fs::mkfifoat(rustix::fs::CWD, at, rustix::fs::Mode::RWXU).unwrap()),
+        ];
+        for (what, plant) in plant {
+            let mut said = MAGIC.to_vec();
+            said.extend(5u64.to_le_bytes());
+            said.extend([0; 8]);
+            std::fs::write(&theirs, &said).unwrap();
+            plant(&Witness::path(&folder, 5));
+            assert_eq!(Witness::read(&folder, 5), None, "{what}");
+            let mut witness = Witness::open(&folder, 5).unwrap();
+            assert_eq!(Witness::read(&folder, 5), None, "{what}");
+            witness.store(41).unwrap();
+            assert_eq!(Witness::read(&folder, 5), Some(41), "{what}");
+            assert_eq!(std::fs::read(&theirs).unwrap(), said, "{what}");
+            witness.remove();
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -141,11 +141,24 @@ struct Writer {
     closed: bool,
 }
 
+/// What a rotation leaves.
+#[derive(Debug)]
+pub(super) struct Rotated {
+    /// The log's folder.
+    pub folder: PathBuf,
+    /// The segment that is written from now on.
+    pub open: PathBuf,
+    /// Header of a snapshot of everything before it.
+    pub snapshot: FileHeader,
+}
+
 /// Where frames go.
 #[derive(Debug)]
 pub struct Sink {
     folder: Folder,
     file: File,
+    /// LSN of the first frame of `file`, which is in its name.
+    first: u64,
     boot_id: [u8; 16],
     log_id: u64,
     witness: Option<Witness>,
@@ -156,8 +169,9 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Starts a new segment of a log that ends at `last_lsn`. The witness is given as it was found: what it says of a log
-    /// that lost its end stays until the raised epoch is in that log.
+    /// Starts a new segment of a log that ends at `last_lsn`: on the disk, header and name, before its first frame,
+    /// so that whatever a power loss leaves says that this boot has written to the log. The witness is given as it was found when it
+    /// vouches for the log, and anew otherwise: it says nothing until the raised epoch is in that log.
     pub fn open(
         folder: Folder,
         log_id: u64,
@@ -168,11 +182,11 @@ impl Sink {
         let current = folder.create_current()?;
         remove_temporaries(&current);
         let header = FileHeader { kind: FileKind::Segment, log_id, lsn: last_lsn + 1, boot_id };
-        let path = current.join(header.file_name());
-        let file = segment_file::create(&path, &header).map_err(LogError::io("creating", path))?;
+        let file = segment_file::start(&current, &header, true)?;
         Ok(Sink {
             folder,
             file,
+            first: header.lsn,
             boot_id,
             log_id,
             witness,
@@ -385,20 +399,28 @@ impl Log {
         Ok(())
     }
 
-    /// Closes the current segment and starts the next. Returns the folder and
-    /// the last LSN of what is closed; `None` without a log.
-    pub(super) fn rotate(&self) -> Result<Option<(PathBuf, FileHeader)>, LogError> {
+    /// Closes the current segment and starts the next; `None` without a log.
+    ///
+    /// The calls that append wait for as long as this takes, so that only a log whose calls wait for the disk anyhow
+    /// waits for it here. Otherwise the caller syncs the new file, beside the appends to it, before anything else goes.
+    pub(super) fn rotate(&self) -> Result<Option<Rotated>, LogError> {
         let mut writer = self.writer.lock();
         let Some(sink) = &mut writer.sink else { return Ok(None) };
         let last = self.lsn();
         let header = FileHeader { kind: FileKind::Segment, log_id: sink.log_id, lsn: last + 1, boot_id: sink.boot_id };
         let current = sink.folder.current();
-        let path = current.join(header.file_name());
-        // Nothing since the last rotation: the segment that is open starts right there.
-        if !path.exists() {
-            sink.file = segment_file::create(&path, &header).map_err(LogError::io("creating", path))?;
+        // Nothing since the last rotation: the segment that is open starts right there. Asked of the sink, not of the
+        // folder, where a file of that name may be a failed rotation's.
+        if sink.first != header.lsn {
+            sink.file = segment_file::start(&current, &header, self.fsync)?;
+            sink.first = header.lsn;
         }
-        Ok(Some((current, FileHeader { kind: FileKind::Snapshot, lsn: last, ..header })))
+        let open = current.join(header.file_name());
+        Ok(Some(Rotated {
+            folder: current,
+            open,
+            snapshot: FileHeader { kind: FileKind::Snapshot, lsn: last, ..header },
+        }))
     }
 
     /// Accounts for a snapshot of everything before the last rotation.

@@ -1,0 +1,56 @@
+//! Steps at which a power loss, a kill or a full disk may find the files of a log.
+
+#[cfg(not(test))]
+use std::{io, path::Path};
+
+/// What happens to the files of a log, one after the other: tests watch it, and let the process or the disk fail there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A file is there, without its header.
+    Created,
+    /// The header is on the disk.
+    HeaderSynced,
+    /// The file has its name.
+    Named,
+    /// The entries of the folder are on the disk.
+    FolderSynced,
+    /// A snapshot is whole and has its name, on the disk.
+    Snapshot,
+    /// A file that a snapshot covers is gone.
+    Removed,
+}
+
+/// Says that a step was made.
+#[cfg(not(test))]
+#[inline]
+pub fn step(_: Step, _: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub use watch::step;
+
+#[cfg(test)]
+pub mod watch {
+    //! Steps as tests see them, of their own thread.
+
+    use std::cell::RefCell;
+    use std::io;
+    use std::path::Path;
+
+    use super::Step;
+
+    type Watcher = Box<dyn FnMut(Step, &Path) -> io::Result<()>>;
+
+    thread_local!(static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) });
+
+    /// Calls this at each step from now on.
+    pub fn with(watcher: impl FnMut(Step, &Path) -> io::Result<()> + 'static) {
+        WATCHER.set(Some(Box::new(watcher)));
+    }
+
+    /// Says that a step was made; an error is the step's.
+    pub fn step(step: Step, path: &Path) -> io::Result<()> {
+        WATCHER.with_borrow_mut(|watcher| watcher.as_mut().map_or(Ok(()), |watcher| watcher(step, path)))
+    }
+}
