@@ -80,7 +80,7 @@ pub enum PutSlot {
     Busy(String),
     /// No room now; says what holds the space.
     Full(String),
-    /// Larger than the segments' full size less pinned and quarantined bytes.
+    /// Larger than any segment's full size less its hard-pinned objects.
     TooLarge(String),
     /// Bad size or a cap of this session.
     Refused(String),

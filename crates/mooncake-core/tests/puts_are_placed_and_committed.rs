@@ -204,7 +204,7 @@ fn what_can_never_fit_is_told_at_once_with_figures() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let PutSlot::TooLarge(reason) = pool.slot(a, "k", 65 * KIB) else { panic!() };
     assert!(reason.contains("65536 bytes"), "{reason}");
-    pool.put(a, "v", 8 * KIB);
+    pool.put_with(a, "v", 8 * KIB, &PutConfig { pin: PinKind::Hard, ..plain() });
     pool.pin(a, "v").unwrap();
     let PutSlot::TooLarge(reason) = pool.slot(a, "k", 57 * KIB) else { panic!() };
     assert!(reason.contains("8192 are pinned"), "{reason}");
