@@ -109,7 +109,7 @@ pub struct Ended {
 pub enum EndOutcome {
     /// Readable from now on.
     Committed,
-    /// The reservation is no more; nothing was stored.
+    /// The reservation is no more, or the owners of all good replicas are away; nothing was stored.
     Superseded,
     /// No replica was good; nothing was stored.
     Revoked,
