@@ -1,6 +1,7 @@
 //! Every reply lost once: whatever the call changed, it changed once.
 
 mod cluster;
+mod flip;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -415,4 +416,58 @@ fn a_put_that_ends_while_nobody_can_see_its_owner_is_no_success() {
     assert_eq!(put(&writer, "k", 3000).unwrap(), PutOutcome::Stored { replicas: 1 });
     assert_eq!(reader.get(b"k").unwrap(), Some(value("k", 3000)));
     eventually("no space is lost", Duration::from_secs(2), || cluster.metric("mooncake_quarantined_bytes") == 0);
+}
+
+#[test]
+fn a_batch_of_keys_whose_stamps_are_wrong_is_reported_with_a_few_messages() {
+    let (cluster, proxy, store) = proxied_with(0);
+    let (size, count) = (15 * MIB, 3_000);
+    let owner = cluster.store(size);
+    let names: Vec<String> = (0..count).map(|n| format!("k{n}")).collect();
+    let bytes = value("all", 1500);
+    let piece = [Source::new(&bytes)];
+    let items: Vec<PutItem<'_>> = names.iter().map(|name| PutItem { key: name.as_bytes(), value: &piece }).collect();
+    let stored = |store: &Store| {
+        let outcomes = store.put_batch(&items, &PutOptions::default());
+        outcomes.into_iter().filter(|outcome| matches!(outcome, Ok(PutOutcome::Stored { .. }))).count()
+    };
+    assert_eq!(stored(&owner), count);
+    flip::stamps(size).clear();
+
+    let seen = proxy.losses.seen.load(Ordering::SeqCst);
+    let mut into: Vec<Vec<u8>> = names.iter().map(|_| vec![0; 1500]).collect();
+    let mut gets: Vec<GetInto<'_>> = names
+        .iter()
+        .zip(&mut into)
+        .map(|(name, into)| GetInto { key: name.as_bytes(), targets: vec![Target::new(into)] })
+        .collect();
+    assert!(store.get_into(&mut gets).into_iter().all(|got| got.unwrap().is_none()));
+    eventually("none of them exists any more", Duration::from_secs(5), || {
+        !owner.exists(&names).unwrap().contains(&true)
+    });
+    let asked = proxy.losses.seen.load(Ordering::SeqCst) - seen;
+    assert!(asked <= 10, "{asked} requests");
+    assert_eq!(stored(&owner), count);
+}
+
+#[test]
+fn a_read_that_was_overtaken_is_no_report() {
+    let (cluster, proxy, reader) = proxied_with(0);
+    let owner = cluster.store(8 * MIB);
+    put(&owner, "k", 300_000).unwrap();
+    assert!(reader.get(b"k").unwrap().is_some());
+    proxy.losses.holding.store(true, Ordering::SeqCst);
+    proxy.losses.hold_replies.store(1, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| reader.get(b"k").unwrap());
+        eventually("it is looked up", Duration::from_secs(5), || proxy.losses.held.load(Ordering::SeqCst) == 1);
+        owner.remove(&["k"], true).unwrap();
+        for n in 0..40 {
+            put(&owner, &format!("fill{n}"), 300_000).unwrap();
+        }
+        put(&owner, "k", 300_000).unwrap();
+        proxy.losses.holding.store(false, Ordering::SeqCst);
+        assert!(late.join().unwrap() == Some(value("k", 300_000)), "the second look-up finds it");
+    });
+    assert_eq!(cluster.metric("mooncake_bad_replica_reports_total"), 0);
 }
