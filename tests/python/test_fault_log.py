@@ -61,6 +61,28 @@ def test_an_older_copy_put_back_never_hands_a_region_out_twice(cluster, tmp_path
     assert right_or_missing(store, new) == 100
 
 
+def test_keys_that_an_older_copy_brought_back_can_be_put_again(cluster, tmp_path):
+    pool = cluster(node_bytes=32 * MIB)
+    store = pool.store()
+    old = put_all(store, "old", 40)
+    pool.master.stop()
+    shutil.copytree(pool.master.folder, tmp_path / "copy")
+    pool.master.cont()
+    wait_for("the master", lambda: store.is_exist("old0") == 1, 3.0)
+    put_all(store, "lost", 250)  # Twice the pool: the old ones leave, and others have their memory.
+
+    pool.master.kill()
+    shutil.rmtree(pool.master.folder)
+    shutil.copytree(tmp_path / "copy", pool.master.folder)
+    pool.master.start()
+    usable(store)
+    poisoned = [key for key in old if store.is_exist(key) == 1 and not store.get(key)]
+    assert poisoned, "no key came back without its bytes"
+    for key in poisoned:
+        data = value(key, 256 * KIB)
+        wait_for(key, lambda key=key, data=data: store.put(key, data) == 0 and store.get(key) == data, 2.0)
+
+
 @pytest.mark.parametrize("cut", [1, 13, 200], ids=["one byte", "inside a frame", "several frames"])
 def test_a_torn_tail_is_cut_and_everything_before_it_is_kept(cluster, cut):
     pool = cluster(node_bytes=64 * MIB)

@@ -24,6 +24,7 @@ use crate::progress::Progress;
 use crate::reachability::Reachability;
 use crate::sequence::Sequences;
 use crate::session::{self, Session};
+use crate::suspects::Suspects;
 
 /// Most call connections of a store; more callers than that wait for one.
 const MAX_CONNECTIONS: usize = 64;
@@ -67,6 +68,7 @@ pub(crate) struct Control {
     pub sequences: Sequences,
     pub bell: Bell,
     pub orphans: Orphans,
+    pub suspects: Suspects,
     /// None: nothing is counted.
     pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
@@ -109,6 +111,7 @@ impl Control {
             sequences: Sequences::default(),
             bell: Bell::new()?,
             orphans: Orphans::default(),
+            suspects: Suspects::default(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),

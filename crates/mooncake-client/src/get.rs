@@ -1,15 +1,18 @@
 //! Gets: look up, copy from the best replica, check; what is stale or cannot
 //! be read is looked up once more, then it is a miss.
 
+use std::collections::HashMap;
+
 use mooncake_memory::{Target, total_of_targets};
 use mooncake_transfer::TransferError;
-use mooncake_wire::message::{BadReplica, Lookup, Object, Replica, reply, request};
+use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::error::{Cause, StoreError};
 use crate::put::{is_callers, is_no_staging, link_error, transfer_error};
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
+use crate::suspects::Suspect;
 use crate::team::{share, threads_for};
 
 /// Keys looked up with one request.
@@ -62,6 +65,8 @@ pub(crate) struct Part<'p, 'a> {
 pub(crate) struct LostReplica {
     rid: u64,
     cause: String,
+    /// Its extent carries another placement: overtaken, unless the second look-up names it again.
+    stale: bool,
 }
 
 impl Inner {
@@ -166,6 +171,8 @@ impl Inner {
         let mut causes: Vec<(usize, String)> = Vec::new();
         for last in [false, true] {
             let mut again = Vec::new();
+            let overtaken = lost.iter().filter(|lost: &&LostReplica| last && lost.stale);
+            let overtaken: HashMap<u64, String> = overtaken.map(|lost| (lost.rid, lost.cause.clone())).collect();
             let names: Vec<&[u8]> = pending.iter().map(|&index| keys[index]).collect();
             let mut rest = &pending[..];
             for names in rounds(&names, ROUND_KEYS) {
@@ -184,6 +191,9 @@ impl Inner {
                     .zip(&found.objects)
                     .filter(|(_, object)| !object.replicas.is_empty())
                     .collect();
+                if !overtaken.is_empty() {
+                    self.report_named_again(keys, &there, &overtaken);
+                }
                 for (&(index, _), fetched) in there.iter().zip(attempt(&there, found.log_id, &mut lost)) {
                     match fetched {
                         Fetched::Done(size) => results[index] = Ok(Some(size)),
@@ -238,19 +248,20 @@ impl Inner {
         if buffers < object.size {
             return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
         }
-        self.read_any_replica(object, log_id, lost, |replica| {
+        self.read_any_replica(key, object, log_id, lost, |replica| {
             let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
-            self.read_replica(key, object, replica, log_id, part, interrupted)
+            self.read_replica(object, replica, log_id, part, interrupted)
         })
     }
 
     /// Reads by `read` from the first replica that can be read.
     pub(crate) fn read_any_replica(
         &self,
+        key: &[u8],
         object: &Object,
         log_id: u64,
         lost: &mut Vec<LostReplica>,
-        mut read: impl FnMut(&Replica) -> Result<(), StoreError>,
+        mut read: impl FnMut(&Replica) -> Result<(), Unread>,
     ) -> Fetched {
         let mut cause = "no replica is left".to_owned();
         for replica in self.in_order_of_choice(object, log_id) {
@@ -260,11 +271,13 @@ impl Inner {
             }
             match read(replica) {
                 Ok(()) => return Fetched::Done(object.size),
-                Err(error) if is_callers(&error) => return Fetched::Failed(error),
-                Err(error) => {
+                Err(Unread { error, .. }) if is_callers(&error) => return Fetched::Failed(error),
+                Err(Unread { error, doubt }) => {
                     tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
                     cause = error.to_string();
-                    lost.push(LostReplica { rid: replica.rid, cause: cause.clone() });
+                    self.doubt(key, object, replica.rid, doubt, &cause);
+                    let stale = doubt == Doubt::Stale;
+                    lost.push(LostReplica { rid: replica.rid, cause: cause.clone(), stale });
                 }
             }
         }
@@ -295,36 +308,78 @@ impl Inner {
     /// Reads into all targets from a byte of the object on. The whole of it is verified by its checksum.
     pub(crate) fn read_replica(
         &self,
-        key: &[u8],
         object: &Object,
         replica: &Replica,
         log_id: u64,
         Part { offset, targets }: Part<'_, '_>,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<(), StoreError> {
-        let [extent] = &replica.extents[..] else { return Err(self.shared.control.confused("a lookup")) };
+    ) -> Result<(), Unread> {
+        let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None };
+        let [extent] = &replica.extents[..] else { return Err(no_doubt(self.shared.control.confused("a lookup"))) };
         let Some(address) = self.shared.directory.find(log_id, extent.segment) else {
-            return Err(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into());
+            let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
+            return Err(no_doubt(gone.into()));
         };
         let wait = self.transfer_wait(object.size, interrupted);
-        let link = self.shared.links.link(&address, &wait).map_err(|error| link_error(&error))?;
+        let link = self.shared.links.link(&address, &wait).map_err(|error| no_doubt(link_error(&error)))?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
-        link.read(replica.rid, extent.offset + offset, targets, crc, &wait).map_err(|error| {
-            self.report_if_bad(key, &error);
-            transfer_error(error)
-        })
+        link.read(replica.rid, extent.offset + offset, targets, crc, &wait)
+            .map_err(|error| Unread { doubt: Doubt::of(&error), error: transfer_error(error) })
     }
 
-    /// A replica whose bytes are wrong is the master's business too. Perhaps not the caller's thread that finds it.
-    pub(crate) fn report_if_bad(&self, key: &[u8], error: &TransferError) {
-        let TransferError::Checksum { rid, .. } = error else { return };
-        tracing::warn!(%error, "a replica is bad; reported");
-        let body =
-            request::Body::BadReplica(BadReplica { key: key.to_vec().into(), rid: *rid, reason: error.to_string() });
+    /// A replica that is not what it should be is the master's business too. A stale one is mostly ordinary: a later
+    /// placement has its extent. The second look-up tells; where another replica makes that one needless, somebody has to.
+    pub(crate) fn doubt(&self, key: &[u8], object: &Object, rid: u64, doubt: Doubt, reason: &str) {
+        let confirmed = match doubt {
+            Doubt::Checksum => true,
+            Doubt::Stale if object.replicas.len() > 1 => false,
+            Doubt::Stale | Doubt::None => return,
+        };
+        self.suspect(key, rid, reason, confirmed);
+    }
+
+    /// Placements that were stale, and that the second look-up names all the same: nobody has overtaken the reader, their
+    /// stamps are wrong.
+    fn report_named_again(&self, keys: &[&[u8]], found: &[(usize, &Object)], stale: &HashMap<u64, String>) {
+        for (index, object) in found {
+            for replica in &object.replicas {
+                if let Some(cause) = stale.get(&replica.rid) {
+                    let reason = format!("{cause} (it has been, and is still named)");
+                    self.suspect(keys[*index], replica.rid, &reason, true);
+                }
+            }
+        }
+    }
+
+    fn suspect(&self, key: &[u8], rid: u64, reason: &str, confirmed: bool) {
         let control = &self.shared.control;
-        if let Err(error) = control.query_on_any_thread("the report of a bad replica", body, control.lookup_timeout) {
-            tracing::debug!(%error, "bad replica not reported");
+        control.suspects.add(control, Suspect { key: key.to_vec(), rid, reason: reason.to_owned(), confirmed });
+    }
+}
+
+/// A replica was not read.
+pub(crate) struct Unread {
+    error: StoreError,
+    doubt: Doubt,
+}
+
+/// What a failed read says of the replica itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    None,
+    /// Its stamps are not the placement's.
+    Stale,
+    /// Its stamps are, and its bytes are wrong.
+    Checksum,
+}
+
+impl Doubt {
+    pub fn of(error: &TransferError) -> Doubt {
+        match error {
+            TransferError::Checksum { .. } => Doubt::Checksum,
+            error if error.is_stale() => Doubt::Stale,
+            _ => Doubt::None,
         }
     }
 }

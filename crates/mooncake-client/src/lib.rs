@@ -71,6 +71,7 @@ mod sequence;
 mod session;
 mod size;
 mod store;
+mod suspects;
 mod team;
 mod view;
 

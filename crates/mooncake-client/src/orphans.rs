@@ -1,7 +1,9 @@
-//! Puts whose placements nobody knows: the request went out, its answer never
-//! came. The same request, with its sequence, is sent until the master tells
-//! what it did; then the placements are given up, so that no key stays busy
-//! and no space stays taken until the reservation's deadline.
+//! Placements that a call has left behind. Of a put whose answer never came
+//! nobody knows them: the same request, with its sequence, is sent until the
+//! master tells what it did. Those of a put that could not be ended, or given
+//! up, are known. Either way they are given up as soon as the master can be
+//! reached, so that no key stays busy and no space stays taken until the
+//! reservation's deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use mooncake_wire::message::{Abort, PutStartReply, Request, reply, request};
 use parking_lot::Mutex;
 
 use crate::control::Control;
+use crate::error::Cause;
 use crate::session::Session;
 
 /// Most puts remembered; beyond it the master's deadline does it.
@@ -25,8 +28,16 @@ pub(crate) struct Orphans {
 #[derive(Debug, Default)]
 struct State {
     /// With the session that they belong to.
-    waiting: Vec<(Arc<Session>, Request)>,
+    waiting: Vec<(Arc<Session>, Orphan)>,
     running: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Orphan {
+    /// A `PutStart` without an answer.
+    Unanswered(Box<Request>),
+    /// Placements. What was committed meanwhile stays: the master gives up only what is unfinished.
+    Known(Abort),
 }
 
 impl Orphans {
@@ -35,56 +46,84 @@ impl Orphans {
         if let Some(request::Body::PutStart(start)) = &mut request.body {
             start.wait = false;
         }
+        let sequence = request.sequence;
+        if !self.push(control, session, Orphan::Unanswered(Box::new(request))) {
+            control.sequences.answered(sequence);
+        }
+    }
+
+    /// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
+    /// client touches any copy of them again.
+    pub fn give_up(&self, control: &Arc<Control>, session: u64, rids: Vec<u64>, settled: bool) {
+        let current = control.session();
+        // Those of an earlier session ended with it.
+        if !rids.is_empty() && current.id == session {
+            self.push(control, current, Orphan::Known(Abort { rids, writer_done: settled }));
+        }
+    }
+
+    fn push(&self, control: &Arc<Control>, session: Arc<Session>, orphan: Orphan) -> bool {
         let mut state = self.state.lock();
         if state.waiting.len() >= MAX_ORPHANS {
-            control.sequences.answered(request.sequence);
-            return;
+            return false;
         }
-        state.waiting.push((session, request));
+        state.waiting.push((session, orphan));
         if !state.running {
             let control = control.clone();
             let thread = std::thread::Builder::new().name("mooncake-orphans".into());
             state.running = mooncake_transfer::thread::start(thread, move || run(&control)).is_ok();
         }
+        true
     }
 
-    fn next(&self) -> Option<(Arc<Session>, Request)> {
+    fn next(&self) -> Option<(Arc<Session>, Orphan)> {
         let mut state = self.state.lock();
         let next = state.waiting.first().cloned();
         state.running = next.is_some();
         next
     }
 
-    fn settled(&self, control: &Control) {
+    /// The first one is through, but for `rest`.
+    fn settled(&self, control: &Control, rest: Option<Abort>) {
         let mut state = self.state.lock();
-        if !state.waiting.is_empty() {
-            let (_, request) = state.waiting.remove(0);
+        let Some((_, first)) = state.waiting.first_mut() else { return };
+        if let Orphan::Unanswered(request) = first {
             control.sequences.answered(request.sequence);
+        }
+        match rest {
+            Some(abort) => *first = Orphan::Known(abort),
+            None => drop(state.waiting.remove(0)),
         }
     }
 }
 
 fn run(control: &Arc<Control>) {
-    while let Some((session, request)) = control.orphans.next() {
+    while let Some((session, orphan)) = control.orphans.next() {
         if control.is_stopped() || !control.session().is(&session) {
-            control.orphans.settled(control);
+            control.orphans.settled(control, None);
             continue;
         }
-        match control.repeat(&request, control.lookup_timeout) {
-            Some(Ok(answer)) => {
-                if let reply::Body::PutStart(PutStartReply { slots }) = answer.body {
-                    let rids: Vec<u64> =
-                        slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid).collect();
-                    if !rids.is_empty() {
-                        let abort = request::Body::Abort(Abort { rids, writer_done: true });
-                        // Failing that, the reservation's deadline does it.
-                        let _ = control.finish("give up a put", abort, control.lookup_timeout);
-                    }
+        match orphan {
+            Orphan::Unanswered(request) => match control.repeat(&request, control.lookup_timeout) {
+                Some(Ok(answer)) => control.orphans.settled(control, placed(answer.body)),
+                Some(Err(_)) => control.orphans.settled(control, None),
+                None => std::thread::sleep(PAUSE),
+            },
+            Orphan::Known(abort) => {
+                let told = control.finish("give up a put", request::Body::Abort(abort), control.lookup_timeout);
+                let is_final = |cause: &Cause| matches!(cause, Cause::Refused { .. } | Cause::BadRequest { .. });
+                match told {
+                    Err(error) if !is_final(error.cause()) => std::thread::sleep(PAUSE),
+                    _ => control.orphans.settled(control, None),
                 }
-                control.orphans.settled(control);
             }
-            Some(Err(_)) => control.orphans.settled(control),
-            None => std::thread::sleep(PAUSE),
         }
     }
+}
+
+/// What a put was given: nobody has begun to write there.
+fn placed(answer: reply::Body) -> Option<Abort> {
+    let reply::Body::PutStart(PutStartReply { slots }) = answer else { return None };
+    let rids: Vec<u64> = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid).collect();
+    (!rids.is_empty()).then_some(Abort { rids, writer_done: true })
 }

@@ -290,7 +290,7 @@ impl Put<'_> {
         let all_rids = || placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
         if let Err(error) = self.store.shared.directory.meet(control, origin.log_id, replicas) {
-            self.store.give_up(all_rids().collect(), true);
+            self.store.give_up(origin, all_rids().collect(), true);
             self.fail_all(placed.iter().map(|placed| placed.index), &error);
             return;
         }
@@ -324,7 +324,7 @@ impl Put<'_> {
             }
         }
         control.progress.end(&progress);
-        self.end(&placed, written, round);
+        self.end(&placed, written, origin, round);
     }
 
     /// Threads for the bytes of so many keys: several only where devices hold them.
@@ -385,17 +385,21 @@ impl Put<'_> {
         }
     }
 
-    fn end(&mut self, placed: &[Placed], written: Vec<Result<Written, Lost>>, round: &mut Round) {
+    fn end(&mut self, placed: &[Placed], written: Vec<Result<Written, Lost>>, origin: Origin, round: &mut Round) {
         let mut ended = Vec::with_capacity(placed.len());
         let mut ended_keys = Vec::with_capacity(placed.len());
         let mut given_up = Vec::new();
         let mut unsettled = Vec::new();
         let mut spoilt = Vec::new();
+        // Should it not be delivered: an Abort says of all copies of a key that nothing touches them again, or of none.
+        let (mut settled, mut open) = (Vec::new(), Vec::new());
         for (placed, written) in placed.iter().zip(written) {
             match written {
                 Ok(written) => {
                     let good = written.outcomes.iter().filter(|outcome| outcome.good).count() as u32;
                     ended_keys.push((placed.index, good));
+                    let undelivered = if written.is_settled() { &mut settled } else { &mut open };
+                    undelivered.extend(written.outcomes.iter().map(|outcome| outcome.rid));
                     spoilt.extend(written.spoilt);
                     ended.push(Ended { replicas: written.outcomes, crc32c: written.crc32c });
                 }
@@ -414,8 +418,8 @@ impl Put<'_> {
                 }
             }
         }
-        self.store.give_up(given_up, true);
-        self.store.give_up(unsettled, false);
+        self.store.give_up(origin, given_up, true);
+        self.store.give_up(origin, unsettled, false);
         if ended.is_empty() {
             return;
         }
@@ -424,16 +428,20 @@ impl Put<'_> {
         let body = request::Body::PutEnd(PutEnd { ended });
         let patience = control.lookup_timeout * 2;
         let answer = control.finish(WHAT, body, patience).map(|answer| answer.body);
-        // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-        self.store.give_up(spoilt, true);
         let outcomes = match answer {
             Ok(reply::Body::PutEnd(reply)) if reply.outcomes.len() == ended_keys.len() => reply.outcomes,
             other => {
+                // Whoever was told of a failure must not keep the key. What was committed, and only the word of it was
+                // lost, is not given up by that.
+                control.orphans.give_up(control, origin.session, settled, true);
+                control.orphans.give_up(control, origin.session, open, false);
                 let error = other.err().unwrap_or_else(|| control.confused(WHAT));
                 self.fail_all(ended_keys.iter().map(|(index, _)| *index), &error);
                 return;
             }
         };
+        // Ended as bad, and nothing of them can land any more: no fence has to prove that.
+        self.store.give_up(origin, spoilt, true);
         for ((index, replicas), outcome) in ended_keys.into_iter().zip(outcomes) {
             match put_end_reply::Outcome::try_from(outcome) {
                 Ok(put_end_reply::Outcome::Committed) => {
@@ -515,15 +523,15 @@ impl Inner {
     }
 
     /// Gives placements up; `settled` = nothing of this client will touch them again.
-    fn give_up(&self, rids: Vec<u64>, settled: bool) {
+    fn give_up(&self, origin: Origin, rids: Vec<u64>, settled: bool) {
         if rids.is_empty() {
             return;
         }
-        let body = request::Body::Abort(Abort { rids, writer_done: settled });
+        let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
         let control = &self.shared.control;
-        // Failing that, the reservation's deadline does it.
         if let Err(error) = control.finish("give up a put", body, control.lookup_timeout) {
-            tracing::debug!(%error, "placements not given up");
+            tracing::debug!(%error, "placements not given up yet");
+            control.orphans.give_up(control, origin.session, rids, settled);
         }
     }
 }

@@ -48,7 +48,7 @@ impl Inner {
             }
             let mut done = 0;
             let wanted = outcomes[index].iter().filter(|outcome| outcome.is_ok()).count();
-            let fetched = self.read_any_replica(object, log_id, lost, |replica| {
+            let fetched = self.read_any_replica(item.key, object, log_id, lost, |replica| {
                 done = 0;
                 for (range, outcome) in item.ranges.iter_mut().zip(&outcomes[index]) {
                     if outcome.is_err() {
@@ -56,7 +56,7 @@ impl Inner {
                     }
                     let part = Part { offset: range.offset, targets: &mut [range.target.reborrow()] };
                     let interrupted = || self.is_interrupted();
-                    self.read_replica(item.key, object, replica, log_id, part, &interrupted)?;
+                    self.read_replica(object, replica, log_id, part, &interrupted)?;
                     done += 1;
                 }
                 Ok(())

@@ -9,6 +9,7 @@ use mooncake_wire::pack_keys;
 
 use crate::control::{Abandoned, Control};
 use crate::error::StoreError;
+use crate::get::Doubt;
 use crate::put::link_error;
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
@@ -198,7 +199,7 @@ impl Inner {
         match link.view(replica.rid, extent.offset, object.size, crc) {
             Ok(view) => Some(View { bytes: Bytes::Pinned { view: Some(view?), pin } }),
             Err(error) => {
-                self.report_if_bad(key, &error);
+                self.doubt(key, object, replica.rid, Doubt::of(&error), &error.to_string());
                 None
             }
         }

@@ -1,6 +1,7 @@
 //! Every reply lost once: whatever the call changed, it changed once.
 
 mod cluster;
+mod flip;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{
-    ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, Target,
+    ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, StoreError, Target,
 };
 use mooncake_wire::message::{Hello, hello};
 use prost::Message;
@@ -28,6 +29,10 @@ struct Losses {
     /// The connection is cut in the place of the reply with this number.
     lose: AtomicI64,
     lost: AtomicU64,
+    /// So is every connection in the place of this reply and those behind it, if it is not negative.
+    lose_from: AtomicI64,
+    /// Calls come to their end before the master has heard them; anchors are left alone.
+    no_calls: AtomicBool,
     /// Nothing is carried any more, and nothing is closed.
     frozen: AtomicBool,
     /// So many of the next requests lie on the way until `holding` ends.
@@ -46,7 +51,7 @@ impl Proxy {
     fn to(master: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let losses = Arc::new(Losses { lose: AtomicI64::new(-1), ..Losses::default() });
+        let losses = Arc::new(Losses { lose: AtomicI64::new(-1), lose_from: AtomicI64::new(-1), ..Losses::default() });
         let shared = losses.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -107,6 +112,9 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
             } else if role.load(Ordering::SeqCst) && count > 0 {
                 up.hold_one(&up.hold);
             }
+            if role.load(Ordering::SeqCst) && up.no_calls.load(Ordering::SeqCst) {
+                break;
+            }
             if count == 0 || server_out.write_all(&buffer[..count]).is_err() {
                 break;
             }
@@ -131,7 +139,8 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
             }
             if !std::mem::take(&mut hello) && is_call.load(Ordering::SeqCst) {
                 let number = losses.seen.fetch_add(1, Ordering::SeqCst) as i64;
-                if losses.lose.load(Ordering::SeqCst) == number {
+                let from = losses.lose_from.load(Ordering::SeqCst);
+                if losses.lose.load(Ordering::SeqCst) == number || (0..=number).contains(&from) {
                     losses.lost.fetch_add(1, Ordering::SeqCst);
                     break;
                 }
@@ -148,9 +157,14 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
 
 /// A pool whose clients reach the master through a proxy only.
 fn proxied() -> (Cluster, Proxy, Store) {
+    proxied_with(64 * MIB)
+}
+
+/// The same, whose client lends so much memory.
+fn proxied_with(segment: u64) -> (Cluster, Proxy, Store) {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
     let proxy = Proxy::to(cluster.address());
-    let mut options = cluster.options(64 * MIB);
+    let mut options = cluster.options(segment);
     options.master = proxy.address.clone();
     let store = Store::connect(options).unwrap();
     (cluster, proxy, store)
@@ -393,4 +407,138 @@ fn a_frozen_master_costs_one_deadline_and_loses_nothing() {
     proxy.losses.frozen.store(false, Ordering::SeqCst);
     eventually("it is there again", Duration::from_secs(1), || store.exists(&["k"]).is_ok_and(|found| found[0]));
     assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
+}
+
+/// A put by a client of the pool whose first reply is held until `meanwhile` is through.
+fn put_with_a_break(
+    store: &Store,
+    losses: &Losses,
+    key: &str,
+    meanwhile: impl FnOnce(),
+) -> Result<PutOutcome, StoreError> {
+    losses.holding.store(true, Ordering::SeqCst);
+    losses.hold_replies.store(1, Ordering::SeqCst);
+    let held = losses.held.load(Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| put(store, key, 3000));
+        eventually("the key is reserved", Duration::from_secs(5), || losses.held.load(Ordering::SeqCst) == held + 1);
+        meanwhile();
+        losses.holding.store(false, Ordering::SeqCst);
+        put.join().unwrap()
+    })
+}
+
+#[test]
+fn a_put_whose_end_could_not_be_delivered_does_not_keep_its_key() {
+    let (cluster, proxy, store) = proxied();
+    put(&store, "warm", 100).unwrap();
+    let error = put_with_a_break(&store, &proxy.losses, "k", || proxy.losses.no_calls.store(true, Ordering::SeqCst));
+    let error = error.unwrap_err();
+    let other = cluster.store(0);
+    assert_eq!(put(&other, "k", 3000).unwrap_err().kind(), ErrorKind::Busy, "{error}");
+    proxy.losses.no_calls.store(false, Ordering::SeqCst);
+    let started = Instant::now();
+    assert_eq!(put(&other, "k", 3000).unwrap(), PutOutcome::Stored { replicas: 1 }, "{:?}", started.elapsed());
+    assert_eq!(store.get(b"k").unwrap(), Some(value("k", 3000)));
+    eventually("its space is back", Duration::from_secs(2), || cluster.metric("mooncake_quarantined_bytes") == 0);
+}
+
+#[test]
+fn a_put_whose_end_was_done_though_no_reply_came_keeps_what_it_stored() {
+    let (cluster, proxy, store) = proxied();
+    put(&store, "warm", 100).unwrap();
+    let seen = proxy.losses.seen.load(Ordering::SeqCst) as i64;
+    proxy.losses.lose_from.store(seen + 1, Ordering::SeqCst);
+    put(&store, "k", 3000).unwrap_err();
+    let other = cluster.store(0);
+    assert_eq!(other.get(b"k").unwrap(), Some(value("k", 3000)));
+    proxy.losses.lose_from.store(-1, Ordering::SeqCst);
+    let seen = proxy.losses.seen.load(Ordering::SeqCst);
+    eventually("it was given up", Duration::from_secs(3), || proxy.losses.seen.load(Ordering::SeqCst) > seen);
+    assert_eq!(other.get(b"k").unwrap(), Some(value("k", 3000)));
+    assert_eq!(put(&other, "k", 3000).unwrap(), PutOutcome::Existed);
+}
+
+#[test]
+fn a_put_that_ends_while_nobody_can_see_its_owner_is_no_success() {
+    let cluster = Cluster::start_with(|settings| {
+        settings.unix_socket = false;
+        settings.core.away_ms = 300;
+        settings.core.full_wait_ms = 200;
+    });
+    let (owners, writers) = (Proxy::to(cluster.address()), Proxy::to(cluster.address()));
+    let mut options = cluster.options(8 * MIB);
+    options.master = owners.address.clone();
+    let _owner = Store::connect(options.clone()).unwrap();
+    (options.master, options.global_segment_size) = (writers.address.clone(), 0);
+    let writer = Store::connect(options).unwrap();
+    let reader = cluster.store(0);
+    put(&writer, "warm", 3000).unwrap();
+    let outcome = put_with_a_break(&writer, &writers.losses, "k", || {
+        owners.losses.frozen.store(true, Ordering::SeqCst);
+        eventually("its owner is away", Duration::from_secs(3), || reader.exists(&["warm"]).unwrap() == [false]);
+    });
+    let found = reader.get(b"k").unwrap();
+    assert!(outcome.is_err() || found.is_some(), "{outcome:?} and yet {found:?}");
+
+    owners.losses.frozen.store(false, Ordering::SeqCst);
+    eventually("its owner is back", Duration::from_secs(3), || reader.exists(&["warm"]).unwrap() == [true]);
+    assert!(!reader.exists(&["k"]).unwrap()[0], "what was no success is not there");
+    assert_eq!(put(&writer, "k", 3000).unwrap(), PutOutcome::Stored { replicas: 1 });
+    assert_eq!(reader.get(b"k").unwrap(), Some(value("k", 3000)));
+    eventually("no space is lost", Duration::from_secs(2), || cluster.metric("mooncake_quarantined_bytes") == 0);
+}
+
+#[test]
+fn a_batch_of_keys_whose_stamps_are_wrong_is_reported_with_a_few_messages() {
+    let (cluster, proxy, store) = proxied_with(0);
+    let (size, count) = (15 * MIB, 3_000);
+    let owner = cluster.store(size);
+    let names: Vec<String> = (0..count).map(|n| format!("k{n}")).collect();
+    let bytes = value("all", 1500);
+    let piece = [Source::new(&bytes)];
+    let items: Vec<PutItem<'_>> = names.iter().map(|name| PutItem { key: name.as_bytes(), value: &piece }).collect();
+    let stored = |store: &Store| {
+        let outcomes = store.put_batch(&items, &PutOptions::default());
+        outcomes.into_iter().filter(|outcome| matches!(outcome, Ok(PutOutcome::Stored { .. }))).count()
+    };
+    assert_eq!(stored(&owner), count);
+    flip::stamps(size).clear();
+
+    let seen = proxy.losses.seen.load(Ordering::SeqCst);
+    let mut into: Vec<Vec<u8>> = names.iter().map(|_| vec![0; 1500]).collect();
+    let mut gets: Vec<GetInto<'_>> = names
+        .iter()
+        .zip(&mut into)
+        .map(|(name, into)| GetInto { key: name.as_bytes(), targets: vec![Target::new(into)] })
+        .collect();
+    assert!(store.get_into(&mut gets).into_iter().all(|got| got.unwrap().is_none()));
+    eventually("none of them exists any more", Duration::from_secs(5), || {
+        !owner.exists(&names).unwrap().contains(&true)
+    });
+    let asked = proxy.losses.seen.load(Ordering::SeqCst) - seen;
+    assert!(asked <= 10, "{asked} requests");
+    assert_eq!(stored(&owner), count);
+}
+
+#[test]
+fn a_read_that_was_overtaken_is_no_report() {
+    let (cluster, proxy, reader) = proxied_with(0);
+    let owner = cluster.store(8 * MIB);
+    put(&owner, "k", 300_000).unwrap();
+    assert!(reader.get(b"k").unwrap().is_some());
+    proxy.losses.holding.store(true, Ordering::SeqCst);
+    proxy.losses.hold_replies.store(1, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| reader.get(b"k").unwrap());
+        eventually("it is looked up", Duration::from_secs(5), || proxy.losses.held.load(Ordering::SeqCst) == 1);
+        owner.remove(&["k"], true).unwrap();
+        for n in 0..40 {
+            put(&owner, &format!("fill{n}"), 300_000).unwrap();
+        }
+        put(&owner, "k", 300_000).unwrap();
+        proxy.losses.holding.store(false, Ordering::SeqCst);
+        assert!(late.join().unwrap() == Some(value("k", 300_000)), "the second look-up finds it");
+    });
+    assert_eq!(cluster.metric("mooncake_bad_replica_reports_total"), 0);
 }

@@ -2,10 +2,10 @@
 
 mod cluster;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{ErrorKind, Store, View};
+use mooncake_client::{Cause, ErrorKind, Store, View};
 
 #[test]
 fn a_view_survives_remove_eviction_and_close() {
@@ -60,6 +60,41 @@ fn the_space_of_a_view_comes_back_after_its_store_was_closed() {
     assert!(view[..] == value("a", 5 << 20)[..]);
     drop(view);
     eventually("the space is there again", Duration::from_secs(1), || put(&owner, "b", 5 << 20).is_ok());
+}
+
+#[test]
+fn a_put_into_a_pool_full_of_views_waits_for_their_end_and_else_names_who_holds_them() {
+    let cluster = Cluster::start();
+    let owner = cluster.store(16 * MIB);
+    let reader = cluster.store(0);
+    let viewed = |round: u32| -> Vec<View> {
+        let names: Vec<String> = (0..3).map(|n| format!("{round}/{n}")).collect();
+        for name in &names {
+            put(&owner, name, 5 << 20).unwrap();
+        }
+        reader.view(&names).into_iter().map(|view| view.unwrap().unwrap()).collect()
+    };
+    let views = viewed(0);
+    let started = Instant::now();
+    let error = put(&owner, "refused", 5 << 20).unwrap_err();
+    assert!(started.elapsed() > Duration::from_millis(900), "{error} after {:?}", started.elapsed());
+    assert!(matches!(error.cause(), Cause::NoSpace { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("15728640 bytes are under views of") && text.contains(reader.hostname()), "{text}");
+
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| put(&owner, "waited", 5 << 20));
+        // Somebody who needs less does not wait behind it.
+        put(&owner, "small", 1000).unwrap();
+        drop(views);
+        waiting.join().unwrap().unwrap();
+    });
+    for round in 1..6 {
+        let views = viewed(round);
+        drop(views);
+        // The very first one, whether the master has heard of the end of the views or not.
+        put(&owner, &format!("first{round}"), 5 << 20).unwrap();
+    }
 }
 
 #[test]

@@ -189,6 +189,9 @@ impl Core {
                 *views -= 1;
                 if *views == 0 {
                     owner.pins.remove(rid);
+                    if let Some(bytes) = self.pins.get(*rid).and_then(|pin| self.bytes_held(pin.extent)) {
+                        self.pins.holds_no_more(*session, bytes);
+                    }
                 }
                 self.release_view(now, *rid)
             }
@@ -225,6 +228,7 @@ impl Core {
 
     fn apply_session_over(&mut self, now: Time, session: SessionId) -> Result<(), ReplayError> {
         let gone = self.sessions.remove(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        self.pins.session_ended(session);
         for (rid, views) in gone.pins {
             for _ in 0..views {
                 self.release_view(now, rid)?;
@@ -234,7 +238,11 @@ impl Core {
     }
 
     fn apply_segment_gone(&mut self, now: Time, number: SegmentNo) -> Result<(), ReplayError> {
+        let held = self.views_on(number);
         let segment = self.segments.remove(number, self.epoch).ok_or(ReplayError::UnknownSegment(number.0))?;
+        for (session, bytes) in held {
+            self.pins.holds_no_more(session, bytes);
+        }
         if let Some(owner) = self.sessions.get_mut(segment.session) {
             owner.segments.retain(|other| *other != number);
         }
@@ -381,7 +389,9 @@ impl Core {
             None => None,
         };
         let reader = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
-        *reader.pins.entry(rid).or_default() += 1;
+        let views = reader.pins.entry(rid).or_default();
+        *views += 1;
+        let first = *views == 1;
         if self.pins.get(rid).is_none() {
             if object.is_none() {
                 self.take(&Replica { rid, extent })?;
@@ -394,6 +404,9 @@ impl Core {
             }
         }
         self.pins.add(rid, extent, object);
+        if first && let Some(bytes) = self.bytes_held(extent) {
+            self.pins.holds(session, bytes);
+        }
         Ok(())
     }
 
@@ -449,6 +462,7 @@ impl Core {
         if hold == Hold::Hard {
             for replica in replicas {
                 self.count_pinned(replica.extent, true);
+                self.count_hard(replica.extent, true);
             }
         }
         let object = Object {
@@ -509,6 +523,9 @@ impl Core {
     /// True when views hold it, which now hold the extent alone.
     fn drop_place(&mut self, place: &Place, size: u64, hard: bool) -> Result<bool, ReplayError> {
         let extent = place.extent(size);
+        if hard {
+            self.count_hard(extent, false);
+        }
         match self.pins.get_mut(place.rid) {
             Some(pin) => Ok(pin.object.take().is_some()),
             None => {
@@ -532,6 +549,29 @@ impl Core {
             let granules = granules(extent.length) as u32;
             segment.pinned = if add { segment.pinned + granules } else { segment.pinned - granules };
         }
+    }
+
+    fn count_hard(&mut self, extent: Extent, add: bool) {
+        if let Some(segment) = self.segments.get_mut(extent.segment) {
+            let granules = granules(extent.length) as u32;
+            segment.hard = if add { segment.hard + granules } else { segment.hard - granules };
+        }
+    }
+
+    /// Bytes that a view of an extent holds: none on a segment that is Gone.
+    fn bytes_held(&self, extent: Extent) -> Option<u64> {
+        self.segments.get(extent.segment).map(|_| granules(extent.length) * GRANULE)
+    }
+
+    /// What the views of each session hold on a segment.
+    fn views_on(&self, number: SegmentNo) -> Vec<(SessionId, u64)> {
+        if self.pins.views() == 0 {
+            return Vec::new();
+        }
+        let on_it = |rid: &Rid| self.pins.get(*rid).map(|pin| pin.extent).filter(|extent| extent.segment == number);
+        let bytes = |extent: Extent| granules(extent.length) * GRANULE;
+        let of = self.sessions.iter().map(|(id, entry)| (id, entry.pins.keys().filter_map(on_it).map(bytes).sum()));
+        of.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
     /// Takes a replica's extent. On a segment that is Gone there is nothing to take.

@@ -1,8 +1,10 @@
 //! Readers' views, by rid: the one thing that holds space.
 
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 
-use crate::ids::{Extent, Rid, SegmentNo};
+use crate::ids::{Extent, Rid, SegmentNo, SessionId};
 
 pub(crate) struct PinnedExtent {
     pub extent: Extent,
@@ -16,6 +18,8 @@ pub(crate) struct PinnedExtent {
 pub(crate) struct Pins {
     map: HashMap<Rid, PinnedExtent>,
     views: u64,
+    /// Bytes under the views of each session that has any, an extent once, on segments that are not Gone.
+    holders: BTreeMap<SessionId, u64>,
 }
 
 impl Pins {
@@ -48,6 +52,31 @@ impl Pins {
             return None;
         }
         self.map.remove(&rid)
+    }
+
+    /// A session has a view of an extent that it had none of.
+    pub fn holds(&mut self, session: SessionId, bytes: u64) {
+        *self.holders.entry(session).or_default() += bytes;
+    }
+
+    /// Extents of so many bytes are not under views of a session any more, or are nowhere.
+    pub fn holds_no_more(&mut self, session: SessionId, bytes: u64) {
+        if let Some(held) = self.holders.get_mut(&session) {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.holders.remove(&session);
+            }
+        }
+    }
+
+    /// All views of a session have ended.
+    pub fn session_ended(&mut self, session: SessionId) {
+        self.holders.remove(&session);
+    }
+
+    /// Whose views hold space, and how many bytes of it.
+    pub fn holders(&self) -> impl ExactSizeIterator<Item = (SessionId, u64)> + '_ {
+        self.holders.iter().map(|(session, bytes)| (*session, *bytes))
     }
 
     /// Parts the views over a segment that is Gone from their objects, which are named once per pinned replica.

@@ -1,5 +1,7 @@
 //! Beginning puts: keys are reserved and placed, or wait in line for it.
 
+use std::fmt::Write as _;
+
 use smallvec::SmallVec;
 
 use crate::config::{PlacementStrategy, renewal_ms};
@@ -20,10 +22,12 @@ const EVICT_STEPS: usize = 8_192;
 const OWN_PASSES: usize = 512;
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICT_STEPS_MORE: usize = 64;
-/// Quarantine for so long is not worth waiting for.
-const QUARANTINE_FRESH_MS: u64 = 1_000;
 /// A populator without progress for so long has failed.
 const POPULATION_STALLED_MS: u64 = 3_000;
+/// Clients whose views a refused put is told of by name.
+const VIEWERS_NAMED: usize = 3;
+/// Of each name so many characters.
+const NAME_TOLD: usize = 64;
 
 /// How a request may get room now.
 #[derive(Clone, Copy)]
@@ -35,6 +39,7 @@ struct Mode {
 }
 
 /// Why a key was not placed.
+#[derive(Clone)]
 enum Denied {
     TooLarge(String),
     /// Room may come.
@@ -42,10 +47,35 @@ enum Denied {
     /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps nobody
     /// else waiting.
     Own(String),
+    /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. That is waited for,
+    /// and keeps nobody else waiting: who needs less can have it.
+    Held(String),
     /// Room comes from the populator.
     Populating(String),
     /// This session has too much unfinished already; others are not to wait for that.
     Capped(String),
+}
+
+impl Denied {
+    fn reason(self) -> String {
+        match self {
+            Denied::TooLarge(reason)
+            | Denied::Full(reason)
+            | Denied::Own(reason)
+            | Denied::Held(reason)
+            | Denied::Populating(reason)
+            | Denied::Capped(reason) => reason,
+        }
+    }
+
+    /// For keys that need no less than one that was denied room: what was found out then is told once.
+    fn without_reason(&self) -> Denied {
+        match self {
+            Denied::Own(_) => Denied::Own(String::new()),
+            Denied::Held(_) => Denied::Held(String::new()),
+            _ => Denied::Full(String::new()),
+        }
+    }
 }
 
 /// What one look at a request has learnt about room.
@@ -57,21 +87,18 @@ struct Search {
     /// So many granules and more are not to be had: the keys after the first that found out need not try again.
     full_from: u32,
     /// Why not.
-    reason: String,
-    /// That was [`Denied::Own`].
-    own: bool,
+    denied: Denied,
 }
 
 impl Search {
     fn of(steps: usize, spares: Option<Own>) -> Search {
-        Search { steps, spares, full_from: u32::MAX, reason: String::new(), own: false }
+        Search { steps, spares, full_from: u32::MAX, denied: Denied::Full(String::new()) }
     }
 
-    fn found_none(&mut self, need: u32, reason: &str, own: bool) {
+    fn found_none(&mut self, need: u32, denied: &Denied) {
         if need < self.full_from {
             self.full_from = need;
-            self.reason = reason.to_owned();
-            self.own = own;
+            self.denied = denied.clone();
         }
     }
 }
@@ -88,6 +115,8 @@ struct Evaluation {
     for_population: bool,
     /// Some key waits for its own session.
     capped: bool,
+    /// The least granules that some key waits for and no eviction can gain.
+    held: Option<u32>,
     /// The work was cut short: look again soon.
     cut: bool,
     /// Of the keys that are full without one of their own.
@@ -96,7 +125,11 @@ struct Evaluation {
 
 impl Evaluation {
     fn waits(&self) -> bool {
-        self.for_key || self.for_room || self.for_own || self.capped
+        self.for_key || self.waits_for_room()
+    }
+
+    fn waits_for_room(&self) -> bool {
+        self.for_room || self.for_own || self.capped || self.held.is_some()
     }
 
     fn into_slots(mut self) -> Vec<PutSlot> {
@@ -169,6 +202,7 @@ impl Core {
                 for_own: evaluation.for_own,
                 for_population: evaluation.for_population,
                 capped: evaluation.capped,
+                held: evaluation.held,
             };
             self.tickets.push(parked, place);
             self.room_changed |= evaluation.cut;
@@ -206,8 +240,12 @@ impl Core {
         let mut blocked = false;
         let mut cut = false;
         let mut queue = self.tickets.take_all();
+        // Most changes of room gain them nothing: their keys are not looked at for those.
+        let held = room && queue.iter().any(|parked| parked.held.is_some());
+        let attainable = if held { self.segments.attainable() } else { 0 };
         queue.retain_mut(|parked| {
-            let for_room = room && (parked.for_room && !blocked || parked.capped);
+            let attainable = parked.held.is_some_and(|need| need <= attainable);
+            let for_room = room && (parked.for_room && !blocked || parked.capped || attainable);
             let concerned = keys && parked.for_key || for_room || own && parked.for_own;
             if !concerned {
                 blocked |= parked.for_room;
@@ -249,8 +287,7 @@ impl Core {
         let evaluation = self.evaluate(now, parked.origin, keys, &parked.config, mode, fx);
         let full_deadline = parked.since.plus_ms(self.config.full_wait_of(&parked.config));
         // A key that waited for another put may wait for room a little longer, but not for ever.
-        let room_left =
-            evaluation.cut || (evaluation.for_room || evaluation.for_own || evaluation.capped) && now < full_deadline;
+        let room_left = evaluation.cut || evaluation.waits_for_room() && now < full_deadline;
         if !evaluation.any && evaluation.waits() && (!last || room_left) {
             parked.entries = entries;
             parked.for_key = evaluation.for_key;
@@ -258,6 +295,7 @@ impl Core {
             parked.for_own = evaluation.for_own;
             parked.for_population = evaluation.for_population;
             parked.capped = evaluation.capped;
+            parked.held = evaluation.held;
             return (true, evaluation.cut);
         }
         let cut = evaluation.cut;
@@ -299,6 +337,7 @@ impl Core {
             for_own: false,
             for_population: false,
             capped: false,
+            held: None,
             cut: false,
             reason: String::new(),
         };
@@ -310,7 +349,7 @@ impl Core {
             result.slots.push(slot);
         }
         result.cut = search.steps == 0;
-        result.reason = search.reason;
+        result.reason = search.denied.reason();
         result
     }
 
@@ -389,6 +428,11 @@ impl Core {
             }
             Err(Denied::Own(reason)) => {
                 result.for_own = true;
+                PutSlot::Full(reason)
+            }
+            Err(Denied::Held(reason)) => {
+                let need = granules(size) as u32;
+                result.held = Some(result.held.map_or(need, |least| least.min(need)));
                 PutSlot::Full(reason)
             }
             Err(Denied::Populating(reason)) => {
@@ -489,21 +533,18 @@ impl Core {
         size: u64,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
-        if self.can_never_fit(now, need) {
+        if self.can_never_fit(need) {
             return Err(Denied::TooLarge(self.why_too_large(size)));
         }
         if used.is_empty() && need >= search.full_from {
-            let denied = if search.own { Denied::Own } else { Denied::Full };
-            return Err(denied(String::new()));
+            return Err(search.denied.without_reason());
         }
         let room = self.search_room(now, need, used, mode, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
-        if used.is_empty() {
-            match &room {
-                Err(Denied::Full(reason)) => search.found_none(need, reason, false),
-                Err(Denied::Own(reason)) => search.found_none(need, reason, true),
-                _ => {}
-            }
+        if used.is_empty()
+            && let Err(denied @ (Denied::Full(_) | Denied::Own(_) | Denied::Held(_))) = &room
+        {
+            search.found_none(need, denied);
         }
         room
     }
@@ -517,20 +558,20 @@ impl Core {
         search: &mut Search,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
-        if !mode.room {
-            return Err(Denied::Full(format!("others wait for room already; {}", self.what_holds_space())));
-        }
-        if !mode.force && self.populating(now, need) {
-            let reason = format!("memory is still being populated; {}", self.what_holds_space());
-            return Err(Denied::Populating(reason));
-        }
         let could = |open: &Open| {
             let segment = self.segments.get(open.number);
             !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
         };
         if !self.segments.open().iter().any(could) {
             // Evicting would gain nothing.
-            return Err(Denied::Full(self.what_holds_space()));
+            return Err(Denied::Held(self.what_holds_space()));
+        }
+        if !mode.room {
+            return Err(Denied::Full(format!("others wait for room already; {}", self.what_holds_space())));
+        }
+        if !mode.force && self.populating(now, need) {
+            let reason = format!("memory is still being populated; {}", self.what_holds_space());
+            return Err(Denied::Populating(reason));
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
@@ -554,16 +595,9 @@ impl Core {
         Err(denied(self.what_holds_space()))
     }
 
-    /// Full size less pinned and quarantined space, but for what came into quarantine a moment ago: its fence is on its
-    /// way, and the put that waits for it comes next.
-    fn can_never_fit(&self, now: Time, need: u32) -> bool {
-        let fresh = Time(now.0.saturating_sub(QUARANTINE_FRESH_MS * 1000));
-        !self.segments.iter().filter(|segment| segment.leaves.is_none()).any(|segment| {
-            let attainable = segment.attainable();
-            attainable >= need
-                || attainable + segment.quarantined >= need
-                    && attainable + self.quarantine.granules_since(segment.number, fresh) >= need
-        })
+    /// Full size less hard-pinned objects: views, quarantine and absence all come to an end.
+    fn can_never_fit(&self, need: u32) -> bool {
+        !self.segments.iter().filter(|segment| segment.leaves.is_none()).any(|segment| segment.lasting() >= need)
     }
 
     fn populating(&self, now: Time, need: u32) -> bool {
@@ -577,13 +611,13 @@ impl Core {
     }
 
     fn why_too_large(&self, size: u64) -> String {
-        let Some(best) = self.segments.iter().max_by_key(|segment| segment.attainable()) else {
+        let Some(best) = self.segments.iter().max_by_key(|segment| segment.lasting()) else {
             return format!("{size} bytes: no segment is mounted");
         };
-        let view = best.view();
+        let (view, hard) = (best.view(), u64::from(best.hard) * GRANULE);
         format!(
-            "{size} bytes fit no segment: the best one, {}, has {} bytes, of which {} are pinned and {} in quarantine",
-            view.name, view.capacity, view.pinned, view.quarantined
+            "{size} bytes fit no segment: the best one, {}, has {} bytes, of which {hard} are pinned hard",
+            view.name, view.capacity
         )
     }
 
@@ -593,17 +627,38 @@ impl Core {
         let open = self.segments.open().len();
         let closed = self.segments.iter().count() - open;
         let pinned: u64 = self.segments.iter().map(|segment| u64::from(segment.pinned)).sum();
+        let hard: u64 = self.segments.iter().map(|segment| u64::from(segment.hard)).sum();
         let quarantined: u64 = self.segments.iter().map(|segment| u64::from(segment.quarantined)).sum();
         format!(
-            "{} bytes are pinned, {} in unfinished puts and {} in the values that they replace, {} in quarantine, {} \
-             objects protected by a lookup; {open} \
-             segments take objects, {closed} are away or closed",
-            bytes(pinned),
+            "{} bytes are under views{}, {} pinned hard, {} in unfinished puts and {} in the values that they replace, \
+             {} in quarantine, {} objects protected by a lookup; {open} segments take objects, {closed} are away or \
+             closed",
+            bytes(pinned.saturating_sub(hard)),
+            self.whose_views(),
+            bytes(hard),
             self.reservations.bytes(),
             self.objects.replaced_bytes,
             bytes(quarantined),
             self.objects.protected_len(),
         )
+    }
+
+    /// Those clients whose views hold most.
+    fn whose_views(&self) -> String {
+        let mut holders: Vec<(SessionId, u64)> = self.pins.holders().collect();
+        holders.sort_unstable_by_key(|(session, bytes)| (std::cmp::Reverse(*bytes), *session));
+        let mut text = String::new();
+        for (nth, (session, bytes)) in holders.iter().take(VIEWERS_NAMED).enumerate() {
+            let name = self.session_spec(*session).map_or("", |spec| spec.name.as_str());
+            let name: String = name.chars().take(NAME_TOLD).collect();
+            let before = if nth == 0 { " of" } else { "," };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{before} {name} (session {}: {bytes})", session.0);
+        }
+        if holders.len() > VIEWERS_NAMED {
+            let _ = write!(text, " and {} other clients", holders.len() - VIEWERS_NAMED);
+        }
+        text
     }
 
     /// Evicts one object; the segments that have more room now.

@@ -50,6 +50,12 @@ impl Core {
             self.counts.puts_revoked += 1;
             return EndOutcome::Revoked;
         }
+        // Success is always readable. What nobody can see now may never come back, and must not appear later either.
+        if !good.iter().any(|replica| self.segments.is_live(replica.extent.segment)) {
+            self.drop_reservation(now, reservation_rid, false, fx);
+            self.counts.puts_superseded += 1;
+            return EndOutcome::Superseded;
+        }
         let good = good.iter().map(|replica| replica.rid).collect();
         let record = Record::Committed { reservation: reservation_rid, good, crc32c: ended.crc32c };
         self.log(now, record, fx);

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{Replica, Rid, SegmentNo, SessionId, Time};
-use crate::object::granules;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quarantined {
@@ -39,12 +38,6 @@ impl Quarantine {
 
     pub fn remove(&mut self, rid: Rid) -> Option<Quarantined> {
         self.map.remove(&rid)
-    }
-
-    /// Granules of a segment that came here after a moment.
-    pub fn granules_since(&self, segment: SegmentNo, since: Time) -> u32 {
-        let fresh = self.map.values().filter(|entry| entry.replica.extent.segment == segment && entry.since > since);
-        fresh.map(|entry| granules(entry.replica.extent.length) as u32).sum()
     }
 
     /// Since when the oldest has been here.

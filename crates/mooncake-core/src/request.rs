@@ -80,7 +80,7 @@ pub enum PutSlot {
     Busy(String),
     /// No room now; says what holds the space.
     Full(String),
-    /// Larger than the segments' full size less pinned and quarantined bytes.
+    /// Larger than any segment's full size less its hard-pinned objects.
     TooLarge(String),
     /// Bad size or a cap of this session.
     Refused(String),
@@ -109,7 +109,7 @@ pub struct Ended {
 pub enum EndOutcome {
     /// Readable from now on.
     Committed,
-    /// The reservation is no more; nothing was stored.
+    /// The reservation is no more, or the owners of all good replicas are away; nothing was stored.
     Superseded,
     /// No replica was good; nothing was stored.
     Revoked,

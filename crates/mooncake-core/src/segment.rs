@@ -75,6 +75,8 @@ pub(crate) struct Segment {
     pub quarantined: u32,
     /// Granules under readers' views or hard pins.
     pub pinned: u32,
+    /// Granules of objects with a hard pin: the only ones that no time brings back.
+    pub hard: u32,
     /// When population last got on.
     pub progress: Time,
     /// It is to be Gone then: nothing new is placed there.
@@ -107,9 +109,14 @@ impl Segment {
         self.extents.limit() - self.extents.free()
     }
 
-    /// Granules that an object could ever have there as things stand.
+    /// Granules that an object can have there by eviction alone.
     pub fn attainable(&self) -> u32 {
         self.extents.total().saturating_sub(self.quarantined).saturating_sub(self.pinned)
+    }
+
+    /// Granules that an object can have there once views and quarantine have ended.
+    pub fn lasting(&self) -> u32 {
+        self.extents.total().saturating_sub(self.hard)
     }
 
     pub fn populating(&self) -> bool {
@@ -199,6 +206,12 @@ impl Segments {
         self.open_sessions
     }
 
+    /// Granules that eviction alone can gain in the best open segment.
+    pub fn attainable(&self) -> u32 {
+        let open = self.open.iter().filter_map(|open| self.get(open.number));
+        open.map(Segment::attainable).max().unwrap_or(0)
+    }
+
     /// Capacity of the open segments.
     pub fn open_bytes(&self) -> u64 {
         self.open_bytes
@@ -223,6 +236,7 @@ impl Segments {
             extents: Extents::new(granules),
             quarantined: 0,
             pinned: 0,
+            hard: 0,
             progress: Time(0),
             leaves: None,
             open: None,

@@ -75,7 +75,7 @@ pub struct Stats {
     pub puts_committed: u64,
     /// Puts given up by their writer.
     pub puts_revoked: u64,
-    /// Puts ended by a writer after they were no more.
+    /// Puts ended by a writer after they were no more, or while the owners of their replicas were away.
     pub puts_superseded: u64,
     /// Puts whose deadline passed.
     pub puts_expired: u64,

@@ -23,12 +23,15 @@ pub(crate) struct Parked {
     pub for_population: bool,
     /// Its own session's unfinished puts are waited for.
     pub capped: bool,
+    /// The least granules waited for that no eviction can gain: for the end of views, or of quarantine. Later requests
+    /// get room all the same.
+    pub held: Option<u32>,
 }
 
 impl Parked {
     /// For room of whatever kind, not for a key alone.
     pub fn waits_for_room(&self) -> bool {
-        self.for_room || self.for_own || self.capped
+        self.for_room || self.for_own || self.capped || self.held.is_some()
     }
 }
 

@@ -47,6 +47,8 @@ fn a_retry_gets_the_same_reply_even_from_a_restarted_master() {
     assert_eq!(start(&mut pool), first);
     pool.restart(None);
     assert_eq!(start(&mut pool), first);
+    // What ends while its owner is away is no success.
+    pool.resume(a, &[1], &[], 1).unwrap();
     let PutStarted::Now(slots) = first else { panic!() };
     let replicas = placed(&slots[0]);
     let origin = Origin { answered_below: origin.sequence, ..pool.origin(a) };
@@ -204,7 +206,7 @@ fn what_can_never_fit_is_told_at_once_with_figures() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let PutSlot::TooLarge(reason) = pool.slot(a, "k", 65 * KIB) else { panic!() };
     assert!(reason.contains("65536 bytes"), "{reason}");
-    pool.put(a, "v", 8 * KIB);
+    pool.put_with(a, "v", 8 * KIB, &PutConfig { pin: PinKind::Hard, ..plain() });
     pool.pin(a, "v").unwrap();
     let PutSlot::TooLarge(reason) = pool.slot(a, "k", 57 * KIB) else { panic!() };
     assert!(reason.contains("8192 are pinned"), "{reason}");
@@ -337,6 +339,54 @@ fn a_writer_that_is_away_yields_its_key_to_the_first_that_wants_it() {
     assert_eq!(pool.commit(b, &old), EndOutcome::Superseded);
     assert_eq!(pool.commit(b, &other), EndOutcome::Committed, "and otherwise goes on");
     assert_eq!(pool.commit(a, &new), EndOutcome::Committed);
+}
+
+#[test]
+fn a_put_that_ends_where_nobody_can_see_it_stores_nothing_and_leaks_nothing() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(b, 1, 64 * KIB);
+    let old = pool.reserve(a, "k", 100);
+    pool.anchor_lost(b);
+    for _ in 0..2 {
+        // Under another sequence, too: no remembered reply answers it.
+        assert_eq!(pool.commit(a, &old), EndOutcome::Superseded);
+    }
+    let waits = pool.park(a, &[("k", 100)]);
+    pool.restart(None);
+    pool.resume(a, &[], &[], 1).unwrap();
+    assert_eq!(pool.commit(a, &old), EndOutcome::Superseded);
+    assert!(!pool.woken.contains_key(&waits), "its connection ended with the master");
+    pool.resume(b, &[1], &[], 1).unwrap();
+    assert!(!pool.exists("k"), "what was no success does not appear");
+    assert_eq!(pool.take_fences(b), [(old[0].rid, false)], "asked when its owner is back");
+    let new = pool.put(a, "k", 100);
+    assert_ne!(new[0].extent.offset, old[0].extent.offset);
+    pool.fence_done(b, &[old[0].rid]);
+    assert_eq!(pool.core.stats().quarantined_extents, 0);
+    pool.check();
+}
+
+#[test]
+fn one_copy_that_can_be_seen_makes_an_end_a_success_and_none_leaves_the_old_value() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    let one = pool.mount(a, 1, 64 * KIB);
+    pool.mount(b, 2, 64 * KIB);
+    let two = PutConfig { replica_num: 2, ..plain() };
+    let both = placed(&pool.slots(a, &[("both", 100)], &two)[0]);
+    let prefer = |name: &str| PutConfig { preferred_segments: vec![name.into()], replace: true, ..plain() };
+    let kept = pool.put_with(a, "kept", 100, &prefer("segment-1"));
+    let lost = placed(&pool.slots(a, &[("kept", 100)], &prefer("segment-2"))[0]);
+    pool.anchor_lost(b);
+    assert_eq!(pool.commit(a, &both), EndOutcome::Committed);
+    assert_eq!(pool.get("both").unwrap().replicas[0].extent.segment, one);
+    assert_eq!(pool.commit(a, &lost), EndOutcome::Superseded);
+    assert_eq!(pool.get("kept").unwrap().replicas.as_slice(), &kept[..]);
+    pool.resume(b, &[2], &[], 1).unwrap();
+    assert_eq!(pool.get("kept").unwrap().replicas.as_slice(), &kept[..]);
+    assert_eq!(pool.get("both").unwrap().replicas.len(), 2);
+    pool.check();
 }
 
 #[test]

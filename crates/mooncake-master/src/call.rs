@@ -29,6 +29,9 @@ const COPIED_IN_A_MICROSECOND: u64 = 10_000;
 /// Bytes of keys copied out under one lock of the core.
 const SLICE_KEY_BYTES: usize = 64 << 10;
 
+/// Replicas that one message reports.
+const BAD_REPLICAS_MAX: usize = 1_024;
+
 /// Longer than any ticket waits in the core: only a bug gets here.
 const PARKED_MAX: Duration = Duration::from_secs(10);
 
@@ -406,10 +409,20 @@ impl Call<'_> {
     }
 
     async fn bad_replica(&self, ask: &message::BadReplica) -> Result<reply::Body, LogClosed> {
-        tracing::warn!(rid = ask.rid, session = self.session.0, reason = ask.reason, "a reader found a replica bad");
-        let rid = mooncake_core::Rid(ask.rid);
+        let count = 1 + ask.more.len();
+        if count > BAD_REPLICAS_MAX {
+            return Ok(convert::bad_request(format!(
+                "{count} bad replicas at a time, the limit is {BAD_REPLICAS_MAX}"
+            )));
+        }
+        let (session, reason) = (self.session.0, &ask.reason);
+        tracing::warn!(rid = ask.rid, session, reason, count, "a reader found replicas bad; this is the first");
         self.shared
-            .apply_async(|core, now, effects| core.bad_replica(now, self.session, &ask.key, rid, effects))
+            .apply_async(|core, now, effects| {
+                for bad in std::iter::once(ask).chain(&ask.more) {
+                    core.bad_replica(now, self.session, &bad.key, mooncake_core::Rid(bad.rid), effects);
+                }
+            })
             .await?;
         Ok(reply::Body::Done(message::Done {}))
     }

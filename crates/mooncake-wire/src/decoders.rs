@@ -123,7 +123,12 @@ fn request_seeds() -> Vec<Vec<u8>> {
         Body::Unpin(Unpin { rids: vec![2] }),
         Body::Remove(Remove { keys: keys(), force: true }),
         Body::Mount(Mount { segment: Some(segment), populated: 9 }),
-        Body::BadReplica(BadReplica { key: "k".into(), rid: 2, reason: "r".into() }),
+        Body::BadReplica(BadReplica {
+            key: "k".into(),
+            rid: 2,
+            reason: "r".into(),
+            more: vec![BadReplica { key: "l".into(), rid: 4, ..BadReplica::default() }],
+        }),
         Body::Segments(Segments { numbers: vec![1, 2] }),
         Body::RemoveByRegex(RemoveByRegex { pattern: "a.*".into(), force: false }),
     ];

@@ -99,6 +99,32 @@ impl Cluster {
         Store::connect(self.options(segment)).unwrap()
     }
 
+    /// A figure of the master's page.
+    pub fn metric(&self, name: &str) -> u64 {
+        use std::io::{Read, Write};
+        let page = self.master.as_ref().unwrap().metrics_address();
+        let mut stream = std::net::TcpStream::connect(page).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}")).trim().parse::<f64>().unwrap() as u64
+    }
+
+    /// Files of the log, to be put back later.
+    pub fn copy_log(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        files(&self.folder.join("log")).into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+    }
+
+    /// The log as it was.
+    pub fn put_log_back(&mut self, copy: &[(PathBuf, Vec<u8>)]) {
+        self.forget_log();
+        for (path, bytes) in copy {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+    }
+
     /// A client that uses TCP only.
     pub fn tcp_store(&self, segment: u64) -> Store {
         let mut options = self.options(segment);
@@ -112,6 +138,11 @@ impl Drop for Cluster {
         self.stop_master();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+fn files(folder: &std::path::Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 /// Bytes that only this key and length have.

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use mooncake_memory::uuid_text;
+use mooncake_memory::{Mapping, uuid_text};
 
 use super::{Fence, SegmentServer, Shared, State};
 use crate::Uuid;
@@ -58,7 +58,9 @@ pub(super) enum Done {
 
 impl SegmentServer {
     /// Shuts the writer of a placement out. True when that is done now;
-    /// otherwise [`super::ServerEvents::fenced`] follows when it is.
+    /// otherwise [`super::ServerEvents::fenced`] follows when it is. It never
+    /// does where the extent carries a stamp that is newer than the placement:
+    /// memory that turned, and whoever is placed there next could not write.
     pub fn fence(&self, fence: Fence) -> bool {
         let mut state = self.shared.state.lock();
         let Some(served) = state.segments.get(&fence.uuid).cloned() else {
@@ -104,7 +106,7 @@ impl SegmentServer {
             }
         }
         if writing.is_empty() && asked.is_empty() {
-            return true;
+            return !is_marred(mapping, &fence);
         }
         let cut_at = (!writing.is_empty()).then(|| Instant::now() + GRACE);
         state.fences.push(PendingFence { id, fence, writing, asked, cut_at });
@@ -190,7 +192,9 @@ fn settle_locked(state: &mut State) -> Vec<Done> {
         if let Err(e) = served.memory.mapping().tombstone(rid, offset, len) {
             tracing::error!(uuid = uuid_text(&uuid), rid, "second tombstone: {e}");
         }
-        done.push(Done::Fenced(uuid, rid));
+        if !is_marred(served.memory.mapping(), &pending.fence) {
+            done.push(Done::Fenced(uuid, rid));
+        }
         false
     });
     epochs.retain_mut(|pending| {
@@ -205,6 +209,21 @@ fn settle_locked(state: &mut State) -> Vec<Done> {
         false
     });
     done
+}
+
+/// Whether a stamp is newer than the tombstone. In a reign an extent that is being fenced is nobody else's, so nobody has
+/// written that. One that was released long ago, and is asked for again, needs no second answer; and one that another had
+/// when the log lost its end comes back with the epoch.
+fn is_marred(mapping: &Mapping, fence: &Fence) -> bool {
+    let Fence { uuid, rid, offset, len, .. } = *fence;
+    match mapping.max_stamp(offset, len) {
+        Ok(found) if found > rid | 1 => {
+            let (uuid, found) = (uuid_text(&uuid), format_args!("{found:#x}"));
+            tracing::warn!(uuid, rid, offset, len, found, "an extent carries a newer stamp; it stays in quarantine");
+            true
+        }
+        _ => false,
+    }
 }
 
 fn cut_when_due(gate: &crate::gate::Gate, writing: &[u64], cut_at: &mut Option<Instant>, now: Instant) {
@@ -255,5 +274,31 @@ mod tests {
         drop(writing);
         assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(rid));
         assert!(mapping.check_stamps(rid | 1, 0, 4096).unwrap());
+    }
+
+    #[test]
+    fn an_extent_with_a_stamp_that_its_writer_cannot_have_made_does_not_come_back() {
+        let (sender, fenced) = channel();
+        let options = ServerOptions { unix: false, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
+        let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
+        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        server.add(memory.clone(), 1);
+        let served = server.shared.state.lock().segments[&memory.uuid()].clone();
+        let (rid, mapping) = (1 << 48 | 2, memory.mapping());
+        let fence = Fence { uuid: memory.uuid(), rid, offset: 0, len: 4096, writer: 1, writer_done: true };
+        mapping.write(rid | 1 << 30, 3072, &[Source::new(&[1; 1024])]).unwrap();
+        assert!(!server.fence(fence), "whoever is placed there next could not write");
+        assert!(server.fence(Fence { len: 3072, ..fence }));
+        // The same when it is found behind a writer that was waited for.
+        let slow = rid + 2;
+        let writing = served.gate.admit(mapping, slow, 8192, 4096, None).unwrap();
+        assert!(!server.fence(Fence { rid: slow, offset: 8192, ..fence }));
+        mapping.write(rid | 1 << 30, 8192, &[Source::new(&[1; 1024])]).unwrap();
+        let whole = slow + 2;
+        let other = served.gate.admit(mapping, whole, 16384, 4096, None).unwrap();
+        assert!(!server.fence(Fence { rid: whole, offset: 16384, ..fence }));
+        drop((writing, other));
+        assert_eq!(fenced.recv_timeout(Duration::from_secs(2)), Ok(whole));
+        assert!(fenced.recv_timeout(Duration::from_millis(100)).is_err(), "the marred one never is");
     }
 }

@@ -222,8 +222,9 @@ impl SegmentServer {
     pub fn recheck(&self, uuid: Uuid, rid: u64, offset: u64, len: u64, crc: u32) -> bool {
         let Some(served) = self.shared.state.lock().segments.get(&uuid).cloned() else { return false };
         let mapping = served.memory.mapping();
-        matches!(mapping.crc(offset, len), Ok(found) if found == crc)
-            && matches!(mapping.check_stamps(rid, offset, len), Ok(true))
+        let is_whole = || matches!(mapping.check_stamps(rid, offset, len), Ok(true));
+        // Once before, which saves the sum, and once behind it, which says what the sum was of.
+        is_whole() && matches!(mapping.crc(offset, len), Ok(found) if found == crc) && is_whole()
     }
 
     /// Stops listening, closes every lane and ends every thread.
