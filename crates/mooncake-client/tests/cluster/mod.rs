@@ -78,14 +78,14 @@ impl Cluster {
     }
 
     /// A figure of the master's metrics page.
-    pub fn metric(&self, name: &str) -> f64 {
+    pub fn metric(&self, name: &str) -> u64 {
         let address = self.master.as_ref().expect("it runs").metrics_address();
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut page = String::new();
         stream.read_to_string(&mut page).unwrap();
-        let figure = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
-        figure.unwrap_or_else(|| panic!("no {name} in {page}"))
+        let figure = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
+        figure.unwrap_or_else(|| panic!("no {name} in {page}")) as u64
     }
 
     pub fn options(&self, segment: u64) -> StoreOptions {
@@ -97,18 +97,6 @@ impl Cluster {
 
     pub fn store(&self, segment: u64) -> Store {
         Store::connect(self.options(segment)).unwrap()
-    }
-
-    /// A figure of the master's page.
-    pub fn metric(&self, name: &str) -> u64 {
-        use std::io::{Read, Write};
-        let page = self.master.as_ref().unwrap().metrics_address();
-        let mut stream = std::net::TcpStream::connect(page).unwrap();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name}")).trim().parse::<f64>().unwrap() as u64
     }
 
     /// Files of the log, to be put back later.
