@@ -190,6 +190,28 @@ def test_registrations_have_the_codes_of_the_reference(pair):
     assert two.call("transfer_sync_write", mine, theirs, base + 4096, 4096) == -1
 
 
+def test_local_memory_that_runs_out_of_what_is_registered_is_refused_before_a_byte_moves(pair):
+    one, two, name = pair
+    there, here = two.buffer(8192, fill=1), one.buffer(8192, fill=2, register=False)
+    assert one.call("register_memory", here, 4096) == 0
+    for call in ("transfer_sync_write", "transfer_sync_read"):
+        assert one.call(call, name, here + 4, there, 4096) == -1
+        assert "registered range of 4096 bytes" in one.call("last_error")
+        assert one.call(f"batch_{call}", name, [here, here + 4], [there, there], [4096, 4096]) == -1
+    assert one.call("transfer_submit_write", name, here + 4, there, 4096) == 0
+    assert one.call("batch_transfer_async_read", name, [here, here + 4], [there, there], [4096, 4096]) == 0
+    assert one.call("write_bytes_to_buffer", here + 4090, "1234567", 7) == -3
+    assert one.run("result = engine.read_bytes_from_buffer(at, 7) == b''", at=here + 4090)
+    assert "registered range of 4096 bytes" in one.call("last_error")
+    assert one.holds_only(here, 2, 8192)
+    assert two.holds_only(there, 1, 8192)
+    # Its last byte; and what begins behind it, which nobody has registered.
+    assert one.call("transfer_sync_read", name, here + 4095, there, 1) == 0
+    assert one.call("transfer_sync_read", name, here + 4096, there, 4096) == 0
+    assert one.call("unregister_memory", here) == 0
+    assert one.call("transfer_sync_write", name, here + 4, there, 4096) == 0
+
+
 def test_messages_arrive_in_order_and_with_their_transfers(pair):
     one, two, name = pair
     here, there = one.buffer(4096, fill=1), two.buffer(4096)

@@ -132,3 +132,128 @@ def test_sizes_that_add_up_to_more_than_can_be_counted_are_a_wrong_argument(stor
         assert "add up" in store.last_error()
         assert store.batch_put_from_multi_buffers(["k"], [[4096, 4096]], [list(sizes)]) == [-600]
     assert store.is_exist("k") == 0
+
+
+# Two pages, of which the first is registered; `canary` is what nobody may touch. The object has one page.
+REGISTERED = (
+    PRELUDE
+    + """
+at = pages(2)
+ctypes.memset(at, 0xCC, 8192)
+assert store.put('page', b'v' * 4096) == 0 and store.put('four', b'v' * 4) == 0
+assert store.register_buffer(at, 4096) == 0
+def canary():
+    return ctypes.string_at(at, 8192) == b'\\xcc' * 8192
+def ended(got):
+    assert store.unregister_buffer(at) == 0
+    store.remove_all(True)
+    return got
+"""
+)
+
+# What runs out of the buffer by four bytes, or by as many as no address space has, and what each call says of it.
+RUNS_OUT = {
+    "get_into": ("store.get_into('page', at + 4, 4096)", -600),
+    "get_into, of a smaller object": ("store.get_into('four', at, 4100)", -600),
+    "get_into, around": ("store.get_into('page', at, 2**64 - 1)", -600),
+    "put_from": ("store.put_from('new', at + 4, 4096)", -600),
+    "put_from, around": ("store.put_from('new', at + 4095, 2**64 - 2)", -600),
+    "upsert_from": ("store.upsert_from('page', at + 4, 4096)", -600),
+    "batch_put_from": ("store.batch_put_from(['new', 'good'], [at + 4, at], [4096, 8])", [-600, 0]),
+    "batch_upsert_from": ("store.batch_upsert_from(['page', 'good'], [at + 4, at], [4096, 8])", [-600, 0]),
+    "batch_get_into": ("store.batch_get_into(['page'] * 2, [at + 4, at + 4095], [4096, 2])", [-600, -600]),
+    "put_from_with_metadata": ("store.put_from_with_metadata('new', at, at + 4092, 64, 8)", -600),
+    "put_from_with_metadata, the data": ("store.put_from_with_metadata('new', at + 4, at, 4096, 8)", -600),
+    "put, multi-buffers": (
+        "store.batch_put_from_multi_buffers(['new', 'good'], [[at, at + 4092], [at]], [[64, 8], [64]])",
+        [-600, 0],
+    ),
+    "get, multi-buffers": (
+        "store.batch_get_into_multi_buffers(['page'], [[at, at + 2052]], [[2048, 2048]])",
+        [-600],
+    ),
+    "get_into_ranges": (
+        "store.get_into_ranges([at], [['page', 'page']], [[[4, 4095], [4092]]], [[[0, 0], [0]]], [[[4096, 2], [8]]])",
+        [[[-600, -600], [-600]]],
+    ),
+    "get_into_ranges, around": (
+        "store.get_into_ranges([at], [['page']], [[[1]]], [[[0]]], [[[2**64 - 1]]])",
+        [[[-600]]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS_OUT)
+def test_what_runs_out_of_a_registered_buffer_is_refused_before_a_byte_moves(victim, name):
+    call, wanted = RUNS_OUT[name]
+    got, reason, whole, page, new = victim.call(
+        "run",
+        REGISTERED
+        + f"""
+got = {call}
+reason = store.last_error()
+result = ended((got, reason, canary(), store.get('page') == b'v' * 4096, store.is_exist('new')))
+""",
+    )
+    assert got == wanted
+    assert "registered range of 4096 bytes" in reason, reason
+    assert whole, "written"
+    assert page
+    assert new == 0
+
+
+def test_of_a_call_for_several_only_what_runs_out_is_refused(victim):
+    got, middle, behind = victim.call(
+        "run",
+        REGISTERED
+        + """
+got = [
+    store.batch_get_into(['four', 'page', 'four', 'missing'], [at, at + 4, at + 4092, at], [4, 4096, 4, 4]),
+    store.get_into_ranges([at], [['page', 'missing']], [[[8, 4090, 16], [0]]], [[[0, 0, 0], [0]]], [[[4, 8, 4], [4]]]),
+    store.batch_get_into_multi_buffers(['four', 'four'], [[at + 24, at + 4095], [at + 32, at + 40]], [[2, 2], [2, 2]]),
+]
+memory = ctypes.string_at(at, 8192)
+rest = bytearray(memory)
+for first, count in [(0, 4), (4092, 4), (8, 4), (16, 4), (32, 2), (40, 2)]:
+    assert rest[first:first + count] == b'v' * count, first
+    rest[first:first + count] = b'\\xcc' * count
+result = ended((got, bytes(rest[:4096]) == b'\\xcc' * 4096, memory[4096:] == b'\\xcc' * 4096))
+""",
+    )
+    assert got == [[4, -600, 4, -704], [[[4, -600, 4], [-704]]], [-600, 4]]
+    assert middle
+    assert behind
+
+
+def test_buffers_that_touch_or_overlap_are_one(victim):
+    result = victim.call(
+        "run",
+        REGISTERED
+        + """
+assert store.register_buffer(at + 4096, 2048) == 0 and store.register_buffer(at + 4000, 3000) == 0
+got = [store.get_into('page', at + 2900, 4096), store.put_from('new', at, 6996),
+       store.get_into('page', at + 2905, 4096), ctypes.string_at(at + 6996, 1196) == b'\\xcc' * 1196]
+for start in (at + 4096, at + 4000):
+    assert store.unregister_buffer(start) == 0
+# Memory that begins outside of all has no end that anybody knows of.
+got += [store.get_into('page', at + 4096, 4096), store.put_from('outside', at + 4096, 4096)]
+result = ended(got)
+""",
+    )
+    assert result == [4096, 0, -600, True, 4096, 0]
+
+
+def test_what_was_unregistered_is_memory_as_any_other(victim):
+    result = victim.call(
+        "run",
+        REGISTERED
+        + """
+refused = store.get_into('page', at + 4, 4096)
+assert store.unregister_buffer(at) == 0
+got = (refused, store.get_into('page', at + 4, 4096), store.put_from('new', at + 4, 4096),
+       store.get('new') == b'v' * 4096)
+store.remove_all(True)
+result = got
+""",
+    )
+    assert result == (-600, 4096, 0, True)

@@ -175,6 +175,34 @@ def test_objects_that_lie_ready_are_stored_as_they_are(store):
     assert same(store.get_tensor("u"), tensor)
 
 
+def test_tensors_in_memory_that_runs_out_of_its_buffer_are_refused_before_a_byte_moves(store):
+    tensor = random_tensor("uint8", (1000,))
+    metadata, address, size, _owner = _serialize_tensor(tensor)
+    room = Room(2000, metadata + ctypes.string_at(address, size))
+    before, whole = room.memory.raw, 304 + size
+    for registered in (100, 1000, whole - 4):
+        assert store.register_buffer(room.ptr, registered) == 0
+        for put in (store.put_tensor_from, store.upsert_tensor_from, store.put_tensor_with_parallelism_from):
+            assert put("new", room.ptr, whole) == -600
+            assert f"registered range of {registered} bytes" in store.last_error(), put
+        assert store.put_tensor_with_tp_from("new", room.ptr, whole, 0, 2) == -600
+        assert store.unregister_buffer(room.ptr) == 0
+    assert store.batch_is_exist(["new", "new_tp_0"]) == [0, 0]
+    other = random_tensor("uint8", (1000,), seed=2)
+    assert store.put_tensor("t", other) == 0
+    assert store.put_tensor_with_tp("s", other, 0, 2) == 0
+    # A shard would have room in what is registered: the memory that was named has not.
+    assert store.register_buffer(room.ptr, 1000) == 0
+    assert store.get_tensor_into("t", room.ptr, whole) is None
+    assert "registered range of 1000 bytes" in store.last_error()
+    assert store.batch_get_tensor_into(["t"], [room.ptr], [whole]) == [None]
+    assert store.get_tensor_with_tp_into("s", room.ptr, whole, 1, 2) is None
+    assert "registered range of 1000 bytes" in store.last_error()
+    assert room.memory.raw == before
+    assert same(store.get_tensor_with_tp_into("s", room.ptr, 1000, 1, 2), other[500:])
+    assert store.unregister_buffer(room.ptr) == 0
+
+
 def test_a_tensor_is_read_into_another(store):
     tensor = random_tensor("float16", (33, 65))
     assert store.put_tensor("t", tensor) == 0

@@ -29,6 +29,29 @@ extern \"C\" {
 #endif
 ";
 
+/// What no call takes or gives, for sources that name it.
+const SEGMENT_DESC: &str = "
+/* What a segment is made of. No call takes or gives one. */
+struct segment_desc {
+    int type;
+    union {
+        struct {
+            void *addr;
+            uint64_t size;
+            const char *location;
+        } rdma;
+        struct {
+            const char *file_path;
+            const char *subsystem_name;
+            const char *proto;
+            const char *ip;
+            uint64_t port;
+        } nvmeof;
+    } desc_;
+};
+typedef struct segment_desc segment_desc_t;
+";
+
 const END: &str = "
 #ifdef __cplusplus
 }
@@ -45,7 +68,7 @@ fn main() {
 /// The header, as the source wants it.
 pub fn header() -> String {
     let mut out = BEGIN.to_owned();
-    let (mut text, mut is_c, mut lines) = (Vec::new(), false, SOURCE.lines());
+    let (mut text, mut is_c, mut functions, mut lines) = (Vec::new(), false, false, SOURCE.lines());
     while let Some(line) = lines.next() {
         if let Some(said) = line.strip_prefix("///") {
             text.push(said.trim());
@@ -78,6 +101,9 @@ pub fn header() -> String {
                 let _ =
                     writeln!(out, "\n{said}struct {name} {{\n{}}};\ntypedef struct {name} {name}_t;", members(&fields));
             } else if line.starts_with("pub unsafe extern \"C\" fn ") {
+                if !std::mem::replace(&mut functions, true) {
+                    out.push_str(SEGMENT_DESC);
+                }
                 let _ = writeln!(out, "\n{said}{};", function(&until(|line| line.ends_with('{')).replace('\n', " ")));
             }
             (text, is_c) = (Vec::new(), false);

@@ -74,7 +74,7 @@ static int initiator(const char *name, uint64_t address) {
     while (status.status == STATUS_WAITING) getTransferStatus(engine, batch, 0, &status);
     if (status.status != STATUS_FAILED) return 1;
     char links[512];
-    if (showLinks(engine, links, sizeof links, 1) <= 0 || !strstr(links, name)) return 1;
+    if (showLinks(engine, links, sizeof links, 1) != 0 || !strstr(links, name)) return 1;
     notify_msg_t bye = {"done", ""};
     if (genNotifyInEngine(engine, (uint64_t)peer, bye) != 0) return 1;
     puts("both ways");

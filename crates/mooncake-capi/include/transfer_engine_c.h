@@ -58,10 +58,10 @@ typedef void *transport_t;
 /* All its bytes are in place. */
 #define STATUS_COMPLETED (4)
 
-/* Not done by its deadline. Nothing touches its memory any more. */
+/* Mooncake's; never given here: callers take it for a success. */
 #define STATUS_TIMEOUT (5)
 
-/* It failed. Nothing touches its memory any more. */
+/* It failed, or was not done by its deadline. Nothing touches its memory any more. */
 #define STATUS_FAILED (6)
 
 /* What is to be moved. */
@@ -100,11 +100,31 @@ typedef struct notify_msg notify_msg_t;
 
 /* A network device's load. */
 struct nic_load_stat {
-    char name[64];
-    uint64_t queued_bytes;
-    double bandwidth;
+    char device_name[64];
+    uint64_t inflight_bytes;
+    double ewma_bandwidth_bps;
 };
 typedef struct nic_load_stat nic_load_stat_t;
+
+/* What a segment is made of. No call takes or gives one. */
+struct segment_desc {
+    int type;
+    union {
+        struct {
+            void *addr;
+            uint64_t size;
+            const char *location;
+        } rdma;
+        struct {
+            const char *file_path;
+            const char *subsystem_name;
+            const char *proto;
+            const char *ip;
+            uint64_t port;
+        } nvmeof;
+    } desc_;
+};
+typedef struct segment_desc segment_desc_t;
 
 /* Starts an engine. metadata_conn_string: P2PHANDSHAKE, or a URL of http:// or https://. ip_or_host_name:
  * address or name that peers reach this host by, where the metadata tells them; may be NULL or "". The ports
@@ -177,13 +197,14 @@ int freeNotifsMsgBuf(notify_msg_t *msgs, int size);
 
 int genNotifyInEngine(transfer_engine_t engine, uint64_t target_id, notify_msg_t notify_msg);
 
-/* There are no network devices in this version: none. */
-int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t capacity, size_t *count);
+/* The load of each network device. count: how many there is room for; then how many there are, which is none in
+ * this version. All three are needed: -1 without. */
+int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t *count);
 
-/* An engine's entries in the metadata service are replaced by its successor; nothing has to be caught. 0. */
-int enableGracefulShutdown(transfer_engine_t engine);
+/* An engine's entries in the metadata service are replaced by its successor; nothing has to be caught. */
+void enableGracefulShutdown(transfer_engine_t engine);
 
-/* How bytes go to each peer, as JSON or as a table; the number of bytes that it takes, without the NUL. */
+/* How bytes go to each peer, as JSON or as a table, cut to the room that there is. 0. */
 int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json);
 
 #ifdef __cplusplus

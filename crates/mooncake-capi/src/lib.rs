@@ -52,9 +52,9 @@ pub const STATUS_INVALID: c_int = 2;
 pub const STATUS_CANCELED: c_int = 3;
 /// All its bytes are in place.
 pub const STATUS_COMPLETED: c_int = 4;
-/// Not done by its deadline. Nothing touches its memory any more.
+/// Mooncake's; never given here: callers take it for a success.
 pub const STATUS_TIMEOUT: c_int = 5;
-/// It failed. Nothing touches its memory any more.
+/// It failed, or was not done by its deadline. Nothing touches its memory any more.
 pub const STATUS_FAILED: c_int = 6;
 
 const _: () = assert!(
@@ -114,9 +114,9 @@ pub struct NotifyMsg {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct NicLoadStat {
-    name: [c_char; 64],
-    queued_bytes: u64,
-    bandwidth: f64,
+    device_name: [c_char; 64],
+    inflight_bytes: u64,
+    ewma_bandwidth_bps: f64,
 }
 
 const INVALID_ARGUMENT: c_int = -1;
@@ -276,11 +276,11 @@ pub unsafe extern "C" fn getLocalIpAndPort(engine: transfer_engine_t, buf_out: *
     )
 }
 
-/// Copies a text and a NUL, cut to the room that there is; gives its whole length.
+/// Copies a text and a NUL, cut to the room that there is.
 ///
 /// # Safety
 /// `into` is null, or has `room` bytes.
-unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<usize> {
+unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<()> {
     if into.is_null() || room == 0 {
         return Err(missing("the buffer for the text"));
     }
@@ -290,7 +290,7 @@ unsafe fn put_text(text: &str, into: *mut c_char, room: usize) -> Outcome<usize>
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), into, len);
         *into.add(len) = 0;
     }
-    Ok(text.len())
+    Ok(())
 }
 
 /// Transports are chosen for each peer by themselves; "tcp" and "rdma" are taken, others give NULL. Of "rdma", which this version
@@ -595,11 +595,21 @@ pub unsafe extern "C" fn getTransferStatus(
             if status.is_null() {
                 return Err(missing("status"));
             }
+            let now = TransferStatus { status: number_of(found.status), transferred_bytes: found.transferred };
             // SAFETY: the caller's word.
-            unsafe { *status = TransferStatus { status: found.status as c_int, transferred_bytes: found.transferred } };
+            unsafe { *status = now };
             Ok(0)
         },
     )
+}
+
+/// Who polls asks whether it has failed, and then whether it is under way: a third answer would be read as bytes that have come.
+fn number_of(status: Status) -> c_int {
+    match status {
+        Status::Waiting => STATUS_WAITING,
+        Status::Completed => STATUS_COMPLETED,
+        Status::Timeout | Status::Failed => STATUS_FAILED,
+    }
 }
 
 /// # Safety
@@ -675,15 +685,15 @@ pub unsafe extern "C" fn genNotifyInEngine(engine: transfer_engine_t, target_id:
     )
 }
 
-/// There are no network devices in this version: none.
+/// The load of each network device. count: how many there is room for; then how many there are, which is none in this version.
+/// All three are needed: -1 without.
 ///
 /// # Safety
-/// See [`discoverTopology`]; `count` is null or writable.
+/// See [`discoverTopology`]; `stats` has room for `count`, which is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getNicLoadStats(
     engine: transfer_engine_t,
-    _stats: *mut NicLoadStat,
-    _capacity: usize,
+    stats: *mut NicLoadStat,
     count: *mut usize,
 ) -> c_int {
     call(
@@ -692,23 +702,26 @@ pub unsafe extern "C" fn getNicLoadStats(
         || {
             // SAFETY: the caller's word.
             let (_, count) = unsafe { (handle(engine)?, count.as_mut().ok_or_else(|| missing("count"))?) };
+            if stats.is_null() {
+                return Err(missing("stats"));
+            }
             *count = 0;
             Ok(0)
         },
     )
 }
 
-/// An engine's entries in the metadata service are replaced by its successor; nothing has to be caught. 0.
+/// An engine's entries in the metadata service are replaced by its successor; nothing has to be caught.
 ///
 /// # Safety
 /// See [`discoverTopology`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn enableGracefulShutdown(engine: transfer_engine_t) -> c_int {
+pub unsafe extern "C" fn enableGracefulShutdown(engine: transfer_engine_t) {
     // SAFETY: the caller's word.
-    call("enableGracefulShutdown", |code| code, || unsafe { handle(engine) }.map(|_| 0))
+    call("enableGracefulShutdown", |_| (), || unsafe { handle(engine) }.map(|_| ()));
 }
 
-/// How bytes go to each peer, as JSON or as a table; the number of bytes that it takes, without the NUL.
+/// How bytes go to each peer, as JSON or as a table, cut to the room that there is. 0.
 ///
 /// # Safety
 /// See [`discoverTopology`]; `buf_out` has `buf_len` bytes.
@@ -727,7 +740,8 @@ pub unsafe extern "C" fn showLinks(
             let handle = unsafe { handle(engine)? };
             let shown = handle.engine.show_links(json != 0);
             // SAFETY: the caller's word.
-            unsafe { put_text(&shown, buf_out, buf_len) }.map(|len| c_int::try_from(len).unwrap_or(c_int::MAX))
+            unsafe { put_text(&shown, buf_out, buf_len)? };
+            Ok(0)
         },
     )
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{CopyError, RegisterError};
+use mooncake_memory::{CopyError, RegisterError, RunsOut};
 
 /// Sort of a failure: what a caller can decide on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +67,12 @@ impl StoreError {
 impl From<Cause> for StoreError {
     fn from(cause: Cause) -> Self {
         Self { cause: Arc::new(cause) }
+    }
+}
+
+impl From<RunsOut> for StoreError {
+    fn from(out: RunsOut) -> Self {
+        Cause::RunsOut(out).into()
     }
 }
 
@@ -138,6 +144,9 @@ pub enum Cause {
     /// The caller's memory is not there.
     #[error("{0}; pass memory of this process that stays mapped during the call")]
     Fault(CopyError),
+    /// The caller's memory begins in a registered buffer and runs out of it. Nothing was copied.
+    #[error(transparent)]
+    RunsOut(#[from] RunsOut),
     /// The device that the caller's memory belongs to could not copy it.
     #[error("{0}")]
     Device(CopyError),
@@ -324,6 +333,7 @@ impl Cause {
             | Cause::PutRefused { .. }
             | Cause::BufferTooSmall { .. }
             | Cause::Fault(_)
+            | Cause::RunsOut(_)
             | Cause::Register(_)
             | Cause::NotRegistered { .. } => ErrorKind::InvalidParams,
             Cause::NotFound => ErrorKind::NotFound,

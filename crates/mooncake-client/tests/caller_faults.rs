@@ -3,7 +3,10 @@
 mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
-use mooncake_client::{ErrorKind, ForeignRange, GetInto, Health, PutItem, PutOptions, Source, Store, Target};
+use mooncake_client::{
+    ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, ReadRange, Refused, RunsOut, Source,
+    Store, Target,
+};
 
 /// Memory of this process at a place where nobody else maps anything, so that
 /// it stays gone once it is freed.
@@ -48,10 +51,11 @@ fn unregistered_memory_is_copied() {
     for (nth, store) in [&owner, &tcp].into_iter().enumerate() {
         let bytes = value("foreign", 700_001);
         let key = format!("k{nth}");
-        let source = Source::foreign(range(bytes.as_ptr().addr(), bytes.len()), store.registry());
+        let source = Source::foreign(range(bytes.as_ptr().addr(), bytes.len()), store.registry()).unwrap();
         store.put(key.as_bytes(), &[source], &PutOptions::default()).unwrap();
         let mut into = vec![0u8; bytes.len()];
-        let target = Target::foreign(range(into.as_mut_ptr().expose_provenance(), into.len()), store.registry());
+        let target =
+            Target::foreign(range(into.as_mut_ptr().expose_provenance(), into.len()), store.registry()).unwrap();
         let mut items = [GetInto { key: key.as_bytes(), targets: vec![target] }];
         assert_eq!(store.get_into(&mut items).remove(0).unwrap(), Some(700_001));
         assert!(into == bytes);
@@ -65,7 +69,7 @@ fn registered_memory_is_used_and_forgotten() {
     let whole = range(bytes.as_ptr().expose_provenance(), bytes.len());
     owner.register(whole).unwrap();
     assert_eq!(owner.register(whole).unwrap_err().kind(), ErrorKind::InvalidParams);
-    let source = Source::foreign(whole, owner.registry());
+    let source = Source::foreign(whole, owner.registry()).unwrap();
     owner.put(b"a", &[source], &PutOptions::default()).unwrap();
     assert!(owner.get(b"a").unwrap().unwrap() == bytes);
     owner.unregister(whole.addr()).unwrap();
@@ -76,7 +80,7 @@ fn registered_memory_is_used_and_forgotten() {
 fn pieces_whose_sizes_add_up_to_more_than_can_be_counted_are_a_wrong_argument() {
     let (_cluster, owner, _tcp) = stores();
     for sizes in [[usize::MAX, 1], [1 << 63, 1 << 63], [usize::MAX, usize::MAX]] {
-        let parts = sizes.map(|size| Source::foreign(range(4096, size), owner.registry()));
+        let parts = sizes.map(|size| Source::foreign(range(4096, size), owner.registry()).unwrap());
         let error = owner.put(b"bad", &parts, &PutOptions::default()).unwrap_err();
         assert!(error.kind() == ErrorKind::InvalidParams && error.to_string().contains("add up"), "{error}");
     }
@@ -91,19 +95,19 @@ fn memory_that_is_not_there_is_an_error_and_leaves_nothing_behind() {
     for addr in [gone, 8, 0xffff_8000_0000_0000, 0x7fff_ffff_f000] {
         for store in [&owner, &tcp] {
             for size in [100, 4096, 1 << 20] {
-                let source = Source::foreign(range(addr, size), store.registry());
+                let source = Source::foreign(range(addr, size), store.registry()).unwrap();
                 let error = store.put(b"bad", &[source], &PutOptions::default()).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidParams, "{addr:#x} {size}: {error}");
             }
             // Part of it is there.
-            let parts = [Source::new(b"good"), Source::foreign(range(addr, 5000), store.registry())];
+            let parts = [Source::new(b"good"), Source::foreign(range(addr, 5000), store.registry()).unwrap()];
             assert_eq!(store.put(b"bad", &parts, &PutOptions::default()).unwrap_err().kind(), ErrorKind::InvalidParams);
         }
     }
     // The key is free at once, and whole.
     put(&owner, "bad", 300_000).unwrap();
     for store in [&owner, &tcp] {
-        let target = Target::foreign(range(gone, 300_000), store.registry());
+        let target = Target::foreign(range(gone, 300_000), store.registry()).unwrap();
         let error = store.get_into(&mut [GetInto { key: b"bad", targets: vec![target] }]).remove(0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
         assert_eq!(store.get(b"bad").unwrap(), Some(value("bad", 300_000)));
@@ -117,7 +121,7 @@ fn registered_memory_that_was_freed_is_an_error() {
     let whole = range(pages.addr, pages.bytes);
     owner.register(whole).unwrap();
     pages.free();
-    let source = Source::foreign(whole, owner.registry());
+    let source = Source::foreign(whole, owner.registry()).unwrap();
     let error = owner.put(b"a", &[source], &PutOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
 }
@@ -206,4 +210,83 @@ fn a_put_that_is_interrupted_while_it_copies_stores_nothing() {
     for key in ["c1", "c2", "c3"] {
         put(&writer, key, 2 << 20).unwrap();
     }
+}
+
+/// A buffer of so many bytes that is registered, in memory that goes on behind it.
+fn registered(store: &Store, bytes: usize) -> (Vec<u8>, ForeignRange) {
+    let mut memory = vec![0xcc_u8; 2 * bytes];
+    let whole = range(memory.as_mut_ptr().expose_provenance(), memory.len());
+    store.register(whole.part(0, bytes)).unwrap();
+    (memory, whole)
+}
+
+fn is_untouched(memory: &[u8]) -> bool {
+    // Stores change it behind the compiler's back.
+    std::hint::black_box(memory).iter().all(|byte| *byte == 0xcc)
+}
+
+#[test]
+fn a_range_that_runs_out_of_a_registered_buffer_is_refused_before_a_byte_moves() {
+    let (_cluster, owner, tcp) = stores();
+    put(&owner, "k", 4096).unwrap();
+    for store in [&owner, &tcp] {
+        let (memory, whole) = registered(store, 4096);
+        for (from, len) in [(4, 4096), (0, 4097), (4095, 2), (4095, usize::MAX), (0, usize::MAX)] {
+            let piece = range(whole.addr() + from, len);
+            for refused in [
+                Target::foreign(piece, store.registry()).map(drop).unwrap_err(),
+                Source::foreign(piece, store.registry()).map(drop).unwrap_err(),
+            ] {
+                let wanted = RunsOut { addr: piece.addr(), len, start: whole.addr(), end: whole.addr() + 4096 };
+                assert_eq!(refused, wanted);
+                assert_eq!(mooncake_client::StoreError::from(refused).kind(), ErrorKind::InvalidParams);
+            }
+        }
+        // The last byte of it, and what begins behind it.
+        for (from, len) in [(0, 4096), (4095, 1), (4096, 4096)] {
+            let target = Target::foreign(whole.part(from, len), store.registry()).unwrap();
+            let ranges = vec![ReadRange { offset: 0, target }];
+            let mut wanted = [GetRanges { key: b"k", ranges }];
+            assert_eq!(store.get_ranges(&mut wanted).remove(0).remove(0).unwrap(), Some(len as u64));
+        }
+        drop(memory);
+    }
+}
+
+#[test]
+fn of_a_batch_only_what_runs_out_of_its_buffer_is_refused_and_none_of_it_moves() {
+    let (_cluster, owner, _tcp) = stores();
+    for key in ["a", "b", "c"] {
+        put(&owner, key, 4096).unwrap();
+    }
+    let (memory, whole) = registered(&owner, 16_384);
+    // Each object in two pieces; the second piece of b runs out.
+    let pieces = |key: usize| match key {
+        1 => [whole.part(4096, 2048), whole.part(16_380, 2048)],
+        _ => [whole.part(key * 4096, 2048), whole.part(key * 4096 + 2048, 2048)],
+    };
+    let mut refused = Refused::default();
+    let targets = |pieces: [ForeignRange; 2]| Target::all_foreign(&pieces, owner.registry());
+    let keys: [&[u8]; 3] = [b"a", b"b", b"c"];
+    let mut wanted: Vec<_> = (0..3)
+        .filter_map(|at| Some(GetInto { key: keys[at], targets: refused.sift(at, targets(pieces(at)))? }))
+        .collect();
+    let outcomes = refused.merge(owner.get_into(&mut wanted));
+    let got: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map_err(|error| error.kind())).collect();
+    assert_eq!(got, [Ok(Some(4096)), Err(ErrorKind::InvalidParams), Ok(Some(4096))]);
+    assert!(memory[..4096] == value("a", 4096) && memory[8192..12_288] == value("c", 4096));
+    assert!(is_untouched(&memory[4096..8192]) && is_untouched(&memory[12_288..]));
+
+    let mut refused = Refused::default();
+    let sources = |pieces: [ForeignRange; 2]| Source::all_foreign(&pieces, owner.registry());
+    let names = ["x".to_owned(), "y".to_owned(), "z".to_owned()];
+    let values: Vec<_> = (0..3).filter_map(|at| refused.sift(at, sources(pieces(at)))).collect();
+    let left = refused.others(&names);
+    assert_eq!(left, ["x", "z"]);
+    let items: Vec<_> = left.iter().zip(&values).map(|(key, value)| PutItem { key: key.as_bytes(), value }).collect();
+    let outcomes = refused.merge(owner.put_batch(&items, &PutOptions::default()));
+    let stored: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map(drop).map_err(|error| error.kind())).collect();
+    assert_eq!(stored, [Ok(()), Err(ErrorKind::InvalidParams), Ok(())]);
+    assert_eq!(owner.exists(&names).unwrap(), [true, false, true]);
+    assert_eq!(owner.get(b"z").unwrap(), Some(value("c", 4096)));
 }

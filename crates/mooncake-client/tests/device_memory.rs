@@ -22,11 +22,11 @@ fn stores() -> (Cluster, Store, Store) {
 }
 
 fn put_from(store: &Store, key: &str, range: ForeignRange) -> Result<(), StoreError> {
-    store.put(key.as_bytes(), &[Source::foreign(range, store.registry())], &PutOptions::default()).map(drop)
+    store.put(key.as_bytes(), &[Source::foreign(range, store.registry()).unwrap()], &PutOptions::default()).map(drop)
 }
 
 fn get_into(store: &Store, key: &str, range: ForeignRange) -> Result<Option<u64>, StoreError> {
-    let target = Target::foreign(range, store.registry());
+    let target = Target::foreign(range, store.registry()).unwrap();
     store.get_into(&mut [GetInto { key: key.as_bytes(), targets: vec![target] }]).remove(0)
 }
 
@@ -47,7 +47,7 @@ fn batches_of_many_buffers_of_one_registered_cache_come_back() {
         let block = |key: usize, layer: usize| cache.part((layer * KEYS + key) * BLOCK, BLOCK);
         let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{key}-{}", cache.addr).into_bytes()).collect();
         let sources: Vec<Vec<Source>> = (0..KEYS)
-            .map(|key| (0..LAYERS).map(|layer| Source::foreign(block(key, layer), store.registry())).collect())
+            .map(|key| (0..LAYERS).map(|layer| Source::foreign(block(key, layer), store.registry()).unwrap()).collect())
             .collect();
         let items: Vec<PutItem> = keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value }).collect();
         assert!(store.put_batch(&items, &PutOptions::default()).iter().all(Result::is_ok));
@@ -56,7 +56,9 @@ fn batches_of_many_buffers_of_one_registered_cache_come_back() {
         let mut items: Vec<GetInto> = (0..KEYS)
             .map(|key| GetInto {
                 key: &keys[key],
-                targets: (0..LAYERS).map(|layer| Target::foreign(block(key, layer), store.registry())).collect(),
+                targets: (0..LAYERS)
+                    .map(|layer| Target::foreign(block(key, layer), store.registry()).unwrap())
+                    .collect(),
             })
             .collect();
         for got in store.get_into(&mut items) {
@@ -87,7 +89,8 @@ fn objects_of_a_large_batch_go_side_by_side_and_each_has_its_own_outcome() {
         let small = fake.alloc(0, 100);
         let range = |key: usize| if key == BEYOND { small.part(0, LEN) } else { memory.part(key * LEN, LEN) };
         let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{nth}-{key}").into_bytes()).collect();
-        let sources: Vec<Source> = (0..KEYS).map(|key| Source::foreign(range(key), store.registry())).collect();
+        let sources: Vec<Source> =
+            (0..KEYS).map(|key| Source::foreign(range(key), store.registry()).unwrap()).collect();
         let items: Vec<PutItem> =
             keys.iter().zip(&sources).map(|(key, value)| PutItem { key, value: std::slice::from_ref(value) }).collect();
         fake.count("abreast");
@@ -105,7 +108,7 @@ fn objects_of_a_large_batch_go_side_by_side_and_each_has_its_own_outcome() {
         let mut items: Vec<GetInto> = keys
             .iter()
             .enumerate()
-            .map(|(nth, key)| GetInto { key, targets: vec![Target::foreign(range(nth), store.registry())] })
+            .map(|(nth, key)| GetInto { key, targets: vec![Target::foreign(range(nth), store.registry()).unwrap()] })
             .collect();
         for (key, outcome) in store.get_into(&mut items).into_iter().enumerate() {
             match key {
@@ -146,7 +149,7 @@ fn what_interrupts_a_large_batch_ends_it_on_all_its_threads_and_nothing_is_store
     let memory = fake.alloc(0, KEYS << 20);
     let names: Vec<String> = (0..KEYS).map(|key| format!("interrupted-{key}")).collect();
     let sources: Vec<Source> =
-        (0..KEYS).map(|key| Source::foreign(memory.part(key << 20, 1 << 20), store.registry())).collect();
+        (0..KEYS).map(|key| Source::foreign(memory.part(key << 20, 1 << 20), store.registry()).unwrap()).collect();
     let items: Vec<PutItem> = names
         .iter()
         .zip(&sources)
@@ -187,7 +190,7 @@ fn the_threads_of_a_batch_report_what_is_bad_and_leave_the_hook_to_the_caller() 
     let mut items: Vec<GetInto> = (0..KEYS)
         .map(|key| GetInto {
             key: names[key].as_bytes(),
-            targets: vec![Target::foreign(memory.part(key << 20, 1 << 20), reader.registry())],
+            targets: vec![Target::foreign(memory.part(key << 20, 1 << 20), reader.registry()).unwrap()],
         })
         .collect();
     for got in reader.get_into(&mut items) {

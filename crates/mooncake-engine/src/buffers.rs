@@ -1,11 +1,12 @@
 //! Registered memory: what an engine lends, who is at work in it, and what is the local end of transfers alone.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mooncake_memory::{ForeignRange, Registry, SharedBlock, Source, Target, shared_block};
+use mooncake_memory::{ForeignRange, SharedBlock, Source, Target, check_reach, shared_block};
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Request;
@@ -115,14 +116,12 @@ pub(crate) struct Buffers {
     changes: AtomicU64,
     /// A device's memory has been seen here: there may be more.
     devices: AtomicBool,
-    /// Empty: the kernel checks the host's memory, a device's driver its own.
-    registry: Registry,
 }
 
 impl Buffers {
     pub fn new(transports: Transports) -> Buffers {
-        let (ranges, turn, registry) = (RwLock::default(), Mutex::default(), Registry::new());
-        Buffers { ranges, turn, transports, changes: AtomicU64::new(0), devices: AtomicBool::new(false), registry }
+        let (ranges, turn) = (RwLock::default(), Mutex::default());
+        Buffers { ranges, turn, transports, changes: AtomicU64::new(0), devices: AtomicBool::new(false) }
     }
 
     /// Registers ranges, all or none: to be lent to peers, or as the local end of transfers alone.
@@ -297,14 +296,30 @@ impl Buffers {
         self.devices.store(true, Ordering::Relaxed);
     }
 
-    /// Memory to be read from.
-    pub fn source(&self, range: ForeignRange) -> Source<'static> {
-        Source::foreign(range, &self.registry)
+    /// Refuses memory of this process that begins in a registered range, lent or not, and runs out of all of them.
+    pub fn check_local(&self, local: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
+        let held = self.ranges.read();
+        let bounds = |(start, buffer): (&usize, &Arc<Buffer>)| (*start, start + buffer.range.len());
+        local.into_iter().try_for_each(|range| {
+            // None overlaps another: of those that begin before it, the last alone can hold its first byte.
+            let before = held.registered.range(..=range.addr()).next_back().map(bounds);
+            if before.is_none_or(|(_, end)| end <= range.addr() || range.len() <= end - range.addr()) {
+                return Ok(());
+            }
+            let behind = held.registered.range((Bound::Excluded(range.addr()), Bound::Unbounded)).map(bounds);
+            Ok(check_reach(range, before, behind)?)
+        })
     }
 
-    /// Memory to be written to.
+    /// Memory to be read from, of a request that was [checked](Buffers::check_local) or of a registered buffer. The kernel
+    /// checks the host's memory, a device's driver its own.
+    pub fn source(&self, range: ForeignRange) -> Source<'static> {
+        Source::unregistered(range)
+    }
+
+    /// Memory to be written to, as above.
     pub fn target(&self, range: ForeignRange) -> Target<'static> {
-        Target::foreign(range, &self.registry)
+        Target::unregistered(range)
     }
 }
 

@@ -410,6 +410,13 @@ impl Engine {
 
     // ---------------------------------------------------------- transfers
 
+    /// Refuses ranges of this process that begin in memory that is registered here and run out of it. Transfers look by
+    /// themselves, before anything moves; this is for who touches such memory in another way. In a forked child none is.
+    pub fn check_local(&self, ranges: impl IntoIterator<Item = ForeignRange>) -> Result<(), EngineError> {
+        // Whoever had the lock at the fork has it for ever.
+        if forked() { Ok(()) } else { self.core.home.buffers.check_local(ranges) }
+    }
+
     /// Moves bytes now, in this thread. `Ok` when all bytes of all requests are in place; after an error some of them
     /// may be, and nothing touches the local memory any more. [`Engine::close`] ends it with [`EngineError::Closed`].
     pub fn transfer(&self, peer: PeerId, requests: &[Request]) -> Result<(), EngineError> {
@@ -424,7 +431,9 @@ impl Engine {
         interrupted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), EngineError> {
         self.check()?;
-        self.core.carry_out(peer, requests, &Patience { interrupted, ..self.core.patience(total(requests)?) })
+        let bytes = total(requests)?;
+        self.check_local(requests.iter().map(|request| request.local))?;
+        self.core.carry_out(peer, requests, &Patience { interrupted, ..self.core.patience(bytes) })
     }
 
     /// A batch for so many requests; [`Engine::free`] ends it. In a forked child it is none.
@@ -445,6 +454,7 @@ impl Engine {
         for (peer, _) in &requests {
             self.core.peers.get(*peer)?;
         }
+        self.check_local(requests.iter().map(|(_, request)| request.local))?;
         let lengths = requests.iter().map(|(_, request)| request.local.len() as u64);
         let bytes = lengths.fold(0, u64::saturating_add);
         let deadline = self.core.patience(bytes).deadline;

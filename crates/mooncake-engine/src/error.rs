@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use mooncake_memory::RunsOut;
+
 /// A call of the engine failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,6 +32,9 @@ pub enum EngineError {
         /// Bytes.
         len: u64,
     },
+    /// Memory of this process that begins in a registered buffer runs out of it. Nothing was moved.
+    #[error(transparent)]
+    RunsOut(#[from] RunsOut),
     /// Requests of the batch are still under way.
     #[error("{unfinished} requests of the batch are still under way")]
     BatchBusy {
@@ -142,7 +147,7 @@ impl EngineError {
         match self {
             EngineError::InvalidArgument(_) | EngineError::NoSuchBatch(_) | EngineError::Interrupted => -1,
             EngineError::TooManyRequests { .. } => -2,
-            EngineError::NotRegistered { .. } => -3,
+            EngineError::NotRegistered { .. } | EngineError::RunsOut(_) => -3,
             EngineError::BatchBusy { .. } | EngineError::BufferBusy { .. } | EngineError::CallsUnderWay { .. } => -4,
             EngineError::Overlap { .. } => -7,
             EngineError::Dns { .. } => -101,

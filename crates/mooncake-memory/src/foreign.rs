@@ -213,13 +213,14 @@ mod tests {
         let page = unsafe { ForeignRange::new(addr, PAGE as usize) };
         let registry = Registry::new();
         registry.register(page).unwrap();
-        let found = registry.memory_of(addr, 64, false);
+        // SAFETY: a part of it.
+        let found = registry.memory_of(unsafe { ForeignRange::new(addr, 64) }, false).unwrap();
         assert_eq!(found, Some(Memory::Host { writable: false, trial: Trial::Impossible }));
         LISTED.set(0);
         for at in (0..4096).step_by(64) {
             // SAFETY: a part of it.
             let piece = unsafe { ForeignRange::new(addr + at, 64) };
-            crc_of_sources(0, &[Source::foreign(piece, &registry)], 0, 64).unwrap();
+            crc_of_sources(0, &[Source::foreign(piece, &registry).unwrap()], 0, 64).unwrap();
         }
         assert_eq!(LISTED.get(), 0, "each look costs as much as the process has mappings");
         // What nobody has registered is looked up each time: nothing is remembered of it.
@@ -252,9 +253,9 @@ mod tests {
         // SAFETY: the test's own.
         let range = unsafe { ForeignRange::new(bytes.as_ptr().expose_provenance(), bytes.len()) };
         registry.register(range).unwrap();
-        let found = registry.memory_of(range.addr, range.len, true);
+        let found = registry.memory_of(range, true).unwrap();
         assert_eq!(found, Some(Memory::Host { writable: true, trial: Trial::Possible }));
-        let crc = crc_of_sources(0, &[Source::foreign(range, &registry)], 0, range.len as u64).unwrap();
+        let crc = crc_of_sources(0, &[Source::foreign(range, &registry).unwrap()], 0, range.len as u64).unwrap();
         assert_eq!(crc, crc32c(&bytes));
     }
 

@@ -35,6 +35,7 @@ mod piece;
 mod presence;
 mod process;
 mod random;
+mod reach;
 mod recycled;
 mod registry;
 mod segment;
@@ -67,6 +68,7 @@ pub use piece::{
 pub use presence::Presence;
 pub use process::{ProcessIdentity, boot_id, has_exited};
 pub use random::random_bytes;
+pub use reach::{Bounds, RunsOut, check_reach};
 pub use recycled::Recycled;
 pub use registry::Registry;
 pub use segment::{SegmentMemory, SegmentOptions};

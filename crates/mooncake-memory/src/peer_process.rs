@@ -258,7 +258,7 @@ mod tests {
         let here = [1_u8; 64];
         // SAFETY: page 0 is nobody's.
         let nowhere = unsafe { ForeignRange::new(16, 64) };
-        let mut target = Target::foreign(nowhere, &Registry::new());
+        let mut target = Target::foreign(nowhere, &Registry::new()).unwrap();
         let from = here.as_ptr().expose_provenance() as u64;
         assert!(matches!(PeerProcess::myself().unwrap().pull(from, &mut target), Err(PullError::Fault { .. })));
     }

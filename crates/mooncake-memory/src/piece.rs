@@ -7,6 +7,7 @@ use crate::device::{self, Place, Staging};
 use crate::error::CopyError;
 use crate::foreign::{self, BOUNCE, Touch, Trial};
 use crate::kernel::{self, Stores};
+use crate::reach::RunsOut;
 use crate::registry::{Memory, Registry};
 
 /// A range of memory known by address only, as FFI callers give it.
@@ -83,18 +84,24 @@ impl Access {
         if let Access::Device(device) = self { Some(device) } else { None }
     }
 
-    fn to(range: ForeignRange, registry: &Registry, writable: bool) -> Access {
-        let ForeignRange { addr, len } = range;
-        match registry.memory_of(addr, len, writable) {
+    fn to(range: ForeignRange, registry: &Registry, writable: bool) -> Result<Access, RunsOut> {
+        Ok(match registry.memory_of(range, writable)? {
             Some(Memory::Device(device)) => Access::Device(device),
             Some(Memory::Host { trial, .. }) => Access::Known(trial),
-            None if len == 0 => Access::Unknown,
-            None => match device::place_of(addr, len) {
-                Ok(Place::Device(device)) => Access::Device(device),
-                Ok(Place::Host) => Access::Known(Trial::Possible),
-                // The kernel knows ordinary memory; where it does not, the driver's error is told.
-                Ok(Place::Unknown) | Err(_) => Access::Unknown,
-            },
+            None => Access::unregistered(range),
+        })
+    }
+
+    fn unregistered(range: ForeignRange) -> Access {
+        let ForeignRange { addr, len } = range;
+        if len == 0 {
+            return Access::Unknown;
+        }
+        match device::place_of(addr, len) {
+            Ok(Place::Device(device)) => Access::Device(device),
+            Ok(Place::Host) => Access::Known(Trial::Possible),
+            // The kernel knows ordinary memory; where it does not, the driver's error is told.
+            Ok(Place::Unknown) | Err(_) => Access::Unknown,
         }
     }
 }
@@ -137,8 +144,26 @@ impl<'a> Source<'a> {
 
     /// A piece of foreign memory: copied directly if it lies in a registered
     /// range, by its driver if it is a device's, fault-safely through the kernel otherwise.
-    pub fn foreign(range: ForeignRange, registry: &Registry) -> Source<'static> {
-        let access = Access::to(range, registry, false);
+    /// Refused where it begins in a registered range and runs out of it.
+    pub fn foreign(range: ForeignRange, registry: &Registry) -> Result<Source<'static>, RunsOut> {
+        Ok(Source::with(range, Access::to(range, registry, false)?))
+    }
+
+    /// The pieces of one object; one that is refused refuses the object.
+    pub fn all_foreign(ranges: &[ForeignRange], registry: &Registry) -> Result<Vec<Source<'static>>, RunsOut> {
+        let mut all = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            all.push(Source::foreign(*range, registry)?);
+        }
+        Ok(all)
+    }
+
+    /// A piece of foreign memory for who keeps a list of what is registered elsewhere, and has looked there.
+    pub fn unregistered(range: ForeignRange) -> Source<'static> {
+        Source::with(range, Access::unregistered(range))
+    }
+
+    fn with(range: ForeignRange, access: Access) -> Source<'static> {
         Source { ptr: std::ptr::with_exposed_provenance(range.addr), len: range.len, access, memory: PhantomData }
     }
 
@@ -217,8 +242,26 @@ impl<'a> Target<'a> {
 
     /// A piece of foreign memory: written directly if it lies in a registered
     /// writable range, by its driver if it is a device's, fault-safely through the kernel otherwise.
-    pub fn foreign(range: ForeignRange, registry: &Registry) -> Target<'static> {
-        let access = Access::to(range, registry, true);
+    /// Refused where it begins in a registered range and runs out of it.
+    pub fn foreign(range: ForeignRange, registry: &Registry) -> Result<Target<'static>, RunsOut> {
+        Ok(Target::with(range, Access::to(range, registry, true)?))
+    }
+
+    /// The pieces of one object; one that is refused refuses the object.
+    pub fn all_foreign(ranges: &[ForeignRange], registry: &Registry) -> Result<Vec<Target<'static>>, RunsOut> {
+        let mut all = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            all.push(Target::foreign(*range, registry)?);
+        }
+        Ok(all)
+    }
+
+    /// A piece of foreign memory for who keeps a list of what is registered elsewhere, and has looked there.
+    pub fn unregistered(range: ForeignRange) -> Target<'static> {
+        Target::with(range, Access::unregistered(range))
+    }
+
+    fn with(range: ForeignRange, access: Access) -> Target<'static> {
         Target { ptr: std::ptr::with_exposed_provenance_mut(range.addr), len: range.len, access, memory: PhantomData }
     }
 

@@ -8,6 +8,7 @@ use crate::device::{self, Place};
 use crate::error::RegisterError;
 use crate::foreign::{self, Trial};
 use crate::piece::ForeignRange;
+use crate::reach::{RunsOut, check_reach};
 
 /// The registered ranges of one store. There are a few of them, looked up for
 /// every piece of foreign memory.
@@ -85,16 +86,30 @@ impl Registry {
         self.len() == 0
     }
 
-    /// What a registered range that all bytes lie in is; to be `writable`, a range of the host must have been so.
-    pub(crate) fn memory_of(&self, addr: usize, len: usize, writable: bool) -> Option<Memory> {
-        let end = addr.checked_add(len)?;
+    /// Refuses bytes that begin in a registered range and run out of it, for who touches them in another way than as a
+    /// [`Source`](crate::Source) or a [`Target`](crate::Target).
+    pub fn check(&self, range: ForeignRange) -> Result<(), RunsOut> {
+        self.memory_of(range, false).map(drop)
+    }
+
+    /// What a registered range that all bytes lie in is; to be `writable`, a range of the host must have been so. Bytes
+    /// that begin in a registered range and run out of it are refused.
+    pub(crate) fn memory_of(&self, range: ForeignRange, writable: bool) -> Result<Option<Memory>, RunsOut> {
+        let ForeignRange { addr, len } = range;
         let ranges = self.ranges.read();
-        let candidates = ranges.partition_point(|range| range.addr <= addr);
+        let (before, behind) = ranges.split_at(ranges.partition_point(|range| range.addr <= addr));
         // The nearest one is nearly always it.
-        let fits = |range: &&Registered| {
-            end <= range.end && !(writable && matches!(range.memory, Memory::Host { writable: false, .. }))
+        let fits = |end: usize| {
+            before.iter().rev().find(|range| {
+                end <= range.end && !(writable && matches!(range.memory, Memory::Host { writable: false, .. }))
+            })
         };
-        ranges[..candidates].iter().rev().find(fits).map(|range| range.memory)
+        if let Some(range) = addr.checked_add(len).and_then(fits) {
+            return Ok(Some(range.memory));
+        }
+        let bounds = |range: &Registered| (range.addr, range.end);
+        check_reach(range, before.iter().map(bounds), behind.iter().map(bounds))?;
+        Ok(None)
     }
 }
 
@@ -132,15 +147,25 @@ pub(crate) fn probe(maps: &str, addr: usize, end: usize) -> Option<Found> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     impl Registry {
         fn contains(&self, addr: usize, len: usize) -> bool {
-            self.memory_of(addr, len, false).is_some()
+            self.found(addr, len, false).is_ok_and(|found| found.is_some())
         }
 
         fn contains_writable(&self, addr: usize, len: usize) -> bool {
-            self.memory_of(addr, len, true).is_some()
+            self.found(addr, len, true).is_ok_and(|found| found.is_some())
+        }
+
+        fn found(&self, addr: usize, len: usize, writable: bool) -> Result<Option<Memory>, RunsOut> {
+            // SAFETY: only its numbers are used.
+            self.memory_of(unsafe { ForeignRange::new(addr, len) }, writable)
         }
     }
 
@@ -182,11 +207,62 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_that_begins_in_a_range_and_leaves_all_of_them_is_refused() {
+        let registry = Registry::new();
+        let bytes = vec![0_u8; 10_000];
+        let addr = bytes.as_ptr().addr();
+        registry.register(range(&bytes[..5000])).unwrap();
+        let out = RunsOut { addr: addr + 4996, len: 8, start: addr, end: addr + 5000 };
+        assert_eq!(registry.found(addr + 4996, 8, true), Err(out));
+        assert_eq!(registry.found(addr + 1, usize::MAX, false).unwrap_err().end, addr + 5000);
+        // Where its neighbour is registered too, it is memory that the caller named, though of no one range.
+        registry.register(range(&bytes[5000..6000])).unwrap();
+        assert_eq!(registry.found(addr + 4996, 8, true), Ok(None));
+        assert_eq!(registry.found(addr + 4996, 1005, true).unwrap_err().end, addr + 6000);
+        // Nobody knows where other memory ends.
+        assert_eq!(registry.found(addr + 6000, 4000, true), Ok(None));
+        assert!(registry.unregister(addr) && registry.unregister(addr + 5000));
+        assert_eq!(registry.found(addr + 4996, 8, true), Ok(None));
+    }
+
+    #[test]
     fn read_only_memory_is_readable_only() {
         static CONSTANT: [u8; 64] = [7; 64];
         let registry = Registry::new();
         registry.register(range(&CONSTANT)).unwrap();
         assert!(registry.contains(CONSTANT.as_ptr().addr(), 64));
         assert!(!registry.contains_writable(CONSTANT.as_ptr().addr(), 64));
+    }
+
+    proptest! {
+        // Each registration reads the list of mappings.
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_piece_of_random_ranges_is_refused_where_some_of_its_bytes_are_registered_from_the_first_on_and_not_all(
+            ranges in vec((0_usize..60, 1_usize..17), 0..7),
+            given_up in vec(0_usize..60, 0..4),
+            pieces in vec((0_usize..80, 0_usize..40), 20),
+        ) {
+            let bytes = [0_u8; 120];
+            let (registry, start) = (Registry::new(), bytes.as_ptr().addr());
+            let mut registered = BTreeMap::new();
+            for (at, len) in ranges {
+                let fresh = !registered.contains_key(&at);
+                prop_assert_eq!(registry.register(range(&bytes[at..at + len])).is_ok(), fresh);
+                registered.entry(at).or_insert(len);
+            }
+            for at in given_up {
+                prop_assert_eq!(registry.unregister(start + at), registered.remove(&at).is_some());
+            }
+            let holds = |byte: usize| registered.iter().any(|(at, len)| (*at..at + len).contains(&byte));
+            for (at, len) in pieces {
+                let found = registry.found(start + at, len, true);
+                let refused = len > 0 && holds(at) && !(at..at + len).all(holds);
+                prop_assert_eq!(found.is_err(), refused, "{} bytes at {} of {:?}", len, at, registered);
+                let of_one = registered.iter().any(|(from, count)| *from <= at && at + len <= from + count);
+                prop_assert_eq!(matches!(found, Ok(Some(_))), of_one);
+            }
+        }
     }
 }

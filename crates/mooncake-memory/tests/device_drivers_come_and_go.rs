@@ -15,23 +15,23 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
     // SAFETY: memory of the test's own that is only read.
     let range = |bytes: &[u8]| unsafe { ForeignRange::new(bytes.as_ptr().expose_provenance(), bytes.len()) };
     let bytes = vec![5; 3000];
-    registry.register(range(&bytes[..1000])).unwrap();
-    segment.mapping().write(2, 0, &[Source::foreign(range(&bytes), &registry)]).unwrap();
+    registry.register(range(&bytes[1000..2000])).unwrap();
+    segment.mapping().write(2, 0, &[Source::foreign(range(&bytes), &registry).unwrap()]).unwrap();
 
     let fake = FakeCuda::load();
     let memory = fake.holding(0, &[6; 3000]);
-    let crc = segment.mapping().write(4, 0, &[Source::foreign(memory.range(), &registry)]).unwrap();
-    segment.mapping().read(4, 0, &mut [Target::foreign(memory.range(), &registry)], Verify::Crc(crc)).unwrap();
-    registry.register(memory.part(0, 1000)).unwrap();
-    let made_before = Source::foreign(memory.range(), &registry);
+    let crc = segment.mapping().write(4, 0, &[Source::foreign(memory.range(), &registry).unwrap()]).unwrap();
+    segment.mapping().read(4, 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc)).unwrap();
+    registry.register(memory.part(1000, 1000)).unwrap();
+    let made_before = Source::foreign(memory.range(), &registry).unwrap();
 
     // SAFETY: the child only makes calls that refuse, and ends; no other thread of this process holds a lock.
     match unsafe { libc::fork() } {
         0 => {
             // The fake driver ends a child that calls it with status 97.
-            let in_child = Source::foreign(memory.range(), &registry);
-            let registered = Source::foreign(memory.part(0, 1000), &registry);
-            let mut target = [Target::foreign(memory.range(), &registry)];
+            let in_child = Source::foreign(memory.range(), &registry).unwrap();
+            let registered = Source::foreign(memory.part(1000, 1000), &registry).unwrap();
+            let mut target = [Target::foreign(memory.range(), &registry).unwrap()];
             let refused = forked()
                 && [made_before, in_child, registered]
                     .iter()
@@ -51,5 +51,5 @@ fn a_driver_that_appears_is_found_and_a_child_never_calls_it() {
             assert_eq!(libc::WEXITSTATUS(status), 0, "97: the child has called the driver");
         }
     }
-    segment.mapping().read(4, 0, &mut [Target::foreign(memory.range(), &registry)], Verify::Crc(crc)).unwrap();
+    segment.mapping().read(4, 0, &mut [Target::foreign(memory.range(), &registry).unwrap()], Verify::Crc(crc)).unwrap();
 }

@@ -32,11 +32,11 @@ fn host(bytes: &mut [u8]) -> ForeignRange {
 }
 
 fn put(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<u32, CopyError> {
-    segment.mapping().write(2, 0, &[Source::foreign(memory.range(), registry)])
+    segment.mapping().write(2, 0, &[Source::foreign(memory.range(), registry).unwrap()])
 }
 
 fn get(segment: &SegmentMemory, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<u32, CopyError> {
-    match segment.mapping().read(2, 0, &mut [Target::foreign(memory.range(), registry)], Verify::Compute) {
+    match segment.mapping().read(2, 0, &mut [Target::foreign(memory.range(), registry).unwrap()], Verify::Compute) {
         Ok(crc) => Ok(crc),
         Err(ReadError::Copy(e)) => Err(e),
         Err(e) => panic!("{e}"),
@@ -77,10 +77,10 @@ fn device_pieces_and_host_pieces_make_one_object_registered_or_not() {
             }
             let sources = [
                 Source::new(&data[..1000]),
-                Source::foreign(from.part(0, len / 3), &registry),
-                Source::foreign(from.part(len / 3, len - len / 3), &registry),
+                Source::foreign(from.part(0, len / 3), &registry).unwrap(),
+                Source::foreign(from.part(len / 3, len - len / 3), &registry).unwrap(),
                 Source::new(&data[1000 + len..2000 + len]),
-                Source::foreign(other_from.range(), &registry),
+                Source::foreign(other_from.range(), &registry).unwrap(),
             ];
             let crc = segment.mapping().write(2, 0, &sources).unwrap();
             assert_eq!(crc, crc32c(&data));
@@ -89,17 +89,17 @@ fn device_pieces_and_host_pieces_make_one_object_registered_or_not() {
             let (mut head, mut middle) = (vec![0; 1000], vec![0; 1000]);
             let mut targets = [
                 Target::new(&mut head),
-                Target::foreign(to.part(0, len / 2), &registry),
-                Target::foreign(to.part(len / 2, len - len / 2), &registry),
+                Target::foreign(to.part(0, len / 2), &registry).unwrap(),
+                Target::foreign(to.part(len / 2, len - len / 2), &registry).unwrap(),
                 Target::new(&mut middle),
-                Target::foreign(other_to.range(), &registry),
+                Target::foreign(other_to.range(), &registry).unwrap(),
             ];
             assert_eq!(segment.mapping().read(2, 0, &mut targets, Verify::Crc(crc)).unwrap(), crc);
             assert_eq!(crc_of_targets(0, &targets, 0, data.len() as u64).unwrap(), crc);
             let arrived = [head, to.read(), middle, other_to.read()].concat();
             assert!(arrived == data, "{len} bytes, registered: {registered}");
             // Part of it, unverified.
-            let part = &mut [Target::foreign(to.part(0, len), &registry)];
+            let part = &mut [Target::foreign(to.part(0, len), &registry).unwrap()];
             segment.mapping().read(2, 500, part, Verify::Skip).unwrap();
             assert!(to.read() == data[500..500 + len]);
         }
@@ -181,9 +181,9 @@ fn many_small_pieces_are_gathered_with_few_waits() {
     let (copies, waits) = (fake.count("copies"), fake.count("waits"));
     // Backwards, so that no two of them follow each other in memory.
     let places = || (0..2048).rev().map(|piece| piece * 1024);
-    let sources: Vec<_> = places().map(|at| Source::foreign(from.part(at, 1024), &registry)).collect();
+    let sources: Vec<_> = places().map(|at| Source::foreign(from.part(at, 1024), &registry).unwrap()).collect();
     let crc = segment.mapping().write(2, 0, &sources).unwrap();
-    let mut targets: Vec<_> = places().map(|at| Target::foreign(to.part(at, 1024), &registry)).collect();
+    let mut targets: Vec<_> = places().map(|at| Target::foreign(to.part(at, 1024), &registry).unwrap()).collect();
     segment.mapping().read(2, 0, &mut targets, Verify::Crc(crc)).unwrap();
     assert!(to.read() == data);
     assert_eq!(fake.count("copies") - copies, 2 * 2048);
@@ -203,9 +203,9 @@ fn a_range_that_leaves_its_allocation_is_refused_and_nothing_of_it_copied() {
         if len > MIB {
             continue;
         }
-        let write = segment.mapping().write(4, 1 << 20, &[Source::foreign(range, &registry)]);
+        let write = segment.mapping().write(4, 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{from} {len}: {write:?}");
-        let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry)], Verify::Skip);
+        let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{from} {len}");
     }
     assert_eq!((fake.count("copies"), registry.len()), (copies, 0));
@@ -219,7 +219,7 @@ fn device_memory_freed_after_its_registration_is_the_callers_mistake() {
     let range = memory.range();
     registry.register(range).unwrap();
     drop(memory);
-    let error = segment.mapping().write(2, 0, &[Source::foreign(range, &registry)]).unwrap_err();
+    let error = segment.mapping().write(2, 0, &[Source::foreign(range, &registry).unwrap()]).unwrap_err();
     let CopyError::Device(error) = error else { panic!("{error}") };
     assert!(error.is_wrong_range());
     assert_eq!((error.addr, error.len, error.device), (range.addr(), 4096, 0));
@@ -306,8 +306,10 @@ fn nothing_is_under_way_once_a_call_has_failed() {
         let memory = fake.alloc(0, data.len());
         let range = memory.range();
         registry.register(range).unwrap();
-        let sources: Vec<_> = (0..40).map(|at| Source::foreign(memory.part(at * 5000, 5000), &registry)).collect();
-        let mut targets: Vec<_> = (0..40).map(|at| Target::foreign(memory.part(at * 5000, 5000), &registry)).collect();
+        let sources: Vec<_> =
+            (0..40).map(|at| Source::foreign(memory.part(at * 5000, 5000), &registry).unwrap()).collect();
+        let mut targets: Vec<_> =
+            (0..40).map(|at| Target::foreign(memory.part(at * 5000, 5000), &registry).unwrap()).collect();
         fake.fail(call, INVALID_VALUE, 30, 1);
         let failures = [
             segment.mapping().write(4, 8 << 20, &sources).is_err(),
@@ -377,7 +379,7 @@ fn ordinary_memory_is_not_held_up_by_a_driver_that_fails() {
     fake.fail("cuPointerGetAttributes", ILLEGAL_ADDRESS, 0, -1);
     let mut bytes = pattern(5000, 4);
     let expected = crc32c(&bytes);
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(host(&mut bytes), &registry)]).unwrap();
+    let crc = segment.mapping().write(2, 0, &[Source::foreign(host(&mut bytes), &registry).unwrap()]).unwrap();
     assert_eq!(crc, expected);
     // Of what the kernel cannot reach either, the driver's reason is told.
     let asked = |error: &DeviceError| error.call == "cuPointerGetAttributes" && error.code == ILLEGAL_ADDRESS;
@@ -386,7 +388,7 @@ fn ordinary_memory_is_not_held_up_by_a_driver_that_fails() {
     assert!(matches!(registry.register(memory.range()), Err(RegisterError::Device(e)) if asked(&e)));
     fake.mend();
     let nothing = memory.part(1 << 40, 100);
-    let write = segment.mapping().write(4, 0, &[Source::foreign(nothing, &registry)]);
+    let write = segment.mapping().write(4, 0, &[Source::foreign(nothing, &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { .. })));
 }
 
@@ -398,7 +400,7 @@ fn stand_ins_have_the_devices_bytes_and_bring_them_back() {
     let data = pattern(MIB, 11);
     let (from, to) = (fake.holding(0, &data[..600_000]), fake.alloc(1, 600_000));
     let mut bounce = Bounce::new();
-    let parts = [Source::new(&data[600_000..700_000]), Source::foreign(from.range(), &registry)];
+    let parts = [Source::new(&data[600_000..700_000]), Source::foreign(from.range(), &registry).unwrap()];
     assert!(Bounce::is_needed_for_sources(&parts) && !Bounce::is_needed_for_sources(&parts[..1]));
     let stand_ins = bounce.sources(&parts).unwrap();
     assert!(!Bounce::is_needed_for_sources(&stand_ins));
@@ -408,7 +410,7 @@ fn stand_ins_have_the_devices_bytes_and_bring_them_back() {
     let segment = segment();
     segment.mapping().write(2, 0, &parts).unwrap();
     let mut head = vec![0; 100_000];
-    let mut parts = [Target::new(&mut head), Target::foreign(to.range(), &registry)];
+    let mut parts = [Target::new(&mut head), Target::foreign(to.range(), &registry).unwrap()];
     assert!(Bounce::is_needed_for_targets(&parts));
     for (start, end) in [(0, 50_000), (50_000, 300_000), (300_000, 700_000)] {
         let mut chunk = split_targets(&mut parts, start, end);
@@ -419,7 +421,7 @@ fn stand_ins_have_the_devices_bytes_and_bring_them_back() {
     }
     assert!(head == data[600_000..700_000] && to.read() == data[..600_000]);
     drop(from);
-    let gone = bounce.sources(&[Source::foreign(to.part(500_000, 200_000), &registry)]).map(|_| ());
+    let gone = bounce.sources(&[Source::foreign(to.part(500_000, 200_000), &registry).unwrap()]).map(|_| ());
     assert!(gone.is_ok(), "not a device's: {gone:?}");
 }
 
@@ -432,21 +434,22 @@ fn a_piece_is_copied_to_another_wherever_both_are() {
         let data = pattern(len, 13);
         let (mut from_host, mut into_host) = (data.clone(), vec![0; len]);
         let (from_device, into_device) = (fake.holding(0, &data), fake.alloc(1, len));
-        let sources = [host(&mut from_host), from_device.range()].map(|range| Source::foreign(range, &registry));
+        let sources =
+            [host(&mut from_host), from_device.range()].map(|range| Source::foreign(range, &registry).unwrap());
         for (nth, source) in sources.iter().enumerate() {
             into_host.fill(0);
-            bounce.copy(source, &mut Target::foreign(host(&mut into_host), &registry)).unwrap();
+            bounce.copy(source, &mut Target::foreign(host(&mut into_host), &registry).unwrap()).unwrap();
             assert!(into_host == data, "{len} bytes of source {nth} to the host");
             into_device.write(0, &vec![0; len]);
-            bounce.copy(source, &mut Target::foreign(into_device.range(), &registry)).unwrap();
+            bounce.copy(source, &mut Target::foreign(into_device.range(), &registry).unwrap()).unwrap();
             assert!(into_device.read() == data, "{len} bytes of source {nth} to the device");
         }
     }
     let mut kept = vec![9; 5000];
     // SAFETY: page 1 is nobody's.
-    let nowhere = Source::foreign(unsafe { ForeignRange::new(4096, 5000) }, &registry);
+    let nowhere = Source::foreign(unsafe { ForeignRange::new(4096, 5000) }, &registry).unwrap();
     let device = fake.holding(0, &kept);
-    assert!(bounce.copy(&nowhere, &mut Target::foreign(device.range(), &registry)).is_err());
+    assert!(bounce.copy(&nowhere, &mut Target::foreign(device.range(), &registry).unwrap()).is_err());
     assert!(bounce.copy(&nowhere, &mut Target::new(&mut kept)).is_err());
     assert!(device.read() == kept && kept == [9; 5000]);
 }

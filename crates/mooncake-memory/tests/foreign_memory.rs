@@ -56,11 +56,11 @@ fn foreign_memory_goes_in_and_out_registered_or_not() {
             registry.register(from.range()).unwrap();
             registry.register(to.range()).unwrap();
         }
-        let parts = [Source::new(b"head"), Source::foreign(from.range(), &registry)];
+        let parts = [Source::new(b"head"), Source::foreign(from.range(), &registry).unwrap()];
         let crc = segment.mapping().write(2, 0, &parts).unwrap();
         assert_eq!(crc_of_sources(0, &parts, 0, 4 + LEN as u64).unwrap(), crc);
         let mut head = [0; 4];
-        let targets = &mut [Target::new(&mut head), Target::foreign(to.range(), &registry)];
+        let targets = &mut [Target::new(&mut head), Target::foreign(to.range(), &registry).unwrap()];
         segment.mapping().read(2, 0, targets, Verify::Crc(crc)).unwrap();
         // SAFETY: pages of this test's own.
         let copy = unsafe { std::slice::from_raw_parts(to.base.cast::<u8>(), LEN) };
@@ -73,12 +73,12 @@ fn memory_freed_after_its_registration_is_an_error() {
     let (segment, registry) = (segment(), Registry::new());
     let pages = Pages::new(LEN, 1);
     registry.register(pages.range()).unwrap();
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry)]).unwrap();
+    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
     pages.unmap_from(LEN / 2);
-    let write = segment.mapping().write(4, 0, &[Source::foreign(pages.range(), &registry)]);
+    let write = segment.mapping().write(4, 0, &[Source::foreign(pages.range(), &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { addr, len: LEN }) if addr == pages.base.addr()));
     segment.mapping().write(6, 0, &[Source::new(&[1; LEN])]).unwrap();
-    let target = &mut [Target::foreign(pages.range(), &registry)];
+    let target = &mut [Target::foreign(pages.range(), &registry).unwrap()];
     let read = segment.mapping().read(6, 0, target, Verify::Crc(crc));
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
 }
@@ -88,8 +88,9 @@ fn memory_made_inaccessible_after_its_registration_is_an_error() {
     let (segment, registry) = (segment(), Registry::new());
     let pages = Pages::new(LEN, 1);
     registry.register(pages.range()).unwrap();
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry)]).unwrap();
-    let read = || segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry)], Verify::Crc(crc));
+    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
+    let read =
+        || segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Crc(crc));
     let fault = |read| matches!(read, Err(ReadError::Copy(CopyError::Fault { .. })));
     read().unwrap();
     pages.protect(MprotectFlags::READ);
@@ -97,7 +98,7 @@ fn memory_made_inaccessible_after_its_registration_is_an_error() {
     // What allocators do with a heap that they have trimmed.
     pages.protect(MprotectFlags::empty());
     assert!(fault(read()));
-    let source = [Source::foreign(pages.range(), &registry)];
+    let source = [Source::foreign(pages.range(), &registry).unwrap()];
     assert!(matches!(segment.mapping().write(4, 1 << 20, &source), Err(CopyError::Fault { .. })));
     assert!(matches!(crc_of_sources(0, &source, 5, 10_000), Err(CopyError::Fault { .. })));
     pages.protect(MprotectFlags::READ | MprotectFlags::WRITE);
@@ -113,7 +114,7 @@ fn one_inaccessible_page_inside_a_short_piece_is_an_error() {
     let write = |offset| {
         // SAFETY: pages of this test's own, borrowed nowhere.
         let piece = unsafe { ForeignRange::new(pages.base.addr() + offset, PIECE) };
-        segment.mapping().write(2, 0, &[Source::foreign(piece, &registry)])
+        segment.mapping().write(2, 0, &[Source::foreign(piece, &registry).unwrap()])
     };
     // SAFETY: a page of this test's own, in the middle of the second piece.
     unsafe { mprotect(pages.base.byte_add(PIECE + PIECE / 2), 4096, MprotectFlags::empty()) }.unwrap();
@@ -134,11 +135,11 @@ fn a_registered_file_that_was_truncated_is_an_error() {
     let range = unsafe { ForeignRange::new(base.addr(), LEN) };
     let (segment, registry) = (segment(), Registry::new());
     registry.register(range).unwrap();
-    segment.mapping().write(2, 0, &[Source::foreign(range, &registry)]).unwrap();
+    segment.mapping().write(2, 0, &[Source::foreign(range, &registry).unwrap()]).unwrap();
     rustix::fs::ftruncate(&file, 0).unwrap();
-    let write = segment.mapping().write(4, 1 << 20, &[Source::foreign(range, &registry)]);
+    let write = segment.mapping().write(4, 1 << 20, &[Source::foreign(range, &registry).unwrap()]);
     assert!(matches!(write, Err(CopyError::Fault { .. })));
-    let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry)], Verify::Skip);
+    let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
 }
 
@@ -149,11 +150,11 @@ fn pointers_to_nothing_are_errors() {
     for addr in [0, 8, 1 << 46, usize::MAX - 4000, 0xffff_8000_0000_0000] {
         // SAFETY: nothing is mapped there.
         let range = unsafe { ForeignRange::new(addr, 4096) };
-        let write = segment.mapping().write(4, 8192, &[Source::foreign(range, &registry)]);
+        let write = segment.mapping().write(4, 8192, &[Source::foreign(range, &registry).unwrap()]);
         assert!(matches!(write, Err(CopyError::Fault { .. })), "{addr:#x}");
-        let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry)], Verify::Skip);
+        let read = segment.mapping().read(2, 0, &mut [Target::foreign(range, &registry).unwrap()], Verify::Skip);
         assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))), "{addr:#x}");
-        assert!(crc_of_sources(0, &[Source::foreign(range, &registry)], 0, 4096).is_err());
+        assert!(crc_of_sources(0, &[Source::foreign(range, &registry).unwrap()], 0, 4096).is_err());
         assert!(matches!(
             registry.register(range),
             Err(RegisterError::NotReadable { .. } | RegisterError::Invalid { .. })
@@ -167,9 +168,9 @@ fn read_only_memory_is_never_stored_to() {
     let pages = Pages::new(LEN, 3);
     pages.protect(MprotectFlags::READ);
     registry.register(pages.range()).unwrap();
-    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry)]).unwrap();
+    let crc = segment.mapping().write(2, 0, &[Source::foreign(pages.range(), &registry).unwrap()]).unwrap();
     assert_eq!(crc, crc32c(&[3; LEN]));
-    let read = segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry)], Verify::Skip);
+    let read = segment.mapping().read(2, 0, &mut [Target::foreign(pages.range(), &registry).unwrap()], Verify::Skip);
     assert!(matches!(read, Err(ReadError::Copy(CopyError::Fault { .. }))));
     pages.protect(MprotectFlags::empty());
     assert!(matches!(Registry::new().register(pages.range()), Err(RegisterError::NotReadable { .. })));
@@ -182,7 +183,7 @@ fn sockets_and_memory_that_is_not_there_do_not_meet_in_a_signal() {
     let registry = Registry::new();
     let pages = Pages::new(LEN, 9);
     let (left, right) = UnixStream::pair().unwrap();
-    let good = Source::foreign(pages.range(), &registry).split_at(1000).0;
+    let good = Source::foreign(pages.range(), &registry).unwrap().split_at(1000).0;
     assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 1, 700).unwrap(), 700);
     assert_eq!(send_sources(left.as_fd(), b"abc", &[good], 701, u64::MAX).unwrap(), 302);
     let mut bytes = [0; 1002];
@@ -192,8 +193,8 @@ fn sockets_and_memory_that_is_not_there_do_not_meet_in_a_signal() {
     assert_eq!(recv_targets(right.as_fd(), &mut [Target::new(&mut bytes)], 2, 10).unwrap(), 10);
     assert_eq!(bytes[..13], *b"bc\x09\x09\x09\x09\x09\x09\x09\x09\x09\x09\x00");
     pages.unmap_from(0);
-    let gone = send_sources(left.as_fd(), b"", &[Source::foreign(pages.range(), &registry)], 0, u64::MAX);
+    let gone = send_sources(left.as_fd(), b"", &[Source::foreign(pages.range(), &registry).unwrap()], 0, u64::MAX);
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
-    let gone = recv_targets(right.as_fd(), &mut [Target::foreign(pages.range(), &registry)], 0, 10);
+    let gone = recv_targets(right.as_fd(), &mut [Target::foreign(pages.range(), &registry).unwrap()], 0, 10);
     assert_eq!(gone.unwrap_err().raw_os_error(), Some(rustix::io::Errno::FAULT.raw_os_error()));
 }

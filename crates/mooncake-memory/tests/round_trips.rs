@@ -154,8 +154,8 @@ fn pieces_whose_sizes_wrap_around_touch_nothing() {
     for sizes in shapes {
         // SAFETY: no piece is ever used: all of them together fit nowhere.
         let ranges = || sizes.iter().map(|&len| unsafe { ForeignRange::new(bytes.as_ptr().addr(), len) });
-        let sources: Vec<Source> = ranges().map(|range| Source::foreign(range, &registry)).collect();
-        let mut targets: Vec<Target> = ranges().map(|range| Target::foreign(range, &registry)).collect();
+        let sources: Vec<Source> = ranges().map(|range| Source::foreign(range, &registry).unwrap()).collect();
+        let mut targets: Vec<Target> = ranges().map(|range| Target::foreign(range, &registry).unwrap()).collect();
         assert_eq!((total_of_sources(&sources), total_of_targets(&targets)), (u64::MAX, u64::MAX));
         for offset in [0, 1 << 20] {
             assert!(matches!(mapping.write(4, offset, &sources), Err(CopyError::OutOfRange { .. })));

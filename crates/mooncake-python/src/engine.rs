@@ -242,11 +242,13 @@ impl TransferEngine {
                 held.as_bytes()
             }
         };
-        self.call("write_bytes_to_buffer", |_| {
+        self.call("write_bytes_to_buffer", |e| {
             let given = bytes.get(..length).ok_or_else(|| {
                 EngineError::InvalidArgument(format!("{length} bytes of data that has {}", bytes.len()))
             })?;
-            let written = range(addr, length as u64).write_from(given);
+            let memory = range(addr, length as u64);
+            e.check_memory(memory)?;
+            let written = memory.write_from(given);
             written.map(|()| 0).map_err(|error| EngineError::Memory(error.to_string()))
         })
     }
@@ -260,10 +262,10 @@ impl TransferEngine {
         length: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (addr, length) = (unsigned(source_address, "source_address")?, unsigned(length, "length")?);
-        let read = PyBytes::new_with(py, length as usize, |into| {
-            range(addr, length)
-                .read_into(into)
-                .map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))
+        let wrong = |error: &dyn std::fmt::Display| pyo3::exceptions::PyValueError::new_err(error.to_string());
+        let memory = range(addr, length);
+        let read = self.check_memory(memory).map_err(|out| wrong(&out)).and_then(|()| {
+            PyBytes::new_with(py, length as usize, |into| memory.read_into(into).map_err(|error| wrong(&error)))
         });
         match read {
             Ok(bytes) => Ok(bytes),
@@ -671,6 +673,11 @@ impl TransferEngine {
 }
 
 impl TransferEngine {
+    /// Refuses memory that begins in a registered buffer and runs out of it. Without an engine there is none.
+    fn check_memory(&self, memory: ForeignRange) -> Result<(), EngineError> {
+        self.engine.read().as_ref().map_or(Ok(()), |engine| engine.check_local([memory]))
+    }
+
     fn engine(&self) -> Result<Arc<Held>, EngineError> {
         let engine = self.engine.read().clone();
         engine

@@ -1,7 +1,7 @@
 //! Arguments of `get_into_ranges`: for each buffer some keys, for each key some
 //! fragments, each with its place in the buffer and in the object.
 
-use mooncake_client::{ForeignRange, GetRanges, ReadRange, Target};
+use mooncake_client::{ForeignRange, GetRanges, ReadRange, Refused, Target};
 use pyo3::prelude::*;
 
 use crate::buffers::range;
@@ -121,10 +121,18 @@ impl MooncakeDistributedStore {
         }
         let outcomes = py.detach(|| {
             let registry = client.registry();
-            let range = |&(offset, memory): &Fragment| ReadRange { offset, target: Target::foreign(memory, registry) };
-            let ranges = |(key, fragments): (_, &[_])| GetRanges { key, ranges: fragments.iter().map(range).collect() };
-            let mut all: Vec<_> = asked.into_iter().map(ranges).collect();
-            client.get_ranges(&mut all)
+            let (mut all, mut refused) = (Vec::with_capacity(asked.len()), Vec::with_capacity(asked.len()));
+            for (key, fragments) in asked {
+                let (mut left_out, mut ranges) = (Refused::default(), Vec::with_capacity(fragments.len()));
+                for (at, &(offset, memory)) in fragments.iter().enumerate() {
+                    let target = left_out.sift(at, Target::foreign(memory, registry));
+                    ranges.extend(target.map(|target| ReadRange { offset, target }));
+                }
+                all.push(GetRanges { key, ranges });
+                refused.push(left_out);
+            }
+            let read = client.get_ranges(&mut all);
+            read.into_iter().zip(refused).map(|(outcomes, refused)| refused.merge(outcomes)).collect::<Vec<_>>()
         });
         let mut outcomes = outcomes.into_iter();
         let mut of_key = |wanted: &Wanted| match wanted {

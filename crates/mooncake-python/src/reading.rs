@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use mooncake_client::{ErrorKind, GetInto, Receive, Store, StoreError, Target};
+use mooncake_client::{ErrorKind, GetInto, Receive, Refused, Store, StoreError, Target};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
@@ -176,10 +176,12 @@ impl MooncakeDistributedStore {
         let Some(client) = self.client(name) else { return all(INVALID_PARAMS) };
         let outcomes = py.detach(|| {
             let registry = client.registry();
-            let targets = |pieces: &Vec<_>| pieces.iter().map(|piece| Target::foreign(*piece, registry)).collect();
-            let mut wanted: Vec<_> =
-                keys.iter().zip(ranges).map(|(key, pieces)| GetInto { key, targets: targets(pieces) }).collect();
-            client.get_into(&mut wanted)
+            let (mut refused, mut wanted) = (Refused::default(), Vec::with_capacity(keys.len()));
+            for (at, (key, pieces)) in keys.iter().zip(ranges).enumerate() {
+                let targets = refused.sift(at, Target::all_foreign(pieces, registry));
+                wanted.extend(targets.map(|targets| GetInto { key, targets }));
+            }
+            refused.merge(client.get_into(&mut wanted))
         });
         Ok(outcomes.into_iter().map(|outcome| self.bytes_read(&client, outcome)).collect())
     }

@@ -3,7 +3,7 @@
 //! Long because a class has one block of methods, and each needs its own signature. What they do is in `writing`,
 //! `reading`, `segments` and `setup`.
 
-use mooncake_client::{GetInto, Health, Store, StoreError, Target};
+use mooncake_client::{ForeignRange, GetInto, Health, RunsOut, Store, StoreError, Target};
 use mooncake_client_http::ClientServer;
 use mooncake_memory::{allocate_shared, forked, free_host_memory};
 use parking_lot::{Mutex, RwLock};
@@ -62,6 +62,11 @@ impl MooncakeDistributedStore {
     /// What `setup` was given, in bytes; None when it was not set up.
     pub(crate) fn local_buffer_size(&self) -> Option<u64> {
         self.live.read().as_ref().map(|live| live.local_buffer_size)
+    }
+
+    /// Refuses memory that begins in a registered buffer and runs out of it. A store that is not set up has none.
+    pub(crate) fn check_memory(&self, memory: ForeignRange) -> Result<(), RunsOut> {
+        self.live.read().as_ref().map_or(Ok(()), |live| live.client.registry().check(memory))
     }
 
     /// As `client`, for calls that need the local buffer.
@@ -771,7 +776,7 @@ impl MooncakeDistributedStore {
                 let memory = range(unsigned(buffer_ptr, "buffer_ptr")?, unsigned(size, "size")?);
                 let Some(client) = self.client("get_into") else { return Ok(INVALID_PARAMS) };
                 let outcome = py.detach(|| {
-                    let target = Target::foreign(memory, client.registry());
+                    let target = Target::foreign(memory, client.registry())?;
                     client.get_into(&mut [GetInto { key, targets: vec![target] }]).remove(0)
                 });
                 Ok(self.bytes_read(&client, outcome))

@@ -1,7 +1,8 @@
 //! What the tensor calls, which are written in Python, need of the store: bytes
 //! moved without a copy between, and memory looked at without a fault.
 
-use pyo3::exceptions::PyTypeError;
+use mooncake_client::ForeignRange;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -80,25 +81,47 @@ fn memory<'a>(tensor: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(address), size) })
 }
 
-/// The first bytes of memory that may not be there: None if it is not.
+/// The first bytes of memory that may not be there, `most` of them; ValueError where it is not, or where the memory begins in
+/// a registered buffer and runs out of it.
 #[pyfunction]
 fn _peek<'py>(
-    py: Python<'py>,
+    store: &Bound<'py, MooncakeDistributedStore>,
     ptr: &Bound<'py, PyAny>,
     size: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    most: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
     let memory = range(unsigned(ptr, "buffer_ptr")?, unsigned(size, "size")?);
-    let mut bytes = vec![0; memory.len()];
-    Ok(memory.read_into(&mut bytes).is_ok().then(|| PyBytes::new(py, &bytes)))
+    store.get().check_reach(memory)?;
+    let mut bytes = vec![0; memory.len().min(most)];
+    let nowhere = |_| PyValueError::new_err(format!("no memory of this process at {:#x}", memory.addr()));
+    memory.part(0, bytes.len()).read_into(&mut bytes).map_err(nowhere)?;
+    Ok(PyBytes::new(store.py(), &bytes))
 }
 
-/// Writes to memory that may not be there: false if it is not, or not writable.
+/// Writes to the first bytes of memory that may not be there; ValueError where it is not, or not writable, or where the memory
+/// begins in a registered buffer and runs out of it.
 #[pyfunction]
-fn _poke(py: Python<'_>, ptr: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn _poke(
+    store: &Bound<'_, MooncakeDistributedStore>,
+    ptr: &Bound<'_, PyAny>,
+    size: &Bound<'_, PyAny>,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<()> {
     let value = Value::hold(value)?;
-    let memory = range(unsigned(ptr, "buffer_ptr")?, value.bytes().len() as u64);
-    let bytes = value.bytes();
-    Ok(py.detach(|| memory.write_from(bytes)).is_ok())
+    let (memory, bytes) = (range(unsigned(ptr, "buffer_ptr")?, unsigned(size, "size")?), value.bytes());
+    if bytes.len() > memory.len() {
+        return Err(PyValueError::new_err(format!("{} bytes, the buffer has {}", bytes.len(), memory.len())));
+    }
+    store.get().check_reach(memory)?;
+    let nowhere = |_| PyValueError::new_err(format!("no writable memory at {:#x}", memory.addr()));
+    store.py().detach(|| memory.part(0, bytes.len()).write_from(bytes)).map_err(nowhere)
+}
+
+impl MooncakeDistributedStore {
+    /// ValueError for memory that begins in a buffer that is registered with this store, and runs out of it.
+    fn check_reach(&self, memory: ForeignRange) -> PyResult<()> {
+        self.check_memory(memory).map_err(|out| PyValueError::new_err(out.to_string()))
+    }
 }
 
 /// A call begins: the reason that the one before left no longer counts.

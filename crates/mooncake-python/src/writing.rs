@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::HashSet;
 
-use mooncake_client::{Cause, Introduction, PutItem, PutOptions, PutOutcome, Source, Store, StoreError};
+use mooncake_client::{Cause, Introduction, PutItem, PutOptions, PutOutcome, Refused, Source, Store, StoreError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -153,7 +153,7 @@ impl MooncakeDistributedStore {
         };
         let keys: Vec<&[u8]> = first.iter().map(|&at| keys[at]).collect();
         let sources: Vec<_> = first.iter().map(|&at| [values[at].source()]).collect();
-        let codes = self.put_objects(py, &client, &keys, &options, || sources).into_iter();
+        let codes = self.put_objects(py, &client, &keys, &options, |_| sources).into_iter();
         Ok(codes.fold(OK, |first, code| if first == OK { code } else { first }))
     }
 
@@ -175,7 +175,10 @@ impl MooncakeDistributedStore {
         if size == 0 {
             return Ok(OK);
         }
-        let source = Source::foreign(range(ptr, size), client.registry());
+        let source = match Source::foreign(range(ptr, size), client.registry()) {
+            Ok(source) => source,
+            Err(out) => return Ok(failed(self.errors(), &out.into())),
+        };
         Ok(match self.options(name, config, 1, Form::Plain, write) {
             Ok(options) => self.put_sources(py, &client, key, &[source], &options),
             Err(code) => code,
@@ -195,7 +198,10 @@ impl MooncakeDistributedStore {
         let key = key::key(key)?;
         let Some(client) = self.client(NAME) else { return Ok(INVALID_PARAMS) };
         let piece = |(ptr, size)| Source::foreign(range(ptr, size), client.registry());
-        let sources: Vec<_> = [piece(metadata), piece(data)].into_iter().filter(|piece| !piece.is_empty()).collect();
+        let sources = match piece(metadata).and_then(|metadata| Ok([metadata, piece(data)?])) {
+            Ok(both) => both.into_iter().filter(|piece| !piece.is_empty()).collect::<Vec<_>>(),
+            Err(out) => return Ok(failed(self.errors(), &out.into())),
+        };
         Ok(match self.options(NAME, config, 1, Form::Plain, Write::Put) {
             Ok(options) => self.put_sources(py, &client, key, &sources, &options),
             Err(code) => code,
@@ -223,10 +229,13 @@ impl MooncakeDistributedStore {
             Err(code) => return all(code),
         };
         let Some(client) = self.client(name) else { return all(INVALID_PARAMS) };
-        Ok(self.put_objects(py, &client, &keys, &options, || {
+        Ok(self.put_objects(py, &client, &keys, &options, |refused| {
             let registry = client.registry();
-            let sources = |pieces: &Vec<_>| pieces.iter().map(|piece| Source::foreign(*piece, registry)).collect();
-            ranges.iter().map(sources).collect::<Vec<Vec<_>>>()
+            let mut values = Vec::with_capacity(ranges.len());
+            for (at, pieces) in ranges.iter().enumerate() {
+                values.extend(refused.sift(at, Source::all_foreign(pieces, registry)));
+            }
+            values
         }))
     }
 
@@ -251,7 +260,7 @@ impl MooncakeDistributedStore {
             .iter()
             .map(|pieces| pieces.iter().filter(|piece| !piece.is_empty()).map(|piece| Source::new(piece)).collect())
             .collect();
-        Ok(self.put_objects(py, &client, &keys, &options, || sources))
+        Ok(self.put_objects(py, &client, &keys, &options, |_| sources))
     }
 
     /// A code for each object: what single puts that wait together become.
@@ -265,23 +274,36 @@ impl MooncakeDistributedStore {
             return Ok(all(refused(self.errors(), reason)));
         }
         let sources: Vec<_> = values.iter().map(|value| [value.source()]).collect();
-        Ok(self.put_objects(py, &client, &keys, &PutOptions::default(), || sources))
+        Ok(self.put_objects(py, &client, &keys, &PutOptions::default(), |_| sources))
     }
 
-    /// Stores objects; a code for each. Their pieces are looked at without the GIL.
+    /// Stores objects; a code for each. Their pieces are looked at without the GIL, and `values` may refuse some.
     fn put_objects<'s, Value: AsRef<[Source<'s>]> + Send>(
         &self,
         py: Python<'_>,
         client: &Store,
         keys: &[&[u8]],
         options: &PutOptions,
-        values: impl FnOnce() -> Vec<Value> + Send,
+        values: impl FnOnce(&mut Refused) -> Vec<Value> + Send,
     ) -> Vec<i64> {
         let outcomes = py.detach(|| {
-            let values = values();
-            let objects: Vec<_> =
-                keys.iter().zip(&values).map(|(key, value)| PutItem { key, value: value.as_ref() }).collect();
-            client.put_batch(&objects, options)
+            let mut refused = Refused::default();
+            let values = values(&mut refused);
+            let put = |keys: &[&[u8]], options: &PutOptions| {
+                let objects: Vec<_> =
+                    keys.iter().zip(&values).map(|(key, value)| PutItem { key, value: value.as_ref() }).collect();
+                client.put_batch(&objects, options)
+            };
+            if refused.is_empty() {
+                return put(keys, options);
+            }
+            // Of as many groups as keys, those of the keys that are left; of another number, what is wrong with it is said.
+            let groups = match options.groups.len() == keys.len() {
+                true => refused.others(&options.groups),
+                false => options.groups.clone(),
+            };
+            let outcomes = put(&refused.others(keys), &PutOptions { groups, ..options.clone() });
+            refused.merge(outcomes)
         });
         let gone = OnceCell::new();
         outcomes.into_iter().map(|outcome| self.put_outcome(py, outcome, &gone)).collect()

@@ -13,13 +13,13 @@ const PATHS: [Path; 3] = [Path::Local, Path::SharedMemory, Path::Tcp];
 
 fn sources<'a>(memory: &DeviceMemory<'_>, host: &'a [u8], cuts: &[usize], registry: &Registry) -> Vec<Source<'a>> {
     let mut parts = vec![Source::new(host)];
-    parts.extend(cuts.windows(2).map(|cut| Source::foreign(memory.part(cut[0], cut[1] - cut[0]), registry)));
+    parts.extend(cuts.windows(2).map(|cut| Source::foreign(memory.part(cut[0], cut[1] - cut[0]), registry).unwrap()));
     parts.push(Source::new(host));
     parts
 }
 
 fn read(link: &Link, rid: u64, memory: &DeviceMemory<'_>, registry: &Registry) -> Result<(), TransferError> {
-    link.read(rid, 0, &mut [Target::foreign(memory.range(), registry)], None, &wait())
+    link.read(rid, 0, &mut [Target::foreign(memory.range(), registry).unwrap()], None, &wait())
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn bytes_of_devices_come_back_on_every_path_in_every_size() {
                 let half = data.len() / 2;
                 let mut targets = [
                     Target::new(&mut head),
-                    Target::foreign(to.part(0, half), &registry),
-                    Target::foreign(to.part(half, data.len() - half), &registry),
+                    Target::foreign(to.part(0, half), &registry).unwrap(),
+                    Target::foreign(to.part(half, data.len() - half), &registry).unwrap(),
                     Target::new(&mut tail),
                 ];
                 let wrong = link.read(rid, 4096, &mut targets, Some(!crc), &wait()).unwrap_err();
@@ -73,7 +73,7 @@ fn a_device_that_fails_is_an_error_and_the_link_goes_on() {
         let link = links.link(&owner.address(), &wait()).unwrap();
         let data = pattern(3 * MIB, 1);
         let memory = fake.holding(0, &data);
-        let whole = [Source::foreign(memory.range(), &registry)];
+        let whole = [Source::foreign(memory.range(), &registry).unwrap()];
         let rid = |counter| rid(1 + path as u64, counter);
         let crc = link.write(rid(1), 0, &whole, &wait()).unwrap();
         for (call, code) in
@@ -97,7 +97,7 @@ fn a_device_that_fails_is_an_error_and_the_link_goes_on() {
             assert!(matches!(e, TransferError::Copy(CopyError::Device(_))), "{path} {call}: {e}");
         }
         memory.write(0, &vec![0; data.len()]);
-        let mut target = [Target::foreign(memory.range(), &registry)];
+        let mut target = [Target::foreign(memory.range(), &registry).unwrap()];
         link.read(rid(1), 0, &mut target, Some(crc), &wait()).unwrap();
         assert!(memory.read() == data);
     }
@@ -119,17 +119,18 @@ fn a_range_that_leaves_the_devices_memory_is_the_callers_mistake() {
             TransferError::Copy(CopyError::Device(e)) => e.is_wrong_range(),
             _ => false,
         };
-        let failed = link.write(rid(1 + path as u64, 1), 0, &[Source::foreign(beyond, &registry)], &wait());
+        let failed = link.write(rid(1 + path as u64, 1), 0, &[Source::foreign(beyond, &registry).unwrap()], &wait());
         assert!(is_callers(&failed.unwrap_err().error), "{path}");
         link.write(rid(1 + path as u64, 2), 0, &[Source::new(&[1; 100_001])], &wait()).unwrap();
-        let mut target = [Target::foreign(beyond, &registry)];
+        let mut target = [Target::foreign(beyond, &registry).unwrap()];
         let e = link.read(rid(1 + path as u64, 2), 0, &mut target, None, &wait()).unwrap_err();
         assert!(is_callers(&e), "{path}: {e}");
         // What was registered and then freed is told by the driver.
         registry.register(memory.range()).unwrap();
         let gone = memory.range();
         drop(memory);
-        let failed = link.write(rid(1 + path as u64, 3), 0, &[Source::foreign(gone, &registry)], &wait()).unwrap_err();
+        let failed =
+            link.write(rid(1 + path as u64, 3), 0, &[Source::foreign(gone, &registry).unwrap()], &wait()).unwrap_err();
         assert!(is_callers(&failed.error), "{path}: {failed}");
         assert!(failed.settled);
         registry.unregister(gone.addr());
@@ -153,9 +154,9 @@ fn many_threads_with_devices_memory_share_a_link() {
                         let rid = rid(1 + path as u64, round * 8 + thread + 1);
                         let data = pattern(700_000 + thread, (8 * round + thread) as u8);
                         let (from, to) = (fake.holding(0, &data), fake.alloc(1, data.len()));
-                        let source = [Source::foreign(from.range(), registry)];
+                        let source = [Source::foreign(from.range(), registry).unwrap()];
                         let crc = link.write(rid, thread * 4 * MIB, &source, &wait()).unwrap();
-                        let mut target = [Target::foreign(to.range(), registry)];
+                        let mut target = [Target::foreign(to.range(), registry).unwrap()];
                         link.read(rid, thread * 4 * MIB, &mut target, Some(crc), &wait()).unwrap();
                         assert!(to.read() == data, "{path}");
                     }

@@ -150,10 +150,10 @@ fn pieces_whose_sizes_wrap_around_are_refused_on_every_path() {
         let crc = link.write(rid(1 + path as u64, 1), 8192, &[Source::new(&bytes)], &wait()).unwrap();
         // SAFETY: no piece is ever used: all of them together fit nowhere.
         let ranges = || [1 << 63, (1 << 63) + 4096].map(|len| unsafe { ForeignRange::new(addr, len) });
-        let sources = ranges().map(|range| Source::foreign(range, &registry));
+        let sources = ranges().map(|range| Source::foreign(range, &registry).unwrap());
         let e = link.write(rid(1 + path as u64, 2), 0, &sources, &wait()).unwrap_err();
         assert!(e.settled && matches!(e.error, TransferError::Copy(_)), "{path}: {e}");
-        let mut targets = ranges().map(|range| Target::foreign(range, &registry));
+        let mut targets = ranges().map(|range| Target::foreign(range, &registry).unwrap());
         let e = link.read(rid(1 + path as u64, 1), 8192, &mut targets, None, &wait()).unwrap_err();
         assert!(matches!(e, TransferError::Copy(_)), "{path}: {e}");
         let mut back = [0; 4096];

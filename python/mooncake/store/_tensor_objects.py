@@ -165,12 +165,13 @@ def unsigned(value: Any, what: str) -> int:
     return number
 
 
-def header_at(address: int, size: int) -> Header:
-    """The header of an object of that size in the caller's memory; BadHeader when it is none."""
+def header_at(store: Any, address: int, size: int) -> Header:
+    """The header of an object of that size in the caller's memory; BadHeader when it is none, or may not be touched."""
     address, size = unsigned(address, "buffer_ptr"), unsigned(size, "size")
-    data = _native._peek(address, min(size, HEADER_SIZE))
-    if data is None:
-        raise BadHeader(f"no memory of this process at {address:#x}")
+    try:
+        data = _native._peek(store, address, size, HEADER_SIZE)
+    except ValueError as reason:
+        raise BadHeader(str(reason)) from None
     return decode(data, size)
 
 
@@ -179,7 +180,7 @@ def tensor_at(store: Any, name: str, key: Any, address: int, code: int) -> Any:
     if code < 0:
         return None
     try:
-        return memory.at_address(header_at(address, code), address)
+        return memory.at_address(header_at(store, address, code), address)
     except (BadHeader, Refused) as reason:
         refuse(store, name, f"{key!r}: {reason}")
         return None
@@ -236,7 +237,7 @@ def put_from(store, name, keys, buffer_ptrs, sizes, config, replace) -> list[int
     """Stores objects that lie ready in the caller's memory."""
 
     def prepare(writes, index, key, buffer_ptr, size):
-        header = header_at(buffer_ptr, size)
+        header = header_at(store, buffer_ptr, size)
         data = [(buffer_ptr + HEADER_SIZE, header.data_bytes)] if header.data_bytes else []
         writes.add(index, key, memory.Pieces(header, data, None, False))
 
@@ -257,7 +258,7 @@ def get_into(store, name, keys, objects_named, buffer_ptrs, sizes, accept=None) 
     for key, address, code in zip(keys, buffer_ptrs, codes, strict=True):
         if code >= 0 and accept is not None:
             try:
-                accept(header_at(address, code))
+                accept(header_at(store, address, code))
             except (BadHeader, Refused) as reason:
                 code = refuse(store, name, f"{key!r}: {reason}")
         made.append(tensor_at(store, name, key, address, code))

@@ -222,7 +222,7 @@ def _put_tp_from(store, name, keys, buffer_ptrs, sizes, tp_rank, tp_size, split_
         return put_from(store, name, keys, buffer_ptrs, sizes, None, False)
 
     def prepare(writes, index, key, buffer_ptr, size):
-        header = objects.header_at(buffer_ptr, size)
+        header = objects.header_at(store, buffer_ptr, size)
         _check_ranks(tp_size)
         for axes in _all_ranks(tp_size, split_dim):
             writes.add(index, shard_key(key, axes), shards.cut_memory(header, buffer_ptr, axes))
@@ -254,7 +254,7 @@ def _put(store, name, keys, tensors, parallelisms, config, partitions, upsert) -
 def _put_from(store, name, keys, buffer_ptrs, sizes, parallelisms, config, partitions, upsert) -> list[int]:
     def prepare(writes, index, key, buffer_ptr, size, parallelism, partition):
         _one_of(parallelism, partition)
-        header = objects.header_at(buffer_ptr, size)
+        header = objects.header_at(store, buffer_ptr, size)
         if partition is not None:
             writer = writer_of(partition)
             shard = shards.cut_memory(header, buffer_ptr, shards.as_writer(writer))
@@ -362,7 +362,7 @@ def _read_into(store, name: str, key: Any, buffer_ptr: Any, size: Any, wanted) -
         if mode == "shard":
             # The usual case, without a copy: the shard lies there as it is.
             code = store.get_into(shard_key(key, axes), buffer_ptr, size)
-            if code >= HEADER_SIZE and is_at(objects.header_at(buffer_ptr, code), axes):
+            if code >= HEADER_SIZE and is_at(objects.header_at(store, buffer_ptr, code), axes):
                 return objects.tensor_at(store, name, key, buffer_ptr, code)
             made = shards.find_shard(store, name, key, axes)
         else:

@@ -194,8 +194,10 @@ def deliver(store: Any, name: str, key: Any, made: tuple[Header, Any] | None, ad
     if header.total_bytes > size:
         objects.refuse(store, name, f"{key!r}: {header.total_bytes} bytes, the buffer has {size}")
         return None
-    if not _native._poke(address, memory.as_object(header, tensor)):
-        objects.refuse(store, name, f"{key!r}: no writable memory at {address:#x}")
+    try:
+        _native._poke(store, address, size, memory.as_object(header, tensor))
+    except ValueError as reason:
+        objects.refuse(store, name, f"{key!r}: {reason}")
         return None
     return memory.at_address(header, address)
 

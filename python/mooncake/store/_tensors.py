@@ -156,7 +156,8 @@ class _Filling:
                 self._reason = self._reason or reason
             else:
                 # It may have been replaced since its header was looked at.
-                self._accept(at, self._check_bytes, at, _native._peek(head, HEADER_SIZE), code)
+                written = _native._peek(self._store, head, HEADER_SIZE, HEADER_SIZE)
+                self._accept(at, self._check_bytes, at, written, code)
 
 
 def _put(store, name, keys, tensors, config, replace, published=False) -> list[int]:

@@ -69,8 +69,8 @@ static int (*const give_back)(notify_msg_t *, int) = freeNotifsMsgBuf;
 static int (*const tell)(transfer_engine_t, uint64_t, notify_msg_t) = genNotifyInEngine;
 static int (*const sync_)(transfer_engine_t) = syncSegmentCache;
 static int (*const warm)(transfer_engine_t, const char *) = warmupEfaSegment;
-static int (*const loads)(transfer_engine_t, nic_load_stat_t *, size_t, size_t *) = getNicLoadStats;
-static int (*const graceful)(transfer_engine_t) = enableGracefulShutdown;
+static int (*const loads)(transfer_engine_t, nic_load_stat_t *, size_t *) = getNicLoadStats;
+static void (*const graceful)(transfer_engine_t) = enableGracefulShutdown;
 static int (*const links)(transfer_engine_t, char *, size_t, int) = showLinks;
 
 int main(void) {
@@ -114,8 +114,10 @@ int main(void) {
         notify_msg_t *messages = take(engine, &taken);
         if (give_back(messages, taken)) return 9;
     } while (taken == 0);
-    if (tell(engine, LOCAL_SEGMENT, message) || sync_(engine) || loads(engine, &load, 1, &count) || count) return 10;
-    if (graceful(engine) || links(engine, text, sizeof text, 1) <= 0) return 11;
+    if (tell(engine, LOCAL_SEGMENT, message) || sync_(engine) || loads(engine, &load, &count) || count) return 10;
+    graceful(engine);
+    text[0] = 0;
+    if (links(engine, text, sizeof text, 1) != 0 || !text[0]) return 11;
     if (give_up(engine, memory) || close_(engine, own) || remove_(engine, "")) return 12;
     destroy(engine);
     return states[STATUS_FAILED][0] == 'f' && by_opcode[OPCODE_WRITE] == 'w' && READS == 10 && bits.state == STATUS_FAILED ? 0 : 13;
