@@ -11,6 +11,7 @@ use std::time::Instant;
 use mooncake_memory::{Expect, Guarded, Mapping, Presence, forked, has_exited, peer_credentials, peer_pidfd, recv_fds};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use super::options::{LinkOptions, SegmentAddress};
 use super::reclaimer::Reclaimer;
@@ -118,6 +119,8 @@ impl Attachment {
         let stream =
             connect(&address.unix_socket).map_err(NoSharedMemory::socket("its Unix socket does not answer"))?;
         let stream = Arc::new(stream);
+        // The first local to be made is the last to end: what came of the memory has been let go of by then.
+        let unmapped = SaysUnmapped(Some(stream.clone()));
         let owner = peer_credentials(&**stream).map_err(|e| format!("its owner cannot be told: {e}"))?;
         if !owner.is_own_user() {
             return Err(format!("its owner is user {}, or looks like it in this user namespace", owner.uid).into());
@@ -156,6 +159,8 @@ impl Attachment {
             watcher: watcher.clone(),
             reclaimer: reclaimer.clone(),
         });
+        // From now on the attachment itself says it, when it is dropped.
+        unmapped.not_yet();
         watcher.watch(&attachment).map_err(|e| e.to_string())?;
         Ok(attachment)
     }
@@ -281,13 +286,13 @@ impl Attachment {
     pub(super) fn answer(&self) {
         let mut talk = self.talk.lock();
         let Talk { pipe, quiesces, epochs, .. } = &mut *talk;
-        let mut send = |frame: Frame| {
+        let send = |pipe: &mut AttachPipe, frame: Frame| {
             // A dead connection is noticed where it is read.
             let _ = pipe.send(&frame);
         };
         quiesces.retain_mut(|quiesce| {
             self.gate.retain_active(&mut quiesce.writing);
-            if !quiesce.writing.is_empty() {
+            if !quiesce.writing.is_empty() || !pipe.has_room() {
                 return true;
             }
             let Frame { rid, offset, len, .. } = quiesce.frame;
@@ -296,15 +301,15 @@ impl Attachment {
                 // owner's tombstone; a later one must still find it.
                 let _ = mapping.tombstone(rid, offset, len);
             }
-            send(Frame { op: Op::Quiesced, ..quiesce.frame });
+            send(pipe, Frame { op: Op::Quiesced, ..quiesce.frame });
             false
         });
         epochs.retain_mut(|asked| {
             self.gate.retain_active(&mut asked.writing);
-            if !asked.confirmed || !asked.writing.is_empty() {
+            if !asked.confirmed || !asked.writing.is_empty() || !pipe.has_room() {
                 return true;
             }
-            send(Frame::plain(Op::EpochTaken, asked.epoch));
+            send(pipe, Frame::plain(Op::EpochTaken, asked.epoch));
             false
         });
         let _ = pipe.flush();
@@ -401,8 +406,36 @@ impl Drop for Attachment {
         self.watcher.unwatch(self.id);
         self.readable = None;
         self.writable = OnceLock::new();
-        let talk = self.talk.get_mut();
-        let _ = talk.pipe.send(&Frame::plain(Op::Detached, 0));
+        // The pipe may be full of answers that an owner that stands still has not read.
+        if let Ok(false) = self.talk.get_mut().pipe.send_last(&DETACHED) {
+            let empty = AttachPipe::new(self.stream.clone());
+            self.watcher.flush(self.id, std::mem::replace(&mut self.talk.get_mut().pipe, empty));
+        }
+    }
+}
+
+const DETACHED: Frame = Frame::plain(Op::Detached, 0);
+
+/// An attempt to map a segment. However it ends early, its owner is told that
+/// nothing is mapped: the descriptors were let go of, or are never received.
+/// Until then it waits for this process with every epoch.
+struct SaysUnmapped(Option<Arc<Guarded<UnixStream>>>);
+
+impl SaysUnmapped {
+    /// The attempt was a success.
+    fn not_yet(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for SaysUnmapped {
+    fn drop(&mut self) {
+        if let Some(stream) = &self.0
+            && !forked()
+        {
+            // There is room behind a hello. An owner that closed the connection has not put this process on record.
+            let _ = rustix::net::send(&***stream, &DETACHED.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
     }
 }
 

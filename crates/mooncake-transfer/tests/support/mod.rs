@@ -3,6 +3,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,6 +16,7 @@ use mooncake_transfer::{
     EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
     ServerOptions, Uuid, Wait,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub const MIB: u64 = 1 << 20;
 pub const OWNER: u64 = 1;
@@ -161,6 +165,33 @@ pub fn lane_by_hand(address: &SegmentAddress, receive_buffer: Option<usize>) -> 
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(reply[10], 0, "let in");
     stream
+}
+
+/// Asks for a segment's descriptors, which are not received yet.
+pub fn attach_by_hand(address: &SegmentAddress) -> UnixStream {
+    let name = UnixAddr::from_abstract_name(address.unix_socket.as_bytes()).unwrap();
+    let mut stream = UnixStream::connect_addr(&name).unwrap();
+    let mut hello = [0; 64];
+    hello[..8].copy_from_slice(&mooncake_wire::LANE_PREFACE);
+    (hello[8], hello[10]) = (1, 2);
+    hello[12..16].copy_from_slice(&std::process::id().to_le_bytes());
+    hello[16..24].copy_from_slice(&WRITER.to_le_bytes());
+    hello[24..32].copy_from_slice(&address.access_key.to_le_bytes());
+    hello[32..48].copy_from_slice(&address.uuid);
+    stream.write_all(&seal(hello)).unwrap();
+    stream
+}
+
+/// What was answered, and the descriptors that came with it.
+pub fn descriptors_by_hand(stream: &UnixStream) -> ([u8; 64], Vec<OwnedFd>) {
+    let (mut reply, mut fds) = ([0; 64], Vec::new());
+    assert_eq!(mooncake_memory::recv_fds(stream, &mut reply, &mut fds).unwrap(), reply.len());
+    (reply, fds)
+}
+
+/// The frame with which an attached process says that it has nothing mapped.
+pub fn detached_by_hand() -> [u8; 64] {
+    request_by_hand(9, 0, 0, 0)
 }
 
 /// A request: 1 reads, 2 writes.
@@ -328,6 +359,7 @@ fn play_writer(address: &SegmentAddress, path: Path) {
                 links.forget(address.uuid, &[(number(1), number(2))]);
                 println!("> forgotten");
             }
+            "attach-short-of" => println!("> {}", attach_short_of(words[1], number(2), address)),
             "confirm" => match noticed.recv_timeout(Duration::from_secs(5)).unwrap() {
                 Noticed::Epoch(question) => {
                     question.confirm();
@@ -338,6 +370,38 @@ fn play_writer(address: &SegmentAddress, path: Path) {
             other => panic!("no such command: {other}"),
         }
     }
+}
+
+/// Tries to map a segment while all but `left` descriptors, or bytes of address space, are in use. Gives the path that
+/// was found, or why there was none.
+fn attach_short_of(what: &str, left: u64, address: &SegmentAddress) -> String {
+    let (links, _noticed) = links(Paths::only(Path::SharedMemory));
+    let (resource, limit, mut spare) = match what {
+        "descriptors" => {
+            let mut spare: Vec<std::fs::File> = Vec::new();
+            // Numbers are given out from the lowest free one on: the gaps first.
+            while spare.last().is_none_or(|file| file.as_raw_fd() < 200) {
+                spare.push(std::fs::File::open("/dev/null").unwrap());
+            }
+            (Resource::Nofile, 200, spare)
+        }
+        "addresses" => (Resource::As, vm_bytes() + left, Vec::new()),
+        other => panic!("no such shortage: {other}"),
+    };
+    if resource == Resource::Nofile {
+        let keep = spare.len() - 1 - left as usize;
+        spare.truncate(keep);
+    }
+    let before = getrlimit(resource);
+    setrlimit(resource, Rlimit { current: Some(limit), ..before }).unwrap();
+    let link = links.link(address, &wait());
+    setrlimit(resource, before).unwrap();
+    link.map_or_else(|error| error.to_string(), |link| link.path().to_string())
+}
+
+fn vm_bytes() -> u64 {
+    let pages: u64 = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+    pages * 4096
 }
 
 fn pack(address: &SegmentAddress) -> String {
