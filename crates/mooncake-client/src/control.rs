@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
+use crate::deaths::Deaths;
 use crate::error::{Cause, StoreError};
 use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
@@ -67,6 +68,8 @@ pub(crate) struct Control {
     pub sequences: Sequences,
     pub bell: Bell,
     pub orphans: Orphans,
+    /// Of readers of this store's memory.
+    pub deaths: Deaths,
     /// None: nothing is counted.
     pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
@@ -109,6 +112,7 @@ impl Control {
             sequences: Sequences::default(),
             bell: Bell::new()?,
             orphans: Orphans::default(),
+            deaths: Deaths::default(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),

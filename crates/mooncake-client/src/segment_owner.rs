@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
-use mooncake_transfer::{Fence, SegmentServer, ServerEvents, Uuid, thread};
+use mooncake_transfer::{Fence, ProcessGone, SegmentServer, ServerEvents, Uuid, thread};
 use mooncake_wire::message::{
     Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
 };
@@ -514,6 +514,13 @@ impl ServerEvents for Reporter {
             tell_epoch_taken(control, epoch, &[uuid]);
         }
     }
+
+    fn process_gone(&self, gone: ProcessGone) {
+        if let Some(control) = self.0.control.get() {
+            control.deaths.note(gone);
+            control.bell.ring();
+        }
+    }
 }
 
 fn tell_fenced(control: &Control, uuid: Uuid, rid: u64) {
@@ -526,6 +533,6 @@ fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid]) {
 }
 
 /// From the kernel, never 0.
-fn random_key() -> std::io::Result<u64> {
+pub(crate) fn random_key() -> std::io::Result<u64> {
     Ok(u64::from_ne_bytes(random_bytes()?) | 1)
 }

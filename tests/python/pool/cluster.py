@@ -120,10 +120,16 @@ class Cluster:
         self.stores.append(made)
         return made
 
-    def process(self, segment: int = 0, buffer: int = 64 << 20, env: dict[str, str] | None = None) -> Peer:
-        """A store in a process of its own, set up."""
+    def process(
+        self,
+        segment: int = 0,
+        buffer: int = 64 << 20,
+        env: dict[str, str] | None = None,
+        wrapper: list[str] | None = None,
+    ) -> Peer:
+        """A store in a process of its own, started by the wrapper, set up."""
         log = self.folder / f"peer-{len(self.peers)}.out"
-        peer = Peer(f"peer {len(self.peers)}", log, env)
+        peer = Peer(f"peer {len(self.peers)}", log, env, wrapper)
         self.peers.append(peer)
         code = peer.call("setup", "127.0.0.1", "P2PHANDSHAKE", segment, buffer, "tcp", "", self.master.addr)
         assert code == 0, f"setup: {code} {peer.call('last_error')}"

@@ -46,11 +46,13 @@ class Pending:
 class Peer:
     """The parent's side."""
 
-    def __init__(self, name: str, log: Path, env: dict[str, str] | None = None):
+    def __init__(
+        self, name: str, log: Path, env: dict[str, str] | None = None, wrapper: list[str] | None = None
+    ):
         self.name = name
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, __file__],
+                [*(wrapper or []), sys.executable, __file__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,

@@ -21,7 +21,7 @@ use crate::attach_pipe::AttachPipe;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::wait::{SLICE, Wait};
-use crate::wire::{Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
+use crate::wire::{Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
 
 pub(super) struct Attachment {
     id: u64,
@@ -127,7 +127,13 @@ impl Attachment {
         }
         let pidfd = owner_pidfd(&stream, address)?;
         let deadline = wait.deadline.min(Instant::now() + options.connect_timeout);
-        let (epoch, fds) = say_hello(&stream, hello, address, Wait { deadline, ..*wait })?;
+        let (reply, fds) = say_hello(&stream, hello, address, Wait { deadline, ..*wait })?;
+        let mut pipe = AttachPipe::new(stream.clone());
+        if reply.features & TAKES_INTRODUCTIONS != 0 && options.mark != 0 {
+            // Before the first byte is mapped: from then on the end of this process has to be provable.
+            let introduction = Frame { rid: options.mark, ..Frame::plain(Op::Introduce, 0) };
+            pipe.send(&introduction).map_err(NoSharedMemory::socket("its Unix socket"))?;
+        }
         let [data, control] = fds;
         let expect = Expect { uuid: address.uuid, bytes: address.bytes };
         let readable = Arc::new(Mapping::map(data, control, expect, false).map_err(|e| e.to_string())?);
@@ -141,14 +147,9 @@ impl Attachment {
             presence: Presence::announce(&readable).map_err(|e| format!("its memory cannot be locked: {e}"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
-            gate: Gate::new(epoch, Box::new(move || bell.ring())),
+            gate: Gate::new(reply.epoch, Box::new(move || bell.ring())),
             pidfd: Arc::new(Guarded::new(pidfd)),
-            talk: Mutex::new(Talk {
-                pipe: AttachPipe::new(stream.clone()),
-                upgrade: Upgrade::No,
-                quiesces: Vec::new(),
-                epochs: Vec::new(),
-            }),
+            talk: Mutex::new(Talk { pipe, upgrade: Upgrade::No, quiesces: Vec::new(), epochs: Vec::new() }),
             stream,
             answered: Condvar::new(),
             views: Mutex::default(),
@@ -342,7 +343,13 @@ impl Attachment {
     /// peers give the memory back, all but the pinned extents. Takes its time:
     /// for the reclaimer's thread.
     pub(super) fn forget(&self, pinned: &[(u64, u64)]) {
-        *self.forgotten.lock() = Some(pinned.to_vec());
+        {
+            // Told twice, by a master that was restarted meanwhile: what it has forgotten may still be viewed.
+            let mut forgotten = self.forgotten.lock();
+            let keep = forgotten.get_or_insert_default();
+            let more = pinned.iter().filter(|extent| !keep.contains(extent)).copied().collect::<Vec<_>>();
+            keep.extend(more);
+        }
         if matches!(has_exited(self.pidfd.as_fd()), Ok(true)) {
             self.owner_gone.store(true, Ordering::Release);
         }
@@ -473,7 +480,7 @@ fn say_hello(
     hello: &Hello,
     address: &SegmentAddress,
     wait: Wait<'_>,
-) -> Result<(u16, [OwnedFd; 2]), NoSharedMemory> {
+) -> Result<(HelloReply, [OwnedFd; 2]), NoSharedMemory> {
     use std::io::Write;
     let text = NoSharedMemory::socket("its Unix socket");
     stream.set_read_timeout(Some(SLICE)).map_err(&text)?;
@@ -502,5 +509,5 @@ fn say_hello(
         return Err("its owner serves another memory".to_owned().into());
     }
     let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| format!("{} descriptors came instead of 2", fds.len()))?;
-    Ok((reply.epoch, fds))
+    Ok((reply, fds))
 }

@@ -10,11 +10,11 @@ use mooncake_memory::{Guarded, ProcessIdentity, peer_credentials, peer_pidfd, se
 
 use super::door::refuse;
 use super::fence_list::FenceList;
-use super::{Fence, Shared, State};
+use super::{Fence, ProcessGone, Shared, State};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
-use crate::wire::{Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
+use crate::wire::{Frame, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
 
 /// Most attachments at a time, all segments together.
 const MAX_ATTACHED: usize = 4096;
@@ -29,6 +29,8 @@ pub(super) struct Attach {
     session: u64,
     uuid: Uuid,
     pid: u32,
+    /// Number by which the master knows that this is the session's process, once it has shown it; 0 = none.
+    mark: u64,
     pidfd: Arc<Guarded<OwnedFd>>,
     pipe: Option<AttachPipe>,
     writable: bool,
@@ -168,6 +170,7 @@ impl Shared {
             epoch: state.epoch,
             bytes: served.memory.bytes(),
             uuid: hello.uuid,
+            features: TAKES_INTRODUCTIONS,
         };
         let fds = [served.memory.data_fd(), served.memory.control_fd()];
         // A fresh connection has room for 64 bytes: less means that it is dead.
@@ -180,6 +183,7 @@ impl Shared {
             session: hello.session,
             uuid: hello.uuid,
             pid: credentials.pid,
+            mark: 0,
             pidfd: Arc::new(Guarded::new(pidfd)),
             pipe: Some(AttachPipe::new(stream.clone())),
             writable: false,
@@ -195,7 +199,13 @@ impl Shared {
 
     /// The process is gone: whatever it was asked has become true.
     pub(super) fn process_gone(&self, attach_id: u64) {
-        self.state.lock().detach(attach_id);
+        let gone = self.state.lock().detach(attach_id);
+        // What the hello said of the session anybody could have said.
+        if let Some(Attach { session, uuid, mark, .. }) = gone
+            && mark != 0
+        {
+            self.events.process_gone(ProcessGone { session, uuid, mark });
+        }
     }
 
     /// Reads what an attached process has to say.
@@ -221,7 +231,8 @@ impl Shared {
                     attach.unanswered = attach.unanswered.saturating_sub(1);
                     fences.answered(frame.sequence, attach_id);
                 }
-                Op::Detached => state.detach(attach_id),
+                Op::Detached => drop(state.detach(attach_id)),
+                Op::Introduce => attach.mark = frame.rid,
                 _ => attach.hang_up(&io::Error::new(io::ErrorKind::InvalidData, "it sent a message that is not its")),
             }
         }
@@ -239,9 +250,9 @@ impl Shared {
 
 impl State {
     /// An attachment is no more.
-    fn detach(&mut self, attach_id: u64) {
-        self.attached.remove(&attach_id);
+    fn detach(&mut self, attach_id: u64) -> Option<Attach> {
         self.fences.detached(attach_id);
+        self.attached.remove(&attach_id)
     }
 }
 

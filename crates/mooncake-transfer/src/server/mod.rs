@@ -63,6 +63,19 @@ pub trait ServerEvents: Send + Sync {
     fn fenced(&self, uuid: Uuid, rid: u64);
     /// A segment obeys an epoch that [`SegmentServer::take_epoch`] could not finish at once.
     fn epoch_taken(&self, epoch: u16, uuid: Uuid);
+    /// A process that had a segment mapped is gone, and had shown whose it is.
+    fn process_gone(&self, _gone: ProcessGone) {}
+}
+
+/// The proven end of a process that had a segment mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessGone {
+    /// Session that it mapped it for.
+    pub session: u64,
+    /// The segment.
+    pub uuid: Uuid,
+    /// Number that it showed: see [`crate::LinkOptions::mark`].
+    pub mark: u64,
 }
 
 /// A placement whose writer must be shut out.

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
 use mooncake_transfer::{
-    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
-    ServerOptions, Uuid, Wait,
+    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, SegmentAddress, SegmentServer,
+    ServerEvents, ServerOptions, Uuid, Wait,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -37,6 +37,7 @@ pub fn wait() -> Wait<'static> {
 pub enum Heard {
     Fenced(u64),
     EpochTaken(u16),
+    ProcessGone(ProcessGone),
 }
 
 struct Report(Sender<Heard>);
@@ -47,6 +48,9 @@ impl ServerEvents for Report {
     }
     fn epoch_taken(&self, epoch: u16, _: Uuid) {
         let _ = self.0.send(Heard::EpochTaken(epoch));
+    }
+    fn process_gone(&self, gone: ProcessGone) {
+        let _ = self.0.send(Heard::ProcessGone(gone));
     }
 }
 
@@ -189,6 +193,11 @@ pub fn descriptors_by_hand(stream: &UnixStream) -> ([u8; 64], Vec<OwnedFd>) {
     (reply, fds)
 }
 
+/// The frame with which an attached process shows its mark.
+pub fn introduction_by_hand(mark: u64) -> [u8; 64] {
+    request_by_hand(10, mark, 0, 0)
+}
+
 /// The frame with which an attached process says that it has nothing mapped.
 pub fn detached_by_hand() -> [u8; 64] {
     request_by_hand(9, 0, 0, 0)
@@ -212,7 +221,7 @@ const ROLE: &str = "MOONCAKE_TRANSFER_TEST_ROLE";
 /// A process of this test binary that plays a role until its input ends.
 pub struct Other {
     child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
@@ -220,6 +229,11 @@ impl Other {
     /// A process that writes to a segment over one path; `say` commands to it.
     pub fn writer(address: &SegmentAddress, path: Path) -> Other {
         Other::start(&format!("writer {path} {}", pack(address)))
+    }
+
+    /// The same for one whose session's master knows it by a mark.
+    pub fn marked(address: &SegmentAddress, mark: u64) -> Other {
+        Other::start(&format!("writer shm {} {mark}", pack(address)))
     }
 
     /// A process that owns a segment of so many bytes, and its address.
@@ -237,12 +251,12 @@ impl Other {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Other { child, input, output }
     }
 
     pub fn say(&mut self, command: &str) {
-        writeln!(self.input, "{command}").unwrap();
+        writeln!(self.input.as_mut().expect("it is there"), "{command}").unwrap();
     }
 
     /// Its next answer; what the test harness prints is skipped.
@@ -276,6 +290,12 @@ impl Other {
         self.signal(rustix::process::Signal::CONT);
     }
 
+    /// It ends by itself, at the end of its input.
+    pub fn leave(mut self) -> std::process::ExitStatus {
+        drop(self.input.take());
+        self.child.wait().unwrap()
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -300,7 +320,8 @@ pub fn play_role() {
                 Some("shm") => Path::SharedMemory,
                 _ => Path::Tcp,
             };
-            play_writer(&unpack(words.next().unwrap()), path);
+            let address = unpack(words.next().unwrap());
+            play_writer(&address, path, words.next().map_or(0, |mark| mark.parse().unwrap()));
         }
         other => panic!("no such role: {other:?}"),
     }
@@ -312,8 +333,8 @@ fn play_owner(bytes: u64) {
     for _ in std::io::stdin().lines() {}
 }
 
-fn play_writer(address: &SegmentAddress, path: Path) {
-    let (links, noticed) = links(Paths::only(path));
+fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
+    let (links, noticed) = links_with(LinkOptions { paths: Paths::only(path), mark, ..LinkOptions::new(WRITER) });
     let mut held = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
