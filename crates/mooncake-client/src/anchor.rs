@@ -372,9 +372,11 @@ impl Anchor {
                 let Some(uuid) = uuid(&gone.uuid) else { return };
                 let pinned: Vec<(u64, u64)> = gone.pinned.iter().map(|extent| (extent.offset, extent.length)).collect();
                 shared.directory.forget(gone.number);
-                if !shared.owner.get().is_some_and(|owner| owner.segment_gone(uuid, &pinned)) {
-                    shared.links.forget(uuid, &pinned);
+                if let Some(owner) = shared.owner.get() {
+                    owner.segment_gone(uuid, &pinned);
                 }
+                // Also of this store's own memory: a link to it keeps it mapped.
+                shared.links.forget(uuid, &pinned);
             }
             Some(anchor_down::Body::SessionOver(_)) if shared.closing.load(Ordering::Acquire) => {}
             Some(anchor_down::Body::SessionOver(over)) => {

@@ -238,22 +238,21 @@ impl SegmentOwner {
         self.control.tell(anchor_up::Body::Rechecked(rechecked));
     }
 
-    /// The master says that a segment is Gone, and what of it is pinned. True if it is this store's.
-    pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) -> bool {
+    /// The master says that a segment is Gone, and what of it is pinned. It may be this store's.
+    pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
         let mut state = self.state.lock();
         if let Some(known) = state.unmounting.get_mut(&uuid) {
             *known = Some(pinned.to_vec());
             self.gone.notify_all();
-            return true;
+            return;
         }
-        let Some(at) = state.held.iter().position(|held| held.memory.uuid() == uuid) else { return false };
+        let Some(at) = state.held.iter().position(|held| held.memory.uuid() == uuid) else { return };
         if state.closing {
-            return true;
+            return;
         }
         let held = state.held.remove(at);
         drop(state);
         self.part_with(held, Some(pinned.to_vec()));
-        true
     }
 
     /// The master does not know these segments (any more), nor who reads them: they are replaced.
