@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from contents import value
 from network import Network, NoNamespaces, Relay
 
-from pool import Daemon, binary, free_port
+from pool import Daemon, binary, free_port, wait_for
 
 CLIENT = """
 import os, sys
@@ -80,6 +81,21 @@ def path_of(wrapper: list[str], master: str) -> tuple[str, str]:
 )
 def test_memory_is_shared_whatever_mounts_pids_and_ipc_they_see(host, node, client):
     assert path_of(client, host(node))[0] == "shm"
+
+
+def test_the_pin_of_a_killed_process_apart_is_given_back(cluster):
+    """As in the shipped compose file: the master cannot watch the process, whoever lends the memory can."""
+    usable(APART, "true")
+    pool = cluster(node_bytes=128 << 20)
+    store, reader = pool.store(buffer=128 << 20), pool.process(wrapper=APART)
+    assert store.put("viewed", value("viewed", 40 << 20)) == 0
+    hold = "served.view = store.get_buffer(key); result = len(memoryview(served.view))"
+    assert reader.call("run", hold, key="viewed") == 40 << 20
+    whole = value("whole", 64 << 20)
+    parts = [whole, whole[: 48 << 20]]  # They fit only where the view is.
+    assert store.put_parts("whole", *parts) != 0
+    reader.kill()
+    wait_for("the space", lambda: store.put_parts("whole", *parts) == 0, 5.0)
 
 
 def test_a_network_of_its_own_means_tcp(host, cluster):

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::{ProcessIdentity, forked};
 use mooncake_transfer::{Fence, Uuid};
-use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{
-    AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, ResumeSession, anchor_down,
-    anchor_up, hello, refusal,
+    AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession,
+    ProcessIdentity as WireProcess, ResumeSession, anchor_down, anchor_up, hello, refusal,
 };
+use mooncake_wire::{Feature, MAX_FRAME};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection::{Address, Connection, ConnectionError, Patience};
@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub owner: OnceLock<Arc<SegmentOwner>>,
     pub name: String,
     pub process: ProcessIdentity,
+    /// Shown to owners of what this process maps: see [`mooncake_transfer::LinkOptions::mark`].
+    pub mark: u64,
     /// The store is being closed.
     pub closing: AtomicBool,
     /// It is closed; the session goes on until its last view ends.
@@ -62,13 +64,14 @@ pub(crate) fn open_first(
     masters: &MasterAddress,
     name: &str,
     process: &ProcessIdentity,
+    mark: u64,
     check: &dyn Fn() -> Result<(), ConnectionError>,
 ) -> Result<(Connection, Session, LogPosition), StoreError> {
     let mut reasons = Vec::new();
     let patience_ends = Instant::now() + TRY;
     let mut index = 0;
     while index < masters.len() {
-        let role = open_role(name, process);
+        let role = open_role(name, process, mark);
         let patience = Patience { deadline: Instant::now() + TRY, check };
         match open_at(masters, index, role, LogPosition::default(), &patience) {
             Ok((connection, reply, address)) => match reply.refusal {
@@ -101,8 +104,9 @@ enum Unreached {
     Failed(String),
 }
 
-fn open_role(name: &str, process: &ProcessIdentity) -> hello::Role {
-    hello::Role::Open(OpenSession { host_name: name.to_owned(), process: Some(wire_process(process)) })
+fn open_role(name: &str, process: &ProcessIdentity, mark: u64) -> hello::Role {
+    let process = WireProcess { mark, ..wire_process(process) };
+    hello::Role::Open(OpenSession { host_name: name.to_owned(), process: Some(process) })
 }
 
 fn open_at(
@@ -297,6 +301,12 @@ impl Anchor {
             control.put_back_up(queued);
             return outcome;
         }
+        if self.connection().knows(Feature::ReaderGone) {
+            for body in control.deaths.to_tell(Instant::now()) {
+                // Those that did not get through are told again over the next connection.
+                self.connection().send(&AnchorUp { body: Some(body) }, &patience)?;
+            }
+        }
         if beat {
             self.number += 1;
             let (unpin_sequence, unpin) = control.pins.to_send(|| control.sequences.begin()).unwrap_or_default();
@@ -370,15 +380,18 @@ impl Anchor {
                 let Some(uuid) = uuid(&gone.uuid) else { return };
                 let pinned: Vec<(u64, u64)> = gone.pinned.iter().map(|extent| (extent.offset, extent.length)).collect();
                 shared.directory.forget(gone.number);
-                if !shared.owner.get().is_some_and(|owner| owner.segment_gone(uuid, &pinned)) {
-                    shared.links.forget(uuid, &pinned);
+                if let Some(owner) = shared.owner.get() {
+                    owner.segment_gone(uuid, &pinned);
                 }
+                // Also of this store's own memory: a link to it keeps it mapped.
+                shared.links.forget(uuid, &pinned);
             }
             Some(anchor_down::Body::SessionOver(_)) if shared.closing.load(Ordering::Acquire) => {}
             Some(anchor_down::Body::SessionOver(over)) => {
                 tracing::warn!(master = %control.masters, reason = over.reason, "the master ended this session");
                 control.resume_anew();
             }
+            Some(anchor_down::Body::ReaderGoneTaken(taken)) => control.deaths.taken(taken.session),
             None => tracing::debug!("the master said something newer than this client"),
         }
     }
@@ -482,7 +495,7 @@ impl Anchor {
             return Err("the store is being closed".into());
         }
         // Everything that hung on the old session is void: placements, pins, segments.
-        let (connection, reply, address) = open(open_role(&shared.name, &shared.process))?;
+        let (connection, reply, address) = open(open_role(&shared.name, &shared.process, shared.mark))?;
         if let Some(refusal) = &reply.refusal {
             return Err(refusal.reason.clone());
         }
@@ -492,6 +505,7 @@ impl Anchor {
             "the master does not know the session any more; a new one has begun, with fresh memory"
         );
         control.pins.start_over();
+        control.deaths.start_over();
         control.take_up();
         shared.directory.start_over();
         self.connected(connection, &reply);
@@ -511,6 +525,7 @@ impl Anchor {
             self.epoch = position.epoch;
             self.shared.links.obey(position.epoch as u16);
         }
+        self.shared.control.deaths.tell_again();
         self.connection = Some(connection);
         self.next_beat = Instant::now();
     }

@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
+use crate::deaths::Deaths;
 use crate::error::{Cause, StoreError};
 use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
@@ -69,6 +70,8 @@ pub(crate) struct Control {
     pub bell: Bell,
     pub orphans: Orphans,
     pub suspects: Suspects,
+    /// Of readers of this store's memory.
+    pub deaths: Deaths,
     /// None: nothing is counted.
     pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
@@ -112,6 +115,7 @@ impl Control {
             bell: Bell::new()?,
             orphans: Orphans::default(),
             suspects: Suspects::default(),
+            deaths: Deaths::default(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),

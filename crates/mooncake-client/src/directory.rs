@@ -109,5 +109,6 @@ pub(crate) fn wire_process(process: &ProcessIdentity) -> WireProcess {
         pid: process.pid,
         start_time: process.start_time,
         pid_namespace: process.pid_namespace,
+        mark: 0,
     }
 }

@@ -46,6 +46,7 @@ mod anchor;
 mod bell;
 mod connection;
 mod control;
+mod deaths;
 mod describe;
 mod directory;
 mod error;

@@ -24,8 +24,9 @@ pub(crate) struct LinkSet {
 }
 
 impl LinkSet {
-    pub fn new(options: &StoreOptions, control: Arc<Control>) -> Result<Self, ServerError> {
+    pub fn new(options: &StoreOptions, mark: u64, control: Arc<Control>) -> Result<Self, ServerError> {
         let mut template = LinkOptions::new(control.session().id);
+        template.mark = mark;
         template.data_timeout = options.data_timeout;
         if !options.shared_memory {
             template.paths = Paths::only(Path::Tcp);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
-use mooncake_transfer::{Fence, SegmentServer, ServerEvents, Uuid, thread};
+use mooncake_transfer::{Fence, ProcessGone, SegmentServer, ServerEvents, Uuid, thread};
 use mooncake_wire::message::{
     Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
 };
@@ -245,22 +245,21 @@ impl SegmentOwner {
         self.control.tell(anchor_up::Body::Rechecked(rechecked));
     }
 
-    /// The master says that a segment is Gone, and what of it is pinned. True if it is this store's.
-    pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) -> bool {
+    /// The master says that a segment is Gone, and what of it is pinned. It may be this store's.
+    pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
         let mut state = self.state.lock();
         if let Some(known) = state.unmounting.get_mut(&uuid) {
             *known = Some(pinned.to_vec());
             self.gone.notify_all();
-            return true;
+            return;
         }
-        let Some(at) = state.held.iter().position(|held| held.memory.uuid() == uuid) else { return false };
+        let Some(at) = state.held.iter().position(|held| held.memory.uuid() == uuid) else { return };
         if state.closing {
-            return true;
+            return;
         }
         let held = state.held.remove(at);
         drop(state);
         self.part_with(held, Some(pinned.to_vec()));
-        true
     }
 
     /// The master does not know these segments (any more), nor who reads them: they are replaced.
@@ -528,6 +527,13 @@ impl ServerEvents for Reporter {
             tell_epoch_taken(control, epoch, &[uuid]);
         }
     }
+
+    fn process_gone(&self, gone: ProcessGone) {
+        if let Some(control) = self.0.control.get() {
+            control.deaths.note(gone);
+            control.bell.ring();
+        }
+    }
 }
 
 fn tell_fenced(control: &Control, uuid: Uuid, rid: u64) {
@@ -540,6 +546,6 @@ fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid]) {
 }
 
 /// From the kernel, never 0.
-fn random_key() -> std::io::Result<u64> {
+pub(crate) fn random_key() -> std::io::Result<u64> {
     Ok(u64::from_ne_bytes(random_bytes()?) | 1)
 }

@@ -31,7 +31,7 @@ use crate::put::{PutItem, PutOutcome};
 use crate::query::RemoveOutcome;
 use crate::ranges::{GetRanges, RangeOutcome};
 use crate::report;
-use crate::segment_owner::{Backing, OwnerEvents, Ownership, Reporter, SegmentId, SegmentOwner};
+use crate::segment_owner::{Backing, OwnerEvents, Ownership, Reporter, SegmentId, SegmentOwner, random_key};
 use crate::view::View;
 
 /// A transfer slower than this has failed, however steadily it drips: bytes a second.
@@ -91,6 +91,7 @@ impl Store {
         let masters = MasterAddress::parse(&options.master)?;
         check_sizes(&options)?;
         let process = ProcessIdentity::current().map_err(setup("naming this process"))?;
+        let mark = random_key().map_err(setup("making a mark of this process"))?;
 
         let events = OwnerEvents::new();
         let (name, advertised, server, port) = claim(&options, &events)?;
@@ -99,12 +100,12 @@ impl Store {
             true => Err(ConnectionError::Interrupted),
             false => Ok(()),
         };
-        let (connection, session, position) = anchor::open_first(&masters, &name, &process, &check)?;
+        let (connection, session, position) = anchor::open_first(&masters, &name, &process, mark, &check)?;
 
         let control = Control::new(&options, masters, session, position).map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
         events.report_to(control.clone());
-        let links = LinkSet::new(&options, control.clone()).map_err(setup("starting links"))?;
+        let links = LinkSet::new(&options, mark, control.clone()).map_err(setup("starting links"))?;
         let shared = Arc::new(Shared {
             control: control.clone(),
             links,
@@ -112,6 +113,7 @@ impl Store {
             owner: OnceLock::new(),
             name: name.clone(),
             process,
+            mark,
             closing: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         });

@@ -333,9 +333,7 @@ fn a_view_that_began_while_a_list_of_the_others_was_on_its_way_is_held() {
     // With this one the master hears that the client has all answers before it.
     reader.remove(&["missing"], true).unwrap();
     proxy.losses.holding.store(false, Ordering::SeqCst);
-    eventually("the list has come", Duration::from_secs(3), || {
-        cluster.metric("mooncake_sessions_resumed_total") == 1
-    });
+    eventually("the list has come", Duration::from_secs(3), || cluster.metric("mooncake_sessions_resumed_total") == 1);
     assert_eq!(cluster.metric("mooncake_pins"), 1);
     // What holds the space of the view holds it to its end, and no longer.
     reader.remove(&["k"], true).unwrap();

@@ -204,3 +204,24 @@ fn a_file_that_cannot_be_a_segment_is_refused_with_the_reason() {
     }
     store.mount_file(&file.0, 0, 1 << 20).unwrap();
 }
+
+#[test]
+fn memory_that_was_unmounted_is_mapped_by_its_owner_no_more() {
+    let cluster = Cluster::start();
+    let store = cluster.store(0);
+    // As no other segment of this test's process has.
+    let bytes = 13 * MIB + 4096;
+    let (id, _) = store.mount_memory(bytes).unwrap();
+    put(&store, "k", 100_000).unwrap();
+    assert!(store.get(b"k").unwrap().is_some(), "over a link to it");
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains("memfd:kv-segment")).any(|line| {
+            let (from, to) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            u64::from_str_radix(to, 16).unwrap() - u64::from_str_radix(from, 16).unwrap() == bytes
+        })
+    };
+    assert!(is_mapped());
+    store.unmount_segment(id, NOW).unwrap();
+    eventually("unmapped", Duration::from_secs(5), || !is_mapped());
+}

@@ -46,6 +46,8 @@ pub struct Core {
     pub(crate) purge: Option<u32>,
     /// The scan must start over when it is through: another segment went.
     pub(crate) purge_again: bool,
+    /// When the views of lingering sessions are looked at next.
+    pub(crate) next_look_at_lingering: Time,
 }
 
 /// Numbers of sessions and segments that each epoch has for itself, as bits.
@@ -76,6 +78,7 @@ impl Core {
             own_turn: false,
             purge: None,
             purge_again: false,
+            next_look_at_lingering: Time(0),
             config,
         }
     }

@@ -5,6 +5,7 @@ use crate::effect::{Effects, Push, Record};
 use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
 use crate::request::{Origin, Populated, Refused, Remembered, SegmentSpec, SessionSpec};
 use crate::segment::SegmentView;
+use crate::session::Session;
 
 /// Gone segments told to a session that comes back after a restart of the master, which forgot whom it told.
 const RECENTLY_GONE: usize = 256;
@@ -17,7 +18,7 @@ const GRACE_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
 pub(crate) enum Ending {
     Closed,
     ProcessGone,
-    /// Away for the retention, or lingering until its last view ended.
+    /// Away for the retention, or lingering until nothing hung on its views any more.
     Expired,
     Unused,
 }
@@ -312,10 +313,25 @@ impl Core {
         }
     }
 
-    /// Ends a session. Its views end with it only if that is proven; else it lingers until it has none.
+    /// Whether anything could be done to the bytes under a session's views if they were forgotten. On a segment that is
+    /// there they would be given out again. Memory of one that is Gone is given back to its host by processes there, all
+    /// but what they are told is viewed: those that are away are told when they come back.
+    pub(crate) fn needs_its_views(&self, session: &Session) -> bool {
+        let is_there =
+            |rid: &Rid| self.pins.get(*rid).is_some_and(|pinned| self.segments.get(pinned.extent.segment).is_some());
+        if session.pins.keys().any(is_there) {
+            return true;
+        }
+        let same_host = |other: &Session| other.host == session.host || other.host.is_none() || session.host.is_none();
+        let has_yet_to_hear = |other: &Session| other.away.is_some() && !other.lingering && same_host(other);
+        !session.pins.is_empty() && self.sessions.iter().any(|(_, other)| has_yet_to_hear(other))
+    }
+
+    /// Ends a session. Its views end with it if that is proven, or if there is nothing left that they keep; else it
+    /// lingers until one or the other.
     pub(crate) fn session_over(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(session) else { return };
-        let lingers = !ending.is_proven() && !entry.pins.is_empty();
+        let lingers = !ending.is_proven() && self.needs_its_views(entry);
         for number in entry.segments.clone() {
             self.segment_gone(now, number, Some(session).filter(|_| !lingers), fx);
         }

@@ -36,7 +36,8 @@ pub(crate) struct Session {
     pub pins: BTreeMap<Rid, u32>,
     /// Bytes in its unfinished puts.
     pub unfinished: u64,
-    /// It would be over but for its views: nothing proves yet that they are not read any more.
+    /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
+    /// still there.
     pub lingering: bool,
     /// It comes from a log: this process has not met it yet.
     pub replayed: bool,

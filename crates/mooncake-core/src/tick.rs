@@ -10,6 +10,8 @@ use crate::objects::Reach;
 
 /// Objects whose protection or soft pin lapses in one tick.
 const LAPSE_MOST: usize = 16_384;
+/// Time between two looks at what the views of lingering sessions are on.
+const LINGERING_LOOK_MS: u64 = 1_000;
 /// Objects evicted in one tick to get below the watermark.
 const WATERMARK_STEPS: usize = 4_096;
 
@@ -35,10 +37,15 @@ impl Core {
         let (away_ms, retention_ms) = (self.config.away_ms, self.config.retention_ms);
         let mut silent: Vec<SessionId> = Vec::new();
         let mut over: Vec<SessionId> = Vec::new();
+        let look = self.next_look_at_lingering <= now;
+        if look {
+            self.next_look_at_lingering = now.plus_ms(LINGERING_LOOK_MS);
+        }
         for (id, session) in self.sessions.iter() {
             match session.away {
                 None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
                 Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
+                Some(_) if session.lingering && look && !self.needs_its_views(session) => over.push(id),
                 Some(since) if !session.lingering && since.plus_ms(retention_ms) < now => over.push(id),
                 _ => {}
             }

@@ -365,3 +365,70 @@ fn a_grace_begins_anew_with_a_restarted_master_and_can_be_cut_short() {
     assert!(pool.get("k").is_none());
     pool.check();
 }
+
+#[test]
+fn a_session_lingers_only_while_a_segment_is_there_that_it_has_views_on() {
+    let mut pool = Pool::new();
+    let (owner, other, reader) = (pool.session(1), pool.session(2), pool.session(1));
+    pool.mount(owner, 1, 16 * KIB);
+    pool.put(owner, "viewed", KIB);
+    pool.pin(reader, "viewed").unwrap();
+    pool.anchor_lost(reader);
+    pool.pass(601_000);
+    assert!(pool.core.session_spec(reader).is_some(), "nothing proves that it does not read any more");
+    assert_eq!(pool.core.stats().pins, 1);
+    pool.over(owner);
+    pool.pass(1_020);
+    assert!(pool.core.session_spec(reader).is_none(), "there is nothing left that could be given out again");
+    assert_eq!((pool.core.stats().pins, pool.core.session_spec(other).is_some()), (0, true));
+    pool.check();
+    pool.restart(None);
+    assert!(pool.core.session_spec(reader).is_none());
+}
+
+#[test]
+fn after_the_reboot_of_a_host_no_session_of_it_is_left() {
+    let mut pool = Pool::new();
+    let (owner, a, b) = (pool.session(1), pool.session(1), pool.session(1));
+    pool.mount(owner, 1, 16 * KIB);
+    pool.put(owner, "viewed", KIB);
+    for session in [owner, a, b] {
+        pool.pin(session, "viewed").unwrap();
+    }
+    for session in [owner, a, b] {
+        pool.anchor_lost(session);
+    }
+    pool.pass(300_000);
+    // Also across a restart of the master, which begins the count anew.
+    pool.restart(None);
+    pool.pass(602_000);
+    assert!([owner, a, b].iter().all(|session| pool.core.session_spec(*session).is_none()));
+    assert_eq!(pool.core.stats().pins, 0);
+    pool.check();
+}
+
+#[test]
+fn a_peer_that_has_yet_to_hear_of_a_dead_segment_hears_of_every_view_on_it() {
+    let mut pool = Pool::new();
+    let (owner, reader, peer) = (pool.session(1), pool.session(1), pool.session(1));
+    let gone = pool.mount(owner, 1, 16 * KIB);
+    let viewed = pool.put(owner, "viewed", KIB)[0];
+    pool.pin(reader, "viewed").unwrap();
+    pool.remove(peer, "x", false);
+    pool.anchor_lost(reader);
+    pool.pass(601_000);
+    // The reader stands still, the peer is cut off for a moment, and neither knows that the owner is dead.
+    pool.anchor_lost(peer);
+    pool.over(owner);
+    pool.pass(1_000);
+    pool.restart(None);
+    pool.pass(1_000);
+    pool.pushes.clear();
+    pool.resume(peer, &[], &[], 1).unwrap();
+    let told = Push::SegmentGone { uuid: uuid(1), number: gone, pinned: vec![viewed.extent] };
+    assert!(pool.pushes.contains(&(peer, told)), "it would give the viewed pages back");
+    // The reader's retention began anew with the master.
+    pool.pass(602_000);
+    assert!(pool.core.session_spec(reader).is_none(), "whoever could is told");
+    pool.check();
+}

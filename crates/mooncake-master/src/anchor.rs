@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use mooncake_core::{Core, Effects, Origin, Populated, Refused, Rid, SegmentNo, SegmentUuid, SessionId, Time};
 use mooncake_wire::RequestKind;
-use mooncake_wire::message::{AnchorDown, AnchorUp, Beat, Pong, ProcessIdentity, anchor_down, anchor_up};
+use mooncake_wire::message::{
+    AnchorDown, AnchorUp, Beat, Pong, ProcessIdentity, ReaderGone, ReaderGoneTaken, anchor_down, anchor_up,
+};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::time::timeout;
@@ -74,6 +76,7 @@ async fn receive<R: AsyncRead + Unpin>(
                 let uuid = convert::uuid(&gone.uuid).map_err(Ended::Garbage)?;
                 peer_gone(shared, session, uuid).await?;
             }
+            Some(anchor_up::Body::ReaderGone(gone)) => reader_gone(shared, session, queue, &gone).await?,
             Some(anchor_up::Body::Goodbye(_)) => {
                 obey(shared, session, queue, |core, now, effects| core.close_session(now, session, effects)).await?;
                 return Ok(());
@@ -198,6 +201,75 @@ async fn peer_gone(shared: &Arc<Shared>, reporter: SessionId, uuid: SegmentUuid)
         tracing::info!(session = owner.0, reporter = reporter.0, "a peer proved a client's process gone");
     }
     Ok(())
+}
+
+/// An owner saw the end of a process that had its memory mapped.
+///
+/// Who maps memory only says for which session: that the owner's word is about this session's process, and not about
+/// another one that named it, is told by the mark, which that process alone gave to the master and to owners. Nobody but an
+/// owner of memory on the same host can have seen it. As with [`peer_gone`], the word counts once the reader's own anchor is
+/// down, and until then is kept.
+async fn reader_gone(
+    shared: &Arc<Shared>,
+    reporter: SessionId,
+    queue: &AnchorQueue,
+    gone: &ReaderGone,
+) -> Result<(), Ended> {
+    let uuid = convert::uuid(&gone.uuid).map_err(Ended::Garbage)?;
+    let reader = SessionId(gone.session);
+    let judged = shared
+        .apply_async(|core, now, effects| {
+            let judged = judge(core, reporter, reader, uuid, gone.mark);
+            if judged == Judged::Proven {
+                // Under the core's lock: it is either down, or there to take the word along when it ends.
+                if let Some(anchor) = shared.routes.anchor(reader) {
+                    anchor.report_gone();
+                    return Judged::ForLater;
+                }
+                core.process_gone(now, reader, effects);
+            }
+            judged
+        })
+        .await?;
+    match judged {
+        Judged::ForLater => return Ok(()),
+        Judged::Proven => {
+            tracing::info!(session = reader.0, reporter = reporter.0, "an owner proved a reader's process gone");
+        }
+        Judged::NoProof => {
+            tracing::warn!(
+                session = reader.0,
+                reporter = reporter.0,
+                "what an owner saw end is not this client's process"
+            );
+        }
+        Judged::Over => {}
+    }
+    let taken = ReaderGoneTaken { session: reader.0 };
+    queue.push(&AnchorDown { body: Some(anchor_down::Body::ReaderGoneTaken(taken)) });
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    /// The reader's session is no more.
+    Over,
+    NoProof,
+    Proven,
+    /// Proven, and its anchor is still there.
+    ForLater,
+}
+
+fn judge(core: &Core, reporter: SessionId, reader: SessionId, uuid: SegmentUuid, mark: u64) -> Judged {
+    let process = |session| core.session_process(session).and_then(|process| ProcessIdentity::decode(process).ok());
+    let Some(of_reader) = process(reader) else { return Judged::Over };
+    let owns = core.segment_owner(uuid) == Some(reporter) && reporter != reader;
+    let boot_id = process(reporter).map(|process| process.boot_id);
+    let same_host = !of_reader.boot_id.is_empty() && boot_id.as_ref() == Some(&of_reader.boot_id);
+    match owns && same_host && mark != 0 && mark == of_reader.mark {
+        true => Judged::Proven,
+        false => Judged::NoProof,
+    }
 }
 
 fn uuids(all: &[bytes::Bytes]) -> Result<Vec<SegmentUuid>, Ended> {

@@ -27,7 +27,7 @@ const COMMITTED: i32 = put_end_reply::Outcome::Committed as i32;
 
 /// Of the clients of such a log: of a host and a boot that are not these.
 fn process() -> message::ProcessIdentity {
-    message::ProcessIdentity { boot_id: vec![0x49; 16].into(), pid: 4950, start_time: 1, pid_namespace: 1 }
+    message::ProcessIdentity { boot_id: vec![0x49; 16].into(), pid: 4950, start_time: 1, pid_namespace: 1, mark: 0 }
 }
 
 fn keys(keys: &[&str]) -> Option<message::Keys> {

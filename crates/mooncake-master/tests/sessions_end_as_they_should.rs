@@ -224,3 +224,103 @@ fn a_segment_that_cannot_be_populated_shrinks_to_what_there_is_and_stays_so() {
     assert!(has(&master, "master_total_capacity_bytes 196608"));
     master.stop();
 }
+
+/// A client whose process the master cannot watch, with a view on what another one has put.
+fn reader_of(master: &Running, key: &str, mark: u64) -> Client {
+    // Of another pid namespace, as in a container of its own.
+    let apart = message::ProcessIdentity { pid_namespace: 1, mark, ..support::process() };
+    let mut reader = Client::open_as(master.rpc, apart, None);
+    assert_eq!(reader.hello.pid_proof, 0);
+    match reader.mutate(request::Body::Pin(message::Pin { keys: Some(pack_keys(&[key])) })) {
+        reply::Body::Lookup(found) => assert_eq!(found.objects[0].replicas.len(), 1),
+        other => panic!("{other:?}"),
+    }
+    reader
+}
+
+fn pins(master: &Running) -> u64 {
+    let page = master.http("GET /metrics").1;
+    let line = page.lines().find_map(|line| line.strip_prefix("mooncake_pins ")).expect("the metric");
+    line.parse().unwrap()
+}
+
+fn reader_gone(session: u64, uuid: &[u8], mark: u64) -> anchor_up::Body {
+    anchor_up::Body::ReaderGone(message::ReaderGone { session, uuid: uuid.to_vec().into(), mark })
+}
+
+fn taken(session: u64) -> Option<anchor_down::Body> {
+    Some(anchor_down::Body::ReaderGoneTaken(message::ReaderGoneTaken { session }))
+}
+
+#[test]
+fn an_owner_that_saw_a_reader_end_gives_its_pins_back() {
+    let scratch = support::Scratch::new("reader-gone");
+    let master = Running::start(scratch.settings());
+    let mut owner = Client::open(master.rpc);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    let uuid = owner.segments[0].clone();
+    let mut reader = reader_of(&master, "a", 77);
+    assert_eq!(pins(&master), 1);
+    // Seen by its owner before the master has heard the end of its connection: kept until then.
+    owner.up(reader_gone(reader.session, &uuid, 77));
+    owner.beat();
+    assert_eq!(pins(&master), 1, "a living reader is not talked away");
+    reader.anchor.shutdown(std::net::Shutdown::Both).unwrap();
+    support::eventually("given back", || pins(&master) == 0);
+    assert!(reader.resume(master.rpc).refusal.is_some(), "over is over");
+    // Told again, as by an owner that has had no answer.
+    owner.up(reader_gone(reader.session, &uuid, 77));
+    assert_eq!(owner.down().body, taken(reader.session));
+
+    // Told to a master that was restarted meanwhile.
+    let reader = reader_of(&master, "a", 78);
+    let session = reader.session;
+    drop(reader);
+    master.stop();
+    let master = Running::start(scratch.settings());
+    assert_eq!(owner.resume(master.rpc).refusal, None);
+    assert_eq!(pins(&master), 1);
+    owner.up(reader_gone(session, &uuid, 78));
+    assert_eq!(owner.down().body, taken(session));
+    assert_eq!(pins(&master), 0);
+    master.stop();
+    // And that the log says, too.
+    let master = Running::start(scratch.settings());
+    assert_eq!(pins(&master), 0);
+    master.stop();
+}
+
+#[test]
+fn nobody_talks_the_views_of_another_process_away() {
+    let master = Running::start(Settings::default());
+    let mut owner = Client::open(master.rpc);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    let uuid = owner.segments[0].clone();
+    let (mut reader, mut old) = (reader_of(&master, "a", 77), reader_of(&master, "a", 0));
+    for reader in [&reader, &old] {
+        reader.anchor.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+    let elsewhere = message::ProcessIdentity { boot_id: vec![9; 16].into(), ..support::process() };
+    let mut stranger = Client::open_as(master.rpc, elsewhere, None);
+    stranger.mount(1 << 20);
+    let strangers = stranger.segments[0].clone();
+    let mut peer = Client::open(master.rpc);
+    let session = reader.session;
+    let refused = |reporter: &mut Client, session: u64, uuid: &[u8], mark: u64| {
+        reporter.up(reader_gone(session, uuid, mark));
+        assert_eq!(reporter.down().body, taken(session), "it need not be told again");
+    };
+    // A process that named a session that is not its own, and ended, has not shown the mark of it.
+    refused(&mut owner, session, &uuid, 78);
+    refused(&mut owner, session, &uuid, 0);
+    refused(&mut owner, old.session, &uuid, 0);
+    // Who holds no memory on that host has seen nobody end.
+    refused(&mut peer, session, &uuid, 77);
+    refused(&mut stranger, session, &uuid, 77);
+    refused(&mut stranger, session, &strangers, 77);
+    assert_eq!(pins(&master), 2);
+    assert_eq!((reader.resume(master.rpc).refusal, old.resume(master.rpc).refusal), (None, None));
+    master.stop();
+}

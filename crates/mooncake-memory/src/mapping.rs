@@ -238,6 +238,7 @@ impl Mapping {
     /// `keep`: a mark that refuses writes, tombstones over every stamp, fence, holes. For the owner, or for
     /// a peer once the owner is proven gone; a read-only mapping can do it too.
     /// Views of kept extents stay as they are, everything else reads as zeros.
+    /// Huge pages of the host's pool go back with the last mapping, all of them: see [`holes`].
     ///
     /// `keep` is asked behind the tombstones: a view that it does not know of
     /// then is never handed out, because its stamps are other ones.
@@ -253,15 +254,9 @@ impl Mapping {
             return self.punch_stamps();
         }
         let page = memfd::page_bytes(self.data_fd()).map_err(MemoryError::os("fstat of a memfd"))?;
-        let mut kept: Vec<(u64, u64)> =
-            keep().into_iter().map(|(offset, len)| (offset, offset.saturating_add(len).min(self.bytes()))).collect();
-        kept.sort_unstable();
-        let mut start = 0;
-        for (offset, end) in kept.into_iter().chain([(self.bytes(), self.bytes())]) {
-            // Pages that a kept extent shares with others stay whole.
-            let (from, to) = (start, offset / page * page);
+        let huge = memfd::is_of_huge_pages(self.data_fd()).map_err(MemoryError::os("fstatfs of a memfd"))?;
+        for (from, to) in holes(self.bytes(), if huge { Pages::OfPool } else { Pages::Of(page) }, keep()) {
             memfd::punch(self.data_fd(), from, to).map_err(MemoryError::os("punching a hole into a data memfd"))?;
-            start = start.max(end.next_multiple_of(page));
         }
         self.punch_stamps()
     }
@@ -530,4 +525,51 @@ fn check_header(control: &Mapped, expect: Expect) -> Result<(), MemoryError> {
         return Err(MemoryError::BadHeader { reason });
     }
     Ok(())
+}
+
+/// What a segment's memory is made of.
+#[derive(Debug, Clone, Copy)]
+enum Pages {
+    /// Of so many bytes each, from the host's memory.
+    Of(u64),
+    /// Huge pages of the host's pool.
+    OfPool,
+}
+
+/// What goes back to the host of a segment's memory: the ranges `(from, to)` that lie in none of the extents to be kept.
+///
+/// Whoever is in the middle of a copy there meets zeros, which its stamps then tell it to throw away. With huge pages of the
+/// pool it would need a page of the pool for that, and where the pool is empty by then the kernel sends a signal instead of
+/// zeros: nothing of them is punched. They go back when the last process has unmapped them.
+fn holes(bytes: u64, pages: Pages, keep: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let Pages::Of(page) = pages else { return Vec::new() };
+    let mut kept: Vec<(u64, u64)> =
+        keep.into_iter().map(|(offset, len)| (offset, offset.saturating_add(len).min(bytes))).collect();
+    kept.sort_unstable();
+    let mut start = 0;
+    let mut holes = Vec::new();
+    for (offset, end) in kept.into_iter().chain([(bytes, bytes)]) {
+        // Pages that a kept extent shares with others stay whole.
+        let to = offset / page * page;
+        if start < to {
+            holes.push((start, to));
+        }
+        start = start.max(end.next_multiple_of(page));
+    }
+    holes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_go_back_but_kept_ones_and_those_of_the_huge_pool() {
+        let keep = || vec![(9_000, 100), (4_096, 1), (40_000, u64::MAX)];
+        assert_eq!(holes(65_536, Pages::Of(4_096), keep()), [(0, 4_096), (12_288, 36_864)]);
+        assert_eq!(holes(65_536, Pages::Of(4_096), Vec::new()), [(0, 65_536)]);
+        assert_eq!(holes(4 << 20, Pages::Of(2 << 20), vec![(0, 1)]), [(2 << 20, 4 << 20)], "transparent huge pages");
+        assert_eq!(holes(4 << 20, Pages::OfPool, vec![(0, 1)]), []);
+        assert_eq!(holes(4 << 20, Pages::OfPool, Vec::new()), [], "somebody may be in the middle of a copy");
+    }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, SealFlags, SeekFrom, fallocate, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
-    ftruncate, memfd_create, seek,
+    fstatfs, ftruncate, memfd_create, seek,
 };
 use rustix::io::Errno;
 
@@ -74,6 +74,13 @@ pub(crate) fn check(fd: BorrowedFd<'_>, which: &'static str, expected: u64) -> R
 /// Bytes of one page of the file: more than 4 KiB with huge pages.
 pub(crate) fn page_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(fstat(fd)?.st_blksize as u64)
+}
+
+/// Whether its pages come out of the host's pool of huge pages.
+pub(crate) fn is_of_huge_pages(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // The size of a page does not tell: transparent huge pages have it, too.
+    const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+    Ok(fstatfs(fd)?.f_type as u64 == HUGETLBFS_MAGIC)
 }
 
 /// Gives the pages between two offsets back, step by step; the size stays.

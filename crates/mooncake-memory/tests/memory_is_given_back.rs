@@ -106,3 +106,32 @@ fn no_mapped_writer_takes_memory_that_was_given_back_for_fresh() {
     assert_eq!(resident(segment.data_fd()), 0, "pages came back");
     assert!(resident(segment.control_fd()) <= 2 * 4096);
 }
+
+#[test]
+fn whoever_still_reads_huge_pages_that_were_given_back_gets_no_signal() {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let figure =
+        |name: &str| meminfo.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+    let (free, page): (u64, u64) = (figure("HugePages_Free:").unwrap_or(0), figure("Hugepagesize:").unwrap_or(0) << 10);
+    if free == 0 {
+        eprintln!("skipped: this host has no free huge pages (/proc/sys/vm/nr_hugepages)");
+        return;
+    }
+    let options = SegmentOptions { huge_pages: true };
+    let segment = SegmentMemory::create(free * page, options).unwrap();
+    segment.populate_step(u64::MAX).unwrap();
+    let crc = segment.mapping().write(2, 0, &[Source::new(&[7; 4096])]).unwrap();
+    let peer = Arc::new(segment.mapping().remap(false).unwrap());
+    // Stands for a reader in the middle of its copy, which has looked at the stamps and not come to these bytes yet.
+    let reading = peer.view(2, 0, 4096, Verify::Crc(crc)).unwrap();
+    segment.give_back(&[]).unwrap();
+    // Whatever went back to the pool is taken by somebody else, at once.
+    let other = SegmentMemory::create(free * page, options);
+    let _ = other.as_ref().map(|other| other.populate_step(u64::MAX));
+    assert!(reading.iter().all(|byte| *byte == 7), "as good as zeros would be: its stamps are other ones");
+    let read = peer.read(2, 0, &mut [Target::new(&mut [0; 4096])], Verify::Crc(crc));
+    assert!(matches!(read, Err(ReadError::Stale { .. })), "{read:?}");
+    // With the last mapping all of them go back.
+    drop((segment, reading, peer, other));
+    SegmentMemory::create(free * page, options).unwrap().populate_step(u64::MAX).unwrap();
+}

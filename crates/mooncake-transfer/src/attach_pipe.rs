@@ -9,8 +9,8 @@ use mooncake_memory::Guarded;
 
 use crate::wire::{FRAME_LEN, Frame};
 
-/// Most bytes that wait for a peer that does not read: it is stopped, and when
-/// it runs again its connection is closed instead.
+/// Most bytes that wait for a peer that does not read. Neither side puts a question, or gives an answer, that would not
+/// fit: more than this is a mistake, which closes the connection.
 const MAX_WAITING: usize = 4096 * FRAME_LEN;
 
 /// One side of an attach connection after the hello. The stream is non-blocking.
@@ -71,6 +71,18 @@ impl AttachPipe {
             }
         }
         Ok(())
+    }
+
+    /// Sends the last frame that there is, whatever waits before it. False: some of it is still to be flushed.
+    pub(crate) fn send_last(&mut self, frame: &Frame) -> io::Result<bool> {
+        self.outbox.extend(frame.encode());
+        self.flush()?;
+        Ok(!self.is_waiting())
+    }
+
+    /// Whether [`Self::send`] takes a frame now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outbox.len() < MAX_WAITING
     }
 
     /// Whether to poll for room to write.

@@ -33,7 +33,7 @@ pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, 
 pub use loopback::unpace;
 // Waiting for bytes is the same on every socket.
 pub use mooncake_wire::{Habit, busy_poll, has_hung_up, is_readable, recv_awake, recv_awake_behind};
-pub use server::{Fence, SegmentServer, ServerEvents, ServerOptions};
+pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::Wait;
 pub use wire::Status;
 

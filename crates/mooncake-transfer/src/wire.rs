@@ -104,7 +104,12 @@ pub(crate) struct HelloReply {
     pub epoch: u16,
     pub bytes: u64,
     pub uuid: [u8; 16],
+    /// What the owner knows beyond version 1; zero from those that know nothing else.
+    pub features: u8,
 }
+
+/// The owner takes an [`Op::Introduce`].
+pub(crate) const TAKES_INTRODUCTIONS: u8 = 1 << 1;
 
 impl HelloReply {
     pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
@@ -112,6 +117,7 @@ impl HelloReply {
         out[..PREFACE_LEN].copy_from_slice(&LANE_PREFACE);
         put(&mut out, 8, self.version.to_le_bytes());
         out[10] = self.status as u8;
+        out[11] = self.features;
         put(&mut out, 12, self.epoch.to_le_bytes());
         put(&mut out, 16, self.bytes.to_le_bytes());
         put(&mut out, 24, self.uuid);
@@ -129,6 +135,7 @@ impl HelloReply {
             epoch: u16::from_le_bytes(get(from, 12)),
             bytes: u64::from_le_bytes(get(from, 16)),
             uuid: get(from, 24),
+            features: from[11],
         })
     }
 }
@@ -154,9 +161,11 @@ pub(crate) enum Op {
     EpochTaken,
     /// Attach, to the owner: the memory is unmapped.
     Detached,
+    /// Attach, to the owner: the rid is the mark of this session's process, by which its master believes its end.
+    Introduce,
 }
 
-const OPS: [Op; 9] = [
+const OPS: [Op; 10] = [
     Op::Read,
     Op::Write,
     Op::Upgrade,
@@ -166,6 +175,7 @@ const OPS: [Op; 9] = [
     Op::TakeEpoch,
     Op::EpochTaken,
     Op::Detached,
+    Op::Introduce,
 ];
 
 /// A request on a lane, a message on an attach connection. Bytes 32 to 48 are
@@ -399,7 +409,7 @@ mod tests {
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
         for status in STATUSES {
-            let reply = HelloReply { version: 1, status, epoch: 3, bytes: 1 << 40, uuid: [1; 16] };
+            let reply = HelloReply { version: 1, status, epoch: 3, bytes: 1 << 40, uuid: [1; 16], features: 2 };
             assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
             let reply = Reply { status, epoch: 3, sequence: 1, len: 2, detail: 3 };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::io::Write;
+use std::time::{Duration, Instant};
+
 use mooncake_memory::Source;
 use mooncake_transfer::{Path, Paths, TransferError};
 use support::*;
@@ -87,4 +90,57 @@ fn a_peer_that_unmapped_is_not_waited_for() {
     drop(view);
     assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
     assert_eq!(owner.server.attached(), 0);
+}
+
+#[test]
+fn a_process_that_could_not_map_the_segment_is_not_waited_for() {
+    let owner = Owner::new(64 * MIB);
+    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    let mut reasons = Vec::new();
+    // The socket, the owner's pidfd, the two memfds, the lock that says who maps it: each is the first not to be had once.
+    for left in 0..6 {
+        reasons.push(peer.ask(&format!("attach-short-of descriptors {left}")));
+    }
+    for left in [16 * MIB, 48 * MIB] {
+        reasons.push(peer.ask(&format!("attach-short-of addresses {left}")));
+    }
+    for met in ["0 descriptors came", "1 descriptors came", "cannot be locked", "mmap", "shm"] {
+        assert!(reasons.iter().any(|reason| reason.contains(met)), "no {met:?} in {reasons:#?}");
+    }
+    nobody_is_waited_for(&owner);
+}
+
+#[test]
+fn descriptors_that_were_let_go_of_keep_nothing_closed_once_that_is_said() {
+    let owner = Owner::new(MIB);
+    for received in [true, false] {
+        let mut stream = attach_by_hand(&owner.address());
+        if received {
+            let (reply, fds) = descriptors_by_hand(&stream);
+            assert_eq!((reply[10], fds.len()), (0, 2));
+        }
+        eventually("attached", || owner.server.attached() == 1);
+        stream.write_all(&detached_by_hand()).unwrap();
+        drop(stream);
+        nobody_is_waited_for(&owner);
+    }
+    // Without that word the descriptors may still be there: the end of the process is awaited.
+    let stream = attach_by_hand(&owner.address());
+    let (_, _fds) = descriptors_by_hand(&stream);
+    drop(stream);
+    assert_eq!(owner.server.take_epoch(3), [] as [[u8; 16]; 0]);
+    assert_eq!(owner.hears_within(200), None);
+}
+
+fn nobody_is_waited_for(owner: &Owner) {
+    eventually("nobody is attached", || owner.server.attached() == 0);
+    assert_eq!(owner.server.take_epoch(2), [owner.memory.uuid()]);
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < until, "not within 5 s: {what}");
+        std::thread::yield_now();
+    }
 }

@@ -228,3 +228,57 @@ fn what_one_session_reserved_is_not_written_over_the_links_of_another() {
     let link = links.link_to_write(WRITER, &owner.address(), &wait()).unwrap();
     link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
 }
+
+#[test]
+fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
+    const FENCES: u64 = 10_000;
+    let owner = Owner::new(MIB);
+    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    writer.stop();
+    // More than the connection holds unread: a batch of keys, and the epoch on top.
+    for number in 0..FENCES {
+        assert!(!owner.fence(rid(1, 2 + number), number % 64 * 1024, 1024));
+    }
+    assert!(owner.server.take_epoch(2).is_empty());
+    assert_eq!(owner.hears_within(100), None);
+    writer.go_on();
+    assert_eq!(writer.ask("confirm"), "confirmed");
+    let (mut fenced, mut taken) = (std::collections::BTreeSet::new(), false);
+    while fenced.len() < FENCES as usize || !taken {
+        match owner.hears_within(10_000) {
+            Some(Heard::Fenced(rid)) => assert!(fenced.insert(rid), "reported once"),
+            Some(Heard::EpochTaken(2)) => taken = true,
+            other => panic!("{other:?} after {} fences; taken: {taken}", fenced.len()),
+        }
+    }
+    assert_eq!(owner.server.attached(), 1, "it is the attachment that it was");
+    assert!(writer.ask(&format!("write {} 0 4096", rid(2, 1))).starts_with("ok"));
+}
+
+#[test]
+fn a_fence_costs_the_same_however_many_are_pending() {
+    const FENCES: u64 = 50_000;
+    let owner = Owner::new(MIB);
+    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
+    writer.stop();
+    // Of this thread alone, so that what else the machine does is not in it.
+    let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let spent = |first: u64| {
+        let before = Duration::try_from(used()).unwrap();
+        (first..first + FENCES / 10)
+            .for_each(|number| assert!(!owner.fence(rid(1, 2 + number), number % 64 * 1024, 1024)));
+        Duration::try_from(used()).unwrap() - before
+    };
+    let first = spent(0);
+    for tenth in 1..9 {
+        spent(tenth * FENCES / 10);
+    }
+    let last = spent(FENCES - FENCES / 10);
+    assert!(last < 4 * first + Duration::from_millis(50), "{first:?} for the first tenth, {last:?} for the last");
+    writer.kill();
+    for number in 0..FENCES {
+        assert!(matches!(owner.hears_within(10_000), Some(Heard::Fenced(_))), "after {number}");
+    }
+}

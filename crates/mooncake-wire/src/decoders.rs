@@ -58,7 +58,8 @@ fn hello(bytes: &[u8]) {
 
 fn hello_seeds() -> Vec<Vec<u8>> {
     let highest = Some(LogPosition { log_id: 7, epoch: 1, lsn: 9 });
-    let process = Some(ProcessIdentity { boot_id: vec![1; 16].into(), pid: 5, start_time: 6, pid_namespace: 7 });
+    let process =
+        Some(ProcessIdentity { boot_id: vec![1; 16].into(), pid: 5, start_time: 6, pid_namespace: 7, mark: 8 });
     let open = OpenSession { host_name: "host:1".into(), process: process.clone() };
     let resume = ResumeSession {
         session: 1,
@@ -168,6 +169,7 @@ fn anchor_seeds() -> Vec<Vec<u8>> {
         anchor_up::Body::Beat(beat),
         anchor_up::Body::FenceDone(FenceDone { uuid: uuid(), rids: vec![2] }),
         anchor_up::Body::EpochTaken(EpochTaken { epoch: 2, segments: vec![uuid()] }),
+        anchor_up::Body::ReaderGone(ReaderGone { session: 1, uuid: uuid(), mark: 2 }),
     ];
     let pinned = vec![Extent { segment: 1, offset: 2, length: 3 }];
     let down = [

@@ -17,12 +17,20 @@ pub enum Feature {
     RemoveByRegex = 3,
     /// Unmounting with a grace.
     UnmountGrace = 4,
+    /// Owners that say which readers of theirs have ended.
+    ReaderGone = 7,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 5] =
-        [Feature::Replace, Feature::Groups, Feature::Describe, Feature::RemoveByRegex, Feature::UnmountGrace];
+    pub const ALL: [Feature; 6] = [
+        Feature::Replace,
+        Feature::Groups,
+        Feature::Describe,
+        Feature::RemoveByRegex,
+        Feature::UnmountGrace,
+        Feature::ReaderGone,
+    ];
 
     /// Its bit.
     pub const fn bit(self) -> u64 {
@@ -37,6 +45,7 @@ impl Feature {
             Feature::Describe => "lists of an object's copies",
             Feature::RemoveByRegex => "removal by pattern",
             Feature::UnmountGrace => "unmounting with a grace",
+            Feature::ReaderGone => "the ends of readers, told by owners",
         }
     }
 
@@ -76,8 +85,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16]);
-        assert_eq!(FEATURES, 31);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 128]);
+        assert_eq!(FEATURES, 159);
     }
 
     #[test]

@@ -150,10 +150,11 @@ class Cluster:
         buffer: int = 64 << 20,
         env: dict[str, str] | None = None,
         python: str | None = None,
+        wrapper: list[str] | None = None,
     ) -> Peer:
-        """A store in a process of its own, set up."""
+        """A store in a process of its own, started by the wrapper, set up."""
         log = self.folder / f"peer-{len(self.peers)}.out"
-        peer = Peer(f"peer {len(self.peers)}", log, env, python or sys.executable)
+        peer = Peer(f"peer {len(self.peers)}", log, env, [*(wrapper or []), python or sys.executable])
         self.peers.append(peer)
         code = peer.call("setup", "127.0.0.1", "P2PHANDSHAKE", segment, buffer, "tcp", "", self.master.addr)
         assert code == 0, f"setup: {code} {peer.call('last_error')}"

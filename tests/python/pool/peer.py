@@ -46,11 +46,11 @@ class Pending:
 class Peer:
     """The parent's side."""
 
-    def __init__(self, name: str, log: Path, env: dict[str, str] | None = None, python: str = sys.executable):
+    def __init__(self, name: str, log: Path, env: dict[str, str] | None, interpreter: list[str]):
         self.name = name
         with log.open("ab") as out:
             self.process = subprocess.Popen(
-                [python, __file__],
+                [*interpreter, __file__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,

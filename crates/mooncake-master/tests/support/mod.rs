@@ -165,6 +165,7 @@ pub fn process() -> message::ProcessIdentity {
         pid: own.pid,
         start_time: own.start_time,
         pid_namespace: own.pid_namespace,
+        mark: 0,
     }
 }
 

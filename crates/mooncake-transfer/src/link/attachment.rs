@@ -11,6 +11,7 @@ use std::time::Instant;
 use mooncake_memory::{Expect, Guarded, Mapping, Presence, forked, has_exited, peer_credentials, peer_pidfd, recv_fds};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use super::options::{LinkOptions, SegmentAddress};
 use super::reclaimer::Reclaimer;
@@ -20,7 +21,7 @@ use crate::attach_pipe::AttachPipe;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::wait::{SLICE, Wait};
-use crate::wire::{Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
+use crate::wire::{Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
 
 pub(super) struct Attachment {
     id: u64,
@@ -118,13 +119,21 @@ impl Attachment {
         let stream =
             connect(&address.unix_socket).map_err(NoSharedMemory::socket("its Unix socket does not answer"))?;
         let stream = Arc::new(stream);
+        // The first local to be made is the last to end: what came of the memory has been let go of by then.
+        let unmapped = SaysUnmapped(Some(stream.clone()));
         let owner = peer_credentials(&**stream).map_err(|e| format!("its owner cannot be told: {e}"))?;
         if !owner.is_own_user() {
             return Err(format!("its owner is user {}, or looks like it in this user namespace", owner.uid).into());
         }
         let pidfd = owner_pidfd(&stream, address)?;
         let deadline = wait.deadline.min(Instant::now() + options.connect_timeout);
-        let (epoch, fds) = say_hello(&stream, hello, address, Wait { deadline, ..*wait })?;
+        let (reply, fds) = say_hello(&stream, hello, address, Wait { deadline, ..*wait })?;
+        let mut pipe = AttachPipe::new(stream.clone());
+        if reply.features & TAKES_INTRODUCTIONS != 0 && options.mark != 0 {
+            // Before the first byte is mapped: from then on the end of this process has to be provable.
+            let introduction = Frame { rid: options.mark, ..Frame::plain(Op::Introduce, 0) };
+            pipe.send(&introduction).map_err(NoSharedMemory::socket("its Unix socket"))?;
+        }
         let [data, control] = fds;
         let expect = Expect { uuid: address.uuid, bytes: address.bytes };
         let readable = Arc::new(Mapping::map(data, control, expect, false).map_err(|e| e.to_string())?);
@@ -138,14 +147,9 @@ impl Attachment {
             presence: Presence::announce(&readable).map_err(|e| format!("its memory cannot be locked: {e}"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
-            gate: Gate::new(epoch, Box::new(move || bell.ring())),
+            gate: Gate::new(reply.epoch, Box::new(move || bell.ring())),
             pidfd: Arc::new(Guarded::new(pidfd)),
-            talk: Mutex::new(Talk {
-                pipe: AttachPipe::new(stream.clone()),
-                upgrade: Upgrade::No,
-                quiesces: Vec::new(),
-                epochs: Vec::new(),
-            }),
+            talk: Mutex::new(Talk { pipe, upgrade: Upgrade::No, quiesces: Vec::new(), epochs: Vec::new() }),
             stream,
             answered: Condvar::new(),
             views: Mutex::default(),
@@ -156,6 +160,8 @@ impl Attachment {
             watcher: watcher.clone(),
             reclaimer: reclaimer.clone(),
         });
+        // From now on the attachment itself says it, when it is dropped.
+        unmapped.not_yet();
         watcher.watch(&attachment).map_err(|e| e.to_string())?;
         Ok(attachment)
     }
@@ -281,13 +287,13 @@ impl Attachment {
     pub(super) fn answer(&self) {
         let mut talk = self.talk.lock();
         let Talk { pipe, quiesces, epochs, .. } = &mut *talk;
-        let mut send = |frame: Frame| {
+        let send = |pipe: &mut AttachPipe, frame: Frame| {
             // A dead connection is noticed where it is read.
             let _ = pipe.send(&frame);
         };
         quiesces.retain_mut(|quiesce| {
             self.gate.retain_active(&mut quiesce.writing);
-            if !quiesce.writing.is_empty() {
+            if !quiesce.writing.is_empty() || !pipe.has_room() {
                 return true;
             }
             let Frame { rid, offset, len, .. } = quiesce.frame;
@@ -296,15 +302,15 @@ impl Attachment {
                 // owner's tombstone; a later one must still find it.
                 let _ = mapping.tombstone(rid, offset, len);
             }
-            send(Frame { op: Op::Quiesced, ..quiesce.frame });
+            send(pipe, Frame { op: Op::Quiesced, ..quiesce.frame });
             false
         });
         epochs.retain_mut(|asked| {
             self.gate.retain_active(&mut asked.writing);
-            if !asked.confirmed || !asked.writing.is_empty() {
+            if !asked.confirmed || !asked.writing.is_empty() || !pipe.has_room() {
                 return true;
             }
-            send(Frame::plain(Op::EpochTaken, asked.epoch));
+            send(pipe, Frame::plain(Op::EpochTaken, asked.epoch));
             false
         });
         let _ = pipe.flush();
@@ -337,7 +343,13 @@ impl Attachment {
     /// peers give the memory back, all but the pinned extents. Takes its time:
     /// for the reclaimer's thread.
     pub(super) fn forget(&self, pinned: &[(u64, u64)]) {
-        *self.forgotten.lock() = Some(pinned.to_vec());
+        {
+            // Told twice, by a master that was restarted meanwhile: what it has forgotten may still be viewed.
+            let mut forgotten = self.forgotten.lock();
+            let keep = forgotten.get_or_insert_default();
+            let more = pinned.iter().filter(|extent| !keep.contains(extent)).copied().collect::<Vec<_>>();
+            keep.extend(more);
+        }
         if matches!(has_exited(self.pidfd.as_fd()), Ok(true)) {
             self.owner_gone.store(true, Ordering::Release);
         }
@@ -401,8 +413,36 @@ impl Drop for Attachment {
         self.watcher.unwatch(self.id);
         self.readable = None;
         self.writable = OnceLock::new();
-        let talk = self.talk.get_mut();
-        let _ = talk.pipe.send(&Frame::plain(Op::Detached, 0));
+        // The pipe may be full of answers that an owner that stands still has not read.
+        if let Ok(false) = self.talk.get_mut().pipe.send_last(&DETACHED) {
+            let empty = AttachPipe::new(self.stream.clone());
+            self.watcher.flush(self.id, std::mem::replace(&mut self.talk.get_mut().pipe, empty));
+        }
+    }
+}
+
+const DETACHED: Frame = Frame::plain(Op::Detached, 0);
+
+/// An attempt to map a segment. However it ends early, its owner is told that
+/// nothing is mapped: the descriptors were let go of, or are never received.
+/// Until then it waits for this process with every epoch.
+struct SaysUnmapped(Option<Arc<Guarded<UnixStream>>>);
+
+impl SaysUnmapped {
+    /// The attempt was a success.
+    fn not_yet(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for SaysUnmapped {
+    fn drop(&mut self) {
+        if let Some(stream) = &self.0
+            && !forked()
+        {
+            // There is room behind a hello. An owner that closed the connection has not put this process on record.
+            let _ = rustix::net::send(&***stream, &DETACHED.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
     }
 }
 
@@ -440,7 +480,7 @@ fn say_hello(
     hello: &Hello,
     address: &SegmentAddress,
     wait: Wait<'_>,
-) -> Result<(u16, [OwnedFd; 2]), NoSharedMemory> {
+) -> Result<(HelloReply, [OwnedFd; 2]), NoSharedMemory> {
     use std::io::Write;
     let text = NoSharedMemory::socket("its Unix socket");
     stream.set_read_timeout(Some(SLICE)).map_err(&text)?;
@@ -469,5 +509,5 @@ fn say_hello(
         return Err("its owner serves another memory".to_owned().into());
     }
     let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| format!("{} descriptors came instead of 2", fds.len()))?;
-    Ok((reply.epoch, fds))
+    Ok((reply, fds))
 }

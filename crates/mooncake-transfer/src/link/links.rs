@@ -295,6 +295,39 @@ mod tests {
     }
 
     #[test]
+    fn what_was_said_to_be_viewed_is_kept_when_a_restarted_master_has_forgotten_it() {
+        const BYTES: u64 = 1 << 20;
+        let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
+        let memory = Arc::new(SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap());
+        memory.populate_step(BYTES).unwrap();
+        server.add(memory.clone(), 1);
+        let address = SegmentAddress {
+            uuid: memory.uuid(),
+            bytes: BYTES,
+            name: "owner".into(),
+            boot_id: boot_id().unwrap(),
+            unix_socket: server.unix_name().into(),
+            tcp: Vec::new(),
+            access_key: 1,
+            process: None,
+        };
+        let wait = Wait::until(Instant::now() + Duration::from_secs(5));
+        let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(2) };
+        // Somebody else who has it mapped, and looks at the first 4 KiB.
+        let reader = Links::new(options.clone(), Box::new(Quiet)).unwrap();
+        let _reads = reader.link(&address, &wait).unwrap();
+        let peer = Links::new(options, Box::new(Quiet)).unwrap();
+        let _link = peer.link(&address, &wait).unwrap();
+        for attachment in peer.connector.watcher.attachments(&memory.uuid()) {
+            attachment.owner_ended();
+            attachment.forget(&[(0, 4096)]);
+            assert_eq!(resident(&memory), 4096);
+            attachment.forget(&[]);
+            assert_eq!(resident(&memory), 4096, "it may still be viewed");
+        }
+    }
+
+    #[test]
     fn whoever_forgets_a_segment_does_not_wait_for_its_memory() {
         const BYTES: u64 = 4 << 20;
         let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();

@@ -88,6 +88,9 @@ impl Paths {
 pub struct LinkOptions {
     /// Session of the store; owners fence by it.
     pub session: u64,
+    /// Random number of the session's process, known to its master. An owner that sees the process end shows the number
+    /// to the master, which takes it for the proof that it is this very process. 0: there is none.
+    pub mark: u64,
     /// Paths that may be used.
     pub paths: Paths,
     /// Longest time a transfer may stand still.
@@ -105,6 +108,7 @@ impl LinkOptions {
     pub fn new(session: u64) -> LinkOptions {
         LinkOptions {
             session,
+            mark: 0,
             paths: Paths::ALL,
             data_timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(1),

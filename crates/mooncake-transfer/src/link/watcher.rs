@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::attachment::Attachment;
 use super::options::{EpochQuestion, LinkEvents};
 use crate::Uuid;
+use crate::attach_pipe::AttachPipe;
 use crate::wake::Bell;
 
 pub(super) struct Watcher {
@@ -27,6 +28,8 @@ pub(super) struct Watcher {
 #[derive(Default)]
 struct State {
     watched: HashMap<u64, Watched>,
+    /// Of attachments that have ended: what they said last is still on its way to an owner that does not read.
+    farewells: HashMap<u64, AttachPipe>,
     running: bool,
 }
 
@@ -66,14 +69,30 @@ impl Watcher {
             hung_up: false,
         };
         state.watched.insert(attachment.id(), watched);
+        self.keep_running(&mut state)?;
+        drop(state);
+        self.bell.ring();
+        Ok(())
+    }
+
+    fn keep_running(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         if !state.running {
             let inside = self.clone();
             std::thread::Builder::new().name("mooncake-watch".into()).spawn(move || inside.run())?;
             state.running = true;
         }
+        Ok(())
+    }
+
+    /// Sends the rest of what an attachment had to say, once its owner reads.
+    pub(super) fn flush(self: &Arc<Self>, id: u64, farewell: AttachPipe) {
+        let mut state = self.state.lock();
+        state.farewells.insert(id, farewell);
+        if let Err(e) = self.keep_running(&mut state) {
+            tracing::warn!("no thread to tell an owner that its segment is unmapped: {e}");
+        }
         drop(state);
         self.bell.ring();
-        Ok(())
     }
 
     pub(super) fn unwatch(&self, id: u64) {
@@ -90,13 +109,15 @@ impl Watcher {
 
     fn run(&self) {
         loop {
-            let watched: Vec<(u64, Watched)> = {
+            let (watched, farewells): (Vec<(u64, Watched)>, Vec<_>) = {
                 let mut state = self.state.lock();
-                if state.watched.is_empty() {
+                state.farewells.retain(|_, farewell| farewell.flush().is_ok() && farewell.is_waiting());
+                if state.watched.is_empty() && state.farewells.is_empty() {
                     state.running = false;
                     return;
                 }
-                state.watched.iter().map(|(id, watched)| (*id, watched.clone())).collect()
+                let watched = state.watched.iter().map(|(id, watched)| (*id, watched.clone())).collect();
+                (watched, state.farewells.values().map(|farewell| farewell.stream().clone()).collect())
             };
             let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
             for (_, watched) in &watched {
@@ -107,6 +128,7 @@ impl Watcher {
                 let wanted = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
                 fds.push(if watched.hung_up { bell() } else { PollFd::new(&**watched.stream, wanted) });
             }
+            fds.extend(farewells.iter().map(|stream| PollFd::new(&***stream, PollFlags::OUT)));
             if let Err(e) = poll(&mut fds, None)
                 && e != rustix::io::Errno::INTR
             {
@@ -145,5 +167,45 @@ impl Watcher {
 impl std::fmt::Debug for Watcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watcher").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wire::{FRAME_LEN, Frame, Op};
+
+    struct Quiet;
+
+    impl LinkEvents for Quiet {
+        fn owner_gone(&self, _: Uuid) {}
+        fn take_epoch(&self, _: EpochQuestion) {}
+    }
+
+    #[test]
+    fn an_owner_that_stood_still_hears_the_farewell_behind_the_answers() {
+        let (mine, mut theirs) = UnixStream::pair().unwrap();
+        mine.set_nonblocking(true).unwrap();
+        let stream = Arc::new(Guarded::new(mine));
+        let mut full = 0;
+        while (&**stream).write(&[0; FRAME_LEN]).is_ok() {
+            full += FRAME_LEN;
+        }
+        let mut pipe = AttachPipe::new(stream);
+        pipe.send(&Frame::plain(Op::EpochTaken, 2)).unwrap();
+        assert!(!pipe.send_last(&Frame::plain(Op::Detached, 0)).unwrap(), "there is room for it now");
+        let watcher = Watcher::new(Box::new(Quiet)).unwrap();
+        watcher.flush(1, pipe);
+        theirs.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        theirs.read_exact(&mut vec![0; full]).unwrap();
+        for op in [Op::EpochTaken, Op::Detached] {
+            let mut frame = [0; FRAME_LEN];
+            theirs.read_exact(&mut frame).unwrap();
+            assert_eq!(Frame::decode(&frame).map(|frame| frame.op), Some(op));
+        }
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "closed behind its last word");
     }
 }

@@ -1,5 +1,6 @@
 //! Processes that map a segment: who they are, and what they have promised.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -7,15 +8,20 @@ use std::sync::Arc;
 
 use mooncake_memory::{Guarded, ProcessIdentity, peer_credentials, peer_pidfd, send_fds};
 
-use super::Shared;
 use super::door::refuse;
+use super::fence_list::FenceList;
+use super::{Fence, ProcessGone, Shared, State};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
-use crate::wire::{Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
+use crate::wire::{Frame, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
 
 /// Most attachments at a time, all segments together.
 const MAX_ATTACHED: usize = 4096;
+
+/// Fences that an attached process is asked about before it has answered the first of them. Their frames lie in the
+/// memory of its connection while it stands still.
+const MOST_UNANSWERED: usize = 1024;
 
 /// One process's attachment to one segment. The record outlives the
 /// connection: only a farewell or the process's end removes it.
@@ -23,10 +29,20 @@ pub(super) struct Attach {
     session: u64,
     uuid: Uuid,
     pid: u32,
+    /// Number by which the master knows that this is the session's process, once it has shown it; 0 = none.
+    mark: u64,
     pidfd: Arc<Guarded<OwnedFd>>,
     pipe: Option<AttachPipe>,
     writable: bool,
     epoch: u16,
+    /// Highest epoch that it is to be asked to take, and that it has been asked.
+    epoch_wanted: u16,
+    epoch_asked: u16,
+    /// Fences that it is still to be asked about: by their ids, so that one who stands still costs no more than the
+    /// fences themselves.
+    questions: VecDeque<u64>,
+    /// Asked and not answered.
+    unanswered: usize,
 }
 
 impl Attach {
@@ -61,7 +77,7 @@ impl Attach {
         }
     }
 
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         if let Some(pipe) = &mut self.pipe
             && let Err(e) = pipe.flush()
         {
@@ -76,8 +92,39 @@ impl Attach {
         if self.epoch >= epoch {
             return false;
         }
-        self.send(&Frame::plain(Op::TakeEpoch, epoch));
+        self.epoch_wanted = self.epoch_wanted.max(epoch);
+        self.put_epoch();
         true
+    }
+
+    /// It is to be asked about a fence when its turn comes.
+    pub(super) fn ask_fence(&mut self, fence_id: u64) {
+        self.questions.push_back(fence_id);
+    }
+
+    /// Puts the questions that have their turn. A process that stands still is not asked more than its connection
+    /// holds, so that the connection lasts until it goes on.
+    pub(super) fn put_questions(&mut self, attach_id: u64, fences: &FenceList, epoch: u16) {
+        if self.pipe.is_none() {
+            // Nobody is there to answer: its end is the proof.
+            self.questions.clear();
+        }
+        self.put_epoch();
+        while self.unanswered < MOST_UNANSWERED
+            && let Some(id) = self.questions.pop_front()
+        {
+            let Some(Fence { rid, offset, len, .. }) = fences.question(id, attach_id).copied() else { continue };
+            self.send(&Frame { op: Op::Quiesce, epoch, rid, offset, len, sequence: id });
+            self.unanswered += 1;
+        }
+    }
+
+    /// The highest one is enough, and one on the way at a time.
+    fn put_epoch(&mut self) {
+        if self.epoch_asked < self.epoch_wanted && self.pipe.as_ref().is_some_and(|pipe| !pipe.is_waiting()) {
+            self.epoch_asked = self.epoch_wanted;
+            self.send(&Frame::plain(Op::TakeEpoch, self.epoch_wanted));
+        }
     }
 
     pub(super) fn hang_up(&mut self, why: &io::Error) {
@@ -123,6 +170,7 @@ impl Shared {
             epoch: state.epoch,
             bytes: served.memory.bytes(),
             uuid: hello.uuid,
+            features: TAKES_INTRODUCTIONS,
         };
         let fds = [served.memory.data_fd(), served.memory.control_fd()];
         // A fresh connection has room for 64 bytes: less means that it is dead.
@@ -135,10 +183,15 @@ impl Shared {
             session: hello.session,
             uuid: hello.uuid,
             pid: credentials.pid,
+            mark: 0,
             pidfd: Arc::new(Guarded::new(pidfd)),
             pipe: Some(AttachPipe::new(stream.clone())),
             writable: false,
             epoch: state.epoch,
+            epoch_wanted: 0,
+            epoch_asked: 0,
+            questions: VecDeque::new(),
+            unanswered: 0,
         };
         state.attached.insert(id, attach);
         Ok(())
@@ -146,39 +199,60 @@ impl Shared {
 
     /// The process is gone: whatever it was asked has become true.
     pub(super) fn process_gone(&self, attach_id: u64) {
-        self.state.lock().attached.remove(&attach_id);
+        let gone = self.state.lock().detach(attach_id);
+        // What the hello said of the session anybody could have said.
+        if let Some(Attach { session, uuid, mark, .. }) = gone
+            && mark != 0
+        {
+            self.events.process_gone(ProcessGone { session, uuid, mark });
+        }
     }
 
     /// Reads what an attached process has to say.
     pub(super) fn attach_readable(&self, attach_id: u64) {
         let mut state = self.state.lock();
         loop {
-            let epoch = state.epoch;
-            let Some(attach) = state.attached.get_mut(&attach_id) else { return };
+            let State { attached, fences, epoch, .. } = &mut *state;
+            let Some(attach) = attached.get_mut(&attach_id) else { return };
             let Some(pipe) = &mut attach.pipe else { return };
             let frame = match pipe.receive() {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return,
+                Ok(None) => return attach.put_questions(attach_id, fences, *epoch),
                 Err(e) => return attach.hang_up(&e),
             };
             match frame.op {
                 Op::Upgrade => {
                     // On record before the answer allows the first store.
                     attach.writable = true;
-                    attach.send(&Frame::plain(Op::Upgraded, epoch));
+                    attach.send(&Frame::plain(Op::Upgraded, *epoch));
                 }
                 Op::EpochTaken => attach.epoch = attach.epoch.max(frame.epoch),
-                Op::Quiesced => Shared::quiesced(&mut state, attach_id, frame.sequence),
-                Op::Detached => drop(state.attached.remove(&attach_id)),
+                Op::Quiesced => {
+                    attach.unanswered = attach.unanswered.saturating_sub(1);
+                    fences.answered(frame.sequence, attach_id);
+                }
+                Op::Detached => drop(state.detach(attach_id)),
+                Op::Introduce => attach.mark = frame.rid,
                 _ => attach.hang_up(&io::Error::new(io::ErrorKind::InvalidData, "it sent a message that is not its")),
             }
         }
     }
 
     pub(super) fn attach_writable(&self, attach_id: u64) {
-        if let Some(attach) = self.state.lock().attached.get_mut(&attach_id) {
+        let mut state = self.state.lock();
+        let State { attached, fences, epoch, .. } = &mut *state;
+        if let Some(attach) = attached.get_mut(&attach_id) {
             attach.flush();
+            attach.put_questions(attach_id, fences, *epoch);
         }
+    }
+}
+
+impl State {
+    /// An attachment is no more.
+    fn detach(&mut self, attach_id: u64) -> Option<Attach> {
+        self.fences.detached(attach_id);
+        self.attached.remove(&attach_id)
     }
 }
 

@@ -184,7 +184,7 @@ fn find(shared: &Shared, hello: &Hello) -> Result<Arc<Served>, Status> {
 /// Answers a hello with a refusal. A fresh connection has room for it; if not,
 /// closing it says enough.
 pub(super) fn refuse(mut stream: impl Write, hello: &Hello, status: Status) -> Result<(), Status> {
-    let reply = HelloReply { version: LANE_VERSION, status, epoch: 0, bytes: 0, uuid: hello.uuid };
+    let reply = HelloReply { version: LANE_VERSION, status, epoch: 0, bytes: 0, uuid: hello.uuid, features: 0 };
     let _ = stream.write(&reply.encode());
     Err(status)
 }

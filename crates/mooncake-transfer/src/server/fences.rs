@@ -10,38 +10,18 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::{Mapping, uuid_text};
 
+use super::fence_list::PendingFence;
 use super::{Fence, SegmentServer, Shared, State};
 use crate::Uuid;
-use crate::wire::{Frame, Op};
 
 /// How long a lane in mid-write may finish by itself.
 const GRACE: Duration = Duration::from_millis(200);
-
-pub(super) struct PendingFence {
-    id: u64,
-    fence: Fence,
-    /// Writes in the segment's gate.
-    writing: Vec<u64>,
-    /// Attached processes that have not answered.
-    asked: Vec<u64>,
-    cut_at: Option<Instant>,
-}
 
 pub(super) struct PendingEpoch {
     uuid: Uuid,
     epoch: u16,
     writing: Vec<u64>,
     cut_at: Option<Instant>,
-}
-
-impl PendingFence {
-    pub(super) fn uuid(&self) -> Uuid {
-        self.fence.uuid
-    }
-
-    pub(super) fn rid(&self) -> u64 {
-        self.fence.rid
-    }
 }
 
 impl PendingEpoch {
@@ -79,37 +59,26 @@ impl SegmentServer {
             return true;
         };
         // Asked a second time (the master restarted): one answer is enough.
-        let again = |other: &PendingFence| other.fence.uuid == fence.uuid && other.fence.rid == fence.rid;
-        if let Some(pending) = state.fences.iter_mut().find(|other| again(other)) {
+        if state.fences.is_pending(&fence) {
             if fence.writer_done {
-                pending.asked.clear();
                 self.shared.bell.ring();
             }
             return false;
         }
         let id = state.next_id();
-        let mut asked = Vec::new();
-        if !fence.writer_done {
-            let frame = Frame {
-                op: Op::Quiesce,
-                epoch: state.epoch,
-                rid: fence.rid,
-                offset: fence.offset,
-                len: fence.len,
-                sequence: id,
-            };
-            for (attach_id, attach) in &mut state.attached {
-                if attach.writes_for(fence.writer, &fence.uuid) {
-                    attach.send(&frame);
-                    asked.push(*attach_id);
-                }
-            }
-        }
+        let State { attached, fences, epoch, .. } = &mut *state;
+        let writers = attached.iter_mut().filter(|(_, attach)| attach.writes_for(fence.writer, &fence.uuid));
+        let mut writers: Vec<_> = if fence.writer_done { Vec::new() } else { writers.collect() };
+        let asked: Vec<u64> = writers.iter().map(|(attach_id, _)| **attach_id).collect();
         if writing.is_empty() && asked.is_empty() {
             return !is_marred(mapping, &fence);
         }
         let cut_at = (!writing.is_empty()).then(|| Instant::now() + GRACE);
-        state.fences.push(PendingFence { id, fence, writing, asked, cut_at });
+        fences.insert(id, PendingFence { fence, writing, asked, cut_at });
+        for (attach_id, attach) in &mut writers {
+            attach.ask_fence(id);
+            attach.put_questions(**attach_id, fences, *epoch);
+        }
         drop(state);
         // The door must know when to cut, and poll for room to write.
         self.shared.bell.ring();
@@ -160,15 +129,8 @@ impl Shared {
     /// When a lane is to be cut next.
     pub(super) fn next_cut(&self) -> Option<Instant> {
         let state = self.state.lock();
-        let fences = state.fences.iter().filter_map(|pending| pending.cut_at);
-        fences.chain(state.epochs.iter().filter_map(|pending| pending.cut_at)).min()
-    }
-
-    /// A process has answered a fence.
-    pub(super) fn quiesced(state: &mut State, attach_id: u64, fence_id: u64) {
-        if let Some(pending) = state.fences.iter_mut().find(|pending| pending.id == fence_id) {
-            pending.asked.retain(|asked| *asked != attach_id);
-        }
+        let epochs = state.epochs.iter().filter_map(|pending| pending.cut_at);
+        epochs.chain(state.fences.next_cut()).min()
     }
 }
 
@@ -176,27 +138,26 @@ fn settle_locked(state: &mut State) -> Vec<Done> {
     let now = Instant::now();
     let mut done = Vec::new();
     let State { segments, attached, fences, epochs, .. } = state;
-    fences.retain_mut(|pending| {
-        let Some(served) = segments.get(&pending.fence.uuid) else {
-            done.push(Done::Fenced(pending.fence.uuid, pending.fence.rid));
-            return false;
-        };
+    fences.look_at_writes(|pending| {
+        let Some(served) = segments.get(&pending.fence.uuid) else { return true };
         served.gate.retain_active(&mut pending.writing);
         cut_when_due(&served.gate, &pending.writing, &mut pending.cut_at, now);
-        pending.asked.retain(|id| attached.contains_key(id));
-        if !pending.writing.is_empty() || !pending.asked.is_empty() {
-            return true;
-        }
-        // Those that were waited for may have stamped over the first tombstone.
-        let Fence { uuid, rid, offset, len, .. } = pending.fence;
-        if let Err(e) = served.memory.mapping().tombstone(rid, offset, len) {
-            tracing::error!(uuid = uuid_text(&uuid), rid, "second tombstone: {e}");
-        }
-        if !is_marred(served.memory.mapping(), &pending.fence) {
-            done.push(Done::Fenced(uuid, rid));
-        }
-        false
+        pending.writing.is_empty()
     });
+    for fence in fences.take_proven() {
+        let Fence { uuid, rid, offset, len, .. } = fence;
+        if let Some(served) = segments.get(&uuid) {
+            let mapping = served.memory.mapping();
+            // Those that were waited for may have stamped over the first tombstone.
+            if let Err(e) = mapping.tombstone(rid, offset, len) {
+                tracing::error!(uuid = uuid_text(&uuid), rid, "second tombstone: {e}");
+            }
+            if is_marred(mapping, &fence) {
+                continue;
+            }
+        }
+        done.push(Done::Fenced(uuid, rid));
+    }
     epochs.retain_mut(|pending| {
         let Some(served) = segments.get(&pending.uuid) else { return false };
         served.gate.retain_active(&mut pending.writing);

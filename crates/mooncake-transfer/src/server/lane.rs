@@ -189,6 +189,7 @@ impl Lane {
             epoch,
             bytes: self.served.memory.bytes(),
             uuid: self.served.memory.uuid(),
+            features: 0,
         };
         if (&**self.stream).write_all(&reply.encode()).is_err() {
             return;

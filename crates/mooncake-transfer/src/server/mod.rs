@@ -2,6 +2,7 @@
 
 mod attach;
 mod door;
+mod fence_list;
 mod fences;
 mod lane;
 mod pending;
@@ -29,7 +30,8 @@ use crate::wake::Bell;
 pub(crate) use lane::LaneControl;
 
 use attach::Attach;
-use fences::{PendingEpoch, PendingFence};
+use fence_list::FenceList;
+use fences::PendingEpoch;
 
 /// How a server listens.
 #[derive(Debug, Clone)]
@@ -61,6 +63,19 @@ pub trait ServerEvents: Send + Sync {
     fn fenced(&self, uuid: Uuid, rid: u64);
     /// A segment obeys an epoch that [`SegmentServer::take_epoch`] could not finish at once.
     fn epoch_taken(&self, epoch: u16, uuid: Uuid);
+    /// A process that had a segment mapped is gone, and had shown whose it is.
+    fn process_gone(&self, _gone: ProcessGone) {}
+}
+
+/// The proven end of a process that had a segment mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessGone {
+    /// Session that it mapped it for.
+    pub session: u64,
+    /// The segment.
+    pub uuid: Uuid,
+    /// Number that it showed: see [`crate::LinkOptions::mark`].
+    pub mark: u64,
 }
 
 /// A placement whose writer must be shut out.
@@ -105,7 +120,7 @@ struct State {
     segments: HashMap<Uuid, Arc<Served>>,
     lanes: HashMap<u64, Arc<LaneControl>>,
     attached: HashMap<u64, Attach>,
-    fences: Vec<PendingFence>,
+    fences: FenceList,
     epochs: Vec<PendingEpoch>,
 }
 
@@ -178,8 +193,7 @@ impl SegmentServer {
         // Their streams close; a fence of this segment has nothing left to guard.
         state.attached.retain(|_, attach| attach.uuid() != uuid);
         state.epochs.retain(|pending| pending.uuid() != uuid);
-        let over = state.fences.iter().filter(|f| f.uuid() == uuid).map(PendingFence::rid).collect::<Vec<_>>();
-        state.fences.retain(|pending| pending.uuid() != uuid);
+        let over = state.fences.remove_segment(&uuid);
         let drained = loop {
             served.gate.retain_active(&mut writing);
             if writing.is_empty() && !state.lanes.values().any(|lane| lane.uuid() == uuid) {

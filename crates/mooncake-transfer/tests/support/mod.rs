@@ -3,6 +3,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
 use mooncake_transfer::{
-    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
-    ServerOptions, Uuid, Wait,
+    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, SegmentAddress, SegmentServer,
+    ServerEvents, ServerOptions, Uuid, Wait,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub const MIB: u64 = 1 << 20;
 pub const OWNER: u64 = 1;
@@ -33,6 +37,7 @@ pub fn wait() -> Wait<'static> {
 pub enum Heard {
     Fenced(u64),
     EpochTaken(u16),
+    ProcessGone(ProcessGone),
 }
 
 struct Report(Sender<Heard>);
@@ -43,6 +48,9 @@ impl ServerEvents for Report {
     }
     fn epoch_taken(&self, epoch: u16, _: Uuid) {
         let _ = self.0.send(Heard::EpochTaken(epoch));
+    }
+    fn process_gone(&self, gone: ProcessGone) {
+        let _ = self.0.send(Heard::ProcessGone(gone));
     }
 }
 
@@ -163,6 +171,38 @@ pub fn lane_by_hand(address: &SegmentAddress, receive_buffer: Option<usize>) -> 
     stream
 }
 
+/// Asks for a segment's descriptors, which are not received yet.
+pub fn attach_by_hand(address: &SegmentAddress) -> UnixStream {
+    let name = UnixAddr::from_abstract_name(address.unix_socket.as_bytes()).unwrap();
+    let mut stream = UnixStream::connect_addr(&name).unwrap();
+    let mut hello = [0; 64];
+    hello[..8].copy_from_slice(&mooncake_wire::LANE_PREFACE);
+    (hello[8], hello[10]) = (1, 2);
+    hello[12..16].copy_from_slice(&std::process::id().to_le_bytes());
+    hello[16..24].copy_from_slice(&WRITER.to_le_bytes());
+    hello[24..32].copy_from_slice(&address.access_key.to_le_bytes());
+    hello[32..48].copy_from_slice(&address.uuid);
+    stream.write_all(&seal(hello)).unwrap();
+    stream
+}
+
+/// What was answered, and the descriptors that came with it.
+pub fn descriptors_by_hand(stream: &UnixStream) -> ([u8; 64], Vec<OwnedFd>) {
+    let (mut reply, mut fds) = ([0; 64], Vec::new());
+    assert_eq!(mooncake_memory::recv_fds(stream, &mut reply, &mut fds).unwrap(), reply.len());
+    (reply, fds)
+}
+
+/// The frame with which an attached process shows its mark.
+pub fn introduction_by_hand(mark: u64) -> [u8; 64] {
+    request_by_hand(10, mark, 0, 0)
+}
+
+/// The frame with which an attached process says that it has nothing mapped.
+pub fn detached_by_hand() -> [u8; 64] {
+    request_by_hand(9, 0, 0, 0)
+}
+
 /// A request: 1 reads, 2 writes.
 pub fn request_by_hand(op: u8, rid: u64, offset: u64, len: u64) -> [u8; 64] {
     let mut frame = [0; 64];
@@ -181,7 +221,7 @@ const ROLE: &str = "MOONCAKE_TRANSFER_TEST_ROLE";
 /// A process of this test binary that plays a role until its input ends.
 pub struct Other {
     child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
@@ -189,6 +229,11 @@ impl Other {
     /// A process that writes to a segment over one path; `say` commands to it.
     pub fn writer(address: &SegmentAddress, path: Path) -> Other {
         Other::start(&format!("writer {path} {}", pack(address)))
+    }
+
+    /// The same for one whose session's master knows it by a mark.
+    pub fn marked(address: &SegmentAddress, mark: u64) -> Other {
+        Other::start(&format!("writer shm {} {mark}", pack(address)))
     }
 
     /// A process that owns a segment of so many bytes, and its address.
@@ -206,12 +251,12 @@ impl Other {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Other { child, input, output }
     }
 
     pub fn say(&mut self, command: &str) {
-        writeln!(self.input, "{command}").unwrap();
+        writeln!(self.input.as_mut().expect("it is there"), "{command}").unwrap();
     }
 
     /// Its next answer; what the test harness prints is skipped.
@@ -245,6 +290,12 @@ impl Other {
         self.signal(rustix::process::Signal::CONT);
     }
 
+    /// It ends by itself, at the end of its input.
+    pub fn leave(mut self) -> std::process::ExitStatus {
+        drop(self.input.take());
+        self.child.wait().unwrap()
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -269,7 +320,8 @@ pub fn play_role() {
                 Some("shm") => Path::SharedMemory,
                 _ => Path::Tcp,
             };
-            play_writer(&unpack(words.next().unwrap()), path);
+            let address = unpack(words.next().unwrap());
+            play_writer(&address, path, words.next().map_or(0, |mark| mark.parse().unwrap()));
         }
         other => panic!("no such role: {other:?}"),
     }
@@ -281,8 +333,8 @@ fn play_owner(bytes: u64) {
     for _ in std::io::stdin().lines() {}
 }
 
-fn play_writer(address: &SegmentAddress, path: Path) {
-    let (links, noticed) = links(Paths::only(path));
+fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
+    let (links, noticed) = links_with(LinkOptions { paths: Paths::only(path), mark, ..LinkOptions::new(WRITER) });
     let mut held = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
@@ -328,6 +380,7 @@ fn play_writer(address: &SegmentAddress, path: Path) {
                 links.forget(address.uuid, &[(number(1), number(2))]);
                 println!("> forgotten");
             }
+            "attach-short-of" => println!("> {}", attach_short_of(words[1], number(2), address)),
             "confirm" => match noticed.recv_timeout(Duration::from_secs(5)).unwrap() {
                 Noticed::Epoch(question) => {
                     question.confirm();
@@ -338,6 +391,38 @@ fn play_writer(address: &SegmentAddress, path: Path) {
             other => panic!("no such command: {other}"),
         }
     }
+}
+
+/// Tries to map a segment while all but `left` descriptors, or bytes of address space, are in use. Gives the path that
+/// was found, or why there was none.
+fn attach_short_of(what: &str, left: u64, address: &SegmentAddress) -> String {
+    let (links, _noticed) = links(Paths::only(Path::SharedMemory));
+    let (resource, limit, mut spare) = match what {
+        "descriptors" => {
+            let mut spare: Vec<std::fs::File> = Vec::new();
+            // Numbers are given out from the lowest free one on: the gaps first.
+            while spare.last().is_none_or(|file| file.as_raw_fd() < 200) {
+                spare.push(std::fs::File::open("/dev/null").unwrap());
+            }
+            (Resource::Nofile, 200, spare)
+        }
+        "addresses" => (Resource::As, vm_bytes() + left, Vec::new()),
+        other => panic!("no such shortage: {other}"),
+    };
+    if resource == Resource::Nofile {
+        let keep = spare.len() - 1 - left as usize;
+        spare.truncate(keep);
+    }
+    let before = getrlimit(resource);
+    setrlimit(resource, Rlimit { current: Some(limit), ..before }).unwrap();
+    let link = links.link(address, &wait());
+    setrlimit(resource, before).unwrap();
+    link.map_or_else(|error| error.to_string(), |link| link.path().to_string())
+}
+
+fn vm_bytes() -> u64 {
+    let pages: u64 = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+    pages * 4096
 }
 
 fn pack(address: &SegmentAddress) -> String {

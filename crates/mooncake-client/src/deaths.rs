@@ -1,0 +1,106 @@
+//! Readers that this store's server saw end, until the master has taken note of them.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use mooncake_transfer::ProcessGone;
+use mooncake_wire::message::{ReaderGone, anchor_up};
+use parking_lot::Mutex;
+
+/// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.
+const MOST: usize = 4096;
+
+/// A master that was told and has not answered sees the reader's own connection as one that may still be alive; that ends
+/// within 15 s. It may have been restarted, or this connection lost, before it did.
+const AGAIN: Duration = Duration::from_secs(20);
+
+/// The list.
+#[derive(Debug, Default)]
+pub(crate) struct Deaths {
+    list: Mutex<VecDeque<Death>>,
+}
+
+#[derive(Debug)]
+struct Death {
+    gone: ProcessGone,
+    told: Option<Instant>,
+}
+
+impl Deaths {
+    /// Another one.
+    pub fn note(&self, gone: ProcessGone) {
+        let mut list = self.list.lock();
+        if list.len() == MOST {
+            list.pop_front();
+        }
+        list.push_back(Death { gone, told: None });
+    }
+
+    /// What the master is to be told now.
+    pub fn to_tell(&self, now: Instant) -> Vec<anchor_up::Body> {
+        let mut list = self.list.lock();
+        let due = list.iter_mut().filter(|death| death.told.is_none_or(|told| now.duration_since(told) >= AGAIN));
+        let told = due.map(|death| {
+            death.told = Some(now);
+            let ProcessGone { session, uuid, mark } = death.gone;
+            anchor_up::Body::ReaderGone(ReaderGone { session, uuid: uuid.to_vec().into(), mark })
+        });
+        told.collect()
+    }
+
+    /// Another connection: nobody knows what came over the last one.
+    pub fn tell_again(&self) {
+        self.list.lock().iter_mut().for_each(|death| death.told = None);
+    }
+
+    /// The master need not be told of that session any more.
+    pub fn taken(&self, session: u64) {
+        self.list.lock().retain(|death| death.gone.session != session);
+    }
+
+    /// Another session: its master knows nothing of the readers of the last one's segments.
+    pub fn start_over(&self) {
+        self.list.lock().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions(bodies: Vec<anchor_up::Body>) -> Vec<u64> {
+        let session = |body: &anchor_up::Body| match body {
+            anchor_up::Body::ReaderGone(gone) => gone.session,
+            other => panic!("{other:?}"),
+        };
+        bodies.iter().map(session).collect()
+    }
+
+    fn gone(session: u64) -> ProcessGone {
+        ProcessGone { session, uuid: [1; 16], mark: 9 }
+    }
+
+    #[test]
+    fn a_death_is_told_until_the_master_has_taken_note_of_it() {
+        let (deaths, start) = (Deaths::default(), Instant::now());
+        deaths.note(gone(5));
+        deaths.note(gone(6));
+        assert_eq!(sessions(deaths.to_tell(start)), [5, 6]);
+        assert_eq!(sessions(deaths.to_tell(start + AGAIN / 2)), [0; 0], "it has been told");
+        deaths.taken(5);
+        assert_eq!(sessions(deaths.to_tell(start + AGAIN)), [6], "no answer for so long");
+        deaths.tell_again();
+        assert_eq!(sessions(deaths.to_tell(start + AGAIN)), [6], "over another connection");
+        deaths.start_over();
+        deaths.tell_again();
+        assert_eq!(sessions(deaths.to_tell(start)), [0; 0]);
+    }
+
+    #[test]
+    fn there_are_not_more_than_can_be_attached() {
+        let deaths = Deaths::default();
+        (0..MOST as u64 + 3).for_each(|session| deaths.note(gone(session)));
+        let told = sessions(deaths.to_tell(Instant::now()));
+        assert_eq!((told.len(), told[0]), (MOST, 3));
+    }
+}
