@@ -17,12 +17,23 @@ pub enum Feature {
     RemoveByRegex = 3,
     /// Unmounting with a grace.
     UnmountGrace = 4,
+    /// Epochs of segments in a resume, each for itself, that say what is taken and not what was asked.
+    SegmentEpochs = 5,
+    /// Pins that a master does not know, named in its answer to a resume.
+    UnknownPins = 6,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 5] =
-        [Feature::Replace, Feature::Groups, Feature::Describe, Feature::RemoveByRegex, Feature::UnmountGrace];
+    pub const ALL: [Feature; 7] = [
+        Feature::Replace,
+        Feature::Groups,
+        Feature::Describe,
+        Feature::RemoveByRegex,
+        Feature::UnmountGrace,
+        Feature::SegmentEpochs,
+        Feature::UnknownPins,
+    ];
 
     /// Its bit.
     pub const fn bit(self) -> u64 {
@@ -37,7 +48,14 @@ impl Feature {
             Feature::Describe => "lists of an object's copies",
             Feature::RemoveByRegex => "removal by pattern",
             Feature::UnmountGrace => "unmounting with a grace",
+            Feature::SegmentEpochs => "epochs of single segments",
+            Feature::UnknownPins => "pins that a log has lost",
         }
+    }
+
+    /// Whether `features` have it.
+    pub const fn is_in(self, features: u64) -> bool {
+        features & self.bit() != 0
     }
 
     /// What a request asks for that `features` do not have.
@@ -76,8 +94,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16]);
-        assert_eq!(FEATURES, 31);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(FEATURES, 127);
     }
 
     #[test]

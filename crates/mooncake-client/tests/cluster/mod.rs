@@ -1,6 +1,8 @@
 //! A master in this process, and clients of it.
 
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -71,6 +73,39 @@ impl Cluster {
         std::fs::remove_dir_all(self.folder.join("log")).unwrap();
     }
 
+    /// As after a reboot of the host: nothing vouches for the log any more.
+    pub fn forget_witness(&mut self) {
+        let files = std::fs::read_dir(&self.folder).unwrap().map(|entry| entry.unwrap().path());
+        let witnesses = files.filter(|path| path.is_file());
+        assert_eq!(witnesses.map(|path| std::fs::remove_file(path).unwrap()).count(), 1, "one log, one witness");
+    }
+
+    /// Keeps a copy of the log, between two runs of the master.
+    pub fn copy_log(&mut self) {
+        self.stop_master();
+        copy_folder(&self.folder.join("log"), &self.folder.join("copy"));
+        self.start_master();
+    }
+
+    /// The master dies, and its successor finds the log as it was when it was copied.
+    pub fn put_older_log_back(&mut self) {
+        self.stop_master();
+        self.forget_log();
+        copy_folder(&self.folder.join("copy"), &self.folder.join("log"));
+        self.start_master();
+    }
+
+    /// A figure of the master's page of metrics.
+    pub fn metric(&self, name: &str) -> u64 {
+        let mut web = TcpStream::connect(self.master.as_ref().unwrap().metrics_address()).unwrap();
+        web.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        write!(web, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        web.read_to_string(&mut page).unwrap();
+        let figure = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        figure.unwrap_or_else(|| panic!("no {name} in {page}")).trim().parse().unwrap()
+    }
+
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.settings.rpc_port)
     }
@@ -98,6 +133,17 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_master();
         let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &target),
+            false => std::fs::copy(entry.path(), &target).map(drop).unwrap(),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::door::refuse;
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
-use crate::wire::{Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
+use crate::wire::{FEATURE_KNOWN_PINS, Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
 
 /// Most attachments at a time, all segments together.
 const MAX_ATTACHED: usize = 4096;
@@ -27,6 +27,8 @@ pub(super) struct Attach {
     pipe: Option<AttachPipe>,
     writable: bool,
     epoch: u16,
+    /// Its word that it has taken an epoch covers its views.
+    knows_pins: bool,
 }
 
 impl Attach {
@@ -139,6 +141,7 @@ impl Shared {
             pipe: Some(AttachPipe::new(stream.clone())),
             writable: false,
             epoch: state.epoch,
+            knows_pins: hello.features & FEATURE_KNOWN_PINS != 0,
         };
         state.attached.insert(id, attach);
         Ok(())
@@ -167,6 +170,8 @@ impl Shared {
                     attach.writable = true;
                     attach.send(&Frame::plain(Op::Upgraded, epoch));
                 }
+                // An older version says so although it may hold views that the master does not know.
+                Op::EpochTaken if !attach.knows_pins => {}
                 Op::EpochTaken => attach.epoch = attach.epoch.max(frame.epoch),
                 Op::Quiesced => Shared::quiesced(&mut state, attach_id, frame.sequence),
                 Op::Detached => drop(state.attached.remove(&attach_id)),
