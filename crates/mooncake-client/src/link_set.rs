@@ -202,12 +202,12 @@ mod tests {
         fn epoch_taken(&self, _: u16, _: Uuid) {}
     }
 
-    #[test]
-    fn links_of_former_sessions_go_with_the_last_view_over_them() {
+    /// An owner, its segment with one object, and a store that maps it.
+    fn mapped() -> (Arc<SegmentServer>, SegmentAddress, LinkSet) {
         let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         server.add(memory.clone(), 1);
-        memory.mapping().write(1 << 48 | 2, 0, &[Source::new(b"seen")]).unwrap();
+        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
         let address = SegmentAddress {
             uuid: memory.uuid(),
             bytes: memory.bytes(),
@@ -222,12 +222,37 @@ mod tests {
         let masters = MasterAddress::parse(&options.master).unwrap();
         let at = Address::Tcp(([127, 0, 0, 1], 1).into());
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
-        let control = Arc::new(Control::new(&options, masters, session, LogPosition::default()).unwrap());
+        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1 };
+        let control = Arc::new(Control::new(&options, masters, session, position).unwrap());
         let mut links = LinkSet::new(&options, control).unwrap();
         links.template.paths = Paths::only(Path::SharedMemory);
         links.start_over().unwrap();
-        let wait = Wait::until(Instant::now() + Duration::from_secs(5));
-        let view = links.link(&address, &wait).unwrap().view(1 << 48 | 2, 0, 4, None).unwrap().unwrap();
+        (server, address, links)
+    }
+
+    const RID: u64 = 1 << 48 | 2;
+
+    fn wait() -> Wait<'static> {
+        Wait::until(Instant::now() + Duration::from_secs(5))
+    }
+
+    #[test]
+    fn who_comes_after_its_owner_was_asked_is_vouched_for_when_its_master_has_shown_that_epoch() {
+        let (server, address, links) = mapped();
+        let before = links.link(&address, &wait()).unwrap();
+        server.take_epoch(2);
+        assert!(links.vouch_for(&before), "the owner waits for it");
+        links.start_over().unwrap();
+        let after = links.link(&address, &wait()).unwrap();
+        assert!(!links.vouch_for(&after), "the owner does not");
+        links.obey(2);
+        assert!(links.vouch_for(&after));
+    }
+
+    #[test]
+    fn links_of_former_sessions_go_with_the_last_view_over_them() {
+        let (_server, address, links) = mapped();
+        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         for _ in 0..5 {
             links.start_over().unwrap();
         }
