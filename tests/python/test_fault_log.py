@@ -83,6 +83,45 @@ def test_keys_that_an_older_copy_brought_back_can_be_put_again(cluster, tmp_path
         wait_for(key, lambda key=key, data=data: store.put(key, data) == 0 and store.get(key) == data, 2.0)
 
 
+HOLD = "served.view = store.get_buffer('seen')"
+DIGEST = "import hashlib; result = hashlib.sha256(memoryview(served.view)).hexdigest()"
+
+
+def test_a_view_that_an_older_copy_does_not_know_keeps_its_bytes(cluster, tmp_path):
+    pool = cluster(node_bytes=64 * MIB)
+    store = pool.store()
+    put_all(store, "old", 40)
+    pool.master.stop()
+    shutil.copytree(pool.master.folder, tmp_path / "copy")
+    pool.master.cont()
+    wait_for("the master", lambda: store.is_exist("old0") == 1, 3.0)
+    reader = pool.process()
+    assert reader.call("put", "seen", value("seen", 4 * MIB)) == 0
+    reader.call("run", HOLD)
+    digest = reader.call("run", DIGEST)
+
+    pool.master.kill()
+    shutil.rmtree(pool.master.folder)
+    shutil.copytree(tmp_path / "copy", pool.master.folder)
+    pool.master.start()
+    # Three times what fits. Nothing takes it: the reader alone knows where its view is.
+    until = time.monotonic() + 2.5
+    for number in range(3 * 64 * 4):
+        if time.monotonic() > until:
+            break
+        store.put(f"new{number}", value(f"new{number}", 256 * KIB))
+        if number % 16 == 0:
+            assert reader.call("run", DIGEST) == digest
+    assert reader.call("run", DIGEST) == digest
+    assert pool.master.metric("mooncake_segments_closed") == 1
+
+    reader.call("run", "del served.view")
+    usable(store)
+    assert pool.master.metric("mooncake_segments_closed") == 0
+    newer = put_all(store, "newer", 100)
+    assert right_or_missing(store, newer) == 100
+
+
 @pytest.mark.parametrize("cut", [1, 13, 200], ids=["one byte", "inside a frame", "several frames"])
 def test_a_torn_tail_is_cut_and_everything_before_it_is_kept(cluster, cut):
     pool = cluster(node_bytes=64 * MIB)

@@ -21,6 +21,7 @@ use crate::directory::{Directory, wire_process};
 use crate::error::{Cause, StoreError};
 use crate::link_set::LinkSet;
 use crate::master_address::MasterAddress;
+use crate::pins::Verdict;
 use crate::segment_owner::{SegmentOwner, Suspect};
 use crate::session::Session;
 
@@ -144,6 +145,7 @@ fn is_cut(error: &std::io::Error) -> bool {
 /// Starts the thread.
 pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::thread::JoinHandle<()>, StoreError> {
     let thread = std::thread::Builder::new().name("mooncake-anchor".into());
+    let epoch = shared.control.position().epoch;
     let spawned = mooncake_transfer::thread::start(thread, move || {
         let mut anchor = Anchor {
             shared,
@@ -153,7 +155,7 @@ pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::
             last_try: Instant::now(),
             ending_since: None,
             next_master: 0,
-            epoch: 0,
+            epoch,
             facts: Vec::new(),
         };
         anchor.run();
@@ -447,12 +449,14 @@ impl Anchor {
             secret: session.secret,
             process: Some(wire_process(&shared.process)),
             host_name: shared.name.clone(),
-            segments: held.iter().map(|uuid| uuid.to_vec().into()).collect(),
+            segments: held.iter().map(|(uuid, _)| uuid.to_vec().into()).collect(),
             pins: listing.rids.clone(),
-            epoch_taken: shared.owner.get().map_or(0, |owner| u32::from(owner.epoch())),
+            // A master that does not know of the epochs below opens all of the segments by this one.
+            epoch_taken: held.iter().map(|(_, taken)| u32::from(*taken)).min().unwrap_or(0),
             settled_below,
             unsettled,
             list: listing.number,
+            epochs: held.iter().map(|(_, taken)| u32::from(*taken)).collect(),
         });
         let (connection, reply, address) = match open(role) {
             Ok(opened) => opened,
@@ -472,10 +476,18 @@ impl Anchor {
         if let Some(replaced) = listing.replaced() {
             control.sequences.answered(replaced);
         }
-        control.pins.listed().into_iter().for_each(|sequence| control.sequences.answered(sequence));
+        control.pins.arrived().into_iter().for_each(|sequence| control.sequences.answered(sequence));
         if resumed {
             let local_ip = connection.local_ip();
             let again = Session::new(&reply, address, local_ip, &shared.process.boot_id);
+            // Before any epoch is obeyed.
+            control.pins.listed(&listing, self.verdict(&reply), reply.instance[..] != session.instance[..]);
+            if !control.pins.all_listed() {
+                tracing::warn!(
+                    master = %control.masters, named = reply.unknown_pins.len(),
+                    "the master's log has lost views of this store; segments that they are over take nothing until they end"
+                );
+            }
             self.connected(connection, &reply);
             control.set_session(Session { id: session.id, secret: session.secret, ..again });
             tracing::info!(master = %control.masters, session = session.id, "session resumed");
@@ -517,6 +529,18 @@ impl Anchor {
             owner.replace(|_| true);
         }
         Ok(())
+    }
+
+    /// What a master says of the views that it was given a list of. An older one says nothing: if it reigns as before, it
+    /// has lost none.
+    fn verdict<'a>(&self, reply: &'a HelloReply) -> Verdict<'a> {
+        if Feature::UnknownPins.is_in(reply.features) {
+            return Verdict::Unknown(&reply.unknown_pins);
+        }
+        match &reply.position {
+            Some(position) if position.epoch == self.epoch => Verdict::Unchanged,
+            _ => Verdict::Silent,
+        }
     }
 
     fn connected(&mut self, connection: Connection, reply: &HelloReply) {
@@ -579,15 +603,18 @@ mod tests {
             host_name: "n".repeat(1 << 10),
             segments: vec![vec![9; 16].into(); MAX_SEGMENTS],
             pins: vec![most; MAX_VIEWS],
+            epoch_taken: u32::MAX,
             settled_below: most,
             unsettled: vec![most; MAX_UNSETTLED],
-            ..ResumeSession::default()
+            epochs: vec![u32::MAX; MAX_SEGMENTS],
+            list: most,
         };
         let hello = Hello { highest: Some(position), role: Some(hello::Role::Resume(resume)), ..Hello::default() };
         // And what a later version may add: some more about each of its segments.
         assert!(hello.encoded_len() + 32 * MAX_SEGMENTS < MAX_HELLO_FRAME, "{}", hello.encoded_len());
         // The master names those of them that it does not know.
-        let reply = HelloReply { gone_segments: vec![vec![9; 16].into(); MAX_SEGMENTS], ..HelloReply::default() };
-        assert!(reply.encoded_len() + 8 * MAX_VIEWS < MAX_HELLO_FRAME);
+        let (gone_segments, unknown_pins) = (vec![vec![9; 16].into(); MAX_SEGMENTS], vec![most; MAX_VIEWS]);
+        let reply = HelloReply { gone_segments, unknown_pins, ..HelloReply::default() };
+        assert!(reply.encoded_len() < MAX_HELLO_FRAME);
     }
 }

@@ -33,13 +33,16 @@ impl LinkSet {
         }
         let questions = Arc::default();
         let current = make(&template, &control, &questions)?;
+        // A session begins without pins: its master knows all of them.
+        let epoch = control.position().epoch as u16;
+        current.drain_epoch(epoch);
         Ok(Self {
             control,
             template,
             current: RwLock::new(current),
             former: Mutex::default(),
             questions,
-            epoch: AtomicU16::new(0),
+            epoch: AtomicU16::new(epoch),
         })
     }
 
@@ -66,6 +69,14 @@ impl LinkSet {
         }
     }
 
+    /// Whether whoever maps over this link is waited for before what a master does not know of it is given out.
+    ///
+    /// An owner waits for those who were there when it was asked to take an epoch. Who came later has to know the pins
+    /// that it uses from a master of that epoch; until this store has met one, they may be of the reign before.
+    pub fn vouch_for(&self, link: &Link) -> bool {
+        link.began() <= self.epoch.load(Ordering::Acquire)
+    }
+
     pub fn report(&self) -> Vec<LinkReport> {
         self.current.read().report()
     }
@@ -78,6 +89,7 @@ impl LinkSet {
         let former = std::mem::replace(&mut *self.current.write(), links);
         former.close();
         self.former.lock().push(former);
+        self.let_go_of_former();
         Ok(())
     }
 
@@ -89,6 +101,7 @@ impl LinkSet {
                 links.drain_epoch(epoch);
             }
         }
+        self.let_go_of_former();
         if !self.control.pins.all_listed() {
             return;
         }
@@ -109,10 +122,26 @@ impl LinkSet {
         }
     }
 
+    /// Links of former sessions end with the last view over them.
+    fn let_go_of_former(&self) {
+        let mut former = self.former.lock();
+        let over: Vec<Arc<Links>> = former.extract_if(.., |links| links.are_over()).collect();
+        drop(former);
+        drop(over);
+    }
+
     fn all(&self) -> Vec<Arc<Links>> {
         let mut all = self.former.lock().clone();
         all.push(self.current.read().clone());
         all
+    }
+}
+
+impl Drop for LinkSet {
+    fn drop(&mut self) {
+        // Nobody answers them any more, and each keeps what it is about mapped.
+        let unanswered = std::mem::take(&mut *self.questions.lock());
+        drop(unanswered);
     }
 }
 
@@ -142,8 +171,100 @@ impl LinkEvents for Events {
     }
 
     fn take_epoch(&self, question: EpochQuestion) {
-        self.questions.lock().push(question);
+        let mut questions = self.questions.lock();
+        // An owner asks again after each look that its master takes at it; views may keep the answer for long.
+        if questions.iter().any(|other| other.repeats(&question)) {
+            return;
+        }
+        questions.push(question);
+        drop(questions);
         // The next pong says which epoch the master reigns in.
         self.control.ping();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use mooncake_memory::{SegmentMemory, SegmentOptions, Source, boot_id};
+    use mooncake_transfer::{SegmentServer, ServerEvents, ServerOptions};
+    use mooncake_wire::message::{HelloReply, LogPosition};
+
+    use super::*;
+    use crate::connection::Address;
+    use crate::master_address::MasterAddress;
+    use crate::session::Session;
+
+    struct Quiet;
+
+    impl ServerEvents for Quiet {
+        fn fenced(&self, _: Uuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: Uuid) {}
+    }
+
+    /// An owner, its segment with one object, and a store that maps it.
+    fn mapped() -> (Arc<SegmentServer>, SegmentAddress, LinkSet) {
+        let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
+        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        server.add(memory.clone(), 1);
+        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
+        let address = SegmentAddress {
+            uuid: memory.uuid(),
+            bytes: memory.bytes(),
+            name: "owner".into(),
+            boot_id: boot_id().unwrap(),
+            unix_socket: server.unix_name().into(),
+            tcp: Vec::new(),
+            access_key: 1,
+            process: None,
+        };
+        let options = StoreOptions::new("127.0.0.1", "127.0.0.1:1");
+        let masters = MasterAddress::parse(&options.master).unwrap();
+        let at = Address::Tcp(([127, 0, 0, 1], 1).into());
+        let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
+        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1 };
+        let control = Arc::new(Control::new(&options, masters, session, position).unwrap());
+        let mut links = LinkSet::new(&options, 1, control).unwrap();
+        links.template.paths = Paths::only(Path::SharedMemory);
+        links.start_over().unwrap();
+        (server, address, links)
+    }
+
+    const RID: u64 = 1 << 48 | 2;
+
+    fn wait() -> Wait<'static> {
+        Wait::until(Instant::now() + Duration::from_secs(5))
+    }
+
+    #[test]
+    fn who_comes_after_its_owner_was_asked_is_vouched_for_when_its_master_has_shown_that_epoch() {
+        let (server, address, links) = mapped();
+        let before = links.link(&address, &wait()).unwrap();
+        server.take_epoch(2);
+        assert!(links.vouch_for(&before), "the owner waits for it");
+        links.start_over().unwrap();
+        let after = links.link(&address, &wait()).unwrap();
+        assert!(!links.vouch_for(&after), "the owner does not");
+        links.obey(2);
+        assert!(links.vouch_for(&after));
+    }
+
+    #[test]
+    fn links_of_former_sessions_go_with_the_last_view_over_them() {
+        let (_server, address, links) = mapped();
+        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        for _ in 0..5 {
+            links.start_over().unwrap();
+        }
+        assert_eq!(links.former.lock().len(), 1, "the one that the view is over");
+        assert_eq!(*view, *b"seen");
+        drop(view);
+        let until = Instant::now() + Duration::from_secs(5);
+        while !links.former.lock().is_empty() {
+            assert!(Instant::now() < until, "its links stay");
+            // As each pong does.
+            links.obey(0);
+        }
     }
 }

@@ -27,6 +27,10 @@ struct State {
     live: HashMap<u64, u32>,
     /// All of them, and those that are asked for.
     views: usize,
+    /// Those of them that the master said it does not know: it gives their bytes out as soon as it may.
+    unknown: HashMap<u64, u32>,
+    /// Taken charge of since the list that is on its way was made.
+    since_list: Option<HashMap<u64, u32>>,
     bytes: u64,
     ended: Vec<u64>,
     /// Sent and not confirmed yet.
@@ -51,6 +55,20 @@ pub(crate) struct Listing {
     ended: Vec<u64>,
     outstanding: Option<(u64, Vec<u64>)>,
 }
+
+/// What a master's answer to a list of pins says of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Verdict<'a> {
+    /// It does not know these, and all the others.
+    Unknown(&'a [u64]),
+    /// It does not say what it knows, and may have forgotten any of them.
+    Silent,
+    /// It does not say what it knows, and reigns as it did.
+    Unchanged,
+}
+
+/// In the place of a rid: all that were listed.
+const ALL: u64 = 0;
 
 impl Pins {
     /// To be read before a pin is asked for.
@@ -91,9 +109,13 @@ impl Pins {
         if state.generation != generation || state.sealed {
             return None;
         }
+        let State { live, views, since_list, .. } = &mut *state;
         for rid in rids {
-            *state.live.entry(rid).or_insert(0) += 1;
-            state.views += 1;
+            *live.entry(rid).or_insert(0) += 1;
+            *views += 1;
+            if let Some(since) = since_list {
+                *since.entry(rid).or_insert(0) += 1;
+            }
         }
         Some(state.era)
     }
@@ -107,12 +129,21 @@ impl Pins {
         }
         let Some(count) = state.live.get_mut(&rid) else { return false };
         *count -= 1;
-        if *count == 0 {
+        let left = *count;
+        if left == 0 {
             state.live.remove(&rid);
         }
         state.views -= 1;
+        // Which of several views over a rid the master does not know nobody can say: those that are left.
+        let unknown = state.unknown.get_mut(&rid).is_some_and(|unknown| {
+            *unknown = left.min(*unknown);
+            *unknown == 0
+        });
+        if unknown {
+            state.unknown.remove(&rid);
+        }
         state.ended.push(rid);
-        state.ended.len() == 1 || state.live.is_empty()
+        state.ended.len() == 1 || state.live.is_empty() || (unknown && state.unknown.is_empty())
     }
 
     /// No view is left, and the master knows.
@@ -121,9 +152,16 @@ impl Pins {
         state.live.is_empty() && state.ended.is_empty() && state.outstanding.is_none()
     }
 
-    /// The master has been told of every view that there is.
+    /// The master knows every view that there is.
     pub fn all_listed(&self) -> bool {
-        self.state.lock().unlisted == 0
+        let state = self.state.lock();
+        state.unlisted == 0 && state.unknown.is_empty()
+    }
+
+    /// As far as is known the master keeps what this pin is over. A view may begin.
+    pub fn is_known(&self, era: u64, rid: u64) -> bool {
+        let state = self.state.lock();
+        state.era == era && !state.unknown.contains_key(&rid)
     }
 
     /// Ends the taking of views for good. False while there is one.
@@ -166,6 +204,7 @@ impl Pins {
         let mut state = self.state.lock();
         state.generation += 1;
         state.listing = true;
+        state.since_list = Some(HashMap::new());
         let number = state.generation;
         let rids = state.live.iter().flat_map(|(rid, count)| std::iter::repeat_n(*rid, *count as usize)).collect();
         Listing { number, rids, ended: std::mem::take(&mut state.ended), outstanding: state.outstanding.take() }
@@ -181,16 +220,47 @@ impl Pins {
         !state.listing
     }
 
-    /// The master has the last list. Gives the calls that it may hear of now.
-    pub fn listed(&self) -> Vec<u64> {
+    /// The last list has arrived. Gives the calls that the master may hear of now.
+    pub fn arrived(&self) -> Vec<u64> {
         let mut state = self.state.lock();
         state.listing = false;
         std::mem::take(&mut state.held_back)
     }
 
+    /// The master has the list, and what it knows of it. `another`: it is not the process that was there before. Pins of
+    /// that one which came since the list was made are then on no list, and those that still come are void.
+    pub fn listed(&self, listing: &Listing, verdict: Verdict<'_>, another: bool) {
+        let mut state = self.state.lock();
+        let State { live, unknown, since_list, generation, .. } = &mut *state;
+        let since = since_list.take().unwrap_or_default();
+        let named = match verdict {
+            Verdict::Unknown(rids) if !rids.contains(&ALL) => rids,
+            Verdict::Unknown(_) | Verdict::Silent => &listing.rids[..],
+            Verdict::Unchanged => &[],
+        };
+        if !matches!(verdict, Verdict::Unchanged) {
+            unknown.clear();
+        }
+        for rid in named {
+            *unknown.entry(*rid).or_insert(0) += 1;
+        }
+        if another {
+            *generation += 1;
+            for (rid, views) in since {
+                *unknown.entry(rid).or_insert(0) += views;
+            }
+        }
+        // Some have ended meanwhile.
+        unknown.retain(|rid, views| {
+            *views = (*views).min(live.get(rid).copied().unwrap_or(0));
+            *views > 0
+        });
+    }
+
     /// The master did not get the list, as far as is known: it still has to be told what ended.
     pub fn unlist(&self, listing: Listing) {
         let mut state = self.state.lock();
+        state.since_list = None;
         state.ended.extend(listing.ended);
         if state.outstanding.is_none() {
             state.outstanding = listing.outstanding;
@@ -207,6 +277,8 @@ impl Pins {
         state.unlisted += live;
         state.views -= live as usize;
         state.live.clear();
+        state.unknown.clear();
+        state.since_list = None;
         state.ended.clear();
         state.outstanding = None;
     }
@@ -286,12 +358,12 @@ mod tests {
         pins.unlist(first);
         assert!(!pins.may_settle(3));
         let second = pins.list();
-        assert_eq!(pins.listed(), [2, 3]);
+        assert_eq!(pins.arrived(), [2, 3]);
         assert!(second.number > 1 && pins.may_settle(4));
         pins.list();
         (0..MAX_HELD_BACK as u64).for_each(|sequence| assert!(!pins.may_settle(sequence)));
         assert_eq!(pins.room(1).views(), 0, "copies will do");
-        pins.listed();
+        pins.arrived();
         assert_eq!(pins.room(1).views(), 1);
     }
 
@@ -306,6 +378,59 @@ mod tests {
         assert!(pins.all_listed());
         assert!(!pins.seal());
         assert!(pins.release(new, 2));
+    }
+
+    #[test]
+    fn views_that_the_master_does_not_know_are_unlisted_until_they_end() {
+        let pins = Pins::default();
+        let era = pins.adopt(pins.generation(), [2, 4, 4, 4, 6].into_iter()).unwrap();
+        let listing = pins.list();
+        pins.release(era, 6);
+        pins.listed(&listing, Verdict::Unknown(&[4, 6, 4]), false);
+        assert!(!pins.all_listed() && pins.is_known(era, 2) && !pins.is_known(era, 4));
+        pins.release(era, 4);
+        pins.release(era, 2);
+        assert!(pins.to_send(|| 1).is_some());
+        pins.release(era, 4);
+        assert!(!pins.all_listed(), "the one that is left may be of those");
+        // Another list, in which it is unknown still, and then not any more.
+        pins.listed(&pins.list(), Verdict::Unknown(&[4]), false);
+        assert!(!pins.all_listed());
+        pins.listed(&pins.list(), Verdict::Unchanged, false);
+        assert!(!pins.all_listed());
+        pins.listed(&pins.list(), Verdict::Unknown(&[]), false);
+        assert!(pins.all_listed() && pins.is_known(era, 4));
+        for all in [Verdict::Unknown(&[0]), Verdict::Silent] {
+            pins.listed(&pins.list(), all, false);
+            assert!(!pins.all_listed());
+        }
+        assert!(pins.release(era, 4), "the owners who asked are to hear of it now");
+        assert!(pins.all_listed());
+    }
+
+    #[test]
+    fn what_another_master_granted_behind_the_list_is_unlisted_or_void() {
+        for (another, adopted_late) in [(false, true), (true, false)] {
+            let pins = Pins::default();
+            let listing = pins.list();
+            let generation = pins.generation();
+            let era = pins.adopt(generation, [2].into_iter()).unwrap();
+            pins.listed(&listing, Verdict::Unknown(&[]), another);
+            assert_eq!(pins.is_known(era, 2), !another);
+            assert_eq!(pins.adopt(generation, [4].into_iter()).is_some(), adopted_late);
+            pins.release(era, 2);
+            assert!(pins.all_listed());
+        }
+    }
+
+    #[test]
+    fn unknown_views_stay_unlisted_in_the_next_session() {
+        let pins = Pins::default();
+        let era = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        pins.listed(&pins.list(), Verdict::Unknown(&[2]), true);
+        pins.start_over();
+        assert!(!pins.all_listed() && !pins.is_known(era, 2));
+        assert!(pins.release(era, 2) && pins.all_listed());
     }
 
     #[test]

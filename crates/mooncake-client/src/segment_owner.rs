@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,6 @@ pub(crate) struct SegmentOwner {
     process: ProcessIdentity,
     state: Mutex<State>,
     gone: Condvar,
-    epoch: AtomicU16,
     work: Sender<Work>,
 }
 
@@ -148,7 +147,6 @@ impl SegmentOwner {
             process: ownership.process,
             state: Mutex::default(),
             gone: Condvar::new(),
-            epoch: AtomicU16::new(0),
             work,
         });
         let thread = std::thread::Builder::new().name("mooncake-owner".into());
@@ -186,14 +184,11 @@ impl SegmentOwner {
 
     // ------------------------------------------------------- for the anchor
 
-    /// UUIDs of the segments that are held.
-    pub fn held(&self) -> Vec<Uuid> {
-        self.state.lock().held.iter().map(|held| held.memory.uuid()).collect()
-    }
-
-    /// Highest epoch that the segments obey.
-    pub fn epoch(&self) -> u16 {
-        self.epoch.load(Ordering::Acquire)
+    /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited for.
+    pub fn held(&self) -> Vec<(Uuid, u16)> {
+        let state = self.state.lock();
+        let uuids = state.held.iter().map(|held| held.memory.uuid());
+        uuids.map(|uuid| (uuid, self.server.taken(uuid))).collect()
     }
 
     /// What has been populated since the last question.
@@ -227,7 +222,6 @@ impl SegmentOwner {
     }
 
     pub fn take_epoch(&self, epoch: u16) {
-        self.epoch.fetch_max(epoch, Ordering::AcqRel);
         let taken = self.server.take_epoch(epoch);
         tell_epoch_taken(&self.control, epoch, &taken);
     }

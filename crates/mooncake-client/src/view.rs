@@ -189,7 +189,11 @@ impl Inner {
                 return None;
             }
         };
+        // The pin is counted since before the link was made: from here on nobody is told that this store obeys an epoch in
+        // which no master knows it.
+        let kept = self.shared.links.vouch_for(&link) && self.shared.control.pins.is_known(pin.era, pin.rid);
         if link.path() == mooncake_transfer::Path::Tcp
+            || !kept
             || !self.shared.control.pins.admit(object.size, self.settings.local_buffer_size)
         {
             return None;

@@ -7,9 +7,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, value};
+use cluster::{Cluster, MIB, eventually, value};
 use mooncake_client::{Cause, ErrorKind, PutOptions, Source, Store, StoreError};
 use mooncake_wire::message::HelloReply;
 use mooncake_wire::{FEATURES, Feature, encode_frame};
@@ -122,6 +122,37 @@ fn one_bit_withheld_is_one_thing_less() {
     }
     refused(store.remove_by_regex("k", true), Feature::RemoveByRegex, "an older version");
     assert!(store.exists(&["k"]).unwrap()[0]);
+}
+
+#[test]
+fn of_an_older_master_that_may_have_lost_pins_none_is_taken_for_known() {
+    let mut cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let owner = cluster.store(8 * MIB);
+    let mut options = cluster.options(0);
+    let without = FEATURES & !Feature::UnknownPins.bit();
+    options.master = OlderMaster::in_front_of(&cluster, without, "").address.to_string();
+    let reader = Store::connect(options).unwrap();
+    owner.put(b"k", &[Source::new(&value("k", 1000))], &PutOptions::default()).unwrap();
+    let view = reader.view(&["k"]).remove(0).unwrap().unwrap();
+    assert!(!view.is_private_copy());
+
+    for (forgets, closed) in [(false, 0), (true, 1)] {
+        cluster.stop_master();
+        if forgets {
+            cluster.forget_witness();
+        }
+        cluster.start_master();
+        let back = || cluster.metric("mooncake_sessions_resumed_total") == 2;
+        eventually("both are back", Duration::from_secs(5), back);
+        // Every beat is a chance to say what the owner waits for.
+        let until = Instant::now() + Duration::from_millis(700);
+        while Instant::now() < until {
+            assert_eq!(cluster.metric("mooncake_segments_closed"), closed);
+        }
+    }
+    drop(view);
+    eventually("it is open", Duration::from_secs(5), || cluster.metric("mooncake_segments_closed") == 0);
+    owner.put(b"l", &[Source::new(&value("l", 1000))], &PutOptions::default()).unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
-use crate::segment::Leaves;
+use crate::segment::{GoneSegment, Leaves};
 use crate::slab::Link;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
@@ -143,7 +143,8 @@ impl Core {
             }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
             Record::SegmentForgotten { uuid, number } => {
-                self.segments.forget(*uuid, *number);
+                // Why it went is not in a snapshot.
+                self.segments.forget(GoneSegment { uuid: *uuid, number: *number, kept_whole: true });
                 Ok(())
             }
             Record::Reserved { session, key, size, pin, replicas } => {

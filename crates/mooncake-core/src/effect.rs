@@ -122,7 +122,7 @@ pub enum Record {
         rid: Rid,
         /// Where: the object may leave before the view does.
         extent: Extent,
-        /// Key of the object, `None` when it has left already (snapshots only).
+        /// Key of the object, `None` when it has left already (of other views over the same placement, and in snapshots).
         key: Option<Box<[u8]>>,
     },
     /// A view ended.

@@ -52,7 +52,7 @@ pub use lru::Lru;
 pub use remove::{Candidate, KeysCursor, RemoveAll};
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,
-    RemoveOutcome, SegmentSpec, SessionSpec,
+    RemoveOutcome, Resumed, SegmentSpec, SessionSpec,
 };
 pub use segment::{SegmentState, SegmentView};
 pub use slab::{Link, Links, List};

@@ -1,10 +1,12 @@
 //! Sessions and their segments: who comes, who is away, who is over.
 
+use std::collections::BTreeMap;
+
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
 use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
-use crate::request::{Origin, Populated, Refused, Remembered, SegmentSpec, SessionSpec};
-use crate::segment::SegmentView;
+use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
+use crate::segment::{GoneSegment, SegmentView};
 use crate::session::Session;
 
 /// Gone segments told to a session that comes back after a restart of the master, which forgot whom it told.
@@ -53,38 +55,38 @@ impl Core {
         Ok(session)
     }
 
-    /// The anchor of a known session is back. `segments` are what it still holds, `pins` its views (once per view),
-    /// `epoch_taken` what its segments obey. Returns those of the segments that are Gone, or that this log never knew:
-    /// they must not be mounted again. Whatever was asked of it while it was away is asked again.
-    #[allow(clippy::too_many_arguments)]
+    /// The anchor of a known session is back. `segments` are what it still holds, each with the epoch that it has taken (0
+    /// where its owner's word is none), `pins` its views (once per view). Whatever was asked of it while it was away is
+    /// asked again.
     pub fn resume_session(
         &mut self,
         now: Time,
         session: SessionId,
         secret: u64,
-        segments: &[SegmentUuid],
+        segments: &[(SegmentUuid, u16)],
         pins: &[Rid],
-        epoch_taken: u16,
         fx: &mut Effects,
-    ) -> Result<Vec<SegmentUuid>, Refused> {
+    ) -> Result<Resumed, Refused> {
         self.check_session(session, secret)?;
         self.counts.sessions_resumed += 1;
         let mine = |core: &Core, uuid: &SegmentUuid| core.segments.by_uuid(*uuid).is_some_and(|s| s.session == session);
-        let gone: Vec<SegmentUuid> = segments.iter().filter(|uuid| !mine(self, uuid)).copied().collect();
+        let gone = segments.iter().map(|(uuid, _)| *uuid).filter(|uuid| !mine(self, uuid)).collect();
         let held: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();
         for number in held {
             let segment = self.segments.get(number).expect("a session's segments are there");
-            if !segments.contains(&segment.spec.uuid) {
+            match segments.iter().find(|(uuid, _)| *uuid == segment.spec.uuid) {
                 // Its owner does not hold it any more.
-                self.segment_gone(now, number, None, fx);
-            } else if segment.epoch < epoch_taken && epoch_taken == self.epoch {
-                self.segment_obeys(now, number, epoch_taken, fx);
+                None => self.segment_gone(now, number, None, fx),
+                Some((_, taken)) if segment.epoch < self.epoch && *taken == self.epoch => {
+                    self.segment_obeys(now, number, self.epoch, fx);
+                }
+                Some(_) => {}
             }
         }
-        self.reconcile_pins(now, session, pins, fx);
+        let unknown_pins = self.reconcile_pins(now, session, pins, fx);
         self.come_back(now, session, fx);
         self.settle(now, fx);
-        Ok(gone)
+        Ok(Resumed { gone, unknown_pins })
     }
 
     /// Whether no later list of a session's views has come than this one. A client that gave a resume up on the way and has
@@ -97,15 +99,17 @@ impl Core {
     }
 
     /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
-    /// lists and the log lost are noted again.
-    fn reconcile_pins(&mut self, now: Time, session: SessionId, listed: &[Rid], fx: &mut Effects) {
+    /// lists and the log lost are noted again. Returns those of which not even the place is known any more: nothing here
+    /// keeps it from being given out, so their reader has to.
+    fn reconcile_pins(&mut self, now: Time, session: SessionId, listed: &[Rid], fx: &mut Effects) -> Vec<Rid> {
         let mut listed = listed.to_vec();
         listed.sort_unstable();
         let count = |rid: Rid| {
             let from = listed.partition_point(|other| *other < rid);
             listed[from..].iter().take_while(|other| **other == rid).count() as u32
         };
-        let Some(entry) = self.sessions.get(session) else { return };
+        let Some(entry) = self.sessions.get_mut(session) else { return Vec::new() };
+        let searched = std::mem::take(&mut entry.unknown_pins);
         let known: Vec<(Rid, u32)> = entry.pins.iter().map(|(rid, views)| (*rid, *views)).collect();
         let under_way = entry.pins_under_way();
         for (rid, views) in &known {
@@ -113,34 +117,44 @@ impl Core {
                 self.log(now, Record::Unpinned { session, rid: *rid }, fx);
             }
         }
-        let mut missing: Vec<(Rid, u32)> = Vec::new();
+        // What a log lost with its end.
+        let mut missing: BTreeMap<Rid, u32> = BTreeMap::new();
         for rid in listed.chunk_by(|a, b| a == b).map(|same| same[0]) {
             let views = known.binary_search_by_key(&rid, |(other, _)| *other).map_or(0, |at| known[at].1);
             let lost = count(rid).saturating_sub(views);
             if lost > 0 {
-                missing.push((rid, lost));
+                missing.insert(rid, lost);
             }
         }
-        if missing.is_empty() {
-            return;
-        }
-        // Only after a log lost its end; worth a look at everything once.
-        for slot in 0..self.objects.bound() {
-            let Some(object) = self.objects.get(slot) else { continue };
-            let Some(place) =
-                object.places.as_slice().iter().find(|place| missing.iter().any(|(rid, _)| *rid == place.rid))
-            else {
-                continue;
-            };
-            let views = missing.iter().find(|(rid, _)| *rid == place.rid).map_or(0, |(_, views)| *views);
-            let (rid, extent, key) = (place.rid, place.extent(object.size), object.key.as_slice().to_vec());
-            if self.segments.get(extent.segment).is_none() {
-                continue;
-            }
-            for _ in 0..views {
-                self.log(now, Record::Pinned { session, rid, extent, key: Some(key.as_slice().into()) }, fx);
+        // Other views of the same placement say where it is, whatever became of its object.
+        let noted: Vec<Rid> = missing.keys().copied().filter(|rid| self.pins.get(*rid).is_some()).collect();
+        for rid in noted {
+            let pin = self.pins.get(rid).expect("just seen");
+            let (extent, object) = (pin.extent, pin.object);
+            let key: Option<Box<[u8]>> = object.map(|slot| self.objects.object(slot).key.as_slice().into());
+            for _ in 0..missing.remove(&rid).expect("just seen") {
+                self.log(now, Record::Pinned { session, rid, extent, key: key.clone() }, fx);
             }
         }
+        // An object that was looked for once in vain does not turn up later.
+        if missing.keys().any(|rid| !searched.contains_key(rid)) {
+            for slot in 0..self.objects.bound() {
+                let Some(object) = self.objects.get(slot) else { continue };
+                let Some(place) = object.places.as_slice().iter().find(|place| missing.contains_key(&place.rid)) else {
+                    continue;
+                };
+                let (rid, extent, key) = (place.rid, place.extent(object.size), object.key.as_slice().to_vec());
+                if self.segments.get(extent.segment).is_none() {
+                    continue;
+                }
+                for _ in 0..missing.remove(&rid).unwrap_or(0) {
+                    self.log(now, Record::Pinned { session, rid, extent, key: Some(key.as_slice().into()) }, fx);
+                }
+            }
+        }
+        let unknown = missing.iter().flat_map(|(rid, views)| std::iter::repeat_n(*rid, *views as usize)).collect();
+        self.sessions.get_mut(session).expect("known").unknown_pins = missing;
+        unknown
     }
 
     /// A call connection may attach to this session.
@@ -265,8 +279,11 @@ impl Core {
         fx.pushes.extend(missed.into_iter().map(|push| (session, push)));
         if restarted {
             let gone: Vec<_> = self.segments.gone().rev().take(RECENTLY_GONE).collect();
-            for (uuid, number) in gone.into_iter().rev() {
-                let pinned = self.pins.of_segment(number, |_| 0);
+            for GoneSegment { uuid, number, kept_whole } in gone.into_iter().rev() {
+                let pinned = match kept_whole {
+                    true => vec![GoneSegment::whole(number)],
+                    false => self.pins.of_segment(number, |_| 0),
+                };
                 fx.pushes.push((session, Push::SegmentGone { uuid, number, pinned }));
             }
         }
@@ -458,8 +475,13 @@ impl Core {
         let Some(segment) = self.segments.get(number) else { return };
         let uuid = segment.spec.uuid;
         let ending = over.and_then(|session| self.sessions.get(session)).map(|session| session.pins.clone());
-        let pinned =
-            self.pins.of_segment(number, |rid| ending.as_ref().and_then(|pins| pins.get(&rid)).copied().unwrap_or(0));
+        let pinned = match segment.epoch < self.epoch {
+            // Not everybody who maps it has said yet that no view is unknown here: all of it stays until they unmap it.
+            true => vec![GoneSegment::whole(number)],
+            false => self
+                .pins
+                .of_segment(number, |rid| ending.as_ref().and_then(|pins| pins.get(&rid)).copied().unwrap_or(0)),
+        };
         self.log(now, Record::SegmentGone(number), fx);
         self.counts.segments_gone += 1;
         self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);

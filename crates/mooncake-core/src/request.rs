@@ -176,6 +176,16 @@ pub struct SessionSpec {
     pub process: Vec<u8>,
 }
 
+/// What a session is told when it comes back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Resumed {
+    /// Those of its segments that are Gone, or that this log never knew: they must not be mounted again.
+    pub gone: Vec<SegmentUuid>,
+    /// Views that it listed and of which this log does not know where they are, once per view. Its end that did is lost:
+    /// their reader alone can keep their places from being given out, by obeying no new epoch before they have ended.
+    pub unknown_pins: Vec<Rid>,
+}
+
 /// Why an operation was refused as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]

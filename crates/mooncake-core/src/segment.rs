@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::extents::{ExtentError, Extents};
-use crate::ids::{GRANULE, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::ids::{Extent, GRANULE, SegmentNo, SegmentUuid, SessionId, Time};
 use crate::request::SegmentSpec;
 
 /// UUIDs of Gone segments remembered: more than owners can still try to bring back.
@@ -136,12 +136,28 @@ pub(crate) struct Open {
     pub total: u32,
 }
 
+/// A segment that is Gone.
+#[derive(Clone, Copy)]
+pub(crate) struct GoneSegment {
+    pub uuid: SegmentUuid,
+    pub number: SegmentNo,
+    /// There may be views on it that no log knows, or may have been: none of it is given back.
+    pub kept_whole: bool,
+}
+
+impl GoneSegment {
+    /// All that any view can hold of it.
+    pub fn whole(number: SegmentNo) -> Extent {
+        Extent { segment: number, offset: 0, length: u64::MAX }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Segments {
     table: Vec<Option<Box<Segment>>>,
     by_uuid: BTreeMap<SegmentUuid, SegmentNo>,
     gone: BTreeSet<SegmentUuid>,
-    gone_order: VecDeque<(SegmentUuid, SegmentNo)>,
+    gone_order: VecDeque<GoneSegment>,
     open: Vec<Open>,
     open_sessions: usize,
     open_bytes: u64,
@@ -184,8 +200,8 @@ impl Segments {
         number.0 <= self.last && self.get(number).is_none()
     }
 
-    /// Gone UUIDs, oldest first, with their numbers.
-    pub fn gone(&self) -> impl DoubleEndedIterator<Item = (SegmentUuid, SegmentNo)> + '_ {
+    /// Oldest first.
+    pub fn gone(&self) -> impl DoubleEndedIterator<Item = GoneSegment> + '_ {
         self.gone_order.iter().copied()
     }
 
@@ -248,20 +264,21 @@ impl Segments {
         let segment = self.table.get_mut(number.0 as usize)?.take()?;
         self.live[number.0 as usize] = false;
         self.by_uuid.remove(&segment.spec.uuid);
-        self.forget(segment.spec.uuid, number);
+        let kept_whole = segment.epoch < current_epoch;
+        self.forget(GoneSegment { uuid: segment.spec.uuid, number, kept_whole });
         self.rebuild_open(current_epoch);
         Some(segment)
     }
 
     /// Remembers that a UUID is Gone.
-    pub fn forget(&mut self, uuid: SegmentUuid, number: SegmentNo) {
-        self.last = self.last.max(number.0);
-        if self.gone.insert(uuid) {
-            self.gone_order.push_back((uuid, number));
+    pub fn forget(&mut self, gone: GoneSegment) {
+        self.last = self.last.max(gone.number.0);
+        if self.gone.insert(gone.uuid) {
+            self.gone_order.push_back(gone);
             if self.gone_order.len() > GONE_MAX
-                && let Some((oldest, _)) = self.gone_order.pop_front()
+                && let Some(oldest) = self.gone_order.pop_front()
             {
-                self.gone.remove(&oldest);
+                self.gone.remove(&oldest.uuid);
             }
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Session {
     pub segments: SmallVec<[SegmentNo; 2]>,
     /// Views, with their number per rid.
     pub pins: BTreeMap<Rid, u32>,
+    /// Views that it listed and that nobody here can place. No log has it: they are listed again.
+    pub unknown_pins: BTreeMap<Rid, u32>,
     /// Bytes in its unfinished puts.
     pub unfinished: u64,
     /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
@@ -166,6 +168,7 @@ impl Sessions {
                 listed: 0,
                 segments: SmallVec::new(),
                 pins: BTreeMap::new(),
+                unknown_pins: BTreeMap::new(),
                 unfinished: 0,
                 lingering: false,
                 replayed: false,

@@ -28,7 +28,7 @@ impl Core {
     fn snapshot_members(&self) -> impl Iterator<Item = Record> + '_ {
         let sessions =
             self.sessions.iter().map(|(session, entry)| Record::SessionOpened { session, spec: entry.spec.clone() });
-        let gone = self.segments.gone().map(|(uuid, number)| Record::SegmentForgotten { uuid, number });
+        let gone = self.segments.gone().map(|gone| Record::SegmentForgotten { uuid: gone.uuid, number: gone.number });
         let segments = self.segments.iter().flat_map(|segment| {
             let (number, session, epoch) = (segment.number, segment.session, segment.epoch);
             let view = segment.view();

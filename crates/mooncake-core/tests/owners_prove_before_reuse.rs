@@ -2,8 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, Push, PutConfig, PutSlot};
-use pool::{KIB, Pool, is_full, placed, plain, uuid};
+use mooncake_core::{EndOutcome, Push, PutConfig, PutSlot, Resumed, SegmentUuid};
+use pool::{KIB, Pool, is_full, placed, plain, replayed, uuid};
 
 #[test]
 fn an_abnormal_end_frees_the_key_at_once_and_the_extent_only_on_the_owners_word() {
@@ -88,6 +88,79 @@ fn an_owner_that_obeys_already_is_not_asked() {
     assert!(matches!(pool.slot(a, "k", KIB), PutSlot::Placed(_)));
     pool.restart(None);
     assert_eq!(pool.core.epoch(), 7);
+}
+
+#[test]
+fn a_segment_opens_when_it_has_taken_the_epoch_whatever_others_of_its_owner_have() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    pool.mount(a, 2, 16 * KIB);
+    pool.restart(Some(7));
+    let closed = |pool: &Pool| {
+        let closed = pool.core.segments().filter(|segment| !segment.open).map(|segment| segment.uuid);
+        closed.collect::<Vec<_>>()
+    };
+    assert_eq!(pool.resume_each(a, &[(1, 7), (2, 0)], &[]), Ok(Resumed::default()));
+    assert_eq!(closed(&pool), [uuid(2)]);
+    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(7))), "the other one is asked for again");
+    for taken in [6, 8] {
+        pool.resume_each(a, &[(1, 7), (2, taken)], &[]).unwrap();
+        assert_eq!(closed(&pool), [uuid(2)], "not this epoch");
+    }
+    pool.resume_each(a, &[(1, 0), (2, 7)], &[]).unwrap();
+    assert!(closed(&pool).is_empty(), "what it had taken it has");
+    pool.check();
+}
+
+#[test]
+fn views_that_a_log_lost_are_noted_again_or_named() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let b = pool.session(2);
+    let there = pool.put(a, "there", KIB)[0].rid;
+    let removed = pool.put(a, "removed", KIB)[0].rid;
+    pool.pin(b, "removed");
+    pool.remove(a, "removed", true);
+    let kept = pool.log.len();
+    let lost = pool.put(a, "lost", KIB)[0].rid;
+    for key in ["there", "lost"] {
+        pool.pin(a, key);
+    }
+    pool.log.truncate(kept);
+    pool.core = replayed(pool.log.clone());
+    pool.restart(Some(7));
+
+    let listed = [lost, there, removed, lost];
+    for _ in 0..2 {
+        let resumed = pool.resume_each(a, &[(1, 0)], &listed).unwrap();
+        assert_eq!(resumed.unknown_pins, [lost, lost], "once per view, each time");
+        assert_eq!(pool.core.stats().pins, 3);
+    }
+    pool.resume(b, &[], &[removed], 0).unwrap();
+    assert_eq!(pool.core.stats().pins, 3, "a's of two objects, b's of one");
+    assert_eq!(pool.resume_each(a, &[(1, 0)], &[removed]).unwrap(), Resumed::default());
+    assert_eq!(pool.core.stats().pins, 2, "the place of a removed object is held by both readers' word");
+    pool.check();
+}
+
+#[test]
+fn of_a_segment_that_goes_before_it_has_taken_the_epoch_nothing_is_given_back() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let b = pool.session(2);
+    pool.mount(a, 2, 16 * KIB);
+    pool.restart(Some(7));
+    pool.resume_each(a, &[(1, 7), (2, 0)], &[]).unwrap();
+    pool.resume(b, &[], &[], 0).unwrap();
+    pool.over(a);
+    for restarted in [false, true] {
+        let told = pool.pushes.drain(..).filter_map(|(to, push)| match push {
+            Push::SegmentGone { uuid, pinned, .. } if to == b => Some((uuid, pinned.iter().map(|e| e.length).sum())),
+            _ => None,
+        });
+        let told: Vec<(SegmentUuid, u64)> = told.collect();
+        let wanted = [(uuid(1), 0), (uuid(2), u64::MAX)];
+        assert_eq!(told, wanted, "views that no log knows may lie anywhere there; {restarted}");
+        pool.restart(None);
+        pool.resume(b, &[], &[], 0).unwrap();
+    }
 }
 
 #[test]

@@ -405,8 +405,8 @@ mod tests {
             let queue = Arc::new(AnchorQueue::default());
             self.core(|core, now, effects| {
                 core.settle_replies(self.session, self.sequence + 1, &[waits_for]);
-                let segments = [SegmentUuid(MEMORY)];
-                assert!(core.resume_session(now, self.session, 1, &segments, &[], 0, effects).unwrap().is_empty());
+                let segments = [(SegmentUuid(MEMORY), 0)];
+                assert!(core.resume_session(now, self.session, 1, &segments, &[], effects).unwrap().gone.is_empty());
                 self.shared.routes.set_anchor(self.session, &queue);
             });
             queue

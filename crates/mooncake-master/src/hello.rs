@@ -4,9 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mooncake_core::{Core, Effects, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_core::{Core, Effects, Resumed, Rid, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
-use mooncake_wire::{CONTROL_PREFACE, FEATURES, MAX_HELLO_FRAME, VERSION, encode_frame};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, Feature, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
 
 use crate::anchor::Registered;
@@ -21,6 +21,9 @@ use crate::shared::Shared;
 const SESSIONS_MAX: usize = 8192;
 
 const BOOT_ID: usize = 16;
+
+/// Most pins that a reply names: with all else it is well below the limit of a hello's frame.
+const UNKNOWN_PINS_MAX: usize = 65_536;
 
 /// How a peer came.
 #[derive(Debug)]
@@ -82,9 +85,10 @@ async fn admit(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<Admitted<
         return Ok(Err(refuse(refusal::Kind::Version, reason)));
     }
     let highest = hello.highest;
+    let features = hello.features;
     match hello.role {
         Some(hello::Role::Open(open)) => open_session(shared, highest, open, via).await,
-        Some(hello::Role::Resume(resume)) => resume_session(shared, highest, resume, via).await,
+        Some(hello::Role::Resume(resume)) => resume_session(shared, highest, features, resume, via).await,
         Some(hello::Role::Attach(attach)) => attach_call(shared, highest, attach).await,
         None => Ok(Err(refuse(refusal::Kind::BadRequest, "the hello asks for no role known here".to_owned()))),
     }
@@ -134,16 +138,13 @@ async fn open_session(
 async fn resume_session(
     shared: &Arc<Shared>,
     highest: Option<LogPosition>,
+    features: u64,
     resume: message::ResumeSession,
     via: Via,
 ) -> Result<Admitted<'_>, LogClosed> {
-    let segments: Result<Vec<SegmentUuid>, _> = resume.segments.iter().map(|uuid| convert::uuid(uuid)).collect();
-    let segments = match segments {
+    let segments = match segments_of(features, &resume) {
         Ok(segments) => segments,
         Err(reason) => return Ok(Err(refuse(refusal::Kind::BadRequest, reason))),
-    };
-    let Ok(taken) = u16::try_from(resume.epoch_taken) else {
-        return Ok(Err(refuse(refusal::Kind::BadRequest, format!("epoch {} does not exist", resume.epoch_taken))));
     };
     let process = resume.process.unwrap_or_default();
     if let Err(reason) = check_identity(&resume.host_name, &process) {
@@ -162,14 +163,14 @@ async fn resume_session(
             }
             believe(shared, core, now, highest.as_ref(), effects)?;
             core.settle_replies(session, resume.settled_below, &resume.unsettled);
-            let gone = core
-                .resume_session(now, session, resume.secret, &segments, &pins, taken, effects)
+            let resumed = core
+                .resume_session(now, session, resume.secret, &segments, &pins, effects)
                 .map_err(|refused| convert::refusal(&refused))?;
             shared.routes.set_anchor(session, &queue);
-            Ok((gone, Registered { shared, session, queue }))
+            Ok((resumed, Registered { shared, session, queue }))
         })
         .await?;
-    let (gone, anchor) = match resumed {
+    let (Resumed { gone, mut unknown_pins }, anchor) = match resumed {
         Ok(resumed) => resumed,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -178,14 +179,39 @@ async fn resume_session(
     }
     let watched = shared.processes.watch(session, &process, via);
     tracing::info!(session = session.0, name = resume.host_name, watched, gone = gone.len(), "client is back");
+    if !unknown_pins.is_empty() {
+        tracing::warn!(
+            session = session.0,
+            name = resume.host_name,
+            views = unknown_pins.len(),
+            "this client holds views that the lost end of the log knew; segments that it maps take nothing until they end"
+        );
+    }
+    if unknown_pins.len() > UNKNOWN_PINS_MAX {
+        unknown_pins = vec![Rid(0)];
+    }
     let reply = HelloReply {
         session: session.0,
         secret: resume.secret,
+        unknown_pins: unknown_pins.iter().map(|rid| rid.0).collect(),
         gone_segments: gone.iter().map(|uuid| uuid.0.to_vec().into()).collect(),
         pid_proof: u32::from(watched),
         ..HelloReply::default()
     };
     Ok(Ok((reply, Role::Anchor(anchor))))
+}
+
+/// The segments that an owner still holds, each with the epoch that it has taken. Where the owner is one that says for all of
+/// them what it was asked to take, that is 0: it tells what it has done as it is done, and is asked once more for it.
+fn segments_of(features: u64, resume: &message::ResumeSession) -> Result<Vec<(SegmentUuid, u16)>, String> {
+    let no_such = |epoch: u32| format!("epoch {epoch} does not exist");
+    u16::try_from(resume.epoch_taken).map_err(|_| no_such(resume.epoch_taken))?;
+    let said = if Feature::SegmentEpochs.is_in(features) { &resume.epochs[..] } else { &[] };
+    let each = resume.segments.iter().enumerate().map(|(index, uuid)| {
+        let epoch = said.get(index).copied().unwrap_or(0);
+        Ok((convert::uuid(uuid)?, u16::try_from(epoch).map_err(|_| no_such(epoch))?))
+    });
+    each.collect()
 }
 
 async fn attach_call(

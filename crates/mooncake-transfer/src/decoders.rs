@@ -43,8 +43,16 @@ fn hello(bytes: &[u8]) {
 }
 
 fn hello_seeds() -> Vec<Vec<u8>> {
-    let hello =
-        |purpose| Hello { version: 1, purpose, session: 1, access_key: 2, uuid: [3; 16], pid: 4, start_time: 5 };
+    let hello = |purpose| Hello {
+        version: 1,
+        purpose,
+        features: 1,
+        session: 1,
+        access_key: 2,
+        uuid: [3; 16],
+        pid: 4,
+        start_time: 5,
+    };
     let reply = HelloReply { version: 1, status: Status::Ok, epoch: 1, bytes: 1 << 30, uuid: [3; 16], features: 2 };
     let hellos = [Purpose::Lane, Purpose::Attach].map(|purpose| hello(purpose).encode());
     hellos.into_iter().chain([reply.encode()]).map(|raw| raw.to_vec()).collect()

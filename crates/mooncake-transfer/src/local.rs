@@ -1,10 +1,12 @@
 //! The segments that this very process owns.
 //!
 //! A store that reads or writes its own segment, or that of another store in
-//! the same process, needs neither socket nor second mapping.
+//! the same process, needs neither socket nor second mapping. Its writes pass the
+//! owner's gate; of its views the owner knows nothing, so that it is asked for an
+//! epoch as a process is that maps the segment.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
 use mooncake_memory::{SegmentMemory, forked};
@@ -12,6 +14,8 @@ use parking_lot::Mutex;
 
 use crate::Uuid;
 use crate::gate::Gate;
+use crate::link::Watcher;
+use crate::wake::Bell;
 
 /// A segment that a server of this process serves.
 #[derive(Debug)]
@@ -21,11 +25,118 @@ pub(crate) struct Served {
     pub gate: Arc<Gate>,
     /// Being given back: no reads and no writes begin any more.
     pub removed: AtomicBool,
+    /// Highest epoch that it has taken: nothing older is written here, and everybody who maps it has said so.
+    pub taken: AtomicU16,
+    pub insiders: Arc<Insiders>,
 }
 
 impl Served {
+    /// Fresh memory: nothing older than the epoch can be there.
+    pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, bell: Arc<Bell>) -> Served {
+        let settled = bell.clone();
+        let state = Mutex::new(State { epoch, ..State::default() });
+        Served {
+            insiders: Arc::new(Insiders { uuid: memory.uuid(), state, bell }),
+            memory,
+            access_key,
+            gate: Gate::new(epoch, Box::new(move || settled.ring())),
+            removed: AtomicBool::new(false),
+            taken: AtomicU16::new(epoch),
+        }
+    }
+
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
+    }
+}
+
+/// The links and views that stores of this process have in a segment of it.
+#[derive(Debug)]
+pub(crate) struct Insiders {
+    uuid: Uuid,
+    state: Mutex<State>,
+    bell: Arc<Bell>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    /// Highest epoch that they are asked for. A newcomer has nothing older to swear off.
+    epoch: u16,
+    each: HashMap<u64, Insider>,
+}
+
+#[derive(Debug)]
+struct Insider {
+    inside: Weak<Inside>,
+    epoch: u16,
+}
+
+impl Insiders {
+    pub(crate) fn enter(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Arc<Inside> {
+        let mut state = self.state.lock();
+        let (number, began) = (state.next, state.epoch);
+        state.next += 1;
+        let inside = Arc::new(Inside { insiders: self.clone(), number, began, watcher: watcher.clone() });
+        state.each.insert(number, Insider { inside: Arc::downgrade(&inside), epoch: began });
+        inside
+    }
+
+    /// Those who have not taken an epoch, to be asked by [`Inside::ask`] without any lock.
+    pub(crate) fn below(&self, epoch: u16) -> Vec<Arc<Inside>> {
+        let mut state = self.state.lock();
+        state.epoch = state.epoch.max(epoch);
+        let below = state.each.values().filter(|insider| insider.epoch < epoch);
+        below.filter_map(|insider| insider.inside.upgrade()).collect()
+    }
+
+    /// Whether all of them have taken an epoch.
+    pub(crate) fn obey(&self, epoch: u16) -> bool {
+        self.state.lock().each.values().all(|insider| insider.epoch >= epoch)
+    }
+}
+
+/// One of them, as long as the link and the views that were made over it.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    insiders: Arc<Insiders>,
+    number: u64,
+    began: u16,
+    watcher: Arc<Watcher>,
+}
+
+impl Inside {
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.insiders.uuid
+    }
+
+    /// Epoch that the owner had been asked for when this began.
+    pub(crate) fn began(&self) -> u16 {
+        self.began
+    }
+
+    /// Has its store asked. Called without any lock of the owner.
+    pub(crate) fn ask(self: Arc<Self>, epoch: u16) {
+        let watcher = self.watcher.clone();
+        watcher.ask_inside(self, epoch);
+    }
+
+    /// Its store takes the epoch.
+    pub(crate) fn confirm(&self, epoch: u16) {
+        if let Some(insider) = self.insiders.state.lock().each.get_mut(&self.number) {
+            insider.epoch = insider.epoch.max(epoch);
+        }
+        self.insiders.bell.ring();
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // In a forked child the parent's locks may be held for ever.
+        if !forked() {
+            self.insiders.state.lock().each.remove(&self.number);
+            self.insiders.bell.ring();
+        }
     }
 }
 

@@ -19,6 +19,10 @@ use mooncake_wire::{LANE_PREFACE, PREFACE_LEN};
 /// Version of lanes and attach connections.
 pub(crate) const LANE_VERSION: u16 = 1;
 
+/// In a hello to attach: this process says that it has taken an epoch only when the master knows all of its pins, because
+/// that has said so, or those that it does not know have ended.
+pub(crate) const FEATURE_KNOWN_PINS: u8 = 1;
+
 pub(crate) const HELLO_LEN: usize = 64;
 pub(crate) const FRAME_LEN: usize = 64;
 pub(crate) const REPLY_LEN: usize = 32;
@@ -42,6 +46,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Hello {
     pub version: u16,
     pub purpose: Purpose,
+    /// What the initiator keeps to besides. Zero from older ones, and ignored by them.
+    pub features: u8,
     pub session: u64,
     pub access_key: u64,
     pub uuid: [u8; 16],
@@ -60,6 +66,7 @@ impl Hello {
             Purpose::Lane => 1,
             Purpose::Attach => 2,
         };
+        out[11] = self.features;
         put(&mut out, 12, self.pid.to_le_bytes());
         put(&mut out, 16, self.session.to_le_bytes());
         put(&mut out, 24, self.access_key.to_le_bytes());
@@ -81,6 +88,7 @@ impl Hello {
         Some(Hello {
             version: u16::from_le_bytes(get(from, 8)),
             purpose,
+            features: from[11],
             pid: u32::from_le_bytes(get(from, 12)),
             session: u64::from_le_bytes(get(from, 16)),
             access_key: u64::from_le_bytes(get(from, 24)),
@@ -400,6 +408,7 @@ mod tests {
             let hello = Hello {
                 version: 7,
                 purpose,
+                features: 0x81,
                 session: 1,
                 access_key: u64::MAX,
                 uuid: [9; 16],

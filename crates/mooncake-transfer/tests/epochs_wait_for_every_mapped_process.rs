@@ -3,15 +3,22 @@
 mod support;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::Source;
-use mooncake_transfer::{Path, Paths, TransferError};
+use mooncake_transfer::{Link, Links, Path, Paths, TransferError};
 use support::*;
 
 #[test]
 fn other_process() {
     play_role();
+}
+
+/// A link over one path, and what keeps it.
+fn links_of(owner: &Owner, path: Path) -> (Arc<Link>, Links) {
+    let (links, _) = links(Paths::only(path));
+    (links.link(&owner.address(), &wait()).unwrap(), links)
 }
 
 #[test]
@@ -59,6 +66,83 @@ fn a_silent_peer_keeps_the_segment_closed_until_it_is_gone() {
     assert_eq!(owner.hears_within(300), None);
     peer.kill();
     assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
+}
+
+#[test]
+fn what_is_taken_is_known_apart_from_what_was_asked() {
+    let owner = Owner::new(MIB);
+    let uuid = owner.memory.uuid();
+    assert_eq!((owner.server.taken(uuid), owner.server.taken([0; 16])), (0, 0));
+    owner.server.take_epoch(2);
+    assert_eq!(owner.server.taken(uuid), 2);
+    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    peer.ask(&format!("write {} 0 4096", rid(2, 1)));
+    peer.stop();
+    for _ in 0..2 {
+        assert!(owner.server.take_epoch(3).is_empty());
+        assert_eq!((owner.hears_within(100), owner.server.taken(uuid)), (None, 2));
+    }
+    peer.kill();
+    assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(3)));
+    assert_eq!(owner.server.taken(uuid), 3);
+    assert_eq!(owner.server.take_epoch(3), [uuid], "said again when asked again");
+}
+
+#[test]
+fn another_store_of_the_owners_process_is_asked_like_a_process() {
+    let owner = Owner::new(MIB);
+    owner.memory.mapping().write(rid(1, 1), 0, &[Source::new(b"seen")]).unwrap();
+    let (links, noticed) = links(Paths::only(Path::Local));
+    let link = links.link(&owner.address(), &wait()).unwrap();
+    let view = link.view(rid(1, 1), 0, 4, None).unwrap().unwrap();
+    drop(link);
+    links.close();
+    for _ in 0..2 {
+        assert!(owner.server.take_epoch(2).is_empty());
+    }
+    assert_eq!(owner.hears_within(100), None, "it may hold what no master knows");
+    let Noticed::Epoch(question) = noticed.recv().unwrap() else { panic!("no question") };
+    let Noticed::Epoch(again) = noticed.recv().unwrap() else { panic!("no question") };
+    assert!((question.uuid(), question.epoch()) == (owner.memory.uuid(), 2) && again.repeats(&question));
+    drop(again);
+    question.confirm();
+    assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
+
+    assert!(owner.server.take_epoch(3).is_empty());
+    drop(noticed.recv().unwrap());
+    assert_eq!(owner.hears_within(100), None);
+    assert_eq!(*view, *b"seen");
+    drop(view);
+    assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(3)));
+}
+
+#[test]
+fn a_link_knows_the_epoch_that_its_owner_was_asked_for_when_it_began() {
+    let owner = Owner::new(MIB);
+    let (local, _) = links_of(&owner, Path::Local);
+    assert_eq!(local.began(), 0);
+    owner.server.take_epoch(2);
+    let (later, _) = links_of(&owner, Path::Local);
+    let (mapped, _keep) = links_of(&owner, Path::SharedMemory);
+    assert_eq!((local.began(), later.began(), mapped.began()), (0, 2, 2));
+}
+
+#[test]
+fn the_word_of_an_older_version_is_no_proof_and_its_end_is() {
+    for (features, believed) in [(0, false), (1, true)] {
+        let owner = Owner::new(MIB);
+        let mut peer = attached_by_hand(&owner.address(), features);
+        assert!(owner.server.take_epoch(2).is_empty());
+        assert_eq!(frame_by_hand(&mut peer)[4], 7, "it is asked all the same, and writes nothing older then");
+        peer.write_all(&attach_frame(8, 2)).unwrap();
+        let taken = Some(Heard::EpochTaken(2));
+        let wait = if believed { 2000 } else { 150 };
+        assert_eq!(owner.hears_within(wait), taken.filter(|_| believed), "features {features}");
+        if !believed {
+            peer.write_all(&attach_frame(9, 0)).unwrap();
+            assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(2)));
+        }
+    }
 }
 
 #[test]
@@ -114,7 +198,7 @@ fn a_process_that_could_not_map_the_segment_is_not_waited_for() {
 fn descriptors_that_were_let_go_of_keep_nothing_closed_once_that_is_said() {
     let owner = Owner::new(MIB);
     for received in [true, false] {
-        let mut stream = attach_by_hand(&owner.address());
+        let mut stream = attach_by_hand(&owner.address(), 1);
         if received {
             let (reply, fds) = descriptors_by_hand(&stream);
             assert_eq!((reply[10], fds.len()), (0, 2));
@@ -125,7 +209,7 @@ fn descriptors_that_were_let_go_of_keep_nothing_closed_once_that_is_said() {
         nobody_is_waited_for(&owner);
     }
     // Without that word the descriptors may still be there: the end of the process is awaited.
-    let stream = attach_by_hand(&owner.address());
+    let stream = attach_by_hand(&owner.address(), 1);
     let (_, _fds) = descriptors_by_hand(&stream);
     drop(stream);
     assert_eq!(owner.server.take_epoch(3), [] as [[u8; 16]; 0]);

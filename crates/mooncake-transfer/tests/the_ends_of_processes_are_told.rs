@@ -50,7 +50,7 @@ fn a_process_without_a_mark_or_one_that_unmapped_before_it_ended_proves_nothing(
 fn the_mark_is_that_of_the_connection_and_not_of_the_session_it_names() {
     let owner = Owner::new(MIB);
     // This very process names the session of the other one, and lives on.
-    let mut liar = attach_by_hand(&owner.address());
+    let mut liar = attach_by_hand(&owner.address(), 1);
     let (reply, _fds) = descriptors_by_hand(&liar);
     assert_eq!(reply[11] & 2, 2, "it takes introductions");
     liar.write_all(&introduction_by_hand(78)).unwrap();

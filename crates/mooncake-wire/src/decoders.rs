@@ -69,6 +69,7 @@ fn hello_seeds() -> Vec<Vec<u8>> {
         pins: vec![4, 6],
         epoch_taken: 1,
         unsettled: vec![5],
+        epochs: vec![1],
         ..ResumeSession::default()
     };
     let attach = AttachCall { session: 1, secret: 2 };
@@ -78,8 +79,14 @@ fn hello_seeds() -> Vec<Vec<u8>> {
         Hello { role: Some(role), ..hello }.encode_to_vec()
     });
     let refusal = Some(Refusal { kind: refusal::Kind::Token as i32, reason: "no".into() });
-    let reply =
-        HelloReply { version: 1, position: highest, instance: vec![1; 16].into(), refusal, ..HelloReply::default() };
+    let reply = HelloReply {
+        version: 1,
+        position: highest,
+        instance: vec![1; 16].into(),
+        refusal,
+        unknown_pins: vec![4],
+        ..HelloReply::default()
+    };
     hellos.into_iter().chain([reply.encode_to_vec()]).collect()
 }
 

@@ -17,18 +17,24 @@ pub enum Feature {
     RemoveByRegex = 3,
     /// Unmounting with a grace.
     UnmountGrace = 4,
+    /// Epochs of segments in a resume, each for itself, that say what is taken and not what was asked.
+    SegmentEpochs = 5,
+    /// Pins that a master does not know, named in its answer to a resume.
+    UnknownPins = 6,
     /// Owners that say which readers of theirs have ended.
     ReaderGone = 7,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 6] = [
+    pub const ALL: [Feature; 8] = [
         Feature::Replace,
         Feature::Groups,
         Feature::Describe,
         Feature::RemoveByRegex,
         Feature::UnmountGrace,
+        Feature::SegmentEpochs,
+        Feature::UnknownPins,
         Feature::ReaderGone,
     ];
 
@@ -45,8 +51,15 @@ impl Feature {
             Feature::Describe => "lists of an object's copies",
             Feature::RemoveByRegex => "removal by pattern",
             Feature::UnmountGrace => "unmounting with a grace",
+            Feature::SegmentEpochs => "epochs of single segments",
+            Feature::UnknownPins => "pins that a log has lost",
             Feature::ReaderGone => "the ends of readers, told by owners",
         }
+    }
+
+    /// Whether `features` have it.
+    pub const fn is_in(self, features: u64) -> bool {
+        features & self.bit() != 0
     }
 
     /// What a request asks for that `features` do not have.
@@ -85,8 +98,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 128]);
-        assert_eq!(FEATURES, 159);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128]);
+        assert_eq!(FEATURES, 255);
     }
 
     #[test]

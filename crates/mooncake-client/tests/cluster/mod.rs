@@ -73,6 +73,13 @@ impl Cluster {
         std::fs::remove_dir_all(self.folder.join("log")).unwrap();
     }
 
+    /// As after a reboot of the host: nothing vouches for the log any more.
+    pub fn forget_witness(&mut self) {
+        let files = std::fs::read_dir(&self.folder).unwrap().map(|entry| entry.unwrap().path());
+        let witnesses = files.filter(|path| path.is_file());
+        assert_eq!(witnesses.map(|path| std::fs::remove_file(path).unwrap()).count(), 1, "one log, one witness");
+    }
+
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.settings.rpc_port)
     }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, Found, Origin, Push, PutConfig, PutSlot, PutStarted, Record, Refused,
-    Remembered, RemoveAll, RemoveOutcome, Replica, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId, SessionSpec,
-    Ticket, Time,
+    Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId,
+    SessionSpec, Ticket, Time,
 };
 
 pub const KIB: u64 = 1024;
@@ -286,8 +286,19 @@ impl Pool {
         pins: &[Rid],
         epoch: u16,
     ) -> Result<Vec<SegmentUuid>, Refused> {
-        let segments: Vec<SegmentUuid> = segments.iter().map(|id| uuid(*id)).collect();
-        let result = self.core.resume_session(self.now, session, secret(session), &segments, pins, epoch, &mut self.fx);
+        let segments: Vec<(u8, u16)> = segments.iter().map(|id| (*id, epoch)).collect();
+        self.resume_each(session, &segments, pins).map(|resumed| resumed.gone)
+    }
+
+    /// Each segment with the epoch that it has taken.
+    pub fn resume_each(
+        &mut self,
+        session: SessionId,
+        segments: &[(u8, u16)],
+        pins: &[Rid],
+    ) -> Result<Resumed, Refused> {
+        let segments: Vec<(SegmentUuid, u16)> = segments.iter().map(|(id, epoch)| (uuid(*id), *epoch)).collect();
+        let result = self.core.resume_session(self.now, session, secret(session), &segments, pins, &mut self.fx);
         if result.is_ok() {
             self.here.insert(session);
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    EndOutcome, Ended, Extent, Found, GRANULE, Push, PutConfig, PutSlot, Refused, Replica, Rid, SegmentNo, SegmentSpec,
-    SessionId, SessionSpec,
+    Core, Effects, EndOutcome, Ended, Extent, Found, GRANULE, Push, PutConfig, PutSlot, Refused, Replica, Rid,
+    SegmentNo, SegmentSpec, SessionId, SessionSpec,
 };
 
 use super::memory::{granules, word};
@@ -44,6 +44,8 @@ struct Call {
     sequence: u64,
     attempt: u32,
     since: u64,
+    /// The client's at that time.
+    generation: u64,
 }
 
 /// A value on its way into its replicas.
@@ -71,6 +73,8 @@ pub enum Task {
     Viewing {
         replica: Replica,
         words: Vec<u64>,
+        /// The master said that it does not know where this is.
+        unknown: bool,
     },
 }
 
@@ -93,6 +97,12 @@ pub struct Client {
     put: u64,
     /// Memory that it may write, and the epoch that it obeys there.
     pub mapped: BTreeMap<usize, u16>,
+    /// Memory that it maps at all, and the epoch that the owner had been asked for when it came.
+    pub attached: BTreeMap<usize, u16>,
+    /// Counts the lists of views that the master was given.
+    generation: u64,
+    /// Epoch of the master that was given the last one.
+    listed: u16,
 }
 
 const PUTTERS: std::ops::Range<usize> = 0..2;
@@ -130,6 +140,9 @@ impl Client {
             call: 0,
             put: 0,
             mapped: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            generation: 0,
+            listed: 0,
         }
     }
 
@@ -146,6 +159,17 @@ impl Client {
             Task::Putting(put) => Some(put),
             _ => None,
         })
+    }
+
+    /// The master knows every view.
+    fn all_listed(&self) -> bool {
+        !self.tasks.iter().any(|task| matches!(task, Task::Viewing { unknown: true, .. }))
+    }
+
+    /// Below which mutation all have their answers, and which have not.
+    fn settled(&self) -> (u64, Vec<u64>) {
+        let sequences = self.calls.values().map(|call| call.sequence);
+        (self.sequence + 1, sequences.filter(|sequence| *sequence > 0).collect())
     }
 
     /// True while a thread of it may write something older than an epoch into a mapped memory.
@@ -234,6 +258,7 @@ impl World {
         let anchor = self.new_anchor();
         self.clients[process.client].anchor = Some(anchor);
         self.clients[process.client].session = Some(session);
+        self.clients[process.client].listed = self.master.epoch;
         self.master.anchors.insert(session, (process, anchor));
         self.sessions.insert(session, process);
     }
@@ -275,21 +300,33 @@ impl World {
     fn resume(&mut self, process: Process, session: SessionId) {
         let client = &self.clients[process.client];
         let mounting = client.calls.values().any(|call| call.task == MOUNTER);
-        let held: Vec<_> = client.memory.iter().map(|memory| self.memories[*memory].uuid).collect();
-        let (views, epoch) = (client.views(), client.epoch_taken);
+        let epoch = client.epoch_taken;
+        let held: Vec<_> = client.memory.iter().map(|memory| (self.memories[*memory].uuid, epoch)).collect();
+        let (views, (below, unsettled)) = (client.views(), client.settled());
         if self.master.core.is_none() {
             return;
         }
+        self.clients[process.client].generation += 1;
         // Pushes of the resume already go over the new anchor.
         let anchor = self.new_anchor();
         let before = self.master.anchors.insert(session, (process, anchor));
-        let result =
-            self.with_core(|core, now, fx| core.resume_session(now, session, 1, &held, &views, epoch, fx)).expect("up");
-        match result {
-            Ok(gone) => {
-                self.clients[process.client].anchor = Some(anchor);
+        let resume = |core: &mut Core, now, fx: &mut Effects| {
+            core.settle_replies(session, below, &unsettled);
+            core.resume_session(now, session, 1, &held, &views, fx)
+        };
+        match self.with_core(resume).expect("up") {
+            Ok(resumed) => {
+                let client = &mut self.clients[process.client];
+                client.anchor = Some(anchor);
+                client.listed = self.master.epoch;
+                for task in &mut client.tasks {
+                    if let Task::Viewing { replica, unknown, .. } = task {
+                        *unknown = resumed.unknown_pins.contains(&replica.rid);
+                    }
+                }
+                self.tally.unknown_views += resumed.unknown_pins.len() as u64;
                 self.sessions.insert(session, process);
-                if !gone.is_empty() && !mounting {
+                if !resumed.gone.is_empty() && !mounting {
                     self.remount(process);
                 }
             }
@@ -363,11 +400,15 @@ impl World {
         if asked > self.clients[process.client].epoch_taken {
             let now = self.now;
             let numbers = &self.numbers;
-            let silent = self.clients.iter().filter(|client| client.alive && client.mapped.contains_key(&memory)).any(
-                |client| {
-                    client.frozen_until > now || client.writes_older(|extent| numbers[&extent.segment], memory, asked)
-                },
-            );
+            let silent =
+                self.clients.iter().filter(|client| client.alive && client.attached.contains_key(&memory)).any(
+                    |client| {
+                        client.frozen_until > now
+                            || client.writes_older(|extent| numbers[&extent.segment], memory, asked)
+                            || client.listed < asked
+                            || !client.all_listed()
+                    },
+                );
             if !silent {
                 for client in &mut self.clients {
                     client.mapped.entry(memory).and_modify(|epoch| *epoch = asked);
@@ -390,17 +431,15 @@ impl World {
                 client.sequence
             }
         };
-        let call = client.call;
-        client.calls.insert(call, Call { task, request, sequence, attempt: 0, since: self.now });
+        let (call, generation) = (client.call, client.generation);
+        client.calls.insert(call, Call { task, request, sequence, attempt: 0, since: self.now, generation });
         self.transmit(CallId { process, call, attempt: 0 });
     }
 
     fn transmit(&mut self, id: CallId) {
         let client = &self.clients[id.process.client];
         let call = &client.calls[&id.call];
-        let unsettled: Vec<u64> =
-            client.calls.values().map(|call| call.sequence).filter(|sequence| *sequence > 0).collect();
-        let settled_below = client.sequence + 1;
+        let (settled_below, unsettled) = client.settled();
         let below = unsettled.iter().copied().min().unwrap_or(settled_below);
         let answered = Answered { below, settled_below, unsettled };
         let patience = if matches!(call.request, Request::PutStart { .. }) { 1_400_000 } else { 250_000 };
@@ -480,6 +519,11 @@ impl World {
                     self.rest(process, call.task);
                 }
             },
+            // The master was given a list without it meanwhile, perhaps another master: it gets a fresh one.
+            (Request::Pin(_), Reply::Found(_)) if call.generation != self.clients[process.client].generation => {
+                self.break_anchor(process.client);
+                self.rest(process, call.task);
+            }
             (Request::Pin(_), Reply::Found(found)) => match found {
                 Some(found) => self.view_begins(process, call.task, found.replicas[0]),
                 None => self.rest(process, call.task),
@@ -510,7 +554,7 @@ impl World {
             Task::Calling => {}
             Task::Putting(put) => self.write_on(process, task, put),
             Task::Reading { found, words, again, key } => self.read_on(process, task, found, words, again, key),
-            Task::Viewing { replica, words } => {
+            Task::Viewing { replica, words, .. } => {
                 assert_eq!(self.words(&replica), words, "seed {}: a view of {:?} changed", self.seed, replica.rid);
                 self.view_ends(&replica);
                 self.call(process, task, Request::Unpin(replica.rid));
@@ -538,7 +582,7 @@ impl World {
                 1..=6 => Request::Exists(name),
                 _ => Request::Lookup(name),
             },
-            _ if host(process.client) == 1 && !self.faults.cut_tail => Request::Pin(name),
+            _ if host(process.client) == 1 => Request::Pin(name),
             _ => Request::Lookup(name),
         };
         self.call(process, task, request);
@@ -586,6 +630,8 @@ impl World {
             let epoch = self.clients[owner.client].epoch_taken;
             let reachable = self.is_alive(owner);
             let obeys = *self.clients[process.client].mapped.entry(memory).or_insert(epoch);
+            let asked = self.clients[owner.client].epoch_asked;
+            self.clients[process.client].attached.entry(memory).or_insert(asked);
             // Whoever maps late finds the marks of a fence that did not wait for him.
             let fenced =
                 granules(&replica.extent).any(|granule| self.memories[memory].stamps[granule as usize] > rid.0);
@@ -704,7 +750,18 @@ impl World {
         let local = host(self.memories[memory].owner.client) == host(process.client);
         let all = granules(&replica.extent);
         let whole = all.clone().all(|granule| self.memories[memory].stamps[granule as usize] == replica.rid.0);
-        if !local || !whole {
+        // Whoever comes when the owner has been asked for an epoch already is not waited for: it may be that the master
+        // which was given the last list is not the one that asked.
+        let owner = self.memories[memory].owner;
+        let answers = self.is_alive(owner) && self.clients[owner.client].frozen_until <= self.now;
+        let asked = answers.then_some(self.clients[owner.client].epoch_asked);
+        let client = &mut self.clients[process.client];
+        let came = match (client.attached.get(&memory).copied(), asked) {
+            (None, Some(asked)) if local => Some(*client.attached.entry(memory).or_insert(asked)),
+            (came, _) => came,
+        };
+        let vouched = came.is_some_and(|came| came <= client.listed);
+        if !local || !whole || !vouched {
             return self.call(process, task, Request::Unpin(replica.rid));
         }
         let words = self.words(&replica);
@@ -713,7 +770,7 @@ impl World {
             *self.viewed.entry((memory, granule)).or_default() += 1;
         }
         self.tally.views += 1;
-        self.clients[process.client].tasks[task] = Task::Viewing { replica, words };
+        self.clients[process.client].tasks[task] = Task::Viewing { replica, words, unknown: false };
         let hold = 10_000 + self.dice.below(4_000_000);
         self.after(hold, Event::Step { process, task });
     }

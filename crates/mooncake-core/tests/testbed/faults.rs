@@ -16,8 +16,7 @@ pub struct Faults {
     pub client_crash: u64,
     pub freeze: u64,
     pub anchor_break: u64,
-    /// A crash of the master loses the end of its log. Views whose pins were noted there are not looked for in such
-    /// runs: their extents are then known to their readers only, whose hello names rids.
+    /// A crash of the master loses the end of its log.
     pub cut_tail: bool,
     /// Nothing goes wrong any more, and no new work begins.
     pub quiet: bool,

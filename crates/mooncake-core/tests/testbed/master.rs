@@ -6,7 +6,7 @@ use mooncake_core::{
     Config, Core, Effects, Origin, PutStarted, Record, Refused, Replica, Rid, SegmentNo, SessionId, Ticket,
 };
 
-use super::client::{Reply, Request, plain};
+use super::client::{Reply, Request, host, plain};
 use super::{Answered, CallId, Event, Process, World};
 
 pub struct Master {
@@ -116,6 +116,13 @@ impl World {
         self.master.epoch = core.epoch();
         self.master.core = Some(core);
         self.effects(fx);
+        // It looks for the processes that its log names; that the one before knew of an end is lost with the log's.
+        let here = self.sessions.iter().filter(|(_, process)| host(process.client) == 1);
+        let ended: Vec<SessionId> =
+            here.filter(|(_, process)| !self.is_alive(**process)).map(|(session, _)| *session).collect();
+        for session in ended {
+            self.after(1_000, Event::ProcessGone { session });
+        }
         self.after(20_000, Event::Tick { master_life: self.master.life });
         self.tally.master_restarts += u64::from(!first);
     }

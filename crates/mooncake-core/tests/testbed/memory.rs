@@ -74,11 +74,14 @@ impl World {
 
     /// The memory is given back, but for what views hold.
     pub fn punch(&mut self, memory: usize, pinned: &[Extent]) {
-        let kept: std::collections::BTreeSet<u64> = pinned.iter().flat_map(granules).collect();
+        let kept = |granule: u64| {
+            let byte = granule * GRANULE;
+            pinned.iter().any(|extent| extent.offset <= byte && byte < extent.offset.saturating_add(extent.length))
+        };
         let Memory { stamps, words, .. } = &mut self.memories[memory];
         for granule in 0..stamps.len() as u64 {
             stamps[granule as usize] |= 1;
-            if !kept.contains(&granule) {
+            if !kept(granule) {
                 words[granule as usize] = 0xdead;
             }
         }

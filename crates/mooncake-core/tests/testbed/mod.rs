@@ -179,6 +179,8 @@ pub struct Tally {
     pub misses: u64,
     pub stale: u64,
     pub views: u64,
+    /// Views that a master did not know when their reader came back.
+    pub unknown_views: u64,
     pub refused_lanes: u64,
     pub master_restarts: u64,
     pub crashes: u64,

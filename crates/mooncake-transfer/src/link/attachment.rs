@@ -31,6 +31,8 @@ pub(super) struct Attachment {
     readable: Option<Arc<Mapping>>,
     writable: OnceLock<Arc<Mapping>>,
     gate: Arc<Gate>,
+    /// Epoch that the owner had been asked for when it let this process in.
+    began: u16,
     pidfd: Arc<Guarded<OwnedFd>>,
     stream: Arc<Guarded<UnixStream>>,
     talk: Mutex<Talk>,
@@ -148,6 +150,7 @@ impl Attachment {
             readable: Some(readable),
             writable: OnceLock::new(),
             gate: Gate::new(reply.epoch, Box::new(move || bell.ring())),
+            began: reply.epoch,
             pidfd: Arc::new(Guarded::new(pidfd)),
             talk: Mutex::new(Talk { pipe, upgrade: Upgrade::No, quiesces: Vec::new(), epochs: Vec::new() }),
             stream,
@@ -176,6 +179,10 @@ impl Attachment {
 
     pub(super) fn uuid(&self) -> Uuid {
         self.uuid
+    }
+
+    pub(super) fn began(&self) -> u16 {
+        self.began
     }
 
     pub(super) fn gate(&self) -> &Arc<Gate> {

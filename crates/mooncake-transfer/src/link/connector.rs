@@ -13,7 +13,7 @@ use super::watcher::Watcher;
 use super::{Kind, Link};
 use crate::local;
 use crate::wait::Wait;
-use crate::wire::{Hello, LANE_VERSION, Purpose};
+use crate::wire::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 
 /// What every link of a store is made from.
 #[derive(Debug)]
@@ -44,7 +44,8 @@ impl Connector {
             Some(_) if !paths.local => reasons.push("the own process's memory is switched off".into()),
             Some(served) if served.access_key == address.access_key => {
                 let reason = "the segment belongs to this process".into();
-                return Ok(made(Kind::Local(served), reason, false));
+                let inside = served.insiders.enter(&self.watcher);
+                return Ok(made(Kind::Local(served, inside), reason, false));
             }
             Some(_) => reasons.push("wrong access key for a segment of this process".into()),
             None if paths == Paths::only(Path::Local) => {
@@ -103,6 +104,7 @@ impl Connector {
         Hello {
             version: LANE_VERSION,
             purpose,
+            features: if purpose == Purpose::Attach { FEATURE_KNOWN_PINS } else { 0 },
             session: self.options.session,
             access_key: address.access_key,
             uuid: address.uuid,

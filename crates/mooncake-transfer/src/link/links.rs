@@ -229,6 +229,11 @@ impl Links {
         self.connector.least_epoch.fetch_max(epoch, Ordering::AcqRel);
     }
 
+    /// Closed, and nothing is mapped over them any more, not by a view either.
+    pub fn are_over(&self) -> bool {
+        self.closed.load(Ordering::Acquire) && self.connector.watcher.is_idle()
+    }
+
     /// Every link that is up.
     pub fn report(&self) -> Vec<LinkReport> {
         let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();

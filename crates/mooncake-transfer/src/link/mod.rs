@@ -20,13 +20,15 @@ use mooncake_memory::{
 use crate::Uuid;
 use crate::error::{TransferError, WriteError};
 use crate::gate::{Denied, Gate};
-use crate::local::Served;
+use crate::local::{Inside, Served};
 use crate::wait::Wait;
 use crate::wire::{Status, epoch_of, is_placement};
 
 pub use links::Links;
 pub use options::{EpochQuestion, LinkEvents, LinkOptions, LinkReport, Path, Paths, SegmentAddress};
 pub use view::View;
+
+pub(crate) use watcher::Watcher;
 
 use attachment::Attachment;
 use lane::Extent;
@@ -49,7 +51,7 @@ pub struct Link {
 
 #[derive(Debug)]
 enum Kind {
-    Local(Arc<Served>),
+    Local(Arc<Served>, Arc<Inside>),
     Shared(Arc<Attachment>),
     Tcp(Box<LanePool>),
 }
@@ -73,7 +75,7 @@ impl Link {
     /// The path in use.
     pub fn path(&self) -> Path {
         match self.kind {
-            Kind::Local(_) => Path::Local,
+            Kind::Local(..) => Path::Local,
             Kind::Shared(_) => Path::SharedMemory,
             Kind::Tcp(_) => Path::Tcp,
         }
@@ -82,6 +84,17 @@ impl Link {
     /// Why that path, and why not a better one.
     pub fn reason(&self) -> &str {
         &self.reason
+    }
+
+    /// Epoch that the owner of mapped memory had been asked to take when this link was made. If its store has not heard of
+    /// that one from its master yet, another master may reign that does not know the store's pins, and the owner does not
+    /// wait for a newcomer's word.
+    pub fn began(&self) -> u16 {
+        match &self.kind {
+            Kind::Local(_, inside) => inside.began(),
+            Kind::Shared(attachment) => attachment.began(),
+            Kind::Tcp(_) => 0,
+        }
     }
 
     /// Segment that it leads to.
@@ -112,7 +125,7 @@ impl Link {
             return Err(settled(self.denied(rid, Denied::OldEpoch { least })));
         }
         let crc = match &self.kind {
-            Kind::Local(served) => {
+            Kind::Local(served, _) => {
                 self.copy_in(&served.gate, served.memory.mapping(), extent, parts).map_err(settled)?
             }
             Kind::Shared(attachment) => {
@@ -142,7 +155,7 @@ impl Link {
         let extent = Extent { rid, offset, len: total_of_targets(parts) };
         self.check(extent)?;
         let mapping = match &self.kind {
-            Kind::Local(served) => served.memory.mapping(),
+            Kind::Local(served, _) => served.memory.mapping(),
             Kind::Shared(attachment) => attachment.readable(),
             Kind::Tcp(pool) => {
                 self.read_tcp(pool, extent, parts, crc, wait)?;
@@ -162,10 +175,10 @@ impl Link {
         self.check(Extent { rid, offset, len })?;
         let verify = crc.map_or(Verify::Skip, Verify::Crc);
         let view = match &self.kind {
-            Kind::Local(served) => {
+            Kind::Local(served, inside) => {
                 let mapping = served.memory.view_mapping();
                 let mapping = mapping.map_err(|source| TransferError::Map { peer: self.label.to_string(), source })?;
-                mapping.view(rid, offset, len, verify).map(View::local)
+                mapping.view(rid, offset, len, verify).map(|bytes| View::local(inside, bytes))
             }
             Kind::Shared(attachment) => View::shared(attachment, rid, offset, len, verify),
             Kind::Tcp(_) => return Ok(None),
@@ -178,7 +191,7 @@ impl Link {
     /// Whether a new link should be made instead.
     fn is_over(&self) -> bool {
         match &self.kind {
-            Kind::Local(served) => served.is_removed(),
+            Kind::Local(served, _) => served.is_removed(),
             Kind::Shared(attachment) => attachment.is_over(),
             Kind::Tcp(_) => false,
         }
@@ -195,7 +208,7 @@ impl Link {
         if forked() {
             return Err(TransferError::Forked);
         }
-        let removed = matches!(&self.kind, Kind::Local(served) if served.is_removed());
+        let removed = matches!(&self.kind, Kind::Local(served, _) if served.is_removed());
         if removed || self.forgotten.load(Ordering::Acquire) {
             return Err(TransferError::Gone { peer: self.label.to_string() });
         }

@@ -8,6 +8,7 @@ use mooncake_memory::{ProcessIdentity, uuid_text};
 
 use super::attachment::Attachment;
 use crate::Uuid;
+use crate::local::Inside;
 
 /// Where a segment is, as its owner told the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,8 +123,8 @@ impl LinkOptions {
 pub trait LinkEvents: Send + Sync {
     /// The process that owns a mapped segment is proven gone.
     fn owner_gone(&self, uuid: Uuid);
-    /// The owner of a mapped segment asks to take an epoch. Confirm when this
-    /// store's pins have been listed to the master that raised it and no write
+    /// The owner of a mapped segment, or of one in this process, asks to take an epoch. Confirm when the
+    /// master that raised it knows all of this store's pins and no write
     /// of an older placement is planned; drop the question to stay silent.
     fn take_epoch(&self, question: EpochQuestion);
 }
@@ -131,14 +132,36 @@ pub trait LinkEvents: Send + Sync {
 /// An owner's wish that this process writes nothing older than an epoch.
 #[derive(Debug)]
 pub struct EpochQuestion {
-    pub(super) attachment: Arc<Attachment>,
+    pub(super) place: Place,
     pub(super) epoch: u16,
+}
+
+/// What is asked about.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// A segment of another process, mapped here.
+    Attached(Arc<Attachment>),
+    /// A segment of this process.
+    Inside(Arc<Inside>),
 }
 
 impl EpochQuestion {
     /// Segment whose owner asks.
     pub fn uuid(&self) -> Uuid {
-        self.attachment.uuid()
+        match &self.place {
+            Place::Attached(attachment) => attachment.uuid(),
+            Place::Inside(inside) => inside.uuid(),
+        }
+    }
+
+    /// Whether another one asks the same of the same: one answer is enough.
+    pub fn repeats(&self, other: &EpochQuestion) -> bool {
+        let same_place = match (&self.place, &other.place) {
+            (Place::Attached(one), Place::Attached(other)) => Arc::ptr_eq(one, other),
+            (Place::Inside(one), Place::Inside(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        same_place && self.epoch == other.epoch
     }
 
     /// The epoch.
@@ -149,7 +172,11 @@ impl EpochQuestion {
     /// So it is. The owner hears of it as soon as the older writes that are
     /// still copying have ended; newer ones of that kind are refused already.
     pub fn confirm(self) {
-        self.attachment.confirm_epoch(self.epoch);
+        match &self.place {
+            Place::Attached(attachment) => attachment.confirm_epoch(self.epoch),
+            // Its writes pass the owner's own gate.
+            Place::Inside(inside) => inside.confirm(self.epoch),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use mooncake_memory::{MappedView, ReadError, Verify, forked};
 
 use super::attachment::Attachment;
+use crate::local::Inside;
 
 /// The bytes of a pinned object, in place, verified when the view was made.
 ///
@@ -16,13 +17,13 @@ use super::attachment::Attachment;
 pub struct View {
     /// Dropped first: the rest may give its pages back.
     bytes: MappedView,
-    _hold: Option<Hold>,
+    _hold: Hold,
 }
 
 impl View {
     /// A view of this process's own segment.
-    pub(super) fn local(bytes: MappedView) -> View {
-        View { bytes, _hold: None }
+    pub(super) fn local(inside: &Arc<Inside>, bytes: MappedView) -> View {
+        View { bytes, _hold: Hold::Inside(inside.clone()) }
     }
 
     /// A view of a peer's segment.
@@ -35,9 +36,9 @@ impl View {
     ) -> Result<View, ReadError> {
         // On the list before the look at the bytes, off it again if they are wrong.
         attachment.view_made(offset, len);
-        let hold = Hold { attachment: attachment.clone(), offset, len };
+        let hold = Attached { attachment: attachment.clone(), offset, len };
         let bytes = attachment.readable().view(rid, offset, len, verify)?;
-        Ok(View { bytes, _hold: Some(hold) })
+        Ok(View { bytes, _hold: Hold::Attached(hold) })
     }
 }
 
@@ -49,14 +50,22 @@ impl Deref for View {
     }
 }
 
+/// What the owner of the memory waits for when it asks for an epoch.
 #[derive(Debug)]
-struct Hold {
+#[expect(dead_code, reason = "held, and let go of")]
+enum Hold {
+    Attached(Attached),
+    Inside(Arc<Inside>),
+}
+
+#[derive(Debug)]
+struct Attached {
     attachment: Arc<Attachment>,
     offset: u64,
     len: u64,
 }
 
-impl Drop for Hold {
+impl Drop for Attached {
     fn drop(&mut self) {
         // In a forked child the parent's locks may be held for ever.
         if !forked() {

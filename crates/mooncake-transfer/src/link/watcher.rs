@@ -13,12 +13,13 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::attachment::Attachment;
-use super::options::{EpochQuestion, LinkEvents};
+use super::options::{EpochQuestion, LinkEvents, Place};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
+use crate::local::Inside;
 use crate::wake::Bell;
 
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     bell: Arc<Bell>,
     events: Box<dyn LinkEvents>,
     next: AtomicU64,
@@ -100,6 +101,17 @@ impl Watcher {
         self.bell.ring();
     }
 
+    /// No segment of another process is mapped any more, and their owners know.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.watched.is_empty() && state.farewells.is_empty()
+    }
+
+    /// An owner in this process asks to take an epoch.
+    pub(crate) fn ask_inside(&self, inside: Arc<Inside>, epoch: u16) {
+        self.events.take_epoch(EpochQuestion { place: Place::Inside(inside), epoch });
+    }
+
     /// The attachments to a segment that are still mapped.
     pub(super) fn attachments(&self, uuid: &Uuid) -> Vec<Arc<Attachment>> {
         let state = self.state.lock();
@@ -146,7 +158,7 @@ impl Watcher {
                 if !flags[1].is_empty()
                     && let Some(epoch) = attachment.hear()
                 {
-                    self.events.take_epoch(EpochQuestion { attachment: attachment.clone(), epoch });
+                    self.events.take_epoch(EpochQuestion { place: Place::Attached(attachment.clone()), epoch });
                 }
                 attachment.answer();
                 let ended = !watched.owner_gone

@@ -14,7 +14,7 @@ use super::{Fence, ProcessGone, Shared, State};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
-use crate::wire::{Frame, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
+use crate::wire::{FEATURE_KNOWN_PINS, Frame, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
 
 /// Most attachments at a time, all segments together.
 const MAX_ATTACHED: usize = 4096;
@@ -43,6 +43,8 @@ pub(super) struct Attach {
     questions: VecDeque<u64>,
     /// Asked and not answered.
     unanswered: usize,
+    /// Its word that it has taken an epoch covers its views.
+    knows_pins: bool,
 }
 
 impl Attach {
@@ -192,6 +194,7 @@ impl Shared {
             epoch_asked: 0,
             questions: VecDeque::new(),
             unanswered: 0,
+            knows_pins: hello.features & FEATURE_KNOWN_PINS != 0,
         };
         state.attached.insert(id, attach);
         Ok(())
@@ -226,6 +229,8 @@ impl Shared {
                     attach.writable = true;
                     attach.send(&Frame::plain(Op::Upgraded, *epoch));
                 }
+                // An older version says so although it may hold views that the master does not know.
+                Op::EpochTaken if !attach.knows_pins => {}
                 Op::EpochTaken => attach.epoch = attach.epoch.max(frame.epoch),
                 Op::Quiesced => {
                     attach.unanswered = attach.unanswered.saturating_sub(1);

@@ -6,6 +6,7 @@
 //! said so over its attach connection or is gone by its pidfd. A closed
 //! connection proves nothing.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Mapping, uuid_text};
@@ -88,27 +89,33 @@ impl SegmentServer {
     /// Obeys an epoch: refuses writes of older ones from now on. Gives the
     /// segments that have nothing older under way; for the others
     /// [`super::ServerEvents::epoch_taken`] follows, once their lanes are
-    /// drained or cut and every process that maps them has confirmed or is gone.
+    /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or is
+    /// gone. May be asked again.
     pub fn take_epoch(&self, epoch: u16) -> Vec<Uuid> {
         let mut guard = self.shared.state.lock();
         let state = &mut *guard;
         state.epoch = state.epoch.max(epoch);
         let mut done = Vec::new();
+        let mut insiders = Vec::new();
         for (uuid, served) in &state.segments {
             let writing = served.gate.raise_epoch(epoch);
             let mut open = !writing.is_empty();
             for attach in state.attached.values_mut().filter(|attach| attach.uuid() == *uuid) {
                 open |= attach.ask_epoch(epoch);
             }
+            insiders.extend(served.insiders.below(epoch));
+            open |= !served.insiders.obey(epoch);
             state.epochs.retain(|pending| pending.uuid != *uuid || pending.epoch > epoch);
             if open {
                 let cut_at = (!writing.is_empty()).then(|| Instant::now() + GRACE);
                 state.epochs.push(PendingEpoch { uuid: *uuid, epoch, writing, cut_at });
             } else {
+                served.taken.fetch_max(epoch, Ordering::AcqRel);
                 done.push(*uuid);
             }
         }
         drop(guard);
+        insiders.into_iter().for_each(|inside| inside.ask(epoch));
         self.shared.bell.ring();
         done
     }
@@ -163,9 +170,10 @@ fn settle_locked(state: &mut State) -> Vec<Done> {
         served.gate.retain_active(&mut pending.writing);
         cut_when_due(&served.gate, &pending.writing, &mut pending.cut_at, now);
         let silent = attached.values().any(|a| a.uuid() == pending.uuid && a.epoch() < pending.epoch);
-        if !pending.writing.is_empty() || silent {
+        if !pending.writing.is_empty() || silent || !served.insiders.obey(pending.epoch) {
             return true;
         }
+        served.taken.fetch_max(pending.epoch, Ordering::AcqRel);
         done.push(Done::EpochTaken(pending.epoch, pending.uuid));
         false
     });

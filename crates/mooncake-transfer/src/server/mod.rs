@@ -23,7 +23,6 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::Uuid;
 use crate::error::ServerError;
-use crate::gate::Gate;
 use crate::local::{self, Served};
 use crate::wake::Bell;
 
@@ -167,8 +166,7 @@ impl SegmentServer {
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
         let bell = self.shared.bell.clone();
         let mut state = self.shared.state.lock();
-        let gate = Gate::new(state.epoch, Box::new(move || bell.ring()));
-        let served = Arc::new(Served { memory, access_key, gate, removed: AtomicBool::new(false) });
+        let served = Arc::new(Served::new(memory, access_key, state.epoch, bell));
         local::announce(&served);
         state.segments.insert(served.memory.uuid(), served);
     }
@@ -210,6 +208,12 @@ impl SegmentServer {
             self.shared.events.fenced(uuid, rid);
         }
         drained
+    }
+
+    /// Highest epoch that a segment has taken; 0 for one that is not served here. It may have been asked for a higher one.
+    pub fn taken(&self, uuid: Uuid) -> u16 {
+        let state = self.shared.state.lock();
+        state.segments.get(&uuid).map_or(0, |served| served.taken.load(Ordering::Acquire))
     }
 
     /// Where data lanes are accepted.

@@ -172,12 +172,12 @@ pub fn lane_by_hand(address: &SegmentAddress, receive_buffer: Option<usize>) -> 
 }
 
 /// Asks for a segment's descriptors, which are not received yet.
-pub fn attach_by_hand(address: &SegmentAddress) -> UnixStream {
+pub fn attach_by_hand(address: &SegmentAddress, features: u8) -> UnixStream {
     let name = UnixAddr::from_abstract_name(address.unix_socket.as_bytes()).unwrap();
     let mut stream = UnixStream::connect_addr(&name).unwrap();
     let mut hello = [0; 64];
     hello[..8].copy_from_slice(&mooncake_wire::LANE_PREFACE);
-    (hello[8], hello[10]) = (1, 2);
+    (hello[8], hello[10], hello[11]) = (1, 2, features);
     hello[12..16].copy_from_slice(&std::process::id().to_le_bytes());
     hello[16..24].copy_from_slice(&WRITER.to_le_bytes());
     hello[24..32].copy_from_slice(&address.access_key.to_le_bytes());
@@ -211,6 +211,30 @@ pub fn request_by_hand(op: u8, rid: u64, offset: u64, len: u64) -> [u8; 64] {
     frame[8..16].copy_from_slice(&rid.to_le_bytes());
     frame[16..24].copy_from_slice(&offset.to_le_bytes());
     frame[24..32].copy_from_slice(&len.to_le_bytes());
+    seal(frame)
+}
+
+/// An attach connection that has been let in, and the memory let go of.
+pub fn attached_by_hand(address: &SegmentAddress, features: u8) -> UnixStream {
+    let mut stream = attach_by_hand(address, features);
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(frame_by_hand(&mut stream)[10], 0, "let in");
+    stream
+}
+
+/// What comes next on an attach connection.
+pub fn frame_by_hand(stream: &mut UnixStream) -> [u8; 64] {
+    let mut frame = [0; 64];
+    stream.read_exact(&mut frame).unwrap();
+    frame
+}
+
+/// A message that needs no extent.
+pub fn attach_frame(op: u8, epoch: u16) -> [u8; 64] {
+    let mut frame = [0; 64];
+    frame[..4].copy_from_slice(&0x4c4d_4352_u32.to_le_bytes());
+    frame[4] = op;
+    frame[6..8].copy_from_slice(&epoch.to_le_bytes());
     seal(frame)
 }
 

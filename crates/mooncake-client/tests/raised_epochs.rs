@@ -1,0 +1,288 @@
+//! A raised epoch: a segment stays closed until nobody writes anything older there, and until no view is left that the
+//! master does not know.
+
+mod cluster;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cluster::{Cluster, MIB, eventually, put, value};
+use mooncake_client::{Store, StoreOptions, View};
+use mooncake_wire::PREFACE_LEN;
+use mooncake_wire::message::{Hello, ResumeSession, hello};
+use prost::Message;
+
+const MASTER: &str = "MOONCAKE_TEST_MASTER";
+
+const CLOSED: &str = "mooncake_segments_closed";
+
+/// A door to the master that can be slammed and shut.
+struct Door {
+    address: SocketAddr,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+    shut: Arc<AtomicBool>,
+    /// What came through.
+    resumes: Arc<Mutex<Vec<ResumeSession>>>,
+}
+
+impl Door {
+    fn to(master: String) -> Door {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let door = Door { address, open: Arc::default(), shut: Arc::default(), resumes: Arc::default() };
+        let (open, shut, resumes) = (door.open.clone(), door.shut.clone(), door.resumes.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let mut open = open.lock().unwrap();
+                if shut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(master) = TcpStream::connect(&master) else { continue };
+                for (nth, (mut from, mut to)) in
+                    [(&client, &master), (&master, &client)].map(pair).into_iter().enumerate()
+                {
+                    open.push(to.try_clone().unwrap());
+                    let resumes = resumes.clone();
+                    std::thread::spawn(move || {
+                        let heard = if nth == 0 { pass_hello(&mut from, &mut to) } else { Ok(None) };
+                        resumes.lock().unwrap().extend(heard.ok().flatten());
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        door
+    }
+
+    /// Every connection ends.
+    fn slam(&self) {
+        for connection in self.open.lock().unwrap().drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Nobody comes through any more.
+    fn shut(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+        self.slam();
+    }
+
+    fn unlock(&self) {
+        self.shut.store(false, Ordering::SeqCst);
+    }
+
+    fn store(&self, cluster: &Cluster, segment: u64) -> Store {
+        let mut options = cluster.options(segment);
+        options.master = self.address.to_string();
+        Store::connect(options).unwrap()
+    }
+}
+
+fn pass_hello(from: &mut TcpStream, to: &mut TcpStream) -> std::io::Result<Option<ResumeSession>> {
+    let mut head = [0; PREFACE_LEN + 4];
+    from.read_exact(&mut head)?;
+    let mut body = vec![0; u32::from_le_bytes(head[PREFACE_LEN..].try_into().unwrap()) as usize];
+    from.read_exact(&mut body)?;
+    to.write_all(&head)?;
+    to.write_all(&body)?;
+    Ok(match Hello::decode(&body[..])?.role {
+        Some(hello::Role::Resume(resume)) => Some(resume),
+        _ => None,
+    })
+}
+
+fn pair((from, to): (&TcpStream, &TcpStream)) -> (TcpStream, TcpStream) {
+    (from.try_clone().unwrap(), to.try_clone().unwrap())
+}
+
+/// Another process: this very test file, told to run [`other`].
+struct Other {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(cluster: &Cluster) -> Other {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "other", "--nocapture", "--test-threads=1"])
+            .env(MASTER, cluster.address())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut other = Other { child, input, output };
+        assert_eq!(other.answer(), "ready");
+        other
+    }
+
+    fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process ended");
+            if let Some((_, answer)) = line.split_once("other: ") {
+                return answer.trim().to_owned();
+            }
+        }
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.input, "{what}").unwrap();
+        self.answer()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test by itself: what the other process does.
+#[test]
+fn other() {
+    let Ok(master) = std::env::var(MASTER) else { return };
+    let mut options = StoreOptions::new("127.0.0.1", master);
+    options.global_segment_size = 0;
+    options.local_buffer_size = 32 * MIB;
+    let store = Store::connect(options).unwrap();
+    let mut held: Option<(String, View)> = None;
+    println!("other: ready");
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (verb, key) = line.split_once(' ').unwrap_or((&line, ""));
+        match verb {
+            "put" => println!("other: {:?}", put(&store, key, 1 << 20).is_ok()),
+            "view" => {
+                let view = store.view(&[key]).remove(0).unwrap().unwrap();
+                assert!(!view.is_private_copy());
+                held = Some((key.to_owned(), view));
+                println!("other: viewed");
+            }
+            "unchanged" => {
+                let (key, view) = held.as_ref().unwrap();
+                println!("other: {}", view[..] == value(key, view.len())[..]);
+            }
+            "drop" => {
+                held = None;
+                println!("other: dropped");
+            }
+            _ => break,
+        }
+    }
+}
+
+/// Puts three times what fits; how many MiB were stored before the first refusal.
+fn overcommit(store: &Store, prefix: &str, segment: u64) -> u64 {
+    let puts = (0..3 * segment / MIB).map(|n| put(store, &format!("{prefix}{n}"), 1 << 20));
+    puts.take_while(Result::is_ok).count() as u64
+}
+
+fn holds_for(what: &str, time: Duration, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        assert!(holds(), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
+    let mut cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let door = Door::to(cluster.address());
+    let owner = door.store(&cluster, 8 * MIB);
+    let mut writer = Other::start(&cluster);
+    assert_eq!(writer.ask("put k"), "true");
+    owner.mount_memory(8 * MIB).unwrap();
+    let told = || {
+        let resume = door.resumes.lock().unwrap().last().cloned().unwrap();
+        assert_eq!(resume.segments.len(), 2);
+        (resume.epochs, resume.epoch_taken)
+    };
+    writer.signal(rustix::process::Signal::STOP);
+
+    cluster.stop_master();
+    cluster.forget_witness();
+    cluster.start_master();
+    eventually("the owner is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 1);
+    for times in 0..3 {
+        // It has been asked by then: the question follows the hello's reply.
+        let closed = || cluster.metric(CLOSED) == 1;
+        holds_for(&format!("the segment is closed after {times} cuts"), Duration::from_millis(150), closed);
+        door.slam();
+        eventually("the owner is back", Duration::from_secs(5), || {
+            cluster.metric("mooncake_sessions_resumed_total") == times + 2
+        });
+    }
+    assert_eq!(told(), (vec![0, 2], 0), "what each has taken, and to an older master what all of them have");
+    assert_eq!(owner.get(b"k").unwrap(), Some(value("k", 1 << 20)), "readable all the time");
+    writer.signal(rustix::process::Signal::CONT);
+    eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
+    door.slam();
+    eventually("the owner is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 6);
+    assert_eq!(told(), (vec![2, 2], 2));
+}
+
+#[test]
+fn a_view_that_only_the_lost_end_of_the_log_knew_does_not_change() {
+    const SEGMENT: u64 = 8 * MIB;
+    let mut cluster = Cluster::start();
+    let owner = cluster.store(SEGMENT);
+    let mut reader = Other::start(&cluster);
+    let copy = cluster.copy_log();
+    eventually("the owner is back", Duration::from_secs(5), || put(&owner, "seen", 1 << 20).is_ok());
+    assert_eq!(reader.ask("view seen"), "viewed");
+
+    cluster.stop_master();
+    cluster.put_log_back(&copy);
+    cluster.start_master();
+    eventually("both are back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 2);
+    let third = cluster.store(0);
+    overcommit(&third, "new", SEGMENT);
+    assert_eq!(reader.ask("unchanged"), "true");
+    assert_eq!(cluster.metric(CLOSED), 1, "nobody but the reader knows where its view is");
+    assert_eq!(reader.ask("drop"), "dropped");
+    eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
+    assert_eq!(overcommit(&third, "newer", SEGMENT), 3 * SEGMENT / MIB);
+}
+
+#[test]
+fn a_view_of_a_second_store_in_the_owners_process_does_not_change_either() {
+    const SEGMENT: u64 = 8 * MIB;
+    let mut cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let door = Door::to(cluster.address());
+    let owner = cluster.store(SEGMENT);
+    let reader = door.store(&cluster, 0);
+    let copy = cluster.copy_log();
+    eventually("the owner is back", Duration::from_secs(5), || put(&owner, "seen", 1 << 20).is_ok());
+    eventually("the reader is back", Duration::from_secs(5), || reader.exists(&["seen"]).is_ok_and(|found| found[0]));
+    let view = reader.view(&["seen"]).remove(0).unwrap().unwrap();
+    assert!(!view.is_private_copy());
+    let seen = value("seen", 1 << 20);
+
+    // Its master hears of the view long after the owner is back.
+    door.shut();
+    cluster.stop_master();
+    cluster.put_log_back(&copy);
+    cluster.start_master();
+    eventually("the owner is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 1);
+    overcommit(&owner, "new", SEGMENT);
+    assert!(view[..] == seen[..], "before its store is back");
+    door.unlock();
+    eventually("the reader is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 2);
+    holds_for("it is closed", Duration::from_millis(150), || cluster.metric(CLOSED) == 1);
+    drop(view);
+    eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
+    assert_eq!(overcommit(&owner, "newer", SEGMENT), 3 * SEGMENT / MIB);
+}

@@ -1,0 +1,105 @@
+//! After a raised epoch: what the word of an owner that resumes is worth, and what a reader is told of its views.
+
+mod support;
+
+use std::fs;
+use std::time::Duration;
+
+use mooncake_wire::message::{Hello, HelloReply, LogPosition, ResumeSession, anchor_down, hello};
+use mooncake_wire::{CONTROL_PREFACE, Feature, MAX_FRAME, VERSION};
+use support::{Client, Running, Scratch, connect, read_frame, write_frame};
+
+fn closed(master: &Running) -> u64 {
+    let (_, page) = master.http("GET /metrics");
+    let figure = page.lines().find_map(|line| line.strip_prefix("mooncake_segments_closed "));
+    figure.expect("the figure").trim().parse().unwrap()
+}
+
+/// A master in whose log nobody trusts, and an owner of two segments that has seen epoch 1 only.
+fn raised(scratch: &Scratch) -> (Running, Client) {
+    let master = Running::start(scratch.settings());
+    let mut owner = Client::open(master.rpc);
+    owner.mount(1 << 20);
+    owner.mount(1 << 20);
+    owner.put("a", 1000);
+    master.stop();
+    for entry in fs::read_dir(scratch.0.join("witness")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    (Running::start(scratch.settings()), owner)
+}
+
+fn resume(client: &mut Client, master: &Running, features: u64, change: impl FnOnce(&mut ResumeSession)) -> HelloReply {
+    let mut resume = ResumeSession {
+        session: client.session,
+        secret: client.secret,
+        process: Some(support::process()),
+        host_name: "test:1".to_owned(),
+        segments: client.segments.iter().map(|uuid| uuid.clone().into()).collect(),
+        ..ResumeSession::default()
+    };
+    change(&mut resume);
+    let mut anchor = connect(master.rpc);
+    std::io::Write::write_all(&mut anchor, &CONTROL_PREFACE).unwrap();
+    let highest: Option<LogPosition> = client.highest;
+    let role = Some(hello::Role::Resume(resume));
+    let hello = Hello { version_min: VERSION, version_max: VERSION, features, highest, role, ..Hello::default() };
+    write_frame(&mut anchor, &hello).unwrap();
+    let reply: HelloReply = read_frame(&mut anchor, MAX_FRAME).unwrap();
+    assert_eq!(reply.refusal, None);
+    client.anchor = anchor;
+    reply
+}
+
+fn is_asked(client: &mut Client) -> bool {
+    client.anchor.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let heard: std::io::Result<mooncake_wire::message::AnchorDown> = read_frame(&mut client.anchor, MAX_FRAME);
+    heard.is_ok_and(|heard| heard.body == Some(anchor_down::Body::TakeEpoch(message_of(2))))
+}
+
+fn message_of(epoch: u32) -> mooncake_wire::message::TakeEpoch {
+    mooncake_wire::message::TakeEpoch { epoch }
+}
+
+#[test]
+fn what_an_older_owner_was_asked_for_opens_nothing_and_what_it_has_done_does() {
+    let scratch = Scratch::new("taken");
+    let (master, mut owner) = raised(&scratch);
+    for _ in 0..2 {
+        // Its second field, should it have one there, is not looked at either.
+        resume(&mut owner, &master, 31, |resume| (resume.epoch_taken, resume.epochs) = (2, vec![2, 2]));
+        assert_eq!(closed(&master), 2);
+        assert!(is_asked(&mut owner));
+    }
+    owner.take_epoch(2);
+    let until = std::time::Instant::now() + Duration::from_secs(5);
+    while closed(&master) > 0 {
+        assert!(std::time::Instant::now() < until, "its own word is not believed");
+    }
+    master.stop();
+}
+
+#[test]
+fn each_segment_opens_by_what_it_has_taken_itself() {
+    let scratch = Scratch::new("each");
+    let (master, mut owner) = raised(&scratch);
+    let bits = Feature::SegmentEpochs.bit();
+    for (epochs, left) in [(vec![], 2), (vec![1, 3], 2), (vec![0, 2], 1), (vec![2], 0)] {
+        resume(&mut owner, &master, bits, |resume| (resume.epoch_taken, resume.epochs) = (2, epochs.clone()));
+        assert_eq!((closed(&master), is_asked(&mut owner)), (left, left > 0), "{epochs:?}");
+    }
+    master.stop();
+}
+
+#[test]
+fn views_that_nobody_knows_are_named_and_very_many_are_not() {
+    let scratch = Scratch::new("unknown");
+    let (master, mut owner) = raised(&scratch);
+    let lost = 1 << 48 | 2000;
+    let reply = resume(&mut owner, &master, 0, |resume| resume.pins = vec![lost, lost + 2, lost]);
+    assert_eq!(reply.unknown_pins, [lost, lost, lost + 2]);
+    let reply = resume(&mut owner, &master, 0, |resume| resume.pins = (0..70_000).map(|n| lost + 2 * n).collect());
+    assert_eq!(reply.unknown_pins, [0], "all of them");
+    assert!(resume(&mut owner, &master, 0, |_| {}).unknown_pins.is_empty());
+    master.stop();
+}
