@@ -232,13 +232,14 @@ fn what_one_session_reserved_is_not_written_over_the_links_of_another() {
 #[test]
 fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
     const FENCES: u64 = 10_000;
-    let owner = Owner::new(MIB);
+    // An extent that is being fenced is nobody else's.
+    let owner = Owner::new(FENCES * 1024);
     let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
     // More than the connection holds unread: a batch of keys, and the epoch on top.
     for number in 0..FENCES {
-        assert!(!owner.fence(rid(1, 2 + number), number % 64 * 1024, 1024));
+        assert!(!owner.fence(rid(1, 2 + number), number * 1024, 1024));
     }
     assert!(owner.server.take_epoch(2).is_empty());
     assert_eq!(owner.hears_within(100), None);
@@ -259,7 +260,8 @@ fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
 #[test]
 fn a_fence_costs_the_same_however_many_are_pending() {
     const FENCES: u64 = 50_000;
-    let owner = Owner::new(MIB);
+    // An extent that is being fenced is nobody else's.
+    let owner = Owner::new(FENCES * 1024);
     let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
     assert!(writer.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     writer.stop();
@@ -267,8 +269,7 @@ fn a_fence_costs_the_same_however_many_are_pending() {
     let used = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let spent = |first: u64| {
         let before = Duration::try_from(used()).unwrap();
-        (first..first + FENCES / 10)
-            .for_each(|number| assert!(!owner.fence(rid(1, 2 + number), number % 64 * 1024, 1024)));
+        (first..first + FENCES / 10).for_each(|number| assert!(!owner.fence(rid(1, 2 + number), number * 1024, 1024)));
         Duration::try_from(used()).unwrap() - before
     };
     let first = spent(0);

@@ -176,7 +176,7 @@ mod tests {
     const BOOT: [u8; 16] = [7; 16];
     /// The boot of another host, before.
     const ELSEWHERE: [u8; 16] = [9; 16];
-    const ROLE: &str = "MOONCAKE_TEST_LOG_ROLE";
+    const ROLE: &str = "TEST_LOG_ROLE";
     const LOG: u64 = 0x1234_5678_9abc_def0;
 
     struct Scratch(PathBuf);
