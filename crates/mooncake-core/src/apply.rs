@@ -1,5 +1,7 @@
 //! The one place where durable state changes, live and at replay.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
 use crate::core::Core;
@@ -566,12 +568,19 @@ impl Core {
 
     /// What the views of each session hold on a segment.
     fn views_on(&self, number: SegmentNo) -> Vec<(SessionId, u64)> {
-        if self.pins.views() == 0 {
+        let on_it = self.pins.on(number);
+        if on_it.is_empty() {
             return Vec::new();
         }
-        let on_it = |rid: &Rid| self.pins.get(*rid).map(|pin| pin.extent).filter(|extent| extent.segment == number);
-        let bytes = |extent: Extent| granules(extent.length) * GRANULE;
-        let of = self.sessions.iter().map(|(id, entry)| (id, entry.pins.keys().filter_map(on_it).map(bytes).sum()));
+        let bytes = |length: &u64| granules(*length) * GRANULE;
+        // Of the two lists the shorter one is walked: most sessions have few views, most segments too.
+        let held = |pins: &BTreeMap<Rid, u32>| -> u64 {
+            match pins.len() < on_it.len() {
+                true => pins.keys().filter_map(|rid| on_it.get(rid)).map(bytes).sum(),
+                false => on_it.iter().filter(|(rid, _)| pins.contains_key(rid)).map(|(_, length)| bytes(length)).sum(),
+            }
+        };
+        let of = self.sessions.iter().map(|(id, entry)| (id, held(&entry.pins)));
         of.filter(|(_, bytes)| *bytes > 0).collect()
     }
 

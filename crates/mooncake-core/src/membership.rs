@@ -71,13 +71,14 @@ impl Core {
         self.counts.sessions_resumed += 1;
         let mine = |core: &Core, uuid: &SegmentUuid| core.segments.by_uuid(*uuid).is_some_and(|s| s.session == session);
         let gone = segments.iter().map(|(uuid, _)| *uuid).filter(|uuid| !mine(self, uuid)).collect();
-        let held: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();
-        for number in held {
+        let known: Vec<SegmentNo> = self.sessions.known(session)?.segments.to_vec();
+        let held: BTreeMap<SegmentUuid, u16> = segments.iter().copied().collect();
+        for number in known {
             let segment = self.segments.get(number).expect("a session's segments are there");
-            match segments.iter().find(|(uuid, _)| *uuid == segment.spec.uuid) {
+            match held.get(&segment.spec.uuid) {
                 // Its owner does not hold it any more.
                 None => self.segment_gone(now, number, None, fx),
-                Some((_, taken)) if segment.epoch < self.epoch && *taken == self.epoch => {
+                Some(taken) if segment.epoch < self.epoch && *taken == self.epoch => {
                     self.segment_obeys(now, number, self.epoch, fx);
                 }
                 Some(_) => {}
@@ -340,7 +341,9 @@ impl Core {
             return true;
         }
         let same_host = |other: &Session| other.host == session.host || other.host.is_none() || session.host.is_none();
-        let has_yet_to_hear = |other: &Session| other.away.is_some() && !other.lingering && same_host(other);
+        // Of two that linger neither waits for the other.
+        let may_come_back = |other: &Session| !other.lingering || other.pins.keys().any(is_there);
+        let has_yet_to_hear = |other: &Session| other.away.is_some() && same_host(other) && may_come_back(other);
         !session.pins.is_empty() && self.sessions.iter().any(|(_, other)| has_yet_to_hear(other))
     }
 

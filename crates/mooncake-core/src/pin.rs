@@ -79,6 +79,12 @@ impl Pins {
         self.holders.iter().map(|(session, bytes)| (*session, *bytes))
     }
 
+    /// Lengths of what views hold of a segment.
+    pub fn on(&self, segment: SegmentNo) -> HashMap<Rid, u64> {
+        let on_it = self.map.iter().filter(|(_, pin)| pin.extent.segment == segment);
+        on_it.map(|(rid, pin)| (*rid, pin.extent.length)).collect()
+    }
+
     /// Parts the views over a segment that is Gone from their objects, which are named once per pinned replica.
     pub fn leave_objects_of(&mut self, segment: SegmentNo) -> Vec<u32> {
         let on_it = self.map.values_mut().filter(|pin| pin.extent.segment == segment);

@@ -645,18 +645,26 @@ impl Core {
 
     /// Those clients whose views hold most.
     fn whose_views(&self) -> String {
-        let mut holders: Vec<(SessionId, u64)> = self.pins.holders().collect();
-        holders.sort_unstable_by_key(|(session, bytes)| (std::cmp::Reverse(*bytes), *session));
+        let holders = self.pins.holders();
+        let count = holders.len();
+        let mut most: SmallVec<[(SessionId, u64); VIEWERS_NAMED + 1]> = SmallVec::new();
+        for holder in holders {
+            let at = most.partition_point(|(_, bytes)| *bytes >= holder.1);
+            if at < VIEWERS_NAMED {
+                most.insert(at, holder);
+                most.truncate(VIEWERS_NAMED);
+            }
+        }
         let mut text = String::new();
-        for (nth, (session, bytes)) in holders.iter().take(VIEWERS_NAMED).enumerate() {
+        for (nth, (session, bytes)) in most.iter().enumerate() {
             let name = self.session_spec(*session).map_or("", |spec| spec.name.as_str());
             let name: String = name.chars().take(NAME_TOLD).collect();
             let before = if nth == 0 { " of" } else { "," };
             // Writing to a string cannot fail.
             let _ = write!(text, "{before} {name} (session {}: {bytes})", session.0);
         }
-        if holders.len() > VIEWERS_NAMED {
-            let _ = write!(text, " and {} other clients", holders.len() - VIEWERS_NAMED);
+        if count > VIEWERS_NAMED {
+            let _ = write!(text, " and {} other clients", count - VIEWERS_NAMED);
         }
         text
     }

@@ -432,3 +432,28 @@ fn a_peer_that_has_yet_to_hear_of_a_dead_segment_hears_of_every_view_on_it() {
     assert!(pool.core.session_spec(reader).is_none(), "whoever could is told");
     pool.check();
 }
+
+#[test]
+fn who_lingers_for_a_view_elsewhere_has_yet_to_hear_of_a_dead_segment_too() {
+    let mut pool = Pool::new();
+    let (owner, other, reader, peer) = (pool.session(1), pool.session(1), pool.session(1), pool.session(1));
+    let gone = pool.mount(owner, 1, 16 * KIB);
+    let viewed = pool.put(owner, "viewed", KIB)[0];
+    let there = pool.mount(other, 2, 16 * KIB);
+    let mut all = (0..16).map(|n| format!("k{n}")).map(|key| (pool.put(other, &key, KIB)[0], key));
+    let (elsewhere, key) = all.find(|(replica, _)| replica.extent.segment == there).unwrap();
+    pool.pin(reader, "viewed").unwrap();
+    pool.pin(peer, &key).unwrap();
+    pool.anchor_lost(reader);
+    pool.anchor_lost(peer);
+    pool.pass(601_000);
+    pool.over(owner);
+    pool.pass(2_000);
+    assert!(pool.core.session_spec(reader).is_some(), "the peer would give the viewed pages back");
+    pool.restart(None);
+    pool.pushes.clear();
+    pool.resume(peer, &[], &[elsewhere.rid], 1).unwrap();
+    let told = Push::SegmentGone { uuid: uuid(1), number: gone, pinned: vec![viewed.extent] };
+    assert!(pool.pushes.contains(&(peer, told)));
+    pool.check();
+}
