@@ -17,7 +17,7 @@ PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -
 .PHONY: help demo test test-rust test-python test-long wheel wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
-MADE_AT := $(shell sed -n 's/^command = .* -m venv \(.* \)\?//p' $(VENV)/pyvenv.cfg 2>/dev/null)
+MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
 MOVED   := $(if $(MADE_AT),$(if $(filter-out $(abspath $(VENV)),$(MADE_AT)),moved))
 
 help: ## this list

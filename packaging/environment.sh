@@ -11,13 +11,15 @@ apt_install() {
 }
 
 command -v cc >/dev/null || apt_install build-essential
+# For the tests that meet the published engine; without it they skip and say so.
+ldconfig -p | grep -q 'libibverbs\.so\.1' || (apt_install libibverbs1) || true
 command -v "$python" >/dev/null || apt_install python3 python3-venv
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, $python is $("$python" -V)" >&2; exit 1; }
 rustup component list --installed 2>/dev/null | grep -q rustfmt || rustup component add rustfmt clippy 2>/dev/null || true
 
 # Scripts of a virtual environment, pip's for one, name its interpreter by the path at which it was made.
 if [ -e "$venv/pyvenv.cfg" ]; then
-  made_at=$(sed -n 's/^command = .* -m venv \(.* \)\?//p' "$venv/pyvenv.cfg") lies_at=$(realpath -ms "$venv")
+  made_at=$(sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' "$venv/pyvenv.cfg") lies_at=$(realpath -ms "$venv")
   if [ -n "$made_at" ] && [ "$made_at" != "$lies_at" ]; then
     echo "$venv was moved here from $made_at: mending its scripts" >&2
     made_at_pattern=$(sed 's/[][\\.*^$|]/\\&/g' <<<"$made_at") lies_at_text=$(sed 's/[\\&|]/\\&/g' <<<"$lies_at")

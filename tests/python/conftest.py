@@ -21,12 +21,6 @@ import pytest
 from pool import Cluster
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than ten seconds")
-    config.addinivalue_line("markers", "long: many rounds; `make test-long` alone runs it")
-    config.addinivalue_line("markers", "mixed: processes of an earlier wheel beside those of today's")
-
-
 @pytest.fixture
 def cluster(tmp_path: Path):
     """Starts clusters; all of them are gone when the test ends."""

@@ -481,7 +481,10 @@ impl Anchor {
             let local_ip = connection.local_ip();
             let again = Session::new(&reply, address, local_ip, &shared.process.boot_id);
             // Before any epoch is obeyed.
-            control.pins.listed(&listing, self.verdict(&reply), reply.instance[..] != session.instance[..]);
+            let another = reply.instance[..] != session.instance[..];
+            if control.pins.listed(&listing, self.verdict(&reply), another) {
+                control.resume_anew();
+            }
             if !control.pins.all_listed() {
                 tracing::warn!(
                     master = %control.masters, named = reply.unknown_pins.len(),

@@ -1,4 +1,5 @@
-//! Readers that this store's server saw end, until the master has taken note of them.
+//! Readers that this store's server saw end, until the master has taken note of them. That it has the message is not
+//! enough: it may have to wait for the end of the reader's own connection first, and forgets that in a restart.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

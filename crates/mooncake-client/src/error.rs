@@ -94,7 +94,7 @@ pub enum Cause {
         /// What holds the space.
         reason: String,
     },
-    /// Can never fit as things stand.
+    /// Larger than every segment less what is pinned hard there.
     #[error("{bytes} bytes can never fit: {reason}")]
     TooLarge {
         /// Size of the object.

@@ -228,8 +228,9 @@ impl Pins {
     }
 
     /// The master has the list, and what it knows of it. `another`: it is not the process that was there before. Pins of
-    /// that one which came since the list was made are then on no list, and those that still come are void.
-    pub fn listed(&self, listing: &Listing, verdict: Verdict<'_>, another: bool) {
+    /// that one which came since the list was made are then on no list, and those that still come are void. True if there
+    /// are such: the next list says whether the master knows them.
+    pub fn listed(&self, listing: &Listing, verdict: Verdict<'_>, another: bool) -> bool {
         let mut state = self.state.lock();
         let State { live, unknown, since_list, generation, .. } = &mut *state;
         let since = since_list.take().unwrap_or_default();
@@ -244,6 +245,7 @@ impl Pins {
         for rid in named {
             *unknown.entry(*rid).or_insert(0) += 1;
         }
+        let on_no_list = another && since.keys().any(|rid| live.contains_key(rid));
         if another {
             *generation += 1;
             for (rid, views) in since {
@@ -255,6 +257,7 @@ impl Pins {
             *views = (*views).min(live.get(rid).copied().unwrap_or(0));
             *views > 0
         });
+        on_no_list
     }
 
     /// The master did not get the list, as far as is known: it still has to be told what ended.

@@ -59,13 +59,14 @@ impl Suspects {
         let mut state = self.state.lock();
         if let Some(waiting) = state.waiting.get_mut(&suspect.rid) {
             waiting.confirmed |= suspect.confirmed;
-            return;
+        } else {
+            let is_recent = state.reported.get(&suspect.rid).is_some_and(|at| at.elapsed() < PAUSE);
+            if is_recent || state.waiting.len() >= MAX_WAITING {
+                return;
+            }
+            state.waiting.insert(suspect.rid, suspect);
         }
-        let is_recent = state.reported.get(&suspect.rid).is_some_and(|at| at.elapsed() < PAUSE);
-        if is_recent || state.waiting.len() >= MAX_WAITING {
-            return;
-        }
-        state.waiting.insert(suspect.rid, suspect);
+        // Also where there was no thread to be had for an earlier report.
         if !state.running {
             let control = control.clone();
             let thread = std::thread::Builder::new().name("mooncake-suspects".into());

@@ -21,7 +21,10 @@ pub(crate) const LANE_VERSION: u16 = 1;
 
 /// In a hello to attach: this process says that it has taken an epoch only when the master knows all of its pins, because
 /// that has said so, or those that it does not know have ended.
-pub(crate) const FEATURE_KNOWN_PINS: u8 = 1;
+pub(crate) const FEATURE_KNOWN_PINS: u8 = 1 << 0;
+
+/// In the reply to it: this owner takes an [`Op::Introduce`].
+pub(crate) const FEATURE_INTRODUCTIONS: u8 = 1 << 1;
 
 pub(crate) const HELLO_LEN: usize = 64;
 pub(crate) const FRAME_LEN: usize = 64;
@@ -112,12 +115,9 @@ pub(crate) struct HelloReply {
     pub epoch: u16,
     pub bytes: u64,
     pub uuid: [u8; 16],
-    /// What the owner knows beyond version 1; zero from those that know nothing else.
+    /// What the owner knows besides. Zero from older ones, and ignored by older initiators.
     pub features: u8,
 }
-
-/// The owner takes an [`Op::Introduce`].
-pub(crate) const TAKES_INTRODUCTIONS: u8 = 1 << 1;
 
 impl HelloReply {
     pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {

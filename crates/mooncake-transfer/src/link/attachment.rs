@@ -21,7 +21,7 @@ use crate::attach_pipe::AttachPipe;
 use crate::error::TransferError;
 use crate::gate::Gate;
 use crate::wait::{SLICE, Wait};
-use crate::wire::{Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
+use crate::wire::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
 
 pub(super) struct Attachment {
     id: u64,
@@ -131,7 +131,7 @@ impl Attachment {
         let deadline = wait.deadline.min(Instant::now() + options.connect_timeout);
         let (reply, fds) = say_hello(&stream, hello, address, Wait { deadline, ..*wait })?;
         let mut pipe = AttachPipe::new(stream.clone());
-        if reply.features & TAKES_INTRODUCTIONS != 0 && options.mark != 0 {
+        if reply.features & FEATURE_INTRODUCTIONS != 0 && options.mark != 0 {
             // Before the first byte is mapped: from then on the end of this process has to be provable.
             let introduction = Frame { rid: options.mark, ..Frame::plain(Op::Introduce, 0) };
             pipe.send(&introduction).map_err(NoSharedMemory::socket("its Unix socket"))?;

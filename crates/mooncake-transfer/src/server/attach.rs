@@ -14,7 +14,7 @@ use super::{Fence, ProcessGone, Shared, State};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
-use crate::wire::{FEATURE_KNOWN_PINS, Frame, Hello, HelloReply, LANE_VERSION, Op, Status, TAKES_INTRODUCTIONS};
+use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
 
 /// Most attachments at a time, all segments together.
 const MAX_ATTACHED: usize = 4096;
@@ -172,7 +172,7 @@ impl Shared {
             epoch: state.epoch,
             bytes: served.memory.bytes(),
             uuid: hello.uuid,
-            features: TAKES_INTRODUCTIONS,
+            features: FEATURE_INTRODUCTIONS,
         };
         let fds = [served.memory.data_fd(), served.memory.control_fd()];
         // A fresh connection has room for 64 bytes: less means that it is dead.

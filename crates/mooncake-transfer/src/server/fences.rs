@@ -188,7 +188,14 @@ fn is_marred(mapping: &Mapping, fence: &Fence) -> bool {
     match mapping.max_stamp(offset, len) {
         Ok(found) if found > rid | 1 => {
             let (uuid, found) = (uuid_text(&uuid), format_args!("{found:#x}"));
-            tracing::warn!(uuid, rid, offset, len, found, "an extent carries a newer stamp; it stays in quarantine");
+            tracing::warn!(
+                uuid,
+                rid,
+                offset,
+                len,
+                found,
+                "an extent carries a newer stamp; if it is in quarantine it stays there for this epoch"
+            );
             true
         }
         _ => false,
