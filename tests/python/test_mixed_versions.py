@@ -118,6 +118,7 @@ class Mixed:
     def start_old_again(self) -> None:
         """The old client lets go of everything, and another one takes its place."""
         self.clients["old"].call("close")
+        wait_for("what it kept closed", lambda: self.pool.master.metric("mooncake_segments_closed") == 0, SOON)
         self.clients["old"] = self.pool.process(env=self.env, python=self.wheels["old"])
 
     def wait_usable(self, closed: int = 0) -> None:
@@ -221,6 +222,20 @@ def test_the_pool_goes_on_in_a_raised_epoch_while_all_processes_run(mixed, befor
     newer = pool.put_all("newer", 48, 256 * KIB)
     pool.present(keys)
     assert pool.present(new + newer) == 96
+
+
+@pytest.mark.parametrize("after", KINDS)
+def test_in_a_raised_epoch_newer_owners_wait_for_the_end_of_older_clients(mixed, after):
+    pool = mixed("new", ["new", "new"])
+    keys = pool.put_all("kept", 40, 256 * KIB)
+    pool.restart(after, keep_witness=False)
+    pool.wait_present(keys, 5.0)
+    wait_for("closed segments", lambda: pool.pool.master.metric("mooncake_segments_closed") == pool.kept_closed, SOON)
+    assert pool.clients["new"].call("put", "probe", b"p") != 0
+    pool.start_old_again()
+    pool.wait_usable()
+    newer = pool.put_all("newer", 40, 256 * KIB)
+    assert pool.present(keys + newer) == 80
 
 
 @pytest.mark.parametrize(("before", "after"), [("old", "new"), ("new", "old"), ("new", "new")])

@@ -393,7 +393,7 @@ impl Anchor {
                 tracing::warn!(master = %control.masters, reason = over.reason, "the master ended this session");
                 control.resume_anew();
             }
-            Some(anchor_down::Body::ReaderGoneTaken(taken)) => control.deaths.taken(taken.session),
+            Some(anchor_down::Body::ReaderGoneTaken(taken)) => control.deaths.taken(taken.session, &taken.uuid),
             None => tracing::debug!("the master said something newer than this client"),
         }
     }
@@ -442,8 +442,9 @@ impl Anchor {
         let session = control.session();
         let held = shared.owner.get().map(|owner| owner.held()).unwrap_or_default();
         // Before the list is made: a view whose reply is here by now is on it, or comes too late for it and is void.
-        let (settled_below, unsettled) = control.sequences.settled();
+        let (settled_below, mut unsettled) = control.sequences.settled();
         let listing = control.pins.list();
+        unsettled.retain(|sequence| !listing.held_back.contains(sequence));
         let role = hello::Role::Resume(ResumeSession {
             session: session.id,
             secret: session.secret,

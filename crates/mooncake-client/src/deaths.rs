@@ -54,9 +54,10 @@ impl Deaths {
         self.list.lock().iter_mut().for_each(|death| death.told = None);
     }
 
-    /// The master need not be told of that session any more.
-    pub fn taken(&self, session: u64) {
-        self.list.lock().retain(|death| death.gone.session != session);
+    /// The master need not be told any more what was seen at that segment. The same process may have ended at others:
+    /// each is judged for itself.
+    pub fn taken(&self, session: u64, uuid: &[u8]) {
+        self.list.lock().retain(|Death { gone, .. }| gone.session != session || gone.uuid != *uuid);
     }
 
     /// Another session: its master knows nothing of the readers of the last one's segments.
@@ -88,7 +89,12 @@ mod tests {
         deaths.note(gone(6));
         assert_eq!(sessions(deaths.to_tell(start)), [5, 6]);
         assert_eq!(sessions(deaths.to_tell(start + AGAIN / 2)), [0; 0], "it has been told");
-        deaths.taken(5);
+        deaths.note(ProcessGone { uuid: [2; 16], ..gone(5) });
+        assert_eq!(sessions(deaths.to_tell(start)), [5]);
+        deaths.taken(5, &[2; 16]);
+        deaths.tell_again();
+        assert_eq!(sessions(deaths.to_tell(start)), [5, 6], "seen elsewhere");
+        deaths.taken(5, &[1; 16]);
         assert_eq!(sessions(deaths.to_tell(start + AGAIN)), [6], "no answer for so long");
         deaths.tell_again();
         assert_eq!(sessions(deaths.to_tell(start + AGAIN)), [6], "over another connection");

@@ -52,6 +52,9 @@ pub(crate) struct Listing {
     pub number: u64,
     /// Once per view.
     pub rids: Vec<u64>,
+    /// Calls that took views whose replies are here, and which the master has not heard of ([`Pins::may_settle`]). Their
+    /// views are listed, have ended, or are void: as of this list they are settled.
+    pub held_back: Vec<u64>,
     ended: Vec<u64>,
     outstanding: Option<(u64, Vec<u64>)>,
 }
@@ -207,7 +210,14 @@ impl Pins {
         state.since_list = Some(HashMap::new());
         let number = state.generation;
         let rids = state.live.iter().flat_map(|(rid, count)| std::iter::repeat_n(*rid, *count as usize)).collect();
-        Listing { number, rids, ended: std::mem::take(&mut state.ended), outstanding: state.outstanding.take() }
+        let held_back = state.held_back.clone();
+        Listing {
+            number,
+            rids,
+            held_back,
+            ended: std::mem::take(&mut state.ended),
+            outstanding: state.outstanding.take(),
+        }
     }
 
     /// Whether the master may hear that the reply to a call that took views is here. Of the pins that a list leaves out it
@@ -368,6 +378,20 @@ mod tests {
         assert_eq!(pins.room(1).views(), 0, "copies will do");
         pins.arrived();
         assert_eq!(pins.room(1).views(), 1);
+    }
+
+    #[test]
+    fn a_list_settles_what_was_held_back_for_the_list_before_it() {
+        let pins = Pins::default();
+        let first = pins.list();
+        assert!(!pins.may_settle(7));
+        let era = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        pins.unlist(first);
+        pins.release(era, 2);
+        let second = pins.list();
+        // Else the master would keep the pin for the reply's sake, and nobody would ever say that the view has ended.
+        assert_eq!((second.rids.as_slice(), second.held_back.as_slice()), (&[][..], &[7][..]));
+        assert_eq!(pins.arrived(), [7]);
     }
 
     #[test]

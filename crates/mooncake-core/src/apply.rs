@@ -145,7 +145,7 @@ impl Core {
             }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
             Record::SegmentForgotten { uuid, number } => {
-                // Why it went is not in a snapshot.
+                // Why it went is not in a snapshot. Of one that is Gone already a log says so when its views are forgotten.
                 self.segments.forget(GoneSegment { uuid: *uuid, number: *number, kept_whole: true });
                 Ok(())
             }

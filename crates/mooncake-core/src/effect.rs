@@ -67,7 +67,8 @@ pub enum Record {
     },
     /// A segment is Gone, for ever.
     SegmentGone(SegmentNo),
-    /// Snapshots only: this UUID is Gone and must not be mounted again.
+    /// This UUID is Gone and must not be mounted again, and there may be views on it that no record knows: in snapshots, and
+    /// in a log before the end of a session that may still have some.
     SegmentForgotten {
         /// Its UUID.
         uuid: SegmentUuid,

@@ -1,6 +1,6 @@
 //! Sessions and their segments: who comes, who is away, who is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
@@ -332,19 +332,13 @@ impl Core {
     }
 
     /// Whether anything could be done to the bytes under a session's views if they were forgotten. On a segment that is
-    /// there they would be given out again. Memory of one that is Gone is given back to its host by processes there, all
-    /// but what they are told is viewed: those that are away are told when they come back.
+    /// there they would be given out again. Nobody maps memory of another host: what is viewed of that are copies.
     pub(crate) fn needs_its_views(&self, session: &Session) -> bool {
-        let is_there =
-            |rid: &Rid| self.pins.get(*rid).is_some_and(|pinned| self.segments.get(pinned.extent.segment).is_some());
-        if session.pins.keys().any(is_there) {
-            return true;
-        }
-        let same_host = |other: &Session| other.host == session.host || other.host.is_none() || session.host.is_none();
-        // Of two that linger neither waits for the other.
-        let may_come_back = |other: &Session| !other.lingering || other.pins.keys().any(is_there);
-        let has_yet_to_hear = |other: &Session| other.away.is_some() && same_host(other) && may_come_back(other);
-        !session.pins.is_empty() && self.sessions.iter().any(|(_, other)| has_yet_to_hear(other))
+        let can_be_mapped = |host: Option<u32>| host == session.host || host.is_none() || session.host.is_none();
+        session.pins.keys().filter_map(|rid| self.pins.get(*rid)).any(|pinned| {
+            let segment = self.segments.get(pinned.extent.segment);
+            segment.is_some_and(|segment| can_be_mapped(segment.host))
+        })
     }
 
     /// Ends a session. Its views end with it if that is proven, or if there is nothing left that they keep; else it
@@ -374,10 +368,28 @@ impl Core {
                 Ending::ProcessGone => &mut self.counts.sessions_died,
                 Ending::Expired => &mut self.counts.sessions_expired,
             } += 1;
+            if !ending.is_proven() {
+                self.keep_what_is_viewed(now, session, fx);
+            }
             self.log(now, Record::SessionOver(session), fx);
         }
         self.room_changed = true;
         self.settle(now, fx);
+    }
+
+    /// The views of a session are about to be forgotten, and its process may live and go on reading: whoever is yet to hear
+    /// of the segments that are Gone under them gives nothing of those back.
+    fn keep_what_is_viewed(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
+        let Some(entry) = self.sessions.get(session) else { return };
+        let viewed = entry.pins.keys().filter_map(|rid| Some(self.pins.get(*rid)?.extent.segment));
+        let viewed: BTreeSet<SegmentNo> = viewed.filter(|number| self.segments.get(*number).is_none()).collect();
+        if viewed.is_empty() {
+            return;
+        }
+        let gone: Vec<GoneSegment> = self.segments.gone().filter(|gone| viewed.contains(&gone.number)).collect();
+        for GoneSegment { uuid, number, .. } in gone {
+            self.log(now, Record::SegmentForgotten { uuid, number }, fx);
+        }
     }
 
     // --------------------------------------------------------------- segments

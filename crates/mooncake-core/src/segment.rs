@@ -270,7 +270,7 @@ impl Segments {
         Some(segment)
     }
 
-    /// Remembers that a UUID is Gone.
+    /// Remembers that a UUID is Gone, and that all of it is to be kept if ever that was said.
     pub fn forget(&mut self, gone: GoneSegment) {
         self.last = self.last.max(gone.number.0);
         if self.gone.insert(gone.uuid) {
@@ -280,6 +280,10 @@ impl Segments {
             {
                 self.gone.remove(&oldest.uuid);
             }
+        } else if gone.kept_whole
+            && let Some(known) = self.gone_order.iter_mut().rfind(|known| known.uuid == gone.uuid)
+        {
+            known.kept_whole = true;
         }
     }
 

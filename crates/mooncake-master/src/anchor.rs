@@ -245,7 +245,7 @@ async fn reader_gone(
         }
         Judged::Over => {}
     }
-    let taken = ReaderGoneTaken { session: reader.0 };
+    let taken = ReaderGoneTaken { session: reader.0, uuid: gone.uuid.clone() };
     queue.push(&AnchorDown { body: Some(anchor_down::Body::ReaderGoneTaken(taken)) });
     Ok(())
 }

@@ -248,8 +248,8 @@ fn reader_gone(session: u64, uuid: &[u8], mark: u64) -> anchor_up::Body {
     anchor_up::Body::ReaderGone(message::ReaderGone { session, uuid: uuid.to_vec().into(), mark })
 }
 
-fn taken(session: u64) -> Option<anchor_down::Body> {
-    Some(anchor_down::Body::ReaderGoneTaken(message::ReaderGoneTaken { session }))
+fn taken(session: u64, uuid: &[u8]) -> Option<anchor_down::Body> {
+    Some(anchor_down::Body::ReaderGoneTaken(message::ReaderGoneTaken { session, uuid: uuid.to_vec().into() }))
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn an_owner_that_saw_a_reader_end_gives_its_pins_back() {
     assert!(reader.resume(master.rpc).refusal.is_some(), "over is over");
     // Told again, as by an owner that has had no answer.
     owner.up(reader_gone(reader.session, &uuid, 77));
-    assert_eq!(owner.down().body, taken(reader.session));
+    assert_eq!(owner.down().body, taken(reader.session, &uuid));
 
     // Told to a master that was restarted meanwhile.
     let reader = reader_of(&master, "a", 78);
@@ -282,7 +282,7 @@ fn an_owner_that_saw_a_reader_end_gives_its_pins_back() {
     assert_eq!(owner.resume(master.rpc).refusal, None);
     assert_eq!(pins(&master), 1);
     owner.up(reader_gone(session, &uuid, 78));
-    assert_eq!(owner.down().body, taken(session));
+    assert_eq!(owner.down().body, taken(session, &uuid));
     assert_eq!(pins(&master), 0);
     master.stop();
     // And that the log says, too.
@@ -310,7 +310,7 @@ fn nobody_talks_the_views_of_another_process_away() {
     let session = reader.session;
     let refused = |reporter: &mut Client, session: u64, uuid: &[u8], mark: u64| {
         reporter.up(reader_gone(session, uuid, mark));
-        assert_eq!(reporter.down().body, taken(session), "it need not be told again");
+        assert_eq!(reporter.down().body, taken(session, uuid), "it need not be told again");
     };
     // A process that named a session that is not its own, and ended, has not shown the mark of it.
     refused(&mut owner, session, &uuid, 78);

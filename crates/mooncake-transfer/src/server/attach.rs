@@ -180,6 +180,9 @@ impl Shared {
             Ok(sent) if sent == reply.encode().len() => {}
             _ => return Ok(()),
         }
+        let knows_pins = hello.features & FEATURE_KNOWN_PINS != 0;
+        // While an epoch is being taken, an older version may come with pins that only the former reign knew.
+        let is_silent = !knows_pins && state.epochs.iter().any(|pending| pending.uuid() == hello.uuid);
         let id = state.next_id();
         let attach = Attach {
             session: hello.session,
@@ -189,12 +192,12 @@ impl Shared {
             pidfd: Arc::new(Guarded::new(pidfd)),
             pipe: Some(AttachPipe::new(stream.clone())),
             writable: false,
-            epoch: state.epoch,
+            epoch: if is_silent { 0 } else { state.epoch },
             epoch_wanted: 0,
             epoch_asked: 0,
             questions: VecDeque::new(),
             unanswered: 0,
-            knows_pins: hello.features & FEATURE_KNOWN_PINS != 0,
+            knows_pins,
         };
         state.attached.insert(id, attach);
         Ok(())
