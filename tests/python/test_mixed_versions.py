@@ -68,8 +68,8 @@ class Mixed:
 
     def __init__(self, pool, wheels: dict[str, str], owners, env: dict[str, str], node_bytes: int):
         self.pool, self.wheels, self.env = pool, wheels, env
-        # What an old process has mapped of a new owner takes nothing in a raised epoch: that process cannot say that the
-        # master knows its views.
+        # What an old process has mapped of a new owner takes nothing in a raised epoch: that process cannot say that
+        # the master knows its views.
         self.kept_closed = owners.count("new") if env == PATHS["shared memory"] else 0
         for owner in owners:
             pool.add_node(node_bytes, env=env, python=wheels[owner])
