@@ -521,6 +521,7 @@ impl Anchor {
             "the master does not know the session any more; a new one has begun, with fresh memory"
         );
         control.pins.start_over();
+        control.progress.start_over();
         control.deaths.start_over();
         control.take_up();
         shared.directory.start_over();

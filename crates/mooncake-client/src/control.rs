@@ -56,7 +56,7 @@ pub(crate) struct Answer {
     pub body: reply::Body,
     pub log_id: u64,
     /// Session that the call was made in.
-    pub session: u64,
+    pub session: Arc<Session>,
 }
 
 /// One store's side of the control protocol.
@@ -211,7 +211,7 @@ impl Control {
     /// A call that changes nothing, or that may be made twice.
     pub fn query(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
         let request = Request { body: Some(body), ..Request::default() };
-        self.call(what, request, patience, true).map_err(|failed| failed.error)
+        self.call(what, request, patience, Bounds::heeding()).map_err(|failed| failed.error)
     }
 
     /// A query that the caller's interrupt hook does not end, nor hears of: any thread may make it.
@@ -222,16 +222,36 @@ impl Control {
         patience: Duration,
     ) -> Result<Answer, StoreError> {
         let request = Request { body: Some(body), ..Request::default() };
-        self.call(what, request, patience, false).map_err(|failed| failed.error)
+        self.call(what, request, patience, Bounds::default()).map_err(|failed| failed.error)
     }
 
     /// A mutation that ends something: it goes out although the caller wants to stop.
     pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
-        let answer = self.call(what, request, patience, false);
+        let answer = self.call(what, request, patience, Bounds::default());
         self.sequences.answered(sequence);
         answer.map_err(|failed| failed.error)
+    }
+
+    /// [`Control::finish`] of placements of this session. `None`: it is over, and they with it. In another one their
+    /// rids may be those of somebody else's placements, as numbers begin anew with another log.
+    pub fn finish_in(
+        &self,
+        session: &Session,
+        what: &'static str,
+        body: request::Body,
+        patience: Duration,
+    ) -> Result<Option<Answer>, StoreError> {
+        let sequence = self.sequences.begin();
+        let request = Request { sequence, body: Some(body), ..Request::default() };
+        let answer = self.call(what, request, patience, Bounds { session: Some(session), heed: false });
+        self.sequences.answered(sequence);
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(failed) if failed.is_over => Ok(None),
+            Err(failed) => Err(failed.error),
+        }
     }
 
     /// [`Control::finish`] of what must not be carried out behind the caller's back: when the call fails it was done
@@ -244,7 +264,7 @@ impl Control {
     ) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
-        let answer = self.call(what, request, patience, false);
+        let answer = self.call(what, request, patience, Bounds::default());
         match &answer {
             Err(failed) if failed.sent => self.sequences.abandoned(sequence),
             _ => self.sequences.answered(sequence),
@@ -262,7 +282,7 @@ impl Control {
     ) -> Result<Answer, StoreError> {
         let sequence = self.sequences.begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
-        match self.call(what, request, patience, true) {
+        match self.call(what, request, patience, Bounds::heeding()) {
             Ok(answer) => {
                 if abandoned != Abandoned::VoidsPins || self.pins.may_settle(sequence) {
                     self.sequences.answered(sequence);
@@ -287,26 +307,33 @@ impl Control {
         }
     }
 
-    /// Sends a mutation once more, with the sequence that it had. `None`: there is no telling yet.
-    pub fn repeat(&self, request: &Request, patience: Duration) -> Option<Result<Answer, StoreError>> {
-        match self.call("a repeated request", request.clone(), patience, false) {
+    /// Sends a mutation of this session once more, with the sequence that it had. `None`: there is no telling yet.
+    pub fn repeat(
+        &self,
+        session: &Session,
+        request: &Request,
+        patience: Duration,
+    ) -> Option<Result<Answer, StoreError>> {
+        let bounds = Bounds { session: Some(session), heed: false };
+        match self.call("a repeated request", request.clone(), patience, bounds) {
             Ok(answer) => Some(Ok(answer)),
-            Err(failed) => matches!(failed.error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. })
-                .then_some(Err(failed.error)),
+            Err(failed) => {
+                let is_refused = matches!(failed.error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. });
+                (failed.is_over || is_refused).then_some(Err(failed.error))
+            }
         }
     }
 
-    /// `heed`: the caller's interrupt hook may end it.
     fn call(
         &self,
         what: &'static str,
         request: Request,
         patience: Duration,
-        heed: bool,
+        bounds: Bounds<'_>,
     ) -> Result<Answer, Box<Failed>> {
         let started = Instant::now();
         let kind = request.body.as_ref().map(RequestKind::of);
-        let outcome = self.exchange_until(what, request, started, patience, heed);
+        let outcome = self.exchange_until(what, request, started, patience, bounds);
         if let (Some(metrics), Some(kind)) = (&self.metrics, kind) {
             metrics.asked(kind, started);
         }
@@ -319,10 +346,11 @@ impl Control {
         mut request: Request,
         started: Instant,
         patience: Duration,
-        heed: bool,
+        bounds: Bounds<'_>,
     ) -> Result<Answer, Box<Failed>> {
         let deadline = started + patience;
         let mut sent = false;
+        let mut is_over = false;
         let mut session = self.session();
         let mut last = String::new();
         let mut asked_anew = false;
@@ -332,12 +360,16 @@ impl Control {
             if let Err(error) = self.may_call() {
                 break error;
             }
-            let check = || self.keep_waiting(started, heed);
+            let check = || self.keep_waiting(started, bounds.heed);
             let patience = Patience { deadline, check: &check };
             request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
             self.sequences.tell(&mut request);
             let outcome = self.checkout(long, &patience, &mut queued).and_then(|(attached, mut connection)| {
                 session = attached;
+                if !bounds.include(&session) {
+                    self.check_in(long, Some((session.clone(), connection)));
+                    return Err(CallError::SessionLost);
+                }
                 if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
                     self.check_in(long, None);
                     return Err(CallError::TooOld(feature, software));
@@ -348,10 +380,14 @@ impl Control {
                 reply
             });
             match outcome {
-                Ok(reply) => match self.accept(what, reply, session.id) {
+                Ok(reply) => match self.accept(what, reply, &session) {
                     Ok(Accepted::Answer(answer)) => {
                         self.sequences.told_abandoned(&request.abandoned);
                         return Ok(answer);
+                    }
+                    Ok(Accepted::SessionLost) if bounds.session.is_some() => {
+                        is_over = true;
+                        break self.over(&session);
                     }
                     Ok(Accepted::SessionLost) => {
                         last = "the master does not know this session any more".into();
@@ -359,6 +395,10 @@ impl Control {
                     }
                     Err(error) => break error,
                 },
+                Err(CallError::SessionLost) if bounds.session.is_some() => {
+                    is_over = true;
+                    break self.over(&session);
+                }
                 Err(CallError::SessionLost) => {
                     last = "the master does not know this session any more".into();
                     self.session_lost(&session, &patience);
@@ -389,7 +429,7 @@ impl Control {
                 break self.expired(what, started, &last, &queued);
             }
         };
-        Err(Box::new(Failed { error, sent, session, request }))
+        Err(Box::new(Failed { error, sent, session, request, is_over }))
     }
 
     fn may_call(&self) -> Result<(), StoreError> {
@@ -468,7 +508,7 @@ impl Control {
         Cause::Protocol { master: self.masters.to_string(), what }.into()
     }
 
-    fn accept(&self, what: &'static str, reply: Reply, session: u64) -> Result<Accepted, StoreError> {
+    fn accept(&self, what: &'static str, reply: Reply, session: &Arc<Session>) -> Result<Accepted, StoreError> {
         let mut log_id = 0;
         if let Some(position) = &reply.position {
             log_id = position.log_id;
@@ -479,9 +519,17 @@ impl Control {
                 Ok(Accepted::SessionLost)
             }
             Some(reply::Body::Refusal(refusal)) => Err(self.refused(what, refusal)),
-            Some(body) => Ok(Accepted::Answer(Answer { body, log_id, session })),
+            Some(body) => Ok(Accepted::Answer(Answer { body, log_id, session: session.clone() })),
             None => Err(self.confused(what)),
         }
+    }
+
+    /// What was asked belongs to a session that is over: has the anchor find out that this one is, if it does not know.
+    fn over(&self, lost: &Session) -> StoreError {
+        if self.session().is(lost) {
+            self.resume_anew();
+        }
+        Cause::Superseded { attempts: 0 }.into()
     }
 
     /// Has the anchor find out, and waits until it has another session.
@@ -608,6 +656,27 @@ struct Failed {
     sent: bool,
     session: Arc<Session>,
     request: Request,
+    /// The only session that it may be made in is no more.
+    is_over: bool,
+}
+
+/// What a call keeps to.
+#[derive(Default, Clone, Copy)]
+struct Bounds<'a> {
+    /// What it is about belongs to this session: it is made there or not at all.
+    session: Option<&'a Session>,
+    /// The caller's interrupt hook may end it.
+    heed: bool,
+}
+
+impl Bounds<'_> {
+    fn heeding() -> Self {
+        Bounds { heed: true, ..Bounds::default() }
+    }
+
+    fn include(&self, session: &Session) -> bool {
+        self.session.is_none_or(|own| own.is(session))
+    }
 }
 
 /// What a call has waited for connections that others had.

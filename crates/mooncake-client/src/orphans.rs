@@ -54,11 +54,10 @@ impl Orphans {
 
     /// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
     /// client touches any copy of them again.
-    pub fn give_up(&self, control: &Arc<Control>, session: u64, rids: Vec<u64>, settled: bool) {
-        let current = control.session();
+    pub fn give_up(&self, control: &Arc<Control>, session: &Arc<Session>, rids: Vec<u64>, settled: bool) {
         // Those of an earlier session ended with it.
-        if !rids.is_empty() && current.id == session {
-            self.push(control, current, Orphan::Known(Abort { rids, writer_done: settled }));
+        if !rids.is_empty() && control.session().is(session) {
+            self.push(control, session.clone(), Orphan::Known(Abort { rids, writer_done: settled }));
         }
     }
 
@@ -104,13 +103,14 @@ fn run(control: &Arc<Control>) {
             continue;
         }
         match orphan {
-            Orphan::Unanswered(request) => match control.repeat(&request, control.lookup_timeout) {
+            Orphan::Unanswered(request) => match control.repeat(&session, &request, control.lookup_timeout) {
                 Some(Ok(answer)) => control.orphans.settled(control, placed(answer.body)),
                 Some(Err(_)) => control.orphans.settled(control, None),
                 None => std::thread::sleep(PAUSE),
             },
             Orphan::Known(abort) => {
-                let told = control.finish("give up a put", request::Body::Abort(abort), control.lookup_timeout);
+                let body = request::Body::Abort(abort);
+                let told = control.finish_in(&session, "give up a put", body, control.lookup_timeout);
                 let is_final = |cause: &Cause| matches!(cause, Cause::Refused { .. } | Cause::BadRequest { .. });
                 match told {
                     Err(error) if !is_final(error.cause()) => std::thread::sleep(PAUSE),
@@ -126,4 +126,46 @@ fn placed(answer: reply::Body) -> Option<Abort> {
     let reply::Body::PutStart(PutStartReply { slots }) = answer else { return None };
     let rids: Vec<u64> = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid).collect();
     (!rids.is_empty()).then_some(Abort { rids, writer_done: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::message::{HelloReply, LogPosition};
+
+    use super::*;
+    use crate::connection::Address;
+    use crate::master_address::MasterAddress;
+    use crate::options::StoreOptions;
+
+    /// Of session 7 with this secret: its number is what each log begins with.
+    fn session(secret: u64) -> Session {
+        let reply = HelloReply { session: 7, secret, ..HelloReply::default() };
+        Session::new(&reply, Address::Tcp(([127, 0, 0, 1], 1).into()), None, &[0; 16])
+    }
+
+    fn control() -> Arc<Control> {
+        let options = StoreOptions::new("127.0.0.1", "127.0.0.1:1");
+        let masters = MasterAddress::parse(&options.master).unwrap();
+        Arc::new(Control::new(&options, masters, session(1), LogPosition::default()).unwrap())
+    }
+
+    #[test]
+    fn placements_of_an_earlier_session_of_the_same_number_are_not_given_up_in_this_one() {
+        let control = control();
+        // No thread: what is left waiting is what would be sent.
+        control.orphans.state.lock().running = true;
+        let former = control.session();
+        control.orphans.give_up(&control, &former, vec![9], true);
+        assert_eq!(control.orphans.state.lock().waiting.len(), 1);
+        control.set_session(session(2));
+        control.orphans.give_up(&control, &former, vec![11], true);
+        let waiting = std::mem::take(&mut control.orphans.state.lock().waiting);
+        assert_eq!(waiting.len(), 1, "{waiting:?}");
+        assert!(waiting[0].0.is(&former), "and what waits stays with the session that it is of");
+
+        control.set_session(session(1));
+        control.orphans.give_up(&control, &former, vec![13], true);
+        assert_eq!(control.orphans.state.lock().waiting.len(), 1, "the same one, with another process");
+        control.stop();
+    }
 }

@@ -60,6 +60,11 @@ impl Progress {
         }
     }
 
+    /// Another session began: it has no reservations yet, and its first ones may have the same numbers.
+    pub fn start_over(&self) {
+        self.puts.lock().clear();
+    }
+
     /// Reservations whose puts have got on since the last call.
     pub fn moved(&self) -> Vec<u64> {
         let puts = self.puts.lock();

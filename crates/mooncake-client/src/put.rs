@@ -1,5 +1,6 @@
 //! Puts: reserve, write, end; then, holding nothing, wait for the rest.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use crate::control::Abandoned;
 use crate::error::{Cause, StoreError};
 use crate::options::{PinKind, PutOptions};
 use crate::rounds::ROUND_KEY_BYTES;
+use crate::session::Session;
 use crate::store::{Inner, check_key};
 use crate::team::{share, threads_for};
 
@@ -77,7 +79,7 @@ impl Inner {
             sizes: Vec::with_capacity(items.len()),
             results: (0..items.len()).map(|_| None).collect(),
             attempts: vec![0; items.len()],
-            first_rid: None,
+            first: None,
         };
         put.run();
         let lost = || Err(Cause::Superseded { attempts: 0 }.into());
@@ -92,8 +94,9 @@ struct Put<'a> {
     sizes: Vec<u64>,
     results: Vec<Option<Result<PutOutcome, StoreError>>>,
     attempts: Vec<u32>,
-    /// Lowest rid of all its rounds: the master spares what this call has stored when a later round needs room.
-    first_rid: Option<u64>,
+    /// Lowest rid of all its rounds in the last session: the master spares what this call has stored when a later round
+    /// needs room. Under another log the same number may be below all that there is.
+    first: Option<(Arc<Session>, u64)>,
 }
 
 /// What a round did with the keys it was given.
@@ -110,10 +113,9 @@ struct Round {
 }
 
 /// Where a reservation comes from.
-#[derive(Clone, Copy)]
 struct Origin {
     log_id: u64,
-    session: u64,
+    session: Arc<Session>,
 }
 
 /// A placement that is to be written.
@@ -226,7 +228,8 @@ impl Put<'_> {
             }
         };
         let rids = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid);
-        self.first_rid = self.first_rid.into_iter().chain(rids).min();
+        let earlier = self.first_rid_in(&origin.session);
+        self.first = earlier.into_iter().chain(rids).min().map(|first| (origin.session.clone(), first));
         let mut placed = Vec::new();
         for (&index, slot) in keys.iter().zip(slots) {
             let bytes = self.sizes[index];
@@ -254,19 +257,25 @@ impl Put<'_> {
             }
         }
         if !placed.is_empty() {
-            self.write_and_end(placed, origin, &mut round);
+            self.write_and_end(placed, &origin, &mut round);
         }
         round
+    }
+
+    /// Of its rounds in this session.
+    fn first_rid_in(&self, session: &Session) -> Option<u64> {
+        self.first.as_ref().filter(|(of, _)| of.is(session)).map(|(_, first)| *first)
     }
 
     fn reserve(&self, keys: &[usize], wait: bool) -> Result<(Vec<PutSlot>, Origin), StoreError> {
         const WHAT: &str = "a put";
         let control = &self.store.shared.control;
         let names: Vec<&[u8]> = keys.iter().map(|&index| self.items[index].key).collect();
+        let first_rid = self.first_rid_in(&control.session()).unwrap_or(0);
         let start = PutStart {
             keys: Some(pack_keys(&names)),
             sizes: keys.iter().map(|&index| self.sizes[index]).collect(),
-            config: Some(PutConfig { first_rid: self.first_rid.unwrap_or(0), ..config(self.options) }),
+            config: Some(PutConfig { first_rid, ..config(self.options) }),
             wait,
             groups: (!self.options.groups.is_empty()).then(|| {
                 let groups: Vec<&str> = keys.iter().map(|&index| self.options.groups[index].as_str()).collect();
@@ -285,7 +294,7 @@ impl Put<'_> {
     }
 
     /// Writes what was placed and ends all of it with one call.
-    fn write_and_end(&mut self, placed: Vec<Placed>, origin: Origin, round: &mut Round) {
+    fn write_and_end(&mut self, placed: Vec<Placed>, origin: &Origin, round: &mut Round) {
         let control = &self.store.shared.control;
         let all_rids = || placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
@@ -339,7 +348,7 @@ impl Put<'_> {
     }
 
     /// Writes every replica of one key.
-    fn write(&self, placed: &Placed, origin: Origin, interrupted: &dyn Fn() -> bool) -> Result<Written, Lost> {
+    fn write(&self, placed: &Placed, origin: &Origin, interrupted: &dyn Fn() -> bool) -> Result<Written, Lost> {
         let parts = self.items[placed.index].value;
         let outcomes = Vec::with_capacity(placed.slot.replicas.len());
         let mut written = Written { crc32c: 0, outcomes, spoilt: Vec::new() };
@@ -385,7 +394,7 @@ impl Put<'_> {
         }
     }
 
-    fn end(&mut self, placed: &[Placed], written: Vec<Result<Written, Lost>>, origin: Origin, round: &mut Round) {
+    fn end(&mut self, placed: &[Placed], written: Vec<Result<Written, Lost>>, origin: &Origin, round: &mut Round) {
         let mut ended = Vec::with_capacity(placed.len());
         let mut ended_keys = Vec::with_capacity(placed.len());
         let mut given_up = Vec::new();
@@ -427,14 +436,16 @@ impl Put<'_> {
         let control = &self.store.shared.control;
         let body = request::Body::PutEnd(PutEnd { ended });
         let patience = control.lookup_timeout * 2;
-        let answer = control.finish(WHAT, body, patience).map(|answer| answer.body);
+        let answer = control.finish_in(&origin.session, WHAT, body, patience).map(|answer| answer.map(|it| it.body));
         let outcomes = match answer {
-            Ok(reply::Body::PutEnd(reply)) if reply.outcomes.len() == ended_keys.len() => reply.outcomes,
+            // The placements ended with their session: whoever gets one in the next session may find these rids in it.
+            Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); ended_keys.len()],
+            Ok(Some(reply::Body::PutEnd(reply))) if reply.outcomes.len() == ended_keys.len() => reply.outcomes,
             other => {
                 // Whoever was told of a failure must not keep the key. What was committed, and only the word of it was
                 // lost, is not given up by that.
-                control.orphans.give_up(control, origin.session, settled, true);
-                control.orphans.give_up(control, origin.session, open, false);
+                control.orphans.give_up(control, &origin.session, settled, true);
+                control.orphans.give_up(control, &origin.session, open, false);
                 let error = other.err().unwrap_or_else(|| control.confused(WHAT));
                 self.fail_all(ended_keys.iter().map(|(index, _)| *index), &error);
                 return;
@@ -503,7 +514,7 @@ impl Inner {
         &self,
         replica: &mooncake_wire::message::Replica,
         parts: &[Source<'_>],
-        origin: Origin,
+        origin: &Origin,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<u32, Lost> {
         let untouched = |error: StoreError| Lost { final_word: is_callers(&error), error, settled: true };
@@ -514,7 +525,7 @@ impl Inner {
             return Err(untouched(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into()));
         };
         let wait = self.transfer_wait(extent.length, interrupted);
-        let link = self.shared.links.link_to_write(origin.session, &address, &wait);
+        let link = self.shared.links.link_to_write(origin.session.id, &address, &wait);
         let link = link.map_err(|error| untouched(link_error(&error)))?;
         link.write(replica.rid, extent.offset, parts, &wait).map_err(|failed| {
             let error = transfer_error(failed.error);
@@ -523,15 +534,15 @@ impl Inner {
     }
 
     /// Gives placements up; `settled` = nothing of this client will touch them again.
-    fn give_up(&self, origin: Origin, rids: Vec<u64>, settled: bool) {
+    fn give_up(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
         if rids.is_empty() {
             return;
         }
         let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
         let control = &self.shared.control;
-        if let Err(error) = control.finish("give up a put", body, control.lookup_timeout) {
+        if let Err(error) = control.finish_in(&origin.session, "give up a put", body, control.lookup_timeout) {
             tracing::debug!(%error, "placements not given up yet");
-            control.orphans.give_up(control, origin.session, rids, settled);
+            control.orphans.give_up(control, &origin.session, rids, settled);
         }
     }
 }

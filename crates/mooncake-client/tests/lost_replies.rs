@@ -13,7 +13,8 @@ use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{
     ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, StoreError, Target,
 };
-use mooncake_wire::message::{Hello, hello};
+use mooncake_master::Wal;
+use mooncake_wire::message::{Hello, Request, hello, request};
 use prost::Message;
 
 /// Carries bytes between clients and a master, and loses replies when told to.
@@ -35,12 +36,18 @@ struct Losses {
     no_calls: AtomicBool,
     /// Nothing is carried any more, and nothing is closed.
     frozen: AtomicBool,
-    /// So many of the next requests lie on the way until `holding` ends.
+    /// So many of the next requests but those about memory lie on the way until `holding` ends.
     hold: AtomicU64,
     /// The same with replies.
     hold_replies: AtomicU64,
+    /// So many requests pass before those that `hold` is about.
+    pass: AtomicU64,
     holding: AtomicBool,
     held: AtomicU64,
+    /// So many of those that were held first go on before `holding` ends.
+    let_go: AtomicU64,
+    /// Hellos do not say what their senders have seen: a master that believes nobody.
+    hide_positions: AtomicBool,
     /// So many anchors are cut as soon as they say something.
     cut_anchors: AtomicU64,
     /// The same with the hellos of anchors that come back as with requests.
@@ -76,8 +83,8 @@ impl Losses {
         if !take_one(hold) {
             return;
         }
-        self.held.fetch_add(1, Ordering::SeqCst);
-        while self.holding.load(Ordering::SeqCst) {
+        let ticket = self.held.fetch_add(1, Ordering::SeqCst);
+        while self.holding.load(Ordering::SeqCst) && ticket >= self.let_go.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -85,6 +92,12 @@ impl Losses {
 
 fn take_one(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+/// What a store's own thread asks for in a new session, whenever that is.
+fn is_of_memory(request: &[u8]) -> bool {
+    let request = request.get(4..).and_then(|request| Request::decode(request).ok());
+    matches!(request.and_then(|request| request.body), Some(request::Body::Mount(_) | request::Body::Unmount(_)))
 }
 
 fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
@@ -95,7 +108,7 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 64 << 10];
         let mut first = true;
-        while let Ok(count) = client_in.read(&mut buffer) {
+        while let Ok(mut count) = client_in.read(&mut buffer) {
             while up.frozen.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -103,13 +116,20 @@ fn carry(client: TcpStream, server: TcpStream, losses: Arc<Losses>) {
                 // Behind the preface and the length of the frame.
                 let hello = buffer.get(12..count).and_then(|hello| Hello::decode(hello).ok()).unwrap_or_default();
                 role.store(matches!(hello.role, Some(hello::Role::Attach(_))), Ordering::SeqCst);
+                if up.hide_positions.load(Ordering::SeqCst) && count > 12 {
+                    let hello = Hello { highest: None, ..hello }.encode_to_vec();
+                    count = 12 + hello.len();
+                    buffer[8..12].copy_from_slice(&(hello.len() as u32).to_le_bytes());
+                    buffer[12..count].copy_from_slice(&hello);
+                }
                 if !role.load(Ordering::SeqCst) {
                     up.hold_one(&up.hold_resumes);
                 }
             } else if !role.load(Ordering::SeqCst) && take_one(&up.cut_anchors) {
                 let _ = client_in.shutdown(Shutdown::Both);
                 break;
-            } else if role.load(Ordering::SeqCst) && count > 0 {
+            } else if role.load(Ordering::SeqCst) && count > 0 && !is_of_memory(&buffer[..count]) && !take_one(&up.pass)
+            {
                 up.hold_one(&up.hold);
             }
             if role.load(Ordering::SeqCst) && up.no_calls.load(Ordering::SeqCst) {
@@ -539,4 +559,79 @@ fn a_read_that_was_overtaken_is_no_report() {
         assert!(late.join().unwrap() == Some(value("k", 300_000)), "the second look-up finds it");
     });
     assert_eq!(cluster.metric("mooncake_bad_replica_reports_total"), 0);
+}
+
+/// A master without a log behind a proxy, and its only client: the numbers of sessions and placements begin anew with each
+/// start of the master.
+fn forgetful(hides_positions: bool) -> (Cluster, Proxy, Store) {
+    let cluster = Cluster::start_with(|settings| {
+        settings.unix_socket = false;
+        settings.wal = Wal::Off;
+    });
+    let proxy = Proxy::to(cluster.address());
+    proxy.losses.hide_positions.store(hides_positions, Ordering::SeqCst);
+    let mut options = cluster.options(64 * MIB);
+    options.master = proxy.address.clone();
+    options.lookup_timeout = Duration::from_secs(10);
+    let store = Store::connect(options).unwrap();
+    put(&store, "warm", 3000).unwrap();
+    proxy.losses.holding.store(true, Ordering::SeqCst);
+    (cluster, proxy, store)
+}
+
+/// What is written in the new session is not what an older put ends or gives up, although it has the same numbers where
+/// the master does not believe that they are in use (`hides_positions`).
+fn a_late_word(hides_positions: bool, ends: bool) {
+    let (mut cluster, proxy, store) = forgetful(hides_positions);
+    let losses = &proxy.losses;
+    let held = |count: u64, what: &str| {
+        eventually(what, Duration::from_secs(8), || losses.held.load(Ordering::SeqCst) >= count);
+    };
+    std::thread::scope(|scope| {
+        let (hold, pass) = if ends { (&losses.hold, 1) } else { (&losses.hold_replies, 0) };
+        losses.pass.store(pass, Ordering::SeqCst);
+        hold.store(1, Ordering::SeqCst);
+        let first = scope.spawn(|| put(&store, "first", 3000));
+        held(1, "the first put has its placement");
+        // What it says again in the new session lies on the way, too.
+        let late = if ends { 2 } else { 1 };
+        losses.hold.store(late - 1, Ordering::SeqCst);
+        cluster.stop_master();
+        cluster.start_master();
+        held(late, "the first put goes on in the new session");
+        eventually("the memory is there", Duration::from_secs(5), || cluster.metric("mooncake_segments_live") == 1);
+        put(&store, "warm too", 3000).unwrap();
+        losses.pass.store(1, Ordering::SeqCst);
+        losses.hold.store(1, Ordering::SeqCst);
+        let second = scope.spawn(|| put(&store, "second", 3000));
+        held(late + 1, "the second put is about to end");
+        losses.let_go.store(late, Ordering::SeqCst);
+        let first = first.join().unwrap();
+        assert!(!store.exists(&["second"]).unwrap()[0], "nobody has ended it");
+        let error = put(&cluster.store(0), "second", 3000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "nobody has given it up: {error}");
+
+        losses.holding.store(false, Ordering::SeqCst);
+        assert_eq!(second.join().unwrap().unwrap(), PutOutcome::Stored { replicas: 1 });
+        assert_eq!(store.get(b"second").unwrap(), Some(value("second", 3000)));
+        // A success is one in the new session.
+        assert_eq!(first.unwrap(), PutOutcome::Stored { replicas: 1 });
+        assert_eq!(store.get(b"first").unwrap(), Some(value("first", 3000)));
+    });
+}
+
+#[test]
+fn the_end_of_a_put_ends_nothing_of_a_later_session() {
+    a_late_word(true, true);
+}
+
+#[test]
+fn a_placement_that_is_given_up_is_none_of_a_later_session() {
+    a_late_word(true, false);
+}
+
+#[test]
+fn numbers_that_another_log_gave_out_are_not_given_out_again() {
+    a_late_word(false, true);
+    a_late_word(false, false);
 }

@@ -216,8 +216,9 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
     cluster.forget_witness();
     cluster.start_master();
     eventually("the owner is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 1);
+    // What nobody else maps is taken as soon as the owner is asked.
+    eventually("one of the two is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 1);
     for times in 0..3 {
-        // It has been asked by then: the question follows the hello's reply.
         let closed = || cluster.metric(CLOSED) == 1;
         holds_for(&format!("the segment is closed after {times} cuts"), Duration::from_millis(150), closed);
         door.slam();

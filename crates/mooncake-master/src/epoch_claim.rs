@@ -1,7 +1,8 @@
 //! What clients say that they have seen of a log, and how far that is believed.
 //!
 //! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
-//! may be in use. Another log's higher epoch is one that this client's segments may already obey. Both raise the epoch.
+//! may be in use. Another log's epoch is one whose rids that log has given out, and this client may still name or write
+//! them; a higher one its segments may already obey. All of that raises the epoch to one of which nobody has seen anything.
 //! There are only 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs
 //! from two budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without
 //! a log end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes
@@ -79,9 +80,10 @@ impl EpochClaims {
     pub fn judge(&mut self, now: Instant, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
         let ahead = match seen.log_id == own.log_id {
             true => (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
-            false => seen.epoch > own.epoch,
+            false => seen.epoch >= own.epoch,
         };
-        if !ahead {
+        // In the last epoch there is nothing to raise to: what this master has reached itself it serves all the same.
+        if !ahead || (seen.log_id != own.log_id && seen.epoch == own.epoch && own.epoch == u32::from(u16::MAX)) {
             return Ok(None);
         }
         let raised = seen.epoch.max(own.epoch).saturating_add(1);
@@ -98,7 +100,7 @@ impl EpochClaims {
                     seen_lsn = seen.lsn,
                     own_epoch = own.epoch,
                     raised,
-                    "a client has seen more than this log holds: the epoch is raised"
+                    "a client has seen more than this log holds, or another log in this epoch: the epoch is raised"
                 );
                 return Ok(Some(raised));
             }
@@ -148,8 +150,27 @@ mod tests {
         let mut claims = EpochClaims::new(now);
         for epoch in [1, 64_511, 64_512, 65_535] {
             assert_eq!(claims.judge(now, at(OWN, epoch, 9), &at(OWN, epoch, 9)), Ok(None));
-            assert_eq!(claims.judge(now, at(OWN, epoch, 9), &at(OWN + 1, epoch, 99)), Ok(None));
+            assert_eq!(claims.judge(now, at(OWN, epoch, 9), &at(OWN + 1, epoch - 1, 99)), Ok(None));
+            let raised = (epoch < 65_535).then(|| epoch as u16 + 1);
+            assert_eq!(claims.judge(now, at(OWN, epoch, 9), &at(OWN + 1, epoch, 99)), Ok(raised));
         }
+    }
+
+    #[test]
+    fn an_epoch_whose_rids_another_log_gave_out_is_not_this_logs() {
+        let now = Instant::now();
+        let mut claims = EpochClaims::without_log(now);
+        let engine = at(OWN + 1, 1, 40);
+        assert_eq!(claims.judge(now, at(OWN, 1, 0), &engine), Ok(Some(2)));
+        assert_eq!(claims.judge(now, at(OWN, 2, 3), &engine), Ok(None), "once is enough for all that come back");
+        assert_eq!(claims.judge(now, at(OWN, 2, 3), &at(OWN, 2, 3)), Ok(None), "they have seen this log by then");
+        assert_eq!(claims.judge(now, at(OWN, 1, 0), &LogPosition::default()), Ok(None), "a new one has seen nothing");
+        for after in 2..=(BUDGET_MAX / RAISE_COST) {
+            let after = after as u16;
+            assert_eq!(claims.judge(now, at(OWN, after.into(), 0), &at(OWN + 1, after.into(), 0)), Ok(Some(after + 1)));
+        }
+        let refused = claims.judge(now, at(OWN, 40, 0), &at(OWN + 1, 40, 0)).unwrap_err();
+        assert_eq!(refused.kind(), refusal::Kind::Overloaded, "such claims have the budget that all have");
     }
 
     #[test]

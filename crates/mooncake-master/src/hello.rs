@@ -250,7 +250,11 @@ fn believe(
 ) -> Result<(), Refusal> {
     let Some(seen) = highest else { return Ok(()) };
     let own = LogPosition { log_id: shared.log.log_id(), epoch: core.epoch().into(), lsn: shared.log.assigned_lsn() };
-    if let Some(raised) = shared.epoch_claims.lock().judge(Instant::now(), own, seen)? {
+    let seen = match shared.log.is_own(seen.log_id) {
+        true => LogPosition { log_id: own.log_id, ..*seen },
+        false => *seen,
+    };
+    if let Some(raised) = shared.epoch_claims.lock().judge(Instant::now(), own, &seen)? {
         core.raise_epoch(now, raised, effects);
     }
     Ok(())

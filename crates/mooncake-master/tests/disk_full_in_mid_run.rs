@@ -13,7 +13,8 @@ fn a_failing_append_renames_the_log_away_and_the_master_goes_on() {
     let mut client = Client::open(master.rpc);
     client.mount(1 << 20);
     let before = client.put("before", 1000);
-    let log_id = client.highest.unwrap().log_id;
+    let seen = client.highest.unwrap();
+    let log_id = seen.log_id;
 
     let usual = getrlimit(Resource::Fsize);
     let size = std::fs::metadata(scratch.segments().pop().unwrap()).unwrap().len();
@@ -28,6 +29,8 @@ fn a_failing_append_renames_the_log_away_and_the_master_goes_on() {
     assert_ne!(client.highest.unwrap().log_id, log_id, "positions of this run are no longer that log's");
     let page = master.http("GET /metrics").1;
     assert!(page.contains("mooncake_log_lost 1") && page.contains("mooncake_log_enabled 0"), "{page}");
+    let again = client.resume_with(master.rpc, Some(seen)).position.unwrap();
+    assert_eq!((again.log_id != log_id, again.epoch), (true, seen.epoch), "what it did itself is no other log's");
     master.stop();
 
     let master = Running::start(scratch.settings());

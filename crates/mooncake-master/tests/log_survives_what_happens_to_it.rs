@@ -155,9 +155,14 @@ fn a_hello_that_has_seen_more_of_this_log_raises_the_epoch() {
     let ahead = message::LogPosition { lsn: seen.lsn + 100, ..seen };
     let reply = client.resume_with(master.rpc, Some(ahead));
     assert_eq!(reply.position.unwrap().epoch, 2);
-    let other_log = message::LogPosition { log_id: 1, epoch: 2, lsn: 1 << 40 };
+    let other_log = message::LogPosition { log_id: 1, epoch: 1, lsn: 1 << 40 };
     let other = Client::open_as(master.rpc, support::process(), Some(other_log));
     assert_eq!(other.hello.position.unwrap().epoch, 2, "another log's LSN says nothing");
+    let same = message::LogPosition { log_id: 1, epoch: 2, lsn: 1 };
+    for _ in 0..2 {
+        let other = Client::open_as(master.rpc, support::process(), Some(same));
+        assert_eq!(other.hello.position.unwrap().epoch, 3, "the other log has given out rids of epoch 2");
+    }
     let far = message::LogPosition { log_id: 1, epoch: 9, lsn: 1 };
     let third = Client::open_as(master.rpc, support::process(), Some(far));
     assert_eq!(third.hello.position.unwrap().epoch, 10, "its segments may obey epoch 9 already");

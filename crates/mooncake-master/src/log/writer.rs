@@ -110,6 +110,8 @@ pub struct Log {
     /// Last LSN that is in the file.
     lsn: AtomicU64,
     log_id: AtomicU64,
+    /// What `log_id` began as.
+    first_id: u64,
     epoch: AtomicU32,
     enabled: AtomicBool,
     lost: AtomicBool,
@@ -270,6 +272,7 @@ impl Log {
             done: AtomicU64::new(0),
             lsn: AtomicU64::new(last_lsn),
             log_id: AtomicU64::new(log_id),
+            first_id: log_id,
             epoch: AtomicU32::new(0),
             enabled: AtomicBool::new(sink.is_some()),
             lost: AtomicBool::new(false),
@@ -297,6 +300,11 @@ impl Log {
     /// Id of the log; another one once the log was lost.
     pub fn log_id(&self) -> u64 {
         self.log_id.load(Ordering::Acquire)
+    }
+
+    /// Whether what was seen under this id this very master has done: also before the log was lost.
+    pub fn is_own(&self, log_id: u64) -> bool {
+        log_id == self.log_id() || log_id == self.first_id
     }
 
     /// Epoch of the last record of one.
