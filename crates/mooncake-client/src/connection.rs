@@ -93,6 +93,8 @@ pub(crate) struct Connection {
     features: u64,
     /// What the master said that it is.
     software: String,
+    /// Which process of it answered.
+    instance: [u8; 16],
 }
 
 impl Connection {
@@ -119,7 +121,13 @@ impl Connection {
         let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, patience)?;
         connection.features = reply.features;
         connection.software.clone_from(&reply.software);
+        connection.instance = reply.instance[..].try_into().unwrap_or_default();
         Ok((connection, reply))
+    }
+
+    /// Which process answers.
+    pub fn instance(&self) -> [u8; 16] {
+        self.instance
     }
 
     fn dial(address: &Address, patience: &Patience<'_>) -> Result<Self, ConnectionError> {
@@ -168,6 +176,7 @@ impl Connection {
             habit: Habit::new(),
             features: 0,
             software: String::new(),
+            instance: [0; 16],
         })
     }
 

@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::bell::Bell;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
 use crate::deaths::Deaths;
+use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
@@ -50,11 +51,11 @@ pub(crate) enum Abandoned {
     VoidsPins,
 }
 
-/// A reply and the log that its segment numbers belong to.
+/// A reply, and what its segment numbers mean.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub body: reply::Body,
-    pub log_id: u64,
+    pub numbering: Numbering,
     /// Session that the call was made in.
     pub session: Arc<Session>,
 }
@@ -376,11 +377,12 @@ impl Control {
                 }
                 sent = true;
                 let reply = exchange(&mut connection, &request, &patience);
+                let instance = connection.instance();
                 self.check_in(long, reply.is_ok().then(|| (session.clone(), connection)));
-                reply
+                reply.map(|reply| (reply, instance))
             });
             match outcome {
-                Ok(reply) => match self.accept(what, reply, &session) {
+                Ok((reply, instance)) => match self.accept(what, reply, instance, &session) {
                     Ok(Accepted::Answer(answer)) => {
                         self.sequences.told_abandoned(&request.abandoned);
                         return Ok(answer);
@@ -508,7 +510,13 @@ impl Control {
         Cause::Protocol { master: self.masters.to_string(), what }.into()
     }
 
-    fn accept(&self, what: &'static str, reply: Reply, session: &Arc<Session>) -> Result<Accepted, StoreError> {
+    fn accept(
+        &self,
+        what: &'static str,
+        reply: Reply,
+        instance: [u8; 16],
+        session: &Arc<Session>,
+    ) -> Result<Accepted, StoreError> {
         let mut log_id = 0;
         if let Some(position) = &reply.position {
             log_id = position.log_id;
@@ -519,7 +527,10 @@ impl Control {
                 Ok(Accepted::SessionLost)
             }
             Some(reply::Body::Refusal(refusal)) => Err(self.refused(what, refusal)),
-            Some(body) => Ok(Accepted::Answer(Answer { body, log_id, session: session.clone() })),
+            Some(body) => {
+                let numbering = Numbering::new(log_id, instance);
+                Ok(Accepted::Answer(Answer { body, numbering, session: session.clone() }))
+            }
             None => Err(self.confused(what)),
         }
     }

@@ -11,7 +11,22 @@ use parking_lot::RwLock;
 use crate::control::Control;
 use crate::error::StoreError;
 
-/// Segments met so far. Numbers belong to one log: another one starts over.
+/// Whose segment numbers a reply means. A master gives each number once. The next one goes on with them, unless the log
+/// that it found had lost its end, or was another one: then it gives the same numbers to other segments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Numbering {
+    log_id: u64,
+    instance: [u8; 16],
+}
+
+impl Numbering {
+    /// Of replies with a position in this log over a connection to this process.
+    pub fn new(log_id: u64, instance: [u8; 16]) -> Self {
+        Self { log_id, instance }
+    }
+}
+
+/// Segments met so far. Under another numbering it starts over.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     known: RwLock<Known>,
@@ -19,15 +34,15 @@ pub(crate) struct Directory {
 
 #[derive(Debug, Default)]
 struct Known {
-    log_id: u64,
+    numbering: Numbering,
     segments: HashMap<u32, Arc<SegmentAddress>>,
 }
 
 impl Directory {
     /// The segment of a placement, if it has been met.
-    pub fn find(&self, log_id: u64, number: u32) -> Option<Arc<SegmentAddress>> {
+    pub fn find(&self, numbering: Numbering, number: u32) -> Option<Arc<SegmentAddress>> {
         let known = self.known.read();
-        if known.log_id != log_id {
+        if known.numbering != numbering {
             return None;
         }
         known.segments.get(&number).cloned()
@@ -37,13 +52,13 @@ impl Directory {
     pub fn meet<'r>(
         &self,
         control: &Control,
-        log_id: u64,
+        numbering: Numbering,
         replicas: impl Iterator<Item = &'r Replica>,
     ) -> Result<(), StoreError> {
         let numbers = replicas.flat_map(|replica| &replica.extents).map(|extent| extent.segment);
         let mut missing: Vec<u32> = {
             let known = self.known.read();
-            let same = known.log_id == log_id;
+            let same = known.numbering == numbering;
             numbers.filter(|number| !same || !known.segments.contains_key(number)).collect()
         };
         if missing.is_empty() {
@@ -56,8 +71,8 @@ impl Directory {
         let answer = control.query(WHAT, body, control.lookup_timeout)?;
         let reply::Body::Segments(found) = answer.body else { return Err(control.confused(WHAT)) };
         let mut known = self.known.write();
-        if known.log_id != answer.log_id {
-            *known = Known { log_id: answer.log_id, segments: HashMap::new() };
+        if known.numbering != answer.numbering {
+            *known = Known { numbering: answer.numbering, segments: HashMap::new() };
         }
         for segment in found.segments {
             let number = segment.number;

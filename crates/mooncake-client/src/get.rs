@@ -8,6 +8,7 @@ use mooncake_transfer::TransferError;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
+use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::put::{is_callers, is_no_staging, link_error, transfer_error};
 use crate::rounds::rounds;
@@ -50,7 +51,7 @@ pub(crate) enum Fetched {
 /// Objects as a lookup found them.
 pub(crate) struct LookedUp {
     pub objects: Vec<Object>,
-    pub log_id: u64,
+    pub numbering: Numbering,
 }
 
 /// Where bytes of an object from one on go.
@@ -78,11 +79,12 @@ impl Inner {
             .map(|item| total_of_targets(&item.targets))
             .fold(0, u64::saturating_add);
         if threads_for(keys.len(), on_device) > 1 {
-            return self
-                .read_batch_by_rounds(&keys, |found, log_id, lost| self.fetch_by_team(items, found, log_id, lost));
+            return self.read_batch_by_rounds(&keys, |found, numbering, lost| {
+                self.fetch_by_team(items, found, numbering, lost)
+            });
         }
-        self.read_batch(&keys, |index, object, log_id, lost| {
-            self.fetch(keys[index], object, log_id, &mut items[index].targets, lost, &|| self.is_interrupted())
+        self.read_batch(&keys, |index, object, numbering, lost| {
+            self.fetch(keys[index], object, numbering, &mut items[index].targets, lost, &|| self.is_interrupted())
         })
     }
 
@@ -91,7 +93,7 @@ impl Inner {
         &self,
         items: &mut [GetInto<'_>],
         found: &[(usize, &Object)],
-        log_id: u64,
+        numbering: Numbering,
         lost: &mut Vec<LostReplica>,
     ) -> Vec<Fetched> {
         let mut items: Vec<Option<&mut GetInto<'_>>> = items.iter_mut().map(Some).collect();
@@ -100,7 +102,7 @@ impl Inner {
         let before: &[LostReplica] = lost;
         let read = |(item, object): &mut (&mut GetInto<'_>, &Object), interrupted: &dyn Fn() -> bool| {
             let mut lost = before.to_vec();
-            let fetched = self.fetch(item.key, object, log_id, &mut item.targets, &mut lost, interrupted);
+            let fetched = self.fetch(item.key, object, numbering, &mut item.targets, &mut lost, interrupted);
             (fetched, lost.split_off(before.len()))
         };
         let starved = |(fetched, _): &(Fetched, _)| matches!(fetched, Fetched::Failed(error) if is_no_staging(error));
@@ -119,13 +121,13 @@ impl Inner {
         mut alloc: impl FnMut(usize, u64) -> Result<B, StoreError>,
     ) -> (Vec<Result<Option<B>, StoreError>>, u64) {
         let mut received: Vec<Option<B>> = keys.iter().map(|_| None).collect();
-        let read = self.read_batch(keys, |index, object, log_id, lost| {
+        let read = self.read_batch(keys, |index, object, numbering, lost| {
             let mut buffer = match alloc(index, object.size) {
                 Ok(buffer) => buffer,
                 Err(error) => return Fetched::Failed(error),
             };
             let fetched =
-                self.fetch(keys[index], object, log_id, &mut buffer.targets(), lost, &|| self.is_interrupted());
+                self.fetch(keys[index], object, numbering, &mut buffer.targets(), lost, &|| self.is_interrupted());
             if matches!(fetched, Fetched::Done(_)) {
                 received[index] = Some(buffer);
             }
@@ -141,10 +143,10 @@ impl Inner {
     pub(crate) fn read_batch(
         &self,
         keys: &[&[u8]],
-        mut attempt: impl FnMut(usize, &Object, u64, &mut Vec<LostReplica>) -> Fetched,
+        mut attempt: impl FnMut(usize, &Object, Numbering, &mut Vec<LostReplica>) -> Fetched,
     ) -> Vec<Result<Option<u64>, StoreError>> {
-        self.read_batch_by_rounds(keys, |found, log_id, lost| {
-            found.iter().map(|(index, object)| attempt(*index, object, log_id, lost)).collect()
+        self.read_batch_by_rounds(keys, |found, numbering, lost| {
+            found.iter().map(|(index, object)| attempt(*index, object, numbering, lost)).collect()
         })
     }
 
@@ -152,7 +154,7 @@ impl Inner {
     fn read_batch_by_rounds(
         &self,
         keys: &[&[u8]],
-        mut attempt: impl FnMut(&[(usize, &Object)], u64, &mut Vec<LostReplica>) -> Vec<Fetched>,
+        mut attempt: impl FnMut(&[(usize, &Object)], Numbering, &mut Vec<LostReplica>) -> Vec<Fetched>,
     ) -> Vec<Result<Option<u64>, StoreError>> {
         let mut results: Vec<Result<Option<u64>, StoreError>> = Vec::with_capacity(keys.len());
         let mut pending = Vec::with_capacity(keys.len());
@@ -194,7 +196,7 @@ impl Inner {
                 if !overtaken.is_empty() {
                     self.report_named_again(keys, &there, &overtaken);
                 }
-                for (&(index, _), fetched) in there.iter().zip(attempt(&there, found.log_id, &mut lost)) {
+                for (&(index, _), fetched) in there.iter().zip(attempt(&there, found.numbering, &mut lost)) {
                     match fetched {
                         Fetched::Done(size) => results[index] = Ok(Some(size)),
                         Fetched::Failed(error) => results[index] = Err(error),
@@ -227,8 +229,8 @@ impl Inner {
         match answer.body {
             reply::Body::Lookup(found) if found.objects.len() == keys.len() => {
                 let replicas = found.objects.iter().flat_map(|object| &object.replicas);
-                self.shared.directory.meet(control, answer.log_id, replicas)?;
-                Ok(LookedUp { objects: found.objects, log_id: answer.log_id })
+                self.shared.directory.meet(control, answer.numbering, replicas)?;
+                Ok(LookedUp { objects: found.objects, numbering: answer.numbering })
             }
             _ => Err(control.confused(WHAT)),
         }
@@ -239,7 +241,7 @@ impl Inner {
         &self,
         key: &[u8],
         object: &Object,
-        log_id: u64,
+        numbering: Numbering,
         targets: &mut [Target<'_>],
         lost: &mut Vec<LostReplica>,
         interrupted: &dyn Fn() -> bool,
@@ -248,9 +250,9 @@ impl Inner {
         if buffers < object.size {
             return Fetched::Failed(Cause::BufferTooSmall { object: object.size, buffers }.into());
         }
-        self.read_any_replica(key, object, log_id, lost, |replica| {
+        self.read_any_replica(key, object, numbering, lost, |replica| {
             let part = Part { offset: 0, targets: &mut trimmed(targets, object.size) };
-            self.read_replica(object, replica, log_id, part, interrupted)
+            self.read_replica(object, replica, numbering, part, interrupted)
         })
     }
 
@@ -259,12 +261,12 @@ impl Inner {
         &self,
         key: &[u8],
         object: &Object,
-        log_id: u64,
+        numbering: Numbering,
         lost: &mut Vec<LostReplica>,
         mut read: impl FnMut(&Replica) -> Result<(), Unread>,
     ) -> Fetched {
         let mut cause = "no replica is left".to_owned();
-        for replica in self.in_order_of_choice(object, log_id) {
+        for replica in self.in_order_of_choice(object, numbering) {
             if let Some(earlier) = lost.iter().find(|lost| lost.rid == replica.rid) {
                 cause.clone_from(&earlier.cause);
                 continue;
@@ -285,14 +287,14 @@ impl Inner {
     }
 
     /// This process first, then this host, then the others; at random among equals.
-    fn in_order_of_choice<'o>(&self, object: &'o Object, log_id: u64) -> Vec<&'o Replica> {
+    fn in_order_of_choice<'o>(&self, object: &'o Object, numbering: Numbering) -> Vec<&'o Replica> {
         let mut replicas: Vec<&Replica> = object.replicas.iter().collect();
         if replicas.len() > 1 {
             let turn = self.next_turn() as usize % replicas.len();
             replicas.rotate_left(turn);
             replicas.sort_by_key(|replica| {
                 let extent = replica.extents.first();
-                let address = extent.and_then(|extent| self.shared.directory.find(log_id, extent.segment));
+                let address = extent.and_then(|extent| self.shared.directory.find(numbering, extent.segment));
                 let own = &self.shared.process;
                 match address {
                     Some(address) if address.process.as_ref() == Some(own) => 0,
@@ -310,13 +312,13 @@ impl Inner {
         &self,
         object: &Object,
         replica: &Replica,
-        log_id: u64,
+        numbering: Numbering,
         Part { offset, targets }: Part<'_, '_>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), Unread> {
         let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None };
         let [extent] = &replica.extents[..] else { return Err(no_doubt(self.shared.control.confused("a lookup"))) };
-        let Some(address) = self.shared.directory.find(log_id, extent.segment) else {
+        let Some(address) = self.shared.directory.find(numbering, extent.segment) else {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
             return Err(no_doubt(gone.into()));
         };

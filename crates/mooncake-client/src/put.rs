@@ -12,6 +12,7 @@ use mooncake_wire::message::{
 use mooncake_wire::{MAX_KEY, pack_keys};
 
 use crate::control::Abandoned;
+use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::options::{PinKind, PutOptions};
 use crate::rounds::ROUND_KEY_BYTES;
@@ -114,7 +115,7 @@ struct Round {
 
 /// Where a reservation comes from.
 struct Origin {
-    log_id: u64,
+    numbering: Numbering,
     session: Arc<Session>,
 }
 
@@ -287,7 +288,7 @@ impl Put<'_> {
         let answer = control.mutate(WHAT, body, patience, Abandoned::GivesUpPlacements)?;
         match answer.body {
             reply::Body::PutStart(reply) if reply.slots.len() == keys.len() => {
-                Ok((reply.slots, Origin { log_id: answer.log_id, session: answer.session }))
+                Ok((reply.slots, Origin { numbering: answer.numbering, session: answer.session }))
             }
             _ => Err(control.confused(WHAT)),
         }
@@ -298,7 +299,7 @@ impl Put<'_> {
         let control = &self.store.shared.control;
         let all_rids = || placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
-        if let Err(error) = self.store.shared.directory.meet(control, origin.log_id, replicas) {
+        if let Err(error) = self.store.shared.directory.meet(control, origin.numbering, replicas) {
             self.store.give_up(origin, all_rids().collect(), true);
             self.fail_all(placed.iter().map(|placed| placed.index), &error);
             return;
@@ -521,7 +522,7 @@ impl Inner {
         let [extent] = &replica.extents[..] else {
             return Err(untouched(self.shared.control.confused("a put")));
         };
-        let Some(address) = self.shared.directory.find(origin.log_id, extent.segment) else {
+        let Some(address) = self.shared.directory.find(origin.numbering, extent.segment) else {
             return Err(untouched(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into()));
         };
         let wait = self.transfer_wait(extent.length, interrupted);

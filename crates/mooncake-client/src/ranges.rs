@@ -33,7 +33,7 @@ impl Inner {
         let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
         let mut outcomes: Vec<Vec<RangeOutcome>> =
             items.iter().map(|item| item.ranges.iter().map(|_| Ok(None)).collect()).collect();
-        let read = self.read_batch(&keys, |index, object, log_id, lost| {
+        let read = self.read_batch(&keys, |index, object, numbering, lost| {
             let item = &mut items[index];
             // Parts that the object does not have are the caller's mistake; the others are read all the same.
             for (range, outcome) in item.ranges.iter().zip(&mut outcomes[index]) {
@@ -48,7 +48,7 @@ impl Inner {
             }
             let mut done = 0;
             let wanted = outcomes[index].iter().filter(|outcome| outcome.is_ok()).count();
-            let fetched = self.read_any_replica(item.key, object, log_id, lost, |replica| {
+            let fetched = self.read_any_replica(item.key, object, numbering, lost, |replica| {
                 done = 0;
                 for (range, outcome) in item.ranges.iter_mut().zip(&outcomes[index]) {
                     if outcome.is_err() {
@@ -56,7 +56,7 @@ impl Inner {
                     }
                     let part = Part { offset: range.offset, targets: &mut [range.target.reborrow()] };
                     let interrupted = || self.is_interrupted();
-                    self.read_replica(object, replica, log_id, part, &interrupted)?;
+                    self.read_replica(object, replica, numbering, part, &interrupted)?;
                     done += 1;
                 }
                 Ok(())

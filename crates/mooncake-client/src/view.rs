@@ -8,6 +8,7 @@ use mooncake_wire::message::{Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::control::{Abandoned, Control};
+use crate::directory::Numbering;
 use crate::error::StoreError;
 use crate::get::Doubt;
 use crate::put::link_error;
@@ -164,10 +165,10 @@ impl Inner {
                 })
                 .collect();
             let replicas = objects.iter().flat_map(|object| &object.replicas);
-            self.shared.directory.meet(control, answer.log_id, replicas)?;
+            self.shared.directory.meet(control, answer.numbering, replicas)?;
             let views = keys.iter().zip(&objects).zip(guards).map(|((key, object), guard)| match guard {
                 None => Some(Ok(None)),
-                Some(guard) => self.borrow(key, object, answer.log_id, guard).map(|view| Ok(Some(view))),
+                Some(guard) => self.borrow(key, object, answer.numbering, guard).map(|view| Ok(Some(view))),
             });
             return Ok(views.collect());
         }
@@ -176,10 +177,10 @@ impl Inner {
     }
 
     /// A view of a pinned object, where its memory is mapped and there is room for it.
-    fn borrow(&self, key: &[u8], object: &Object, log_id: u64, mut pin: PinGuard) -> Option<View> {
+    fn borrow(&self, key: &[u8], object: &Object, numbering: Numbering, mut pin: PinGuard) -> Option<View> {
         let replica = object.replicas.first()?;
         let [extent] = &replica.extents[..] else { return None };
-        let address = self.shared.directory.find(log_id, extent.segment)?;
+        let address = self.shared.directory.find(numbering, extent.segment)?;
         let interrupted = || self.is_interrupted();
         let wait = self.transfer_wait(0, &interrupted);
         let link = match self.shared.links.link(&address, &wait) {

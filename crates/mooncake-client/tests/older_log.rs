@@ -49,3 +49,35 @@ fn a_key_that_an_older_log_brought_back_can_be_put_again_within_two_seconds() {
     assert!(poisoned > 20, "only {poisoned} keys came back without their bytes");
     assert!(cluster.metric("mooncake_bad_replicas_total") >= poisoned);
 }
+
+#[test]
+fn a_segment_number_that_a_lost_log_gave_out_means_what_the_new_master_says() {
+    const MOUNTS: usize = 1_030;
+    let mut cluster = Cluster::start();
+    let owner = cluster.store(4 * MIB);
+    let client = cluster.store(0);
+    // An epoch has 1,024 numbers for itself; beyond those the next one does not know which were given out.
+    for _ in 0..MOUNTS {
+        let (id, _) = owner.mount_memory(64 << 10).unwrap();
+        owner.unmount_segment(id, Duration::ZERO).unwrap();
+    }
+    put(&client, "known", 1 << 10).unwrap();
+    let copy = cluster.copy_log();
+    let lost = cluster.store(4 * MIB);
+    for number in 0..16 {
+        put(&client, &format!("lost{number}"), 256 << 10).unwrap();
+    }
+    cluster.stop_master();
+    cluster.put_log_back(&copy);
+    cluster.start_master();
+    eventually("all are back", Duration::from_secs(5), || cluster.metric("mooncake_segments_live") == 2);
+    eventually("all are open", Duration::from_secs(5), || cluster.metric("mooncake_segments_closed") == 0);
+    let other = cluster.store(0);
+    for number in 0..16 {
+        let key = format!("new{number}");
+        put(&client, &key, 128 << 10).unwrap();
+        assert_eq!(other.get(key.as_bytes()).unwrap(), Some(value(&key, 128 << 10)), "{key}");
+        assert_eq!(client.get(key.as_bytes()).unwrap(), Some(value(&key, 128 << 10)), "{key}");
+    }
+    drop(lost);
+}
