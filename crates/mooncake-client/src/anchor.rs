@@ -599,7 +599,7 @@ mod tests {
     #[test]
     fn whatever_a_store_holds_it_can_come_back_with() {
         let most = u64::MAX;
-        let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most };
+        let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most, reign: u32::MAX };
         let process = ProcessIdentity { boot_id: [9; 16], pid: u32::MAX, start_time: most, pid_namespace: most };
         let resume = ResumeSession {
             session: most,

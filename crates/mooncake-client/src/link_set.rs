@@ -223,7 +223,7 @@ mod tests {
         let masters = MasterAddress::parse(&options.master).unwrap();
         let at = Address::Tcp(([127, 0, 0, 1], 1).into());
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
-        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1 };
+        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
         let control = Arc::new(Control::new(&options, masters, session, position).unwrap());
         let mut links = LinkSet::new(&options, 1, control).unwrap();
         links.template.paths = Paths::only(Path::SharedMemory);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
-        LogPosition { log_id, epoch, lsn }
+        LogPosition { log_id, epoch, lsn, reign: 0 }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct Config {
     pub evict_soft_pinned: bool,
     /// Longest soft pin.
     pub soft_pin_ttl_max_ms: u64,
-    /// Seed of the placement's random choices.
+    /// Seed of all random choices. Two cores that continue one log are told apart by what they draw: it must be random itself.
     pub seed: u64,
 }
 

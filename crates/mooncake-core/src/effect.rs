@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::ids::{Extent, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket};
+use crate::ids::{Extent, Reign, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket};
 use crate::request::{PinKind, PutSlot, Remembered, SegmentSpec, SessionSpec};
 
 /// Everything that one operation did beyond its reply.
@@ -166,7 +166,8 @@ pub enum Record {
         /// The writer said that it will not touch it again.
         writer_done: bool,
     },
-    /// The counters that must never run backwards: in snapshots, and where a log lost its end.
+    /// The counters that must never run backwards: in snapshots, and behind each raise of the epoch, where the session is the
+    /// [`Reign`]'s id.
     Counters {
         /// Epoch of the last rid.
         epoch: u16,
@@ -258,8 +259,8 @@ pub enum Push {
         /// CRC-32C that it should have.
         crc32c: u32,
     },
-    /// To an owner: obey this epoch, fence the older ones.
-    TakeEpoch(u16),
+    /// To an owner: obey this reign, fence the older ones.
+    TakeEpoch(Reign),
     /// To everybody: a segment is Gone; its memory is to be given back, but for
     /// the pinned extents.
     SegmentGone {

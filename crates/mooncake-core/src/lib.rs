@@ -46,7 +46,7 @@ pub use core::Core;
 pub use effect::{Effects, Push, Record};
 pub use eviction::EvictionPolicy;
 pub use extents::{ExtentError, Extents};
-pub use ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
+pub use ids::{Extent, GRANULE, Reign, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
 pub use lookup::FoundRef;
 pub use lru::Lru;
 pub use remove::{Candidate, KeysCursor, RemoveAll};

@@ -319,7 +319,7 @@ impl Core {
     fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(owner) else { return };
         if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
-            fx.pushes.push((owner, Push::TakeEpoch(self.epoch)));
+            fx.pushes.push((owner, Push::TakeEpoch(self.reign())));
         }
         self.ask_fences(owner, Rid(0), usize::MAX, fx);
         for recheck in self.rechecks.values() {

@@ -9,7 +9,7 @@ use crate::segment::{Open, Segments};
 /// Segments that [`PlacementStrategy::FreeRatioFirst`] compares.
 const SAMPLE: usize = 6;
 
-/// A small generator (xorshift64*): placement needs spread, not secrecy, and the same choices for the same seed.
+/// A small generator (xorshift64*): placement and reigns need spread, not secrecy, and the same choices for the same seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -19,11 +19,14 @@ impl Random {
     }
 
     pub fn below(&mut self, bound: usize) -> usize {
+        ((u64::from(self.bits()) * bound as u64) >> 32) as usize
+    }
+
+    pub fn bits(&mut self) -> u32 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        ((high * bound as u64) >> 32) as usize
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
     }
 }
 

@@ -11,13 +11,16 @@ use crate::request::PinKind;
 impl Core {
     /// Records that recreate the durable state, in the order in which they must be replayed.
     pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
-        let counters = Record::Counters {
+        let counters = |session| Record::Counters {
             epoch: self.epoch,
             rid: self.counter,
-            session: self.sessions.last,
+            session,
             segment: self.segments.last(),
         };
-        std::iter::once(counters)
+        let reign = (self.reign().id != 0).then(|| counters(self.began_at));
+        reign
+            .into_iter()
+            .chain([counters(self.sessions.last)])
             .chain(self.snapshot_members())
             .chain(self.objects.coldest_first().filter_map(|slot| self.snapshot_object(slot)))
             .chain(self.snapshot_unfinished())

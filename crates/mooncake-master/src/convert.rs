@@ -191,7 +191,9 @@ pub fn push(push: Push) -> message::AnchorDown {
             length: replica.extent.length,
             crc32c,
         }),
-        Push::TakeEpoch(epoch) => Body::TakeEpoch(message::TakeEpoch { epoch: u32::from(epoch) }),
+        Push::TakeEpoch(Reign { epoch, id }) => {
+            Body::TakeEpoch(message::TakeEpoch { epoch: u32::from(epoch), reign: id })
+        }
         Push::SegmentGone { uuid, number, pinned } => Body::SegmentGone(message::SegmentGone {
             uuid: uuid.0.to_vec().into(),
             number: number.0,

@@ -58,7 +58,7 @@ fn is_asked(client: &mut Client) -> bool {
 }
 
 fn message_of(epoch: u32) -> mooncake_wire::message::TakeEpoch {
-    mooncake_wire::message::TakeEpoch { epoch }
+    mooncake_wire::message::TakeEpoch { epoch, reign: 0 }
 }
 
 #[test]
