@@ -94,7 +94,7 @@ impl Core {
                     return Err(ReplayError::EpochBackwards { from: self.epoch, to: *epoch });
                 }
                 self.epoch = *epoch;
-                self.began_at = 0;
+                self.reign_id = 0;
                 self.counter = 0;
                 Ok(())
             }
@@ -221,10 +221,7 @@ impl Core {
                 Ok(())
             }
             Record::Counters { epoch, rid, session, segment } => {
-                // The first one of an epoch: behind it in the log, or in a snapshot.
-                if *epoch > self.epoch || self.began_at == 0 && *epoch == self.epoch {
-                    self.began_at = *session;
-                }
+                self.reign_id = self.reign().after(record).id;
                 self.epoch = self.epoch.max(*epoch);
                 self.counter = self.counter.max(*rid);
                 self.sessions.last = self.sessions.last.max(*session);

@@ -6,7 +6,7 @@ use crate::apply::ReplayError;
 use crate::config::Config;
 use crate::effect::{Effects, Push, Record};
 use crate::evicted::EvictedLately;
-use crate::ids::{Reign, Rid, SessionId, Time};
+use crate::ids::{Rid, SessionId, Time};
 use crate::objects::Objects;
 use crate::pin::Pins;
 use crate::placement::Random;
@@ -22,8 +22,8 @@ use crate::ticket::Tickets;
 pub struct Core {
     pub(crate) config: Config,
     pub(crate) epoch: u16,
-    /// The session number that this epoch began with, where it began with a [`Reign`]'s id; else 0.
-    pub(crate) began_at: u64,
+    /// Which reign of that epoch it is: see [`Reign`](crate::Reign).
+    pub(crate) reign_id: u32,
     /// Counter of the last rid of this epoch.
     pub(crate) counter: u64,
     pub(crate) sessions: Sessions,
@@ -52,11 +52,6 @@ pub struct Core {
     pub(crate) next_look_at_lingering: Time,
 }
 
-/// Numbers of sessions and segments that each epoch has for itself, as bits.
-const SESSIONS_OF_EPOCH: u32 = 32;
-const SEGMENTS_OF_EPOCH: u32 = 10;
-/// The rids of an epoch begin below this power of two, which leaves half of them.
-const RID_STARTS: u32 = 46;
 /// Rids left in an epoch when the next one is begun.
 const COUNTER_RESERVE: u64 = 1 << 32;
 
@@ -65,7 +60,7 @@ impl Core {
     pub fn new(config: Config) -> Core {
         Core {
             epoch: 0,
-            began_at: 0,
+            reign_id: 0,
             counter: 0,
             sessions: Sessions::default(),
             segments: Segments::default(),
@@ -116,11 +111,6 @@ impl Core {
         self.epoch
     }
 
-    /// The reign of that epoch.
-    pub fn reign(&self) -> Reign {
-        Reign::of_counters(self.epoch, self.began_at)
-    }
-
     /// Begins a higher reign: unfinished puts of older ones are no more, and a segment is closed to placement until its
     /// owner obeys this one. A lower or the same one changes nothing.
     pub fn raise_epoch(&mut self, now: Time, epoch: u16, fx: &mut Effects) {
@@ -131,7 +121,7 @@ impl Core {
         self.counts.epoch_raises += 1;
         // The first epoch of a log begins once.
         if epoch > 1 {
-            let counters = self.counters_of(epoch);
+            let counters = self.counters_to_begin(epoch);
             self.log(now, counters, fx);
         }
         let older: Vec<Rid> = self.reservations.iter().map(|(_, reservation)| reservation.rid()).collect();
@@ -145,17 +135,6 @@ impl Core {
             self.push(owner, Push::TakeEpoch(self.reign()), fx);
         }
         self.settle(now, fx);
-    }
-
-    /// Where the numbers of an epoch begin, so that it gives out none again that the lost end of the log gave out: sessions and
-    /// segments above all that earlier epochs have, and sessions and rids at random, because the lost end may have been in
-    /// this very epoch.
-    fn counters_of(&mut self, epoch: u16) -> Record {
-        let id = Reign::id_of(self.random.bits());
-        let first = u64::from(epoch - 1).max((self.sessions.last >> SESSIONS_OF_EPOCH) + 1);
-        let rid = u64::from(self.random.bits()) << (RID_STARTS - 32) | u64::from(self.random.bits()) >> (64 - RID_STARTS);
-        let segment = self.segments.last().max(u32::from(epoch - 1) << SEGMENTS_OF_EPOCH);
-        Record::Counters { epoch, rid, session: first << SESSIONS_OF_EPOCH | u64::from(id), segment }
     }
 
     /// The next rid; it is higher than every one before it.

@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::ids::{Extent, Reign, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket};
+use crate::ids::{Extent, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket};
+use crate::reign::Reign;
 use crate::request::{PinKind, PutSlot, Remembered, SegmentSpec, SessionSpec};
 
 /// Everything that one operation did beyond its reply.

@@ -48,32 +48,6 @@ impl Rid {
     }
 }
 
-/// A reign over a log. Two masters that continue one log from the same place, each without knowing of the other, both begin
-/// the epoch after it; the id tells them apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reign {
-    /// Its epoch.
-    pub epoch: u16,
-    /// Random, with the high bit set; 0 for the first epoch of a log, which begins once, and for an epoch that a version without
-    /// ids has begun.
-    pub id: u32,
-}
-
-impl Reign {
-    const MARK: u32 = 1 << 31;
-
-    /// The id that 30 random bits make.
-    pub(crate) const fn id_of(random: u32) -> u32 {
-        Self::MARK | random >> 2
-    }
-
-    /// The reign that a record of counters begins: its session number starts at the id.
-    pub const fn of_counters(epoch: u16, session: u64) -> Reign {
-        let id = session as u32;
-        Reign { epoch, id: if id & Self::MARK != 0 { id } else { 0 } }
-    }
-}
-
 /// One `setup()` of one store object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);

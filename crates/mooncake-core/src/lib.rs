@@ -28,6 +28,7 @@ mod put;
 mod put_end;
 mod quarantine;
 mod recheck;
+mod reign;
 mod remove;
 mod replies;
 mod request;
@@ -46,9 +47,10 @@ pub use core::Core;
 pub use effect::{Effects, Push, Record};
 pub use eviction::EvictionPolicy;
 pub use extents::{ExtentError, Extents};
-pub use ids::{Extent, GRANULE, Reign, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
+pub use ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
 pub use lookup::FoundRef;
 pub use lru::Lru;
+pub use reign::Reign;
 pub use remove::{Candidate, KeysCursor, RemoveAll};
 pub use request::{
     EndOutcome, Ended, Found, Origin, PinKind, Populated, PutConfig, PutSlot, PutStarted, Refused, Remembered,

@@ -11,16 +11,7 @@ use crate::request::PinKind;
 impl Core {
     /// Records that recreate the durable state, in the order in which they must be replayed.
     pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
-        let counters = |session| Record::Counters {
-            epoch: self.epoch,
-            rid: self.counter,
-            session,
-            segment: self.segments.last(),
-        };
-        let reign = (self.reign().id != 0).then(|| counters(self.began_at));
-        reign
-            .into_iter()
-            .chain([counters(self.sessions.last)])
+        self.snapshot_counters()
             .chain(self.snapshot_members())
             .chain(self.objects.coldest_first().filter_map(|slot| self.snapshot_object(slot)))
             .chain(self.snapshot_unfinished())

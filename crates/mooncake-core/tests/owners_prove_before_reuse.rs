@@ -61,7 +61,7 @@ fn a_new_reign_ends_older_puts_and_closes_segments_until_their_owners_obey() {
     pool.restart(Some(7));
     assert_eq!(pool.core.epoch(), 7);
     pool.resume(a, &[1], &[], 1).unwrap();
-    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(7))));
+    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(pool.core.reign()))));
     assert_eq!(pool.take_fences(a), [(old[0].rid, false)]);
     assert_eq!(pool.commit(a, &old), EndOutcome::Superseded);
     assert!(pool.exists("kept"), "reads go on");
@@ -101,7 +101,7 @@ fn a_segment_opens_when_it_has_taken_the_epoch_whatever_others_of_its_owner_have
     };
     assert_eq!(pool.resume_each(a, &[(1, 7), (2, 0)], &[]), Ok(Resumed::default()));
     assert_eq!(closed(&pool), [uuid(2)]);
-    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(7))), "the other one is asked for again");
+    assert!(pool.pushes.contains(&(a, Push::TakeEpoch(pool.core.reign()))), "the other one is asked for again");
     for taken in [6, 8] {
         pool.resume_each(a, &[(1, 7), (2, taken)], &[]).unwrap();
         assert_eq!(closed(&pool), [uuid(2)], "not this epoch");

@@ -1,8 +1,8 @@
 //! Between the messages of the protocol and the types of the core.
 
 use mooncake_core::{
-    EndOutcome, Ended, Extent, Found, FoundRef, PinKind, Push, PutConfig, PutSlot, Refused, RemoveOutcome, Replica,
-    Rid, SegmentSpec, SegmentUuid, SegmentView,
+    EndOutcome, Ended, Extent, Found, FoundRef, PinKind, Push, PutConfig, PutSlot, Refused, Reign, RemoveOutcome,
+    Replica, Rid, SegmentSpec, SegmentUuid, SegmentView,
 };
 use mooncake_wire::message::{self, anchor_down, reply};
 use prost::Message;

@@ -1,7 +1,8 @@
 //! What clients say that they have seen of a log, and how far that is believed.
 //!
 //! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
-//! may be in use. Another log's epoch is one whose rids that log has given out, and this client may still name or write
+//! may be in use. So does one that has seen its epoch in another reign, which another continuation of the log began with the
+//! same number. Another log's epoch is one whose rids that log has given out, and this client may still name or write
 //! them; a higher one its segments may already obey. All of that raises the epoch to one of which nobody has seen anything.
 //! There are only 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs
 //! from two budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without
@@ -78,8 +79,10 @@ impl EpochClaims {
     /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims are
     /// logged; the client cannot be served, as its memory may obey what this master has not reached.
     pub fn judge(&mut self, now: Instant, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
+        // An older client does not say which reign it has seen.
+        let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && seen.reign != 0;
         let ahead = match seen.log_id == own.log_id {
-            true => (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
+            true => other_reign || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
             false => seen.epoch >= own.epoch,
         };
         // In the last epoch there is nothing to raise to: what this master has reached itself it serves all the same.
@@ -100,7 +103,7 @@ impl EpochClaims {
                     seen_lsn = seen.lsn,
                     own_epoch = own.epoch,
                     raised,
-                    "a client has seen more than this log holds, or another log in this epoch: the epoch is raised"
+                    "a client has seen more than this log holds, or another reign in this epoch: the epoch is raised"
                 );
                 return Ok(Some(raised));
             }
@@ -141,7 +144,22 @@ mod tests {
     const OWN: u64 = 7;
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
-        LogPosition { log_id, epoch, lsn }
+        LogPosition { log_id, epoch, lsn, reign: 0 }
+    }
+
+    #[test]
+    fn an_epoch_that_two_reigns_have_begun_is_left_by_both() {
+        let now = Instant::now();
+        let mut claims = EpochClaims::new(now);
+        let of = |reign, lsn| LogPosition { reign, ..at(OWN, 2, lsn) };
+        assert_eq!(claims.judge(now, of(5, 90), &of(6, 10)), Ok(Some(3)), "however little it has seen of it");
+        assert_eq!(claims.judge(now, of(0, 90), &of(6, 10)), Ok(Some(3)), "also beside one without an id");
+        assert_eq!(claims.judge(now, of(5, 90), &of(5, 10)), Ok(None));
+        assert_eq!(claims.judge(now, of(5, 90), &of(0, 10)), Ok(None), "an older client does not say");
+        let later = LogPosition { epoch: 3, ..of(7, 0) };
+        assert_eq!(claims.judge(now, later, &of(6, 10)), Ok(None), "once is enough");
+        let last = |reign| LogPosition { epoch: 65_535, ..of(reign, 0) };
+        assert!(claims.judge(now, last(5), &last(6)).is_err(), "there is nothing to raise to");
     }
 
     #[test]

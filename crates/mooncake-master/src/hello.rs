@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mooncake_core::{Core, Effects, Resumed, Rid, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_core::{Core, Effects, Reign, Resumed, Rid, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
 use mooncake_wire::{CONTROL_PREFACE, FEATURES, Feature, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
@@ -249,7 +249,9 @@ fn believe(
     effects: &mut Effects,
 ) -> Result<(), Refusal> {
     let Some(seen) = highest else { return Ok(()) };
-    let own = LogPosition { log_id: shared.log.log_id(), epoch: core.epoch().into(), lsn: shared.log.assigned_lsn() };
+    let Reign { epoch, id } = core.reign();
+    let own =
+        LogPosition { log_id: shared.log.log_id(), epoch: epoch.into(), lsn: shared.log.assigned_lsn(), reign: id };
     let seen = match shared.log.is_own(seen.log_id) {
         true => LogPosition { log_id: own.log_id, ..*seen },
         false => *seen,

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Core, Record, SessionId};
+use mooncake_core::{Config as CoreConfig, Core, Record, Reign, SessionId};
 use mooncake_memory::Guarded;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
@@ -185,7 +185,7 @@ impl Master {
 /// Opens the log, replays it, decides on the epoch, and begins.
 fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, Option<Compactor>), StartError> {
     let began = Instant::now();
-    let mut core = Core::new(settings.core.clone());
+    let mut core = Core::new(CoreConfig { seed: random::number(), ..settings.core.clone() });
     let mut sessions = BTreeSet::new();
     let opened = open_log(settings, &identity.boot_id, &mut |record| {
         match &record {
@@ -213,14 +213,14 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
     }
     log.replayed(torn_bytes, began.elapsed());
     let log = Arc::new(log);
-    log.set_epoch(core.epoch());
+    log.set_reign(core.reign());
     let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;
     let call_loops = CallLoops::start().map_err(|source| StartError::System { what: "threads for calls", source })?;
     let shared = Arc::new(Shared::new(core, log.clone(), identity, call_loops, processes));
     shared
         .apply(|core, now, effects| core.begin(now, raised, effects))
         .map_err(|e| StartError::System { what: "writing to the log", source: io::Error::other(e) })?;
-    log.set_epoch(shared.read(|core, _| core.epoch()));
+    log.set_reign(shared.read(|core, _| core.reign()));
     *shared.replayed.lock() = sessions.into_iter().collect();
     let compactor = match wanted {
         Some(wanted) => Some(
@@ -239,14 +239,15 @@ struct Opened {
     fresh: bool,
     /// The witness says that nothing is missing.
     vouched: bool,
-    /// The last one of what was found.
+    /// The highest epoch of what was found, and of what the witness has seen of this log.
     epoch: u16,
 }
 
 impl Opened {
     /// The epoch to begin with, if nothing vouches for what was found.
     fn raised(&self) -> Option<u16> {
-        if self.fresh || self.vouched { None } else { self.epoch.checked_add(1) }
+        // The first epoch of a log is begun once, also where nothing is left of it.
+        if self.fresh || self.vouched { None } else { self.epoch.max(1).checked_add(1) }
     }
 }
 
@@ -284,11 +285,9 @@ fn open_log(
         Err(error) => return Err(error.into()),
     };
     let began = Instant::now();
-    let mut epoch = 0;
+    let mut reign = Reign::default();
     let found = recover(&folder.current(), boot_id, &mut |record| {
-        if let Record::Epoch(of) | Record::Counters { epoch: of, .. } = &record {
-            epoch = epoch.max(*of);
-        }
+        reign = reign.after(&record);
         apply(record)
     })?;
     let fresh = found.is_none();
@@ -296,11 +295,13 @@ fn open_log(
     let known = Witness::read(&settings.witness_folder, found.log_id);
     // A witness knows what this boot has written, not what another host has appended since and then lost the end of.
     let own = found.last_boot == Some(*boot_id);
-    let vouched = own && known.is_some_and(|lsn| found.last_lsn >= lsn);
+    let vouched = own && known.is_some_and(|seen| seen.vouches_for(found.last_lsn, reign));
+    let seen = known.map(|seen| seen.reign).filter(|seen| seen.epoch > reign.epoch).unwrap_or(reign);
+    let epoch = seen.epoch;
     if epoch == u16::MAX && !vouched {
         return Err(LogError::NoEpochLeft { path: folder.current(), epoch }.into());
     }
-    let witness = open_witness(&settings.witness_folder, &found, fresh || vouched)?;
+    let witness = open_witness(&settings.witness_folder, &found, seen, fresh || vouched)?;
     if !fresh {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
@@ -311,17 +312,17 @@ fn open_log(
     Ok(Some(Opened { sink, found, fresh, vouched, epoch }))
 }
 
-/// The witness of a log from here on, if there can be one.
-fn open_witness(folder: &Path, found: &Recovered, believed: bool) -> Result<Option<Witness>, LogError> {
+/// The witness of a log from here on, if there can be one. `seen` is the highest reign known of it.
+fn open_witness(folder: &Path, found: &Recovered, seen: Reign, believed: bool) -> Result<Option<Witness>, LogError> {
     let opened = if believed {
         Witness::open(folder, found.log_id).and_then(|mut witness| {
-            witness.store(found.last_lsn).inspect_err(|_| witness.remove())?;
+            witness.store_raised(found.last_lsn, seen).inspect_err(|_| witness.remove())?;
             Ok(witness)
         })
     } else {
         // It is written once the raised epoch is in the log. This start may end before that, with a file of this boot in
         // the log, for which what it said must not vouch.
-        Witness::anew(folder, found.log_id)
+        Witness::anew(folder, found.log_id, Some(seen))
     };
     match opened {
         Ok(witness) => Ok(Some(witness)),
@@ -571,6 +572,46 @@ mod tests {
         }
         assert_eq!(hosts.reign(1, 0, 5), Some(3));
         assert_eq!(hosts.reign(1, 0, 5), None, "from here on it is host 1's again");
+    }
+
+    #[test]
+    fn an_epoch_that_the_host_has_seen_of_a_log_is_not_begun_again_by_an_older_copy_of_it() {
+        let hosts = Hosts::new("copy");
+        hosts.reign(1, 1, 20);
+        let (log, copy) = (hosts.0.join("log/current"), hosts.0.join("copy"));
+        copy_files(&log, &copy);
+        assert_eq!(hosts.reign(2, 0, 30), Some(2));
+        assert_eq!(hosts.reign(1, 0, 30), Some(3));
+        assert_eq!(hosts.reign(1, 0, 30), None);
+        std::fs::remove_dir_all(&log).unwrap();
+        copy_files(&copy, &log);
+        // A start that ends before it has raised the epoch leaves what it knew to the next one.
+        for start in 1..=2 {
+            assert_eq!(hosts.open(1).unwrap().raised(), Some(4), "start {start}");
+        }
+        assert_eq!(hosts.reign(1, 0, 5), Some(4));
+        // Host 2 has seen less; the clients that have seen more tell it by the reign.
+        std::fs::remove_dir_all(&log).unwrap();
+        copy_files(&copy, &log);
+        assert_eq!(hosts.reign(2, 0, 5), Some(3));
+    }
+
+    #[test]
+    fn a_log_of_which_nothing_is_left_does_not_begin_its_first_epoch_again() {
+        let hosts = Hosts::new("empty");
+        hosts.reign(1, 1, 20);
+        let header = std::fs::File::options().write(true).open(hosts.last_file()).unwrap();
+        header.set_len(64).unwrap();
+        let opened = hosts.open(2).unwrap();
+        assert_eq!((opened.found.last_lsn, opened.raised()), (0, Some(2)));
+    }
+
+    fn copy_files(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
     }
 
     #[test]

@@ -170,7 +170,8 @@ impl Shared {
 
     /// Where the log stands now: behind everything that a reply may tell.
     pub fn position(&self) -> LogPosition {
-        LogPosition { log_id: self.log.log_id(), epoch: self.log.epoch(), lsn: self.log.lsn() }
+        let reign = self.log.reign();
+        LogPosition { log_id: self.log.log_id(), epoch: reign.epoch.into(), lsn: self.log.lsn(), reign: reign.id }
     }
 
     fn run<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> (R, Option<u64>) {

@@ -23,10 +23,15 @@ fn raised(scratch: &Scratch) -> (Running, Client) {
     owner.mount(1 << 20);
     owner.put("a", 1000);
     master.stop();
+    forget(scratch);
+    (Running::start(scratch.settings()), owner)
+}
+
+/// The host does not know any more how far the log had come.
+fn forget(scratch: &Scratch) {
     for entry in fs::read_dir(scratch.0.join("witness")).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
-    (Running::start(scratch.settings()), owner)
 }
 
 fn resume(client: &mut Client, master: &Running, features: u64, change: impl FnOnce(&mut ResumeSession)) -> HelloReply {
@@ -54,11 +59,9 @@ fn resume(client: &mut Client, master: &Running, features: u64, change: impl FnO
 fn is_asked(client: &mut Client) -> bool {
     client.anchor.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let heard: std::io::Result<mooncake_wire::message::AnchorDown> = read_frame(&mut client.anchor, MAX_FRAME);
-    heard.is_ok_and(|heard| heard.body == Some(anchor_down::Body::TakeEpoch(message_of(2))))
-}
-
-fn message_of(epoch: u32) -> mooncake_wire::message::TakeEpoch {
-    mooncake_wire::message::TakeEpoch { epoch, reign: 0 }
+    heard.is_ok_and(
+        |heard| matches!(heard.body, Some(anchor_down::Body::TakeEpoch(take)) if take.epoch == 2 && take.reign != 0),
+    )
 }
 
 #[test]
@@ -102,4 +105,38 @@ fn views_that_nobody_knows_are_named_and_very_many_are_not() {
     assert_eq!(reply.unknown_pins, [0], "all of them");
     assert!(resume(&mut owner, &master, 0, |_| {}).unknown_pins.is_empty());
     master.stop();
+}
+
+#[test]
+fn an_epoch_taken_in_another_reign_of_the_same_number_opens_nothing() {
+    let scratch = Scratch::new("reigns");
+    let (master, mut owner) = raised(&scratch);
+    let bits = Feature::SegmentEpochs.bit();
+    master.stop();
+    forget(&scratch);
+    let copy: Vec<_> = scratch.segments().into_iter().map(|file| (fs::read(&file).unwrap(), file)).collect();
+    let taken = |resume: &mut ResumeSession, epoch| (resume.epoch_taken, resume.epochs) = (epoch, vec![epoch; 2]);
+
+    let first = Running::start(scratch.settings());
+    let position = resume(&mut owner, &first, bits, |resume| taken(resume, 3)).position.unwrap();
+    assert_eq!((position.epoch, closed(&first)), (3, 0));
+    owner.highest = Some(position);
+    first.stop();
+    forget(&scratch);
+    fs::remove_dir_all(scratch.current()).unwrap();
+    fs::create_dir(scratch.current()).unwrap();
+    copy.into_iter().for_each(|(bytes, file)| fs::write(file, bytes).unwrap());
+
+    // It goes on from the same place as the first did, and has come further in the same epoch by the time the owner is back.
+    let second = Running::start(scratch.settings());
+    let mut stranger = Client::open(second.rpc);
+    stranger.mount(1 << 20);
+    (0..20).for_each(|number| _ = stranger.put(&format!("b{number}"), 10));
+    let own = stranger.highest.unwrap();
+    assert_eq!((own.log_id, own.epoch), (position.log_id, 3));
+    assert_ne!(own.reign, position.reign);
+    let reply = resume(&mut owner, &second, bits, |resume| taken(resume, 3));
+    assert_eq!(reply.position.unwrap().epoch, 4);
+    assert_eq!(closed(&second), 3, "until it and the stranger have taken this one");
+    second.stop();
 }

@@ -144,8 +144,8 @@ fn what_a_stranger_claims_to_have_seen_changes_nothing() {
     let mut client = Client::open(master.rpc);
     let seen = client.hello.position.unwrap();
     let claims = [
-        LogPosition { log_id: seen.log_id ^ 1, epoch: 64_511, lsn: 1 },
-        LogPosition { log_id: seen.log_id ^ 1, epoch: seen.epoch + 1, lsn: 1 },
+        LogPosition { log_id: seen.log_id ^ 1, epoch: 64_511, ..seen },
+        LogPosition { log_id: seen.log_id ^ 1, epoch: seen.epoch + 1, ..seen },
         LogPosition { lsn: seen.lsn + 1000, ..seen },
     ];
     for claim in claims {

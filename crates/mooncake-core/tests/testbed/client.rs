@@ -354,8 +354,8 @@ impl World {
                     self.answer_owner_duties(process);
                 }
             }
-            Push::TakeEpoch(epoch) => {
-                self.clients[process.client].epoch_asked = epoch;
+            Push::TakeEpoch(reign) => {
+                self.clients[process.client].epoch_asked = reign.epoch;
                 self.answer_owner_duties(process);
             }
             Push::SegmentGone { uuid, pinned, .. } => {

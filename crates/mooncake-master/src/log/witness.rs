@@ -1,19 +1,50 @@
-//! The witness: one small file in /dev/shm that says how far a log has come.
+//! The witness: one small file in /dev/shm that says how far a log has come, and in which reign.
 //!
 //! It is gone with the boot. While it is there, a log that ends before it has
 //! lost frames (an older copy was put back, a tail was cut), and the epoch must
-//! be raised.
+//! be raised, above the one that the witness has seen.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use mooncake_core::Reign;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 const MAGIC: [u8; 8] = *b"MCRSWIT1";
 const LSN_AT: u64 = 16;
+/// Length in versions without the reign, which goes behind it.
+const FORMER_LEN: usize = 24;
+/// An LSN that no log reaches.
+const NEVER: u64 = u64::MAX;
+
+/// What a witness says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Last LSN that the log has reached in this boot.
+    pub lsn: u64,
+    /// The reign that it was in; epoch 0 where a version has written it that does not say.
+    pub reign: Reign,
+}
+
+impl Seen {
+    /// Whether nothing is missing from a log that ends here.
+    pub fn vouches_for(&self, last_lsn: u64, reign: Reign) -> bool {
+        last_lsn >= self.lsn && (self.reign.epoch == 0 || self.reign == reign)
+    }
+}
+
+/// A reign in one word.
+pub(super) fn pack(reign: Reign) -> u64 {
+    u64::from(reign.epoch) << 32 | u64::from(reign.id)
+}
+
+/// What was packed.
+pub(super) fn unpack(word: u64) -> Reign {
+    Reign { epoch: (word >> 32) as u16, id: word as u32 }
+}
 
 /// The witness of one log.
 #[derive(Debug)]
@@ -29,13 +60,14 @@ impl Witness {
     pub fn open(folder: &Path, log_id: u64) -> io::Result<Witness> {
         let path = Self::path(folder, log_id);
         match Self::existing(&path, log_id, geteuid().as_raw()) {
-            Some((file, last)) => Ok(Witness { path, file, last }),
-            None => Self::anew(folder, log_id),
+            Some((file, seen)) => Ok(Witness { path, file, last: seen.lsn }),
+            None => Self::anew(folder, log_id, None),
         }
     }
 
-    /// Makes the witness of a log anew, whatever stands there. It says nothing until the first LSN is stored.
-    pub fn anew(folder: &Path, log_id: u64) -> io::Result<Witness> {
+    /// Makes the witness of a log anew, whatever stands there. It vouches for nothing until [`Witness::store_raised`], and
+    /// goes on saying which reign was `seen`: a start that ends before that leaves it to the next one.
+    pub fn anew(folder: &Path, log_id: u64, seen: Option<Reign>) -> io::Result<Witness> {
         let path = Self::path(folder, log_id);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -49,19 +81,22 @@ impl Witness {
         head[..8].copy_from_slice(&MAGIC);
         head[8..].copy_from_slice(&log_id.to_le_bytes());
         file.write_all_at(&head, 0)?;
-        Ok(Witness { path, file, last: 0 })
+        let mut witness = Witness { path, file, last: 0 };
+        if let Some(reign) = seen {
+            witness.write(NEVER, reign)?;
+        }
+        Ok(witness)
     }
 
-    /// The last LSN that a log is known to have reached in this boot; `None`
-    /// when nothing is known.
-    pub fn read(folder: &Path, log_id: u64) -> Option<u64> {
-        Self::existing(&Self::path(folder, log_id), log_id, geteuid().as_raw()).map(|(_, last)| last)
+    /// What a log is known to have reached in this boot; `None` when nothing is known.
+    pub fn read(folder: &Path, log_id: u64) -> Option<Seen> {
+        Self::existing(&Self::path(folder, log_id), log_id, geteuid().as_raw()).map(|(_, seen)| seen)
     }
 
     /// The file of that name, if this user has made it as a witness, and what it says. Everybody can write to the folder,
     /// and names of the last boot are known: another user's file, a link to any file and a pipe are not believed and
     /// stay as they are.
-    fn existing(path: &Path, log_id: u64, user: u32) -> Option<(File, u64)> {
+    fn existing(path: &Path, log_id: u64, user: u32) -> Option<(File, Seen)> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()?;
         let found = file.metadata().ok()?;
@@ -69,10 +104,11 @@ impl Witness {
             tracing::warn!(path = %path.display(), user = found.uid(), "what stands there is not this user's witness");
             return None;
         }
-        let mut bytes = [0; 24];
-        file.read_exact_at(&mut bytes, 0).ok()?;
-        let known = bytes[..8] == MAGIC && bytes[8..16] == log_id.to_le_bytes();
-        known.then(|| (file, u64::from_le_bytes(bytes[16..].try_into().expect("eight bytes"))))
+        let mut bytes = [0; FORMER_LEN + 8];
+        let length = file.read_at(&mut bytes, 0).ok()?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let known = length >= FORMER_LEN && bytes[..8] == MAGIC && word(8) == log_id;
+        known.then(|| (file, Seen { lsn: word(16), reign: unpack(word(FORMER_LEN)) }))
     }
 
     /// Says that the log has reached this LSN. One 8-byte store into a page of
@@ -82,14 +118,22 @@ impl Witness {
             let last = self.last;
             return Err(io::Error::other(format!("the log was at {last} already, it cannot be at {lsn} now")));
         }
-        self.store_raised(lsn)
-    }
-
-    /// [`Witness::store`] for a log that lost its end, once a higher epoch is on its disk: nothing of what is missing can
-    /// be handed out again.
-    pub fn store_raised(&mut self, lsn: u64) -> io::Result<()> {
         self.last = lsn;
         self.file.write_all_at(&lsn.to_le_bytes(), LSN_AT)
+    }
+
+    /// [`Witness::store`] for a log that may have lost its end, once a higher epoch is on its disk: nothing of what is
+    /// missing can be handed out again.
+    pub fn store_raised(&mut self, lsn: u64, reign: Reign) -> io::Result<()> {
+        self.last = lsn;
+        self.write(lsn, reign)
+    }
+
+    fn write(&mut self, lsn: u64, reign: Reign) -> io::Result<()> {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&lsn.to_le_bytes());
+        bytes[8..].copy_from_slice(&pack(reign).to_le_bytes());
+        self.file.write_all_at(&bytes, LSN_AT)
     }
 
     /// Forgets the log: whoever finds it again starts with a raised epoch.
@@ -117,6 +161,34 @@ impl Witness {
 mod tests {
     use super::*;
 
+    const SECOND: Reign = Reign { epoch: 2, id: 77 };
+
+    fn lsn_in(folder: &Path, log_id: u64) -> Option<u64> {
+        Witness::read(folder, log_id).map(|seen| seen.lsn)
+    }
+
+    #[test]
+    fn it_vouches_for_the_reign_that_it_has_seen() {
+        let folder = shared("reign");
+        let mut witness = Witness::open(&folder, 8).unwrap();
+        witness.store(41).unwrap();
+        let former = Witness::read(&folder, 8).unwrap();
+        assert!(former.vouches_for(41, SECOND), "an earlier version does not say which it was");
+        witness.store_raised(50, SECOND).unwrap();
+        witness.store(51).unwrap();
+        let seen = Witness::read(&folder, 8).unwrap();
+        assert_eq!(seen, Seen { lsn: 51, reign: SECOND });
+        assert!(seen.vouches_for(51, SECOND) && !seen.vouches_for(50, SECOND));
+        for other in [Reign { epoch: 1, id: 0 }, Reign { id: 78, ..SECOND }, Reign { epoch: 3, id: 9 }] {
+            assert!(!seen.vouches_for(1000, other), "{other:?}");
+        }
+        let anew = Witness::anew(&folder, 8, Some(seen.reign)).unwrap();
+        let seen = Witness::read(&folder, 8).unwrap();
+        assert!(seen.reign == SECOND && !seen.vouches_for(u64::MAX - 1, SECOND), "{seen:?}");
+        anew.remove();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
     #[test]
     fn it_knows_only_its_own_log() {
         let folder = std::env::temp_dir();
@@ -127,12 +199,12 @@ mod tests {
         witness.store(41).unwrap();
         let mut again = Witness::open(&folder, id).unwrap();
         again.store(42).unwrap();
-        assert_eq!(Witness::read(&folder, id), Some(42));
+        assert_eq!(lsn_in(&folder, id), Some(42));
         assert_eq!(Witness::read(&folder, id + 1), None);
         assert!(again.store(41).is_err(), "it does not go down");
-        assert_eq!(Witness::read(&folder, id), Some(42));
-        again.store_raised(41).unwrap();
-        assert_eq!(Witness::read(&folder, id), Some(41), "but under a higher epoch");
+        assert_eq!(lsn_in(&folder, id), Some(42));
+        again.store_raised(41, SECOND).unwrap();
+        assert_eq!(lsn_in(&folder, id), Some(41), "but under a higher epoch");
         again.file.write_all_at(b"X", 0).unwrap();
         Witness::open(&folder, id).unwrap();
         assert_eq!(Witness::read(&folder, id), None, "a damaged one says nothing");
@@ -147,7 +219,7 @@ mod tests {
         witness.store(41).unwrap();
         let path = Witness::path(&folder, 6);
         let user = geteuid().as_raw();
-        assert_eq!(Witness::existing(&path, 6, user).map(|(_, last)| last), Some(41));
+        assert_eq!(Witness::existing(&path, 6, user).map(|(_, seen)| seen.lsn), Some(41));
         assert!(Witness::existing(&path, 6, user + 1).is_none());
         // Only root can make a file another user's.
         if std::os::unix::fs::chown(&path, Some(user + 1), None).is_ok() {
@@ -186,7 +258,7 @@ mod tests {
             let mut witness = Witness::open(&folder, 5).unwrap();
             assert_eq!(Witness::read(&folder, 5), None, "{what}");
             witness.store(41).unwrap();
-            assert_eq!(Witness::read(&folder, 5), Some(41), "{what}");
+            assert_eq!(lsn_in(&folder, 5), Some(41), "{what}");
             assert_eq!(std::fs::read(&theirs).unwrap(), said, "{what}");
             witness.remove();
         }

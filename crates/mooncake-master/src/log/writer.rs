@@ -4,18 +4,18 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Effects, Push, PutSlot, Record, SessionId, Ticket};
+use mooncake_core::{Effects, Push, PutSlot, Reign, SessionId, Ticket};
 use mooncake_metrics::{Distribution, Histogram, Unit};
 use parking_lot::Mutex;
 
 use super::folder::Folder;
 use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
-use super::witness::Witness;
+use super::witness::{self, Witness};
 use super::{LogError, frame};
 
 /// Buffers larger than this are not kept between commits.
@@ -112,7 +112,8 @@ pub struct Log {
     log_id: AtomicU64,
     /// What `log_id` began as.
     first_id: u64,
-    epoch: AtomicU32,
+    /// [`witness::pack`]ed: readers take both halves at once.
+    reign: AtomicU64,
     enabled: AtomicBool,
     lost: AtomicBool,
     fsync: bool,
@@ -131,8 +132,8 @@ struct Queue {
     deliveries: Vec<Delivery>,
     number: u64,
     lsn: u64,
-    /// An epoch is among the records: durable before its first rid goes out.
-    sync: bool,
+    /// What the records begin: durable before its first rid goes out.
+    raised: Option<Reign>,
 }
 
 #[derive(Debug)]
@@ -208,22 +209,25 @@ impl Sink {
         self.compactor = Some(compactor);
     }
 
-    fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, epoch: bool, timing: &Timing) -> io::Result<()> {
+    fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, raised: Option<Reign>, timing: &Timing) -> io::Result<()> {
         let began = Instant::now();
         self.file.write_all(bytes)?;
         timing.append.since(began);
-        if sync || epoch {
+        if sync || raised.is_some() {
             let began = Instant::now();
             if sync {
                 self.file.sync_data()?;
             }
-            if epoch {
+            if raised.is_some() {
                 self.sync_all()?;
             }
             timing.fsync.since(began);
         }
         if let Some(witness) = &mut self.witness
-            && let Err(error) = if epoch { witness.store_raised(lsn) } else { witness.store(lsn) }
+            && let Err(error) = match raised {
+                Some(reign) => witness.store_raised(lsn, reign),
+                None => witness.store(lsn),
+            }
         {
             // A witness that stays behind would vouch for a shorter log.
             tracing::warn!(%error, "witness not written: the next start raises the epoch");
@@ -273,7 +277,7 @@ impl Log {
             lsn: AtomicU64::new(last_lsn),
             log_id: AtomicU64::new(log_id),
             first_id: log_id,
-            epoch: AtomicU32::new(0),
+            reign: AtomicU64::new(0),
             enabled: AtomicBool::new(sink.is_some()),
             lost: AtomicBool::new(false),
             fsync: fsync && sink.is_some(),
@@ -307,9 +311,9 @@ impl Log {
         log_id == self.log_id() || log_id == self.first_id
     }
 
-    /// Epoch of the last record of one.
-    pub fn epoch(&self) -> u32 {
-        self.epoch.load(Ordering::Acquire)
+    /// The reign that the last record of one began.
+    pub fn reign(&self) -> Reign {
+        witness::unpack(self.reign.load(Ordering::Acquire))
     }
 
     /// Last LSN that is in the file.
@@ -322,9 +326,9 @@ impl Log {
         self.queue.lock().lsn
     }
 
-    /// Says which epoch a replayed log is in.
-    pub fn set_epoch(&self, epoch: u16) {
-        self.epoch.store(u32::from(epoch), Ordering::Release);
+    /// Says which reign a replayed log is in.
+    pub fn set_reign(&self, reign: Reign) {
+        self.reign.store(witness::pack(reign), Ordering::Release);
     }
 
     /// Queues what an operation left behind. Called under the core's lock, so
@@ -340,12 +344,13 @@ impl Log {
             queue.lsn += 1;
             let enabled = self.enabled.load(Ordering::Acquire);
             let start = if enabled { frame::begin(&mut queue.bytes) } else { 0 };
-            for record in &effects.records {
-                if let Record::Epoch(epoch) = record {
-                    self.set_epoch(*epoch);
-                    queue.sync = true;
-                }
-                if enabled {
+            let raised = effects.records.iter().fold(Reign::default(), Reign::after);
+            if raised.epoch != 0 {
+                self.set_reign(raised);
+                queue.raised = Some(raised);
+            }
+            if enabled {
+                for record in &effects.records {
                     frame::put_record(record, &mut queue.bytes);
                 }
             }
@@ -374,17 +379,17 @@ impl Log {
             return Err(LogClosed);
         }
         let Writer { sink, spare_bytes, spare_deliveries, closed } = &mut *writer;
-        let (number, lsn, epoch) = {
+        let (number, lsn, raised) = {
             let mut queue = self.queue.lock();
             std::mem::swap(&mut queue.bytes, spare_bytes);
             std::mem::swap(&mut queue.deliveries, spare_deliveries);
-            (queue.number, queue.lsn, std::mem::take(&mut queue.sync))
+            (queue.number, queue.lsn, queue.raised.take())
         };
         if let Some(open) = sink
             && !spare_bytes.is_empty()
         {
             self.writes.fetch_add(1, Ordering::Relaxed);
-            match open.append(spare_bytes, lsn, self.fsync, epoch, &self.timing) {
+            match open.append(spare_bytes, lsn, self.fsync, raised, &self.timing) {
                 Ok(()) => self.bytes.store(open.since_snapshot, Ordering::Relaxed),
                 Err(error) => {
                     self.lose(sink, &error).inspect_err(|_| *closed = true)?;

@@ -23,7 +23,7 @@ pub fn page(shared: &Arc<Shared>) -> String {
         segments,
         shell: shared.metrics.read(),
         log: shared.log.read(),
-        epoch: shared.log.epoch(),
+        epoch: shared.log.reign().epoch.into(),
         lsn: shared.log.lsn(),
         connections: shared.connections.len() as u64,
         peer_faults: shared.peers.faults(),

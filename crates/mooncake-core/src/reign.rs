@@ -1,0 +1,69 @@
+//! Reigns: which continuation of a log an epoch belongs to.
+//!
+//! Two masters that continue one log from the same place, each without knowing of the other, both begin the epoch that follows.
+//! Each draws a number for it and logs that before the first rid, in a record that versions without reigns know, too.
+
+use crate::core::Core;
+use crate::effect::Record;
+
+/// Numbers of sessions and segments that each epoch has for itself, as bits.
+const SESSIONS_OF_EPOCH: u32 = 32;
+const SEGMENTS_OF_EPOCH: u32 = 10;
+/// The rids of an epoch begin below this power of two, which leaves half of them.
+const RID_STARTS: u32 = 46;
+/// Ids of reigns have it, numbers of sessions that were given out one by one do not get so far.
+const MARK: u32 = 1 << 31;
+
+/// A reign over a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reign {
+    /// Its epoch.
+    pub epoch: u16,
+    /// Random; 0 for the first epoch of a log, which begins once, and for an epoch that a version without reigns has begun.
+    pub id: u32,
+}
+
+impl Reign {
+    /// The reign of a log that goes on with this record. An epoch's id is in the first counters behind its beginning, or of a
+    /// snapshot.
+    pub fn after(self, record: &Record) -> Reign {
+        match record {
+            Record::Epoch(epoch) => Reign { epoch: *epoch, id: 0 },
+            Record::Counters { epoch, session, .. } if (*epoch, 0) >= (self.epoch, self.id) => {
+                let id = *session as u32;
+                Reign { epoch: *epoch, id: if id & MARK != 0 { id } else { 0 } }
+            }
+            _ => self,
+        }
+    }
+}
+
+impl Core {
+    /// The reign that rids are given out in.
+    pub fn reign(&self) -> Reign {
+        Reign { epoch: self.epoch, id: self.reign_id }
+    }
+
+    /// Where the numbers of an epoch begin, so that it gives out none again that the lost end of the log gave out: sessions and
+    /// segments above all that earlier epochs have, sessions and rids at random, because the lost end may have been in this
+    /// very epoch.
+    pub(crate) fn counters_to_begin(&mut self, epoch: u16) -> Record {
+        let id = MARK | self.random.bits() >> 1;
+        let first = u64::from(epoch - 1).max((self.sessions.last >> SESSIONS_OF_EPOCH) + 1);
+        let random = u64::from(self.random.bits()) << 32 | u64::from(self.random.bits());
+        Record::Counters {
+            epoch,
+            rid: random >> (64 - RID_STARTS),
+            session: first << SESSIONS_OF_EPOCH | u64::from(id),
+            segment: self.segments.last().max(u32::from(epoch - 1) << SEGMENTS_OF_EPOCH),
+        }
+    }
+
+    /// The counters as they are, behind those that say which reign this is.
+    pub(crate) fn snapshot_counters(&self) -> impl Iterator<Item = Record> {
+        let (epoch, rid, segment) = (self.epoch, self.counter, self.segments.last());
+        let counters = move |session| Record::Counters { epoch, rid, session, segment };
+        let id = u64::from(self.reign_id);
+        (id != 0).then(|| counters(id)).into_iter().chain([counters(self.sessions.last)])
+    }
+}
