@@ -34,7 +34,8 @@ impl Witness {
         }
     }
 
-    /// Makes the witness of a log anew, whatever stands there but for a folder with contents. It says nothing until the first LSN is stored.
+    /// Makes the witness of a log anew, whatever stands there but for a folder with contents. It says nothing until the
+    /// first LSN is stored.
     pub fn anew(folder: &Path, log_id: u64) -> io::Result<Witness> {
         let path = Self::path(folder, log_id);
         clear(&path)?;
