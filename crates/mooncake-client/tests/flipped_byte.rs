@@ -29,16 +29,20 @@ fn a_flipped_byte_is_a_miss_and_a_put_replaces_the_object() {
     }
 }
 
+/// Two owners, the first with a segment of this size, each with a copy of "a", a store that reads it, and its bytes.
+fn two_copies(cluster: &Cluster, size: u64) -> ([Store; 3], Vec<u8>) {
+    let stores = [size, 9 * MIB, 0].map(|segment| cluster.store(segment));
+    let bytes = value("a", 300_000);
+    let two = PutOptions { replica_num: 2, ..PutOptions::default() };
+    assert_eq!(stores[2].put(b"a", &[Source::new(&bytes)], &two).unwrap(), PutOutcome::Stored { replicas: 2 });
+    (stores, bytes)
+}
+
 #[test]
 fn the_other_copy_of_a_flipped_one_is_read() {
     let size = 7 * MIB;
     let cluster = Cluster::start();
-    let _bad = cluster.store(size);
-    let _good = cluster.store(9 * MIB);
-    let reader = cluster.store(0);
-    let bytes = value("a", 300_000);
-    let two = PutOptions { replica_num: 2, ..PutOptions::default() };
-    assert_eq!(reader.put(b"a", &[Source::new(&bytes)], &two).unwrap(), PutOutcome::Stored { replicas: 2 });
+    let ([_bad, _good, reader], bytes) = two_copies(&cluster, size);
     flip(&segment(size), &bytes);
     for _ in 0..8 {
         assert_eq!(reader.get(b"a").unwrap().as_ref(), Some(&bytes));
@@ -94,12 +98,7 @@ fn a_stamp_that_turns_is_a_miss_and_a_put_replaces_the_object() {
 fn a_copy_whose_stamp_turned_is_dropped_though_the_other_one_is_read() {
     let size = 13 * MIB;
     let cluster = Cluster::start();
-    let _bad = cluster.store(size);
-    let _good = cluster.store(9 * MIB);
-    let reader = cluster.store(0);
-    let bytes = value("a", 300_000);
-    let two = PutOptions { replica_num: 2, ..PutOptions::default() };
-    assert_eq!(reader.put(b"a", &[Source::new(&bytes)], &two).unwrap(), PutOutcome::Stored { replicas: 2 });
+    let ([_bad, _good, reader], bytes) = two_copies(&cluster, size);
     stamps(size).flip(&bytes, 1 << 48);
     eventually("one copy is left", Duration::from_secs(2), || {
         assert_eq!(reader.get(b"a").unwrap().as_ref(), Some(&bytes));

@@ -2,21 +2,20 @@
 //! master does not know.
 
 mod cluster;
+mod other;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
-use mooncake_client::{Store, StoreOptions, View};
+use mooncake_client::{Store, View};
 use mooncake_wire::PREFACE_LEN;
 use mooncake_wire::message::{Hello, ResumeSession, hello};
+use other::Other;
 use prost::Message;
-
-const MASTER: &str = "MOONCAKE_TEST_MASTER";
 
 const CLOSED: &str = "mooncake_segments_closed";
 
@@ -100,83 +99,30 @@ fn pair((from, to): (&TcpStream, &TcpStream)) -> (TcpStream, TcpStream) {
     (from.try_clone().unwrap(), to.try_clone().unwrap())
 }
 
-/// Another process: this very test file, told to run [`other`].
-struct Other {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Other {
-    fn start(cluster: &Cluster) -> Other {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "other", "--nocapture", "--test-threads=1"])
-            .env(MASTER, cluster.address())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut other = Other { child, input, output };
-        assert_eq!(other.answer(), "ready");
-        other
-    }
-
-    fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process ended");
-            if let Some((_, answer)) = line.split_once("other: ") {
-                return answer.trim().to_owned();
-            }
-        }
-    }
-
-    fn ask(&mut self, what: &str) -> String {
-        writeln!(self.input, "{what}").unwrap();
-        self.answer()
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Not a test by itself: what the other process does.
 #[test]
-fn other() {
-    let Ok(master) = std::env::var(MASTER) else { return };
-    let mut options = StoreOptions::new("127.0.0.1", master);
-    options.global_segment_size = 0;
-    options.local_buffer_size = 32 * MIB;
+fn client() {
+    let Some(options) = other::options(0) else { return };
     let store = Store::connect(options).unwrap();
     let mut held: Option<(String, View)> = None;
-    println!("other: ready");
-    for line in std::io::stdin().lines() {
-        let line = line.unwrap();
+    other::answer("ready");
+    for line in other::asked() {
         let (verb, key) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "put" => println!("other: {:?}", put(&store, key, 1 << 20).is_ok()),
+            "put" => other::answer(put(&store, key, 1 << 20).is_ok()),
             "view" => {
                 let view = store.view(&[key]).remove(0).unwrap().unwrap();
                 assert!(!view.is_private_copy());
                 held = Some((key.to_owned(), view));
-                println!("other: viewed");
+                other::answer("viewed");
             }
             "unchanged" => {
                 let (key, view) = held.as_ref().unwrap();
-                println!("other: {}", view[..] == value(key, view.len())[..]);
+                other::answer(view[..] == value(key, view.len())[..]);
             }
             "drop" => {
                 held = None;
-                println!("other: dropped");
+                other::answer("dropped");
             }
             _ => break,
         }
@@ -202,7 +148,7 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
     let mut cluster = Cluster::start_with(|settings| settings.unix_socket = false);
     let door = Door::to(cluster.address());
     let owner = door.store(&cluster, 8 * MIB);
-    let mut writer = Other::start(&cluster);
+    let mut writer = Other::start(&cluster, "client");
     assert_eq!(writer.ask("put k"), "true");
     owner.mount_memory(8 * MIB).unwrap();
     let told = || {
@@ -240,7 +186,7 @@ fn a_view_that_only_the_lost_end_of_the_log_knew_does_not_change() {
     const SEGMENT: u64 = 8 * MIB;
     let mut cluster = Cluster::start();
     let owner = cluster.store(SEGMENT);
-    let mut reader = Other::start(&cluster);
+    let mut reader = Other::start(&cluster, "client");
     let copy = cluster.copy_log();
     eventually("the owner is back", Duration::from_secs(5), || put(&owner, "seen", 1 << 20).is_ok());
     assert_eq!(reader.ask("view seen"), "viewed");

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum LogError {
     /// The state folder cannot be made or opened.
-    #[error("state folder {path}: {source}; give a writable one with --wal_dir, or run without a log with --wal=off")]
+    #[error(
+        "state folder {path}: {source}; give a writable one with --wal_dir, or run without a log with --wal=off{}",
+        room(source)
+    )]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -27,7 +30,7 @@ pub enum LogError {
         holder: String,
     },
     /// Reading or writing failed.
-    #[error("{action} {path}: {source}{}", if source.kind() == io::ErrorKind::StorageFull { FULL } else { "" })]
+    #[error("{action} {path}: {source}{}", room(source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -106,9 +109,28 @@ pub enum LogError {
 }
 
 /// What helps a full disk.
-const FULL: &str = "; make room: the folders away-* beside it are logs that were given up, and can be deleted";
+const FULL: &str = "; make room on its disk: the folders away-* in the state folder, where any are left, are logs that were \
+                    given up, and can be deleted";
+
+fn room(source: &io::Error) -> &'static str {
+    if is_full(source) { FULL } else { "" }
+}
+
+fn is_full(source: &io::Error) -> bool {
+    matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
 
 impl LogError {
+    /// There is no room, or none is left of what this user may have.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            LogError::Folder { source, .. } | LogError::Io { source, .. } | LogError::NotRenamed { source, .. } => {
+                is_full(source)
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> LogError {
         let path = path.into();
         move |source| LogError::Io { action, path, source }

@@ -65,17 +65,12 @@ impl Witness {
         }
     }
 
-    /// Makes the witness of a log anew, whatever stands there. It vouches for nothing until [`Witness::store_raised`], and
-    /// goes on saying which reign was `seen`: a start that ends before that leaves it to the next one.
+    /// Makes the witness of a log anew, whatever stands there but for a folder with contents. It vouches for nothing until
+    /// [`Witness::store_raised`], and goes on saying which reign was `seen`: a start that ends before that leaves it to the
+    /// next one.
     pub fn anew(folder: &Path, log_id: u64, seen: Option<Reign>) -> io::Result<Witness> {
         let path = Self::path(folder, log_id);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                let reason = format!("{} cannot be removed ({error}); is it another user's?", path.display());
-                return Err(io::Error::new(error.kind(), reason));
-            }
-            _ => {}
-        }
+        clear(&path)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         let mut head = [0; 16];
         head[..8].copy_from_slice(&MAGIC);
@@ -154,6 +149,28 @@ impl Witness {
 
     fn path(folder: &Path, log_id: u64) -> PathBuf {
         folder.join(format!("mooncake-log-{log_id:016x}"))
+    }
+}
+
+/// Removes what stands at a path: a file of any kind, or a folder without contents. The contents of a folder are not the
+/// master's to remove.
+fn clear(path: &Path) -> io::Result<()> {
+    let is_folder = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let removed = if is_folder { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let path = path.display();
+            let reason = if is_folder {
+                format!(
+                    "{path} is a folder and cannot be removed ({error}); look what is in it, then remove it as its \
+                     owner: rm -r {path}"
+                )
+            } else {
+                format!("{path} cannot be removed ({error}); is it another user's?")
+            };
+            Err(io::Error::new(error.kind(), reason))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -243,10 +260,11 @@ mod tests {
         let folder = shared("planted");
         let theirs = folder.join("theirs");
         type Plant<'a> = &'a dyn Fn(&Path);
-        let plant: [(&str, Plant<'_>); 3] = [
+        let plant: [(&str, Plant<'_>); 4] = [
             ("symlink", &|at| std::os::unix::fs::symlink(&theirs, at).unwrap()),
             ("hard link", &|at| std::fs::hard_link(&theirs, at).unwrap()),
             ("pipe", &|at| rustix::fs::mkfifoat(rustix::fs::CWD, at, rustix::fs::Mode::RWXU).unwrap()),
+            ("folder", &|at| std::fs::create_dir(at).unwrap()),
         ];
         for (what, plant) in plant {
             let mut said = MAGIC.to_vec();
@@ -261,6 +279,21 @@ mod tests {
             assert_eq!(lsn_in(&folder, 5), Some(41), "{what}");
             assert_eq!(std::fs::read(&theirs).unwrap(), said, "{what}");
             witness.remove();
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_with_contents_under_its_name_stays_and_the_error_says_what_to_do() {
+        let folder = shared("contents");
+        let path = Witness::path(&folder, 7);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("theirs"), b"kept").unwrap();
+        for _ in 0..2 {
+            let error = Witness::open(&folder, 7).expect_err("it stands in the way").to_string();
+            assert!(error.contains(&format!("rm -r {}", path.display())), "{error}");
+            assert_eq!(std::fs::read(path.join("theirs")).unwrap(), b"kept");
+            assert_eq!(Witness::read(&folder, 7), None);
         }
         std::fs::remove_dir_all(folder).unwrap();
     }

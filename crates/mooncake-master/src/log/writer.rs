@@ -182,10 +182,13 @@ impl Sink {
         boot_id: [u8; 16],
         witness: Option<Witness>,
     ) -> Result<Sink, LogError> {
-        let current = folder.create_current()?;
-        remove_temporaries(&current);
         let header = FileHeader { kind: FileKind::Segment, log_id, lsn: last_lsn + 1, boot_id };
-        let file = segment_file::start(&current, &header, true)?;
+        // A log that was lost on a full disk must not keep the next one from starting.
+        let file = folder.with_room(|| {
+            let current = folder.create_current()?;
+            remove_temporaries(&current);
+            segment_file::start(&current, &header, true)
+        })?;
         Ok(Sink {
             folder,
             file,

@@ -103,11 +103,12 @@ impl Scratch {
         files(&self.current(), "snap")
     }
 
-    /// Logs that were renamed away.
+    /// Logs that were renamed away, oldest first.
     pub fn away(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> =
             std::fs::read_dir(self.0.join("log")).unwrap().map(|e| e.unwrap().path()).collect();
         found.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with("away-"));
+        found.sort();
         found
     }
 }

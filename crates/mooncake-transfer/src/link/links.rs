@@ -277,23 +277,10 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
+    use mooncake_memory::SegmentMemory;
 
+    use super::super::fixture::{Quiet, mapping, owner};
     use super::*;
-    use crate::link::{EpochQuestion, Paths};
-    use crate::server::{SegmentServer, ServerEvents, ServerOptions};
-
-    struct Quiet;
-
-    impl LinkEvents for Quiet {
-        fn owner_gone(&self, _: Uuid) {}
-        fn take_epoch(&self, _: EpochQuestion) {}
-    }
-
-    impl ServerEvents for Quiet {
-        fn fenced(&self, _: Uuid, _: u64) {}
-        fn epoch_taken(&self, _: u16, _: Uuid) {}
-    }
 
     fn resident(memory: &SegmentMemory) -> u64 {
         rustix::fs::fstat(memory.data_fd()).unwrap().st_blocks as u64 * 512
@@ -302,26 +289,13 @@ mod tests {
     #[test]
     fn what_was_said_to_be_viewed_is_kept_when_a_restarted_master_has_forgotten_it() {
         const BYTES: u64 = 1 << 20;
-        let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
-        let memory = Arc::new(SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap());
+        let (_server, memory, address) = owner(BYTES, Quiet);
         memory.populate_step(BYTES).unwrap();
-        server.add(memory.clone(), 1);
-        let address = SegmentAddress {
-            uuid: memory.uuid(),
-            bytes: BYTES,
-            name: "owner".into(),
-            boot_id: boot_id().unwrap(),
-            unix_socket: server.unix_name().into(),
-            tcp: Vec::new(),
-            access_key: 1,
-            process: None,
-        };
         let wait = Wait::until(Instant::now() + Duration::from_secs(5));
-        let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(2) };
         // Somebody else who has it mapped, and looks at the first 4 KiB.
-        let reader = Links::new(options.clone(), Box::new(Quiet)).unwrap();
+        let reader = Links::new(mapping(), Box::new(Quiet)).unwrap();
         let _reads = reader.link(&address, &wait).unwrap();
-        let peer = Links::new(options, Box::new(Quiet)).unwrap();
+        let peer = Links::new(mapping(), Box::new(Quiet)).unwrap();
         let _link = peer.link(&address, &wait).unwrap();
         for attachment in peer.connector.watcher.attachments(&memory.uuid()) {
             attachment.owner_ended();
@@ -335,22 +309,9 @@ mod tests {
     #[test]
     fn whoever_forgets_a_segment_does_not_wait_for_its_memory() {
         const BYTES: u64 = 4 << 20;
-        let server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, 1), Box::new(Quiet)).unwrap();
-        let memory = Arc::new(SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap());
+        let (server, memory, address) = owner(BYTES, Quiet);
         memory.populate_step(BYTES).unwrap();
-        server.add(memory.clone(), 1);
-        let address = SegmentAddress {
-            uuid: memory.uuid(),
-            bytes: BYTES,
-            name: "owner".into(),
-            boot_id: boot_id().unwrap(),
-            unix_socket: server.unix_name().into(),
-            tcp: Vec::new(),
-            access_key: 1,
-            process: None,
-        };
-        let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(2) };
-        let links = Links::new(options, Box::new(Quiet)).unwrap();
+        let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
         drop(links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap());
         for attachment in links.connector.watcher.attachments(&memory.uuid()) {
             assert!(attachment.owner_ended(), "as the watcher would say of a dead owner");

@@ -2,6 +2,8 @@
 
 mod attachment;
 mod connector;
+#[cfg(test)]
+mod fixture;
 mod lane;
 mod links;
 mod options;
@@ -283,17 +285,9 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::{Duration, Instant};
 
-    use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
-
+    use super::fixture::{Quiet, mapping, owner};
     use super::*;
-    use crate::server::{Fence, SegmentServer, ServerEvents, ServerOptions};
-
-    struct Quiet;
-
-    impl LinkEvents for Quiet {
-        fn owner_gone(&self, _: Uuid) {}
-        fn take_epoch(&self, _: EpochQuestion) {}
-    }
+    use crate::server::{Fence, ServerEvents};
 
     struct Report(Sender<u64>);
 
@@ -307,22 +301,8 @@ mod tests {
     #[test]
     fn a_mapped_writer_answers_a_fence_after_its_last_byte_and_tombstones_again() {
         let (sender, fenced) = channel();
-        let options = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
-        let server = SegmentServer::start(options, Box::new(Report(sender))).unwrap();
-        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
-        server.add(memory.clone(), 1);
-        let address = SegmentAddress {
-            uuid: memory.uuid(),
-            bytes: memory.bytes(),
-            name: "owner".into(),
-            boot_id: boot_id().unwrap(),
-            unix_socket: server.unix_name().into(),
-            tcp: Vec::new(),
-            access_key: 1,
-            process: None,
-        };
-        let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(2) };
-        let links = Links::new(options, Box::new(Quiet)).unwrap();
+        let (server, memory, address) = owner(1 << 20, Report(sender));
+        let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
         let wait = Wait::until(Instant::now() + Duration::from_secs(5));
         let link = links.link(&address, &wait).unwrap();
         let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };

@@ -187,15 +187,9 @@ mod tests {
     use std::io::{Read, Write};
     use std::time::Duration;
 
+    use super::super::fixture::Quiet;
     use super::*;
     use crate::wire::{FRAME_LEN, Frame, Op};
-
-    struct Quiet;
-
-    impl LinkEvents for Quiet {
-        fn owner_gone(&self, _: Uuid) {}
-        fn take_epoch(&self, _: EpochQuestion) {}
-    }
 
     #[test]
     fn an_owner_that_stood_still_hears_the_farewell_behind_the_answers() {
