@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -44,15 +43,12 @@ def test_an_older_copy_put_back_never_hands_a_region_out_twice(cluster, tmp_path
     pool = cluster(node_bytes=64 * MIB)
     store = pool.store()
     old = put_all(store, "old", 40)
-    pool.master.stop()
-    shutil.copytree(pool.master.folder, tmp_path / "copy")
-    pool.master.cont()
+    copy = pool.master.copy_log(tmp_path / "copy")
     wait_for("the master", lambda: store.is_exist("old0") == 1, 3.0)
     lost = put_all(store, "lost", 80)
 
     pool.master.kill()
-    shutil.rmtree(pool.master.folder)
-    shutil.copytree(tmp_path / "copy", pool.master.folder)
+    pool.master.put_back(copy)
     pool.master.start()
     usable(store)
     right_or_missing(store, old + lost)
@@ -65,15 +61,12 @@ def test_keys_that_an_older_copy_brought_back_can_be_put_again(cluster, tmp_path
     pool = cluster(node_bytes=32 * MIB)
     store = pool.store()
     old = put_all(store, "old", 40)
-    pool.master.stop()
-    shutil.copytree(pool.master.folder, tmp_path / "copy")
-    pool.master.cont()
+    copy = pool.master.copy_log(tmp_path / "copy")
     wait_for("the master", lambda: store.is_exist("old0") == 1, 3.0)
     put_all(store, "lost", 250)  # Twice the pool: the old ones leave, and others have their memory.
 
     pool.master.kill()
-    shutil.rmtree(pool.master.folder)
-    shutil.copytree(tmp_path / "copy", pool.master.folder)
+    pool.master.put_back(copy)
     pool.master.start()
     usable(store)
     poisoned = [key for key in old if store.is_exist(key) == 1 and not store.get(key)]
@@ -91,9 +84,7 @@ def test_a_view_that_an_older_copy_does_not_know_keeps_its_bytes(cluster, tmp_pa
     pool = cluster(node_bytes=64 * MIB)
     store = pool.store()
     put_all(store, "old", 40)
-    pool.master.stop()
-    shutil.copytree(pool.master.folder, tmp_path / "copy")
-    pool.master.cont()
+    copy = pool.master.copy_log(tmp_path / "copy")
     wait_for("the master", lambda: store.is_exist("old0") == 1, 3.0)
     reader = pool.process()
     assert reader.call("put", "seen", value("seen", 4 * MIB)) == 0
@@ -101,8 +92,7 @@ def test_a_view_that_an_older_copy_does_not_know_keeps_its_bytes(cluster, tmp_pa
     digest = reader.call("run", DIGEST)
 
     pool.master.kill()
-    shutil.rmtree(pool.master.folder)
-    shutil.copytree(tmp_path / "copy", pool.master.folder)
+    pool.master.put_back(copy)
     pool.master.start()
     # Three times what fits. Nothing takes it: the reader alone knows where its view is.
     until = time.monotonic() + 2.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import urllib.request
 from pathlib import Path
@@ -52,6 +53,19 @@ class Master(Daemon):
         ]
         assert values, f"no metric {name}"
         return sum(values)
+
+    def copy_log(self, to: Path) -> Path:
+        """Copies its log to a new folder while the master stands still."""
+        self.stop()
+        try:
+            return Path(shutil.copytree(self.folder, to))
+        finally:
+            self.cont()
+
+    def put_back(self, copy: Path) -> None:
+        """Its log is that copy from here on. The master must not be running."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(copy, self.folder)
 
     def forget(self, folder: Path | None = None) -> None:
         """Removes what lies outside of its folder, or of another one that it was given: the witnesses of its logs."""

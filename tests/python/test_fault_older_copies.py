@@ -1,0 +1,155 @@
+"""A copy of the log from before the last raise of the epoch is put back: it gives out nothing that is read.
+
+The master that finds it takes up the number of an epoch that others have seen already, and numbers what it places as
+the lost reign did.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from contents import value
+
+from pool import Cluster, Peer, wait_for
+
+pytestmark = pytest.mark.timeout(60)
+
+KIB, MIB = 1 << 10, 1 << 20
+# A wrong byte has to show, and not to become a miss.
+UNCHECKED = {"MOONCAKE_STORE_CHECKSUM": "0"}
+
+HOLD = "served.views = {key: store.get_buffer(key) for key in keys}"
+LOOK = "import hashlib; result = {key: hashlib.sha256(memoryview(v)).hexdigest() for key, v in served.views.items()}"
+RELEASE = "served.views.clear()"
+
+
+def put_all(client: Peer, prefix: str, count: int) -> list[str]:
+    keys = [f"{prefix}{number}" for number in range(count)]
+    for key in keys:
+        assert client.call("put", key, value(key, 64 * KIB)) == 0, client.call("last_error")
+    return keys
+
+
+def read_all(client: Peer, keys: list[str], timeout: float = 5.0) -> None:
+    """Waits until the client finds all of them. None may ever have wrong bytes."""
+
+    def found() -> bool:
+        got = {key: client.call("get", key) for key in keys}
+        wrong = [key for key in keys if got[key] and got[key] != value(key, 64 * KIB)]
+        assert not wrong, f"{len(wrong)} of {len(keys)} have wrong bytes: {wrong}"
+        return all(got.values())
+
+    wait_for(f"{keys[0]} and the others", found, timeout, 0.05)
+
+
+def overcommit(client: Peer, prefix: str) -> None:
+    """Puts more than there is room for. Some may fail: not all memory is given out."""
+    until = time.monotonic() + 2.0
+    for number in range(300):
+        if time.monotonic() < until:
+            client.call("put", f"{prefix}{number}", value(f"{prefix}{number}", 256 * KIB))
+
+
+def changed(reader: Peer, digests: dict[str, str]) -> list[str]:
+    """The views that are not what they were."""
+    now = reader.call("run", LOOK)
+    return [key for key, digest in digests.items() if now[key] != digest]
+
+
+def wait_open(pool: Cluster, count: int) -> None:
+    """Waits until so many segments are there, and all of them are given out."""
+    pool.wait_segments(count)
+    wait_for("open segments", lambda: pool.master.metric("mooncake_segments_closed") == 0)
+
+
+def begin_second_epoch(pool: Cluster) -> None:
+    """The master is killed, and starts without anything that vouches for its log."""
+    pool.master.kill()
+    pool.master.forget()
+    pool.master.start()
+    assert pool.master.metric("mooncake_epoch") == 2
+
+
+def come_further(pool: Cluster, client: Peer, position: float) -> None:
+    """The log grows beyond what any client of the lost reign remembers of it."""
+    for number in range(1000):
+        if pool.master.metric("mooncake_log_position") > position:
+            return
+        client.call("remove", f"nothing{number}")
+    raise AssertionError(f"the log does not reach {position}")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["frozen before they heard of it", "frozen when they knew all"])
+def test_what_was_viewed_after_the_raise_keeps_its_bytes(cluster, tmp_path, late):
+    pool = cluster(node_bytes=16 * MIB, env=UNCHECKED)
+    owner = pool.nodes[0]
+    reader, writer = pool.process(env=UNCHECKED), pool.process(env=UNCHECKED)
+    put_all(writer, "before", 1)
+    copy = pool.master.copy_log(tmp_path / "copy")
+
+    begin_second_epoch(pool)
+    wait_open(pool, 1)
+    # Both map the segment; what they do with it later needs no owner.
+    read_all(reader, put_all(writer, "mapped", 1))
+    time.sleep(0.7)  # More than a heartbeat: the owner has heard of this. Frozen now, it hears of nothing that follows.
+    if not late:
+        owner.stop()
+    seen = put_all(writer, "seen", 30)
+    reader.call("run", HOLD, keys=seen)
+    digests = reader.call("run", LOOK)
+    if late:
+        time.sleep(1.2)  # Two heartbeats: owner and reader have heard how far the log has come.
+        owner.stop()
+    reader.stop()
+    writer.kill()
+    position = pool.master.metric("mooncake_log_position")
+
+    pool.master.kill()
+    pool.master.put_back(copy)
+    pool.master.forget()
+    pool.master.start()
+    newcomer = pool.process(env=UNCHECKED)
+    come_further(pool, newcomer, position)
+    pool.add_node(16 * MIB, env=UNCHECKED)
+    put_all(newcomer, "elsewhere", 100)  # More placements than the lost reign had: later ones have higher numbers.
+    owner.cont()
+    pool.wait_segments(2)
+    overcommit(newcomer, "asleep")
+    reader.cont()
+    assert changed(reader, digests) == []
+    overcommit(newcomer, "awake")
+    assert changed(reader, digests) == []
+
+    reader.call("run", RELEASE)
+    wait_open(pool, 2)
+    read_all(reader, put_all(newcomer, "after", 30))
+
+
+def test_a_reader_that_slept_through_it_reads_what_is_placed_under_numbers_that_it_knows(cluster, tmp_path):
+    pool = cluster(nodes=0, env=UNCHECKED)
+    reader, writer = pool.process(env=UNCHECKED), pool.process(env=UNCHECKED)
+    copy = pool.master.copy_log(tmp_path / "copy")
+
+    begin_second_epoch(pool)
+    lost = pool.add_node(16 * MIB, env=UNCHECKED)
+    read_all(reader, put_all(writer, "seen", 60))
+    reader.stop()
+    lost.stop()
+    writer.kill()
+    position = pool.master.metric("mooncake_log_position")
+
+    # The witness is left as it is: it knows a longer log, and does not vouch for the copy either.
+    pool.master.kill()
+    pool.master.put_back(copy)
+    pool.master.start()
+    newcomer = pool.process(env=UNCHECKED)
+    pool.add_node(16 * MIB, env=UNCHECKED)
+    new = put_all(newcomer, "new", 60)
+    come_further(pool, newcomer, position)
+    reader.cont()
+    read_all(reader, new)
+
+    lost.cont()
+    wait_open(pool, 2)
+    read_all(reader, new + put_all(newcomer, "after", 30))
