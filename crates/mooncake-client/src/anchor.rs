@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{ProcessIdentity, forked};
-use mooncake_transfer::{Fence, Uuid};
+use mooncake_transfer::{Fence, Reign, Uuid};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession,
     ProcessIdentity as WireProcess, ResumeSession, anchor_down, anchor_up, hello, refusal,
@@ -23,7 +23,7 @@ use crate::link_set::LinkSet;
 use crate::master_address::MasterAddress;
 use crate::pins::Verdict;
 use crate::segment_owner::{SegmentOwner, Suspect};
-use crate::session::Session;
+use crate::session::{Session, reign_of};
 
 /// Time between two beats.
 const BEAT: Duration = Duration::from_millis(500);
@@ -145,7 +145,7 @@ fn is_cut(error: &std::io::Error) -> bool {
 /// Starts the thread.
 pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::thread::JoinHandle<()>, StoreError> {
     let thread = std::thread::Builder::new().name("mooncake-anchor".into());
-    let epoch = shared.control.position().epoch;
+    let shown = shared.control.position();
     let spawned = mooncake_transfer::thread::start(thread, move || {
         let mut anchor = Anchor {
             shared,
@@ -155,7 +155,7 @@ pub(crate) fn start(shared: Arc<Shared>, connection: Connection) -> Result<std::
             last_try: Instant::now(),
             ending_since: None,
             next_master: 0,
-            epoch,
+            shown,
             facts: Vec::new(),
         };
         anchor.run();
@@ -173,8 +173,8 @@ struct Anchor {
     /// Since when the last view of a closed store has ended.
     ending_since: Option<Instant>,
     next_master: usize,
-    /// Highest epoch that this master has shown.
-    epoch: u32,
+    /// What this master has shown of its log: which one it is, and in which reign.
+    shown: LogPosition,
     /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they came.
     facts: Vec<(u64, AnchorUp)>,
 }
@@ -338,11 +338,10 @@ impl Anchor {
                     control.sequences.answered(pong.unpin_sequence);
                 }
                 if let Some(position) = pong.position {
-                    control.note_position(&position);
-                    self.epoch = self.epoch.max(position.epoch);
+                    self.see(position);
                 }
                 // Cheap when there is nothing new to obey and nobody asks.
-                shared.links.obey(self.epoch as u16);
+                shared.links.obey(reign_of(&self.shown));
             }
             Some(anchor_down::Body::Fence(fence)) => {
                 let Some(uuid) = uuid(&fence.uuid) else { return };
@@ -370,13 +369,16 @@ impl Anchor {
                 }
             }
             Some(anchor_down::Body::TakeEpoch(take)) => {
-                self.epoch = self.epoch.max(take.epoch);
+                // Before it is obeyed: whatever becomes of this connection, the next hello shows which reign that was.
+                self.see(LogPosition { lsn: 0, epoch: take.epoch, reign: take.reign, ..self.shown });
                 match shared.owner.get() {
-                    Some(owner) => owner.take_epoch(take.epoch as u16),
+                    Some(owner) if owner.take_epoch(Reign { epoch: take.epoch as u16, id: take.reign }) => {}
+                    // Two reigns have begun that epoch. The next hello has the master leave it.
+                    Some(_) => control.note_position(&LogPosition { lsn: u64::MAX, ..self.shown }),
                     None => control
                         .tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: take.epoch, segments: Vec::new() })),
                 }
-                shared.links.obey(take.epoch as u16);
+                shared.links.obey(reign_of(&self.shown));
             }
             Some(anchor_down::Body::SegmentGone(gone)) => {
                 let Some(uuid) = uuid(&gone.uuid) else { return };
@@ -395,6 +397,14 @@ impl Anchor {
             }
             Some(anchor_down::Body::ReaderGoneTaken(taken)) => control.deaths.taken(taken.session, &taken.uuid),
             None => tracing::debug!("the master said something newer than this client"),
+        }
+    }
+
+    /// The master has shown a position, which may be one that an earlier message has gone beyond.
+    fn see(&mut self, position: LogPosition) {
+        self.shared.control.note_position(&position);
+        if position.epoch >= self.shown.epoch {
+            self.shown = position;
         }
     }
 
@@ -543,7 +553,7 @@ impl Anchor {
             return Verdict::Unknown(&reply.unknown_pins);
         }
         match &reply.position {
-            Some(position) if position.epoch == self.epoch => Verdict::Unchanged,
+            Some(position) if position.epoch == self.shown.epoch => Verdict::Unchanged,
             _ => Verdict::Silent,
         }
     }
@@ -551,8 +561,8 @@ impl Anchor {
     fn connected(&mut self, connection: Connection, reply: &HelloReply) {
         if let Some(position) = &reply.position {
             self.shared.control.note_position(position);
-            self.epoch = position.epoch;
-            self.shared.links.obey(position.epoch as u16);
+            self.shown = *position;
+            self.shared.links.obey(reign_of(position));
         }
         self.shared.control.deaths.tell_again();
         self.connection = Some(connection);

@@ -2,10 +2,9 @@
 //! new links are made and the old ones last as long as views over them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use mooncake_transfer::{
-    EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress,
+    EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, Reign, SegmentAddress,
     ServerError, Uuid, Wait,
 };
 use mooncake_wire::message::{PeerGone, anchor_up};
@@ -13,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::control::Control;
 use crate::options::StoreOptions;
+use crate::session::reign_of;
 
 pub(crate) struct LinkSet {
     control: Arc<Control>,
@@ -20,7 +20,8 @@ pub(crate) struct LinkSet {
     current: RwLock<Arc<Links>>,
     former: Mutex<Vec<Arc<Links>>>,
     questions: Arc<Mutex<Vec<EpochQuestion>>>,
-    epoch: AtomicU16,
+    /// What this store's own master has shown.
+    reign: Mutex<Reign>,
 }
 
 impl LinkSet {
@@ -34,15 +35,15 @@ impl LinkSet {
         let questions = Arc::default();
         let current = make(&template, &control, &questions)?;
         // A session begins without pins: its master knows all of them.
-        let epoch = control.position().epoch as u16;
-        current.drain_epoch(epoch);
+        let reign = reign_of(&control.position());
+        current.drain_epoch(reign.epoch);
         Ok(Self {
             control,
             template,
             current: RwLock::new(current),
             former: Mutex::default(),
             questions,
-            epoch: AtomicU16::new(epoch),
+            reign: Mutex::new(reign),
         })
     }
 
@@ -72,9 +73,10 @@ impl LinkSet {
     /// Whether whoever maps over this link is waited for before what a master does not know of it is given out.
     ///
     /// An owner waits for those who were there when it was asked to take an epoch. Who came later has to know the pins
-    /// that it uses from a master of that epoch; until this store has met one, they may be of the reign before.
+    /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the reign before.
+    /// When its own master reigns anew, it has to hear from the owner first that that is the one: a question in that reign.
     pub fn vouch_for(&self, link: &Link) -> bool {
-        link.began() <= self.epoch.load(Ordering::Acquire)
+        link.is_waited_for_in(*self.reign.lock())
     }
 
     pub fn report(&self) -> Vec<LinkReport> {
@@ -85,7 +87,7 @@ impl LinkSet {
     pub fn start_over(&self) -> Result<(), ServerError> {
         let template = LinkOptions { session: self.control.session().id, ..self.template.clone() };
         let links = make(&template, &self.control, &self.questions)?;
-        links.drain_epoch(self.epoch.load(Ordering::Acquire));
+        links.drain_epoch(self.reign.lock().epoch);
         let former = std::mem::replace(&mut *self.current.write(), links);
         former.close();
         self.former.lock().push(former);
@@ -93,12 +95,18 @@ impl LinkSet {
         Ok(())
     }
 
-    /// The master reigns in this epoch, and knows all pins of this store:
-    /// nothing older is written from now on, and owners that asked are told so.
-    pub fn obey(&self, epoch: u16) {
-        if self.epoch.fetch_max(epoch, Ordering::AcqRel) < epoch {
+    /// This store's master is in this reign, and knows all pins of this store:
+    /// nothing older is written from now on, and owners that asked about this reign are told so. Others are not, those that
+    /// asked about an earlier one of this master neither: they are asked for this one by the same master.
+    pub fn obey(&self, reign: Reign) {
+        let before = {
+            let mut own = self.reign.lock();
+            let later = if reign.epoch >= own.epoch { reign } else { *own };
+            std::mem::replace(&mut *own, later)
+        };
+        if before.epoch < reign.epoch {
             for links in self.all() {
-                links.drain_epoch(epoch);
+                links.drain_epoch(reign.epoch);
             }
         }
         self.let_go_of_former();
@@ -107,7 +115,10 @@ impl LinkSet {
         }
         let ready: Vec<EpochQuestion> = {
             let mut questions = self.questions.lock();
-            let (ready, rest) = std::mem::take(&mut *questions).into_iter().partition(|asked| asked.epoch() <= epoch);
+            let asked = std::mem::take(&mut *questions).into_iter().filter(|asked| !asked.is_moot());
+            let (ready, mut rest): (Vec<_>, Vec<_>) =
+                asked.partition(|asked| reign.knows_what_is_known_in(asked.reign()));
+            rest.retain(|asked| !ready.iter().any(|other| other.supersedes(asked)));
             *questions = rest;
             ready
         };
@@ -134,14 +145,6 @@ impl LinkSet {
         let mut all = self.former.lock().clone();
         all.push(self.current.read().clone());
         all
-    }
-}
-
-impl Drop for LinkSet {
-    fn drop(&mut self) {
-        // Nobody answers them any more, and each keeps what it is about mapped.
-        let unanswered = std::mem::take(&mut *self.questions.lock());
-        drop(unanswered);
     }
 }
 
@@ -172,13 +175,14 @@ impl LinkEvents for Events {
 
     fn take_epoch(&self, question: EpochQuestion) {
         let mut questions = self.questions.lock();
+        questions.retain(|other| !other.is_moot());
         // An owner asks again after each look that its master takes at it; views may keep the answer for long.
         if questions.iter().any(|other| other.repeats(&question)) {
             return;
         }
         questions.push(question);
         drop(questions);
-        // The next pong says which epoch the master reigns in.
+        // The next pong says in which reign the master is.
         self.control.ping();
     }
 }
@@ -241,13 +245,108 @@ mod tests {
     fn who_comes_after_its_owner_was_asked_is_vouched_for_when_its_master_has_shown_that_epoch() {
         let (server, address, links) = mapped();
         let before = links.link(&address, &wait()).unwrap();
-        server.take_epoch(2);
+        server.take_epoch(Reign::numbered(2)).unwrap();
         assert!(links.vouch_for(&before), "the owner waits for it");
         links.start_over().unwrap();
         let after = links.link(&address, &wait()).unwrap();
         assert!(!links.vouch_for(&after), "the owner does not");
-        links.obey(2);
+        links.obey(Reign::numbered(2));
         assert!(links.vouch_for(&after));
+    }
+
+    const A2: Reign = Reign { epoch: 2, id: 7 };
+    const B2: Reign = Reign { epoch: 2, id: 8 };
+    const A3: Reign = Reign { epoch: 3, id: 9 };
+
+    /// Waits until an owner's question is here.
+    fn asked(links: &LinkSet, reign: Reign) {
+        let until = Instant::now() + Duration::from_secs(5);
+        while !links.questions.lock().iter().any(|question| question.reign() == reign) {
+            assert!(Instant::now() < until, "no question about {reign:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the owner has heard within a while that all obey an epoch.
+    fn is_taken(server: &SegmentServer, address: &SegmentAddress, epoch: u16, within_ms: u64) -> bool {
+        let until = Instant::now() + Duration::from_millis(within_ms);
+        while server.taken(address.uuid) < epoch && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        server.taken(address.uuid) >= epoch
+    }
+
+    #[test]
+    fn an_owner_is_told_only_of_the_reign_that_this_stores_own_master_has_shown() {
+        // The same number of another continuation of the log, and a higher one.
+        for own in [B2, Reign { epoch: 3, id: 8 }] {
+            let (server, address, links) = mapped();
+            let link = links.link(&address, &wait()).unwrap();
+            server.take_epoch(A2).unwrap();
+            asked(&links, A2);
+            links.obey(own);
+            assert!(!is_taken(&server, &address, 2, 100), "{own:?}");
+            assert_eq!(links.questions.lock().len(), 1);
+            drop(link);
+            links.close();
+            assert!(is_taken(&server, &address, 2, 5000), "nothing is mapped any more");
+        }
+        for own in [A2, Reign::numbered(2), Reign::numbered(3)] {
+            let (server, address, links) = mapped();
+            let _link = links.link(&address, &wait()).unwrap();
+            server.take_epoch(A2).unwrap();
+            asked(&links, A2);
+            links.obey(own);
+            assert!(is_taken(&server, &address, 2, 5000), "{own:?}");
+        }
+        let (server, address, links) = mapped();
+        let _link = links.link(&address, &wait()).unwrap();
+        server.take_epoch(Reign::numbered(2)).unwrap();
+        asked(&links, Reign::numbered(2));
+        links.obey(A3);
+        assert!(is_taken(&server, &address, 2, 5000), "an older master's question is about a number");
+    }
+
+    #[test]
+    fn of_two_raises_the_second_settles_both() {
+        // The owner hears of both before the reader does, and the other way round.
+        for reader_first in [false, true] {
+            let (server, address, links) = mapped();
+            let _link = links.link(&address, &wait()).unwrap();
+            if reader_first {
+                links.obey(A3);
+            }
+            server.take_epoch(A2).unwrap();
+            asked(&links, A2);
+            links.obey(A3);
+            assert!(!is_taken(&server, &address, 2, 50));
+            server.take_epoch(A3).unwrap();
+            asked(&links, A3);
+            links.obey(A3);
+            assert!(is_taken(&server, &address, 3, 5000), "as the next pong does");
+            assert!(links.questions.lock().is_empty(), "nobody waits for an answer to the first one");
+        }
+    }
+
+    #[test]
+    fn who_comes_after_its_owner_was_asked_is_vouched_for_in_that_very_reign() {
+        let (server, address, links) = mapped();
+        server.take_epoch(A2).unwrap();
+        links.start_over().unwrap();
+        let link = links.link(&address, &wait()).unwrap();
+        assert!(!links.vouch_for(&link), "its master is an epoch behind");
+        links.obey(B2);
+        assert!(!links.vouch_for(&link), "its master is another one");
+        links.obey(A3);
+        assert!(!links.vouch_for(&link), "nobody knows yet that it is the owner's, too");
+        server.take_epoch(A3).unwrap();
+        asked(&links, A3);
+        assert!(links.vouch_for(&link), "from now on the owner waits for it");
+        links.obey(A3);
+        assert!(links.vouch_for(&link));
+        assert!(is_taken(&server, &address, 3, 5000));
+        let late = links.link(&address, &wait()).unwrap();
+        assert!(links.vouch_for(&late));
     }
 
     #[test]
@@ -264,7 +363,7 @@ mod tests {
         while !links.former.lock().is_empty() {
             assert!(Instant::now() < until, "its links stay");
             // As each pong does.
-            links.obey(0);
+            links.obey(Reign::default());
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
-use mooncake_transfer::{Fence, ProcessGone, SegmentServer, ServerEvents, Uuid, thread};
+use mooncake_transfer::{Fence, ProcessGone, Reign, SegmentServer, ServerEvents, Uuid, thread};
 use mooncake_wire::message::{
     Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
 };
@@ -221,9 +221,16 @@ impl SegmentOwner {
         }
     }
 
-    pub fn take_epoch(&self, epoch: u16) {
-        let taken = self.server.take_epoch(epoch);
-        tell_epoch_taken(&self.control, epoch, &taken);
+    /// False: it obeys another reign of that epoch, so that the master is told nothing.
+    pub fn take_epoch(&self, asked: Reign) -> bool {
+        match self.server.take_epoch(asked) {
+            Ok(taken) => tell_epoch_taken(&self.control, asked.epoch, &taken),
+            Err(error) => {
+                tracing::error!(name = self.name, %error, "two masters continue one log; this store keeps both from placing here");
+                return false;
+            }
+        }
+        true
     }
 
     pub fn recheck(&self, suspect: Suspect) {

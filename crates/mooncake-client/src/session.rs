@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use mooncake_transfer::Reign;
 use mooncake_wire::message::{HelloReply, LogPosition};
 
 use crate::connection::Address;
@@ -39,9 +40,21 @@ impl Session {
     }
 }
 
+/// The reign that a position is of.
+pub(crate) fn reign_of(position: &LogPosition) -> Reign {
+    Reign { epoch: position.epoch as u16, id: position.reign }
+}
+
 /// Raises what a client remembers of the log to what a reply shows. Another
 /// log counts only with a higher epoch: that is how a newer reign is known.
+///
+/// Of an epoch that two reigns have begun neither may go on with this client, whichever of the two its next hello reaches:
+/// so it shows more of that epoch than any log holds.
 pub(crate) fn raise(highest: &mut LogPosition, seen: &LogPosition) {
+    if seen.log_id == highest.log_id && reign_of(seen).clashes_with(reign_of(highest)) {
+        highest.lsn = u64::MAX;
+        return;
+    }
     let newer = if seen.log_id == highest.log_id {
         (seen.epoch, seen.lsn) > (highest.epoch, highest.lsn)
     } else {
@@ -74,6 +87,40 @@ mod tests {
         ] {
             raise(&mut highest, &seen);
             assert_eq!(highest, then, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn the_reign_is_remembered_with_the_position() {
+        let of = |reign, position| LogPosition { reign, ..position };
+        let mut highest = of(0, at(7, 1, 5));
+        for (seen, then) in [
+            (of(11, at(7, 2, 0)), of(11, at(7, 2, 0))),
+            (of(11, at(7, 2, 3)), of(11, at(7, 2, 3))),
+            (of(11, at(7, 2, 1)), of(11, at(7, 2, 3))),
+            (of(12, at(8, 2, 9)), of(11, at(7, 2, 3))),
+            // A master of an older version in between does not say.
+            (of(0, at(7, 2, 2)), of(11, at(7, 2, 3))),
+            (of(0, at(7, 2, 4)), of(0, at(7, 2, 4))),
+            (of(11, at(7, 2, 5)), of(11, at(7, 2, 5))),
+            (of(13, at(8, 3, 0)), of(13, at(8, 3, 0))),
+        ] {
+            raise(&mut highest, &seen);
+            assert_eq!(highest, then, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn who_has_seen_two_reigns_of_an_epoch_shows_more_than_either_holds() {
+        for lsn in [1, 9] {
+            let mut highest = LogPosition { reign: 11, ..at(7, 2, 5) };
+            raise(&mut highest, &LogPosition { reign: 12, ..at(7, 2, lsn) });
+            assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX));
+            raise(&mut highest, &LogPosition { reign: 12, ..at(7, 2, 100) });
+            assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX), "until that epoch is over");
+            let next = LogPosition { reign: 13, ..at(7, 3, 6) };
+            raise(&mut highest, &next);
+            assert_eq!(highest, next);
         }
     }
 }

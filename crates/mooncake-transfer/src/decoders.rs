@@ -10,6 +10,7 @@ use mooncake_memory::Guarded;
 use mooncake_mutation::Decoder;
 
 use crate::attach_pipe::AttachPipe;
+use crate::reign::Reign;
 use crate::wire::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, Purpose, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
     begins_as_hello, seal,
@@ -53,7 +54,8 @@ fn hello_seeds() -> Vec<Vec<u8>> {
         pid: 4,
         start_time: 5,
     };
-    let reply = HelloReply { version: 1, status: Status::Ok, epoch: 1, bytes: 1 << 30, uuid: [3; 16], features: 2 };
+    let reign = Reign { epoch: 1, id: 6 };
+    let reply = HelloReply { version: 1, status: Status::Ok, reign, bytes: 1 << 30, uuid: [3; 16], features: 2 };
     let hellos = [Purpose::Lane, Purpose::Attach].map(|purpose| hello(purpose).encode());
     hellos.into_iter().chain([reply.encode()]).map(|raw| raw.to_vec()).collect()
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mooncake_memory::{CopyError, MemoryError, ProcessError};
 
+use crate::reign::Reign;
 use crate::wire::Status;
 
 /// A read, a write or a view failed.
@@ -165,6 +166,17 @@ pub enum LinkError {
     /// This process is a forked child.
     #[error("this process was forked from the one that set the store up; set up a new store in a fresh process")]
     Forked,
+}
+
+/// An owner was asked to obey a reign, and obeys another one of the same epoch. What is taken of the one says nothing of the
+/// other, so its segments open in neither until a higher epoch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("asked to obey reign {:08x} of epoch {}, but obeys reign {:08x} of it", asked.id, asked.epoch, obeyed.id)]
+pub struct TwoReigns {
+    /// What the owner was asked for.
+    pub asked: Reign,
+    /// What it was asked for before.
+    pub obeyed: Reign,
 }
 
 /// A segment server could not start.

@@ -22,15 +22,17 @@ mod gate;
 mod link;
 mod local;
 mod loopback;
+mod reign;
 mod server;
 pub mod thread;
 mod wait;
 mod wake;
 mod wire;
 
-pub use error::{LinkError, ServerError, TransferError, WriteError};
+pub use error::{LinkError, ServerError, TransferError, TwoReigns, WriteError};
 pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
 pub use loopback::unpace;
+pub use reign::Reign;
 // Waiting for bytes is the same on every socket.
 pub use mooncake_wire::{Habit, busy_poll, has_hung_up, is_readable, recv_awake, recv_awake_behind};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::Uuid;
 use crate::gate::Gate;
 use crate::link::Watcher;
+use crate::reign::Reign;
 use crate::wake::Bell;
 
 /// A segment that a server of this process serves.
@@ -31,10 +32,10 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Fresh memory: nothing older than the epoch can be there.
+    /// Fresh memory: nothing older than the epoch can be there. In which reign it was mounted nobody has said.
     pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, bell: Arc<Bell>) -> Served {
         let settled = bell.clone();
-        let state = Mutex::new(State { epoch, ..State::default() });
+        let state = Mutex::new(State { reign: Reign::numbered(epoch), ..State::default() });
         Served {
             insiders: Arc::new(Insiders { uuid: memory.uuid(), state, bell }),
             memory,
@@ -61,38 +62,50 @@ pub(crate) struct Insiders {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Highest epoch that they are asked for. A newcomer has nothing older to swear off.
-    epoch: u16,
+    /// Latest reign that those in the segment are asked for. A newcomer has nothing older to swear off.
+    reign: Reign,
     each: HashMap<u64, Insider>,
 }
 
 #[derive(Debug)]
 struct Insider {
     inside: Weak<Inside>,
-    epoch: u16,
+    /// Latest reign that it obeys, and that it is asked for.
+    obeyed: Reign,
+    asked: Reign,
 }
 
 impl Insiders {
     pub(crate) fn enter(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Arc<Inside> {
         let mut state = self.state.lock();
-        let (number, began) = (state.next, state.epoch);
+        let (number, began) = (state.next, state.reign);
         state.next += 1;
-        let inside = Arc::new(Inside { insiders: self.clone(), number, began, watcher: watcher.clone() });
-        state.each.insert(number, Insider { inside: Arc::downgrade(&inside), epoch: began });
+        let inside = Arc::new(Inside { insiders: self.clone(), number, watcher: watcher.clone() });
+        state.each.insert(number, Insider { inside: Arc::downgrade(&inside), obeyed: began, asked: began });
         inside
     }
 
-    /// Those who have not taken an epoch, to be asked by [`Inside::ask`] without any lock.
-    pub(crate) fn below(&self, epoch: u16) -> Vec<Arc<Inside>> {
+    /// Latest reign that the segment's owner was asked to obey.
+    pub(crate) fn reign(&self) -> Reign {
+        self.state.lock().reign
+    }
+
+    /// Those who do not obey a reign yet, to be asked by [`Inside::ask`] without any lock.
+    pub(crate) fn below(&self, asked: Reign) -> Vec<Arc<Inside>> {
         let mut state = self.state.lock();
-        state.epoch = state.epoch.max(epoch);
-        let below = state.each.values().filter(|insider| insider.epoch < epoch);
-        below.filter_map(|insider| insider.inside.upgrade()).collect()
+        state.reign = state.reign.or_later(asked);
+        let below = state.each.values_mut().filter(|insider| insider.obeyed.epoch < asked.epoch);
+        below
+            .filter_map(|insider| {
+                insider.asked = insider.asked.or_later(asked);
+                insider.inside.upgrade()
+            })
+            .collect()
     }
 
     /// Whether all of them have taken an epoch.
     pub(crate) fn obey(&self, epoch: u16) -> bool {
-        self.state.lock().each.values().all(|insider| insider.epoch >= epoch)
+        self.state.lock().each.values().all(|insider| insider.obeyed.epoch >= epoch)
     }
 }
 
@@ -101,7 +114,6 @@ impl Insiders {
 pub(crate) struct Inside {
     insiders: Arc<Insiders>,
     number: u64,
-    began: u16,
     watcher: Arc<Watcher>,
 }
 
@@ -110,21 +122,24 @@ impl Inside {
         self.insiders.uuid
     }
 
-    /// Epoch that the owner had been asked for when this began.
-    pub(crate) fn began(&self) -> u16 {
-        self.began
+    /// See [`crate::Link::is_waited_for_in`].
+    pub(crate) fn is_waited_for_in(&self, reign: Reign) -> bool {
+        let state = self.insiders.state.lock();
+        let insider = state.each.get(&self.number);
+        insider.is_some_and(|Insider { obeyed, asked, .. }| {
+            reign.knows_what_is_known_in(*obeyed) || reign.knows_what_is_known_in(*asked)
+        })
     }
 
     /// Has its store asked. Called without any lock of the owner.
-    pub(crate) fn ask(self: Arc<Self>, epoch: u16) {
-        let watcher = self.watcher.clone();
-        watcher.ask_inside(self, epoch);
+    pub(crate) fn ask(self: &Arc<Self>, reign: Reign) {
+        self.watcher.ask_inside(self, reign);
     }
 
-    /// Its store takes the epoch.
-    pub(crate) fn confirm(&self, epoch: u16) {
+    /// Its store obeys the reign.
+    pub(crate) fn confirm(&self, reign: Reign) {
         if let Some(insider) = self.insiders.state.lock().each.get_mut(&self.number) {
-            insider.epoch = insider.epoch.max(epoch);
+            insider.obeyed = insider.obeyed.or_later(reign);
         }
         self.insiders.bell.ring();
     }

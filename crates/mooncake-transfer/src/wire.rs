@@ -16,6 +16,8 @@
 use mooncake_memory::crc32c;
 use mooncake_wire::{LANE_PREFACE, PREFACE_LEN};
 
+use crate::reign::Reign;
+
 /// Version of lanes and attach connections.
 pub(crate) const LANE_VERSION: u16 = 1;
 
@@ -112,7 +114,8 @@ pub(crate) fn begins_as_hello(bytes: &[u8]) -> bool {
 pub(crate) struct HelloReply {
     pub version: u16,
     pub status: Status,
-    pub epoch: u16,
+    /// What the owner was asked to obey. The id is zero from older ones, and ignored by older initiators.
+    pub reign: Reign,
     pub bytes: u64,
     pub uuid: [u8; 16],
     /// What the owner knows besides. Zero from older ones, and ignored by older initiators.
@@ -126,9 +129,10 @@ impl HelloReply {
         put(&mut out, 8, self.version.to_le_bytes());
         out[10] = self.status as u8;
         out[11] = self.features;
-        put(&mut out, 12, self.epoch.to_le_bytes());
+        put(&mut out, 12, self.reign.epoch.to_le_bytes());
         put(&mut out, 16, self.bytes.to_le_bytes());
         put(&mut out, 24, self.uuid);
+        put(&mut out, 40, self.reign.id.to_le_bytes());
         seal(&mut out);
         out
     }
@@ -140,7 +144,7 @@ impl HelloReply {
         Some(HelloReply {
             version: u16::from_le_bytes(get(from, 8)),
             status: Status::from_byte(from[10])?,
-            epoch: u16::from_le_bytes(get(from, 12)),
+            reign: Reign { epoch: u16::from_le_bytes(get(from, 12)), id: u32::from_le_bytes(get(from, 40)) },
             bytes: u64::from_le_bytes(get(from, 16)),
             uuid: get(from, 24),
             features: from[11],
@@ -163,7 +167,8 @@ pub(crate) enum Op {
     Quiesce,
     /// Attach, to the owner: so it is, and the extent carries its tombstone.
     Quiesced,
-    /// Attach, to the peer: say when you write nothing older than this epoch.
+    /// Attach, to the peer: say when you write nothing older than this epoch. The rid is the [`Reign`]'s id, zero from older
+    /// owners, and ignored by older peers.
     TakeEpoch,
     /// Attach, to the owner: so it is.
     EpochTaken,
@@ -202,6 +207,16 @@ impl Frame {
     /// A message that needs no extent.
     pub(crate) const fn plain(op: Op, epoch: u16) -> Frame {
         Frame { op, epoch, rid: 0, offset: 0, len: 0, sequence: 0 }
+    }
+
+    /// The question whether a reign is obeyed.
+    pub(crate) fn take_epoch(asked: Reign) -> Frame {
+        Frame { rid: asked.id.into(), ..Frame::plain(Op::TakeEpoch, asked.epoch) }
+    }
+
+    /// The reign that an [`Op::TakeEpoch`] asks for.
+    pub(crate) fn reign(&self) -> Reign {
+        Reign { epoch: self.epoch, id: u32::try_from(self.rid).unwrap_or(0) }
     }
 
     pub(crate) fn encode(&self) -> [u8; FRAME_LEN] {
@@ -418,7 +433,8 @@ mod tests {
             assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         }
         for status in STATUSES {
-            let reply = HelloReply { version: 1, status, epoch: 3, bytes: 1 << 40, uuid: [1; 16], features: 2 };
+            let reign = Reign { epoch: 3, id: 1 << 31 | 9 };
+            let reply = HelloReply { version: 1, status, reign, bytes: 1 << 40, uuid: [1; 16], features: 2 };
             assert_eq!(HelloReply::decode(&reply.encode()), Some(reply));
             let reply = Reply { status, epoch: 3, sequence: 1, len: 2, detail: 3 };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
@@ -429,6 +445,27 @@ mod tests {
             let frame = Frame { op, epoch: 1, rid: 2, offset: 3, len: 4, sequence: 5 };
             assert_eq!(Frame::decode(&frame.encode()), Some(frame));
         }
+    }
+
+    #[test]
+    fn the_id_of_a_reign_lies_where_older_versions_have_zeros() {
+        let of = |id| HelloReply {
+            version: 1,
+            status: Status::Ok,
+            reign: Reign { epoch: 3, id },
+            bytes: 1,
+            uuid: [1; 16],
+            features: 2,
+        };
+        let (known, unknown) = (of(u32::MAX).encode(), of(0).encode());
+        let differ: Vec<usize> = (0..HELLO_LEN - 4).filter(|at| known[*at] != unknown[*at]).collect();
+        assert_eq!(differ, [40, 41, 42, 43]);
+        for id in [0, 9, u32::MAX] {
+            let asked = Reign { epoch: 3, id };
+            let frame = Frame::take_epoch(asked);
+            assert_eq!((frame.op, frame.epoch, frame.reign()), (Op::TakeEpoch, 3, asked));
+        }
+        assert_eq!(Frame::take_epoch(Reign::numbered(3)), Frame::plain(Op::TakeEpoch, 3), "as an older owner asks");
     }
 
     #[test]

@@ -241,7 +241,7 @@ fn a_writer_that_stood_still_through_ten_thousand_fences_answers_them_all() {
     for number in 0..FENCES {
         assert!(!owner.fence(rid(1, 2 + number), number * 1024, 1024));
     }
-    assert!(owner.server.take_epoch(2).is_empty());
+    assert!(owner.take_epoch(2).is_empty());
     assert_eq!(owner.hears_within(100), None);
     writer.go_on();
     assert_eq!(writer.ask("confirm"), "confirmed");

@@ -20,6 +20,7 @@ use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::error::TransferError;
 use crate::gate::Gate;
+use crate::reign::Reign;
 use crate::wait::{SLICE, Wait};
 use crate::wire::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
 
@@ -31,8 +32,6 @@ pub(super) struct Attachment {
     readable: Option<Arc<Mapping>>,
     writable: OnceLock<Arc<Mapping>>,
     gate: Arc<Gate>,
-    /// Epoch that the owner had been asked for when it let this process in.
-    began: u16,
     pidfd: Arc<Guarded<OwnedFd>>,
     stream: Arc<Guarded<UnixStream>>,
     talk: Mutex<Talk>,
@@ -54,6 +53,9 @@ struct Talk {
     pipe: AttachPipe,
     upgrade: Upgrade,
     quiesces: Vec<Quiesce>,
+    /// Latest reign that this process said that it obeys; first the one that the owner had been asked for when it let this
+    /// process in.
+    obeyed: Reign,
     epochs: Vec<EpochAsked>,
 }
 
@@ -70,7 +72,7 @@ struct Quiesce {
 }
 
 struct EpochAsked {
-    epoch: u16,
+    reign: Reign,
     writing: Vec<u64>,
     confirmed: bool,
 }
@@ -149,10 +151,15 @@ impl Attachment {
             presence: Presence::announce(&readable).map_err(|e| format!("its memory cannot be locked: {e}"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
-            gate: Gate::new(reply.epoch, Box::new(move || bell.ring())),
-            began: reply.epoch,
+            gate: Gate::new(reply.reign.epoch, Box::new(move || bell.ring())),
             pidfd: Arc::new(Guarded::new(pidfd)),
-            talk: Mutex::new(Talk { pipe, upgrade: Upgrade::No, quiesces: Vec::new(), epochs: Vec::new() }),
+            talk: Mutex::new(Talk {
+                pipe,
+                upgrade: Upgrade::No,
+                quiesces: Vec::new(),
+                obeyed: reply.reign,
+                epochs: Vec::new(),
+            }),
             stream,
             answered: Condvar::new(),
             views: Mutex::default(),
@@ -181,8 +188,11 @@ impl Attachment {
         self.uuid
     }
 
-    pub(super) fn began(&self) -> u16 {
-        self.began
+    /// See [`super::Link::is_waited_for_in`].
+    pub(super) fn is_waited_for_in(&self, reign: Reign) -> bool {
+        let talk = self.talk.lock();
+        let asked = talk.epochs.iter().map(|asked| asked.reign);
+        std::iter::once(talk.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
     }
 
     pub(super) fn gate(&self) -> &Arc<Gate> {
@@ -254,9 +264,9 @@ impl Attachment {
 
     // -------------------------------------------------- what the watcher does
 
-    /// Reads what the owner has to say. Gives the epoch that it asks to take.
-    pub(super) fn hear(&self) -> Option<u16> {
-        let mut asked = None;
+    /// Reads what the owner has to say. Gives the latest reign that it asks to obey.
+    pub(super) fn hear(&self) -> Option<Reign> {
+        let mut asked: Option<Reign> = None;
         let mut talk = self.talk.lock();
         loop {
             let frame = match talk.pipe.receive() {
@@ -281,8 +291,9 @@ impl Attachment {
                 }
                 Op::TakeEpoch => {
                     let writing = self.gate.raise_epoch(frame.epoch);
-                    talk.epochs.push(EpochAsked { epoch: frame.epoch, writing, confirmed: false });
-                    asked = asked.max(Some(frame.epoch));
+                    let reign = frame.reign();
+                    talk.epochs.push(EpochAsked { reign, writing, confirmed: false });
+                    asked = Some(asked.map_or(reign, |asked| asked.or_later(reign)));
                 }
                 // A later version's message that needs no answer.
                 _ => {}
@@ -317,7 +328,7 @@ impl Attachment {
             if !asked.confirmed || !asked.writing.is_empty() || !pipe.has_room() {
                 return true;
             }
-            send(pipe, Frame::plain(Op::EpochTaken, asked.epoch));
+            send(pipe, Frame::plain(Op::EpochTaken, asked.reign.epoch));
             false
         });
         let _ = pipe.flush();
@@ -337,10 +348,15 @@ impl Attachment {
         first
     }
 
-    pub(super) fn confirm_epoch(&self, epoch: u16) {
-        for asked in self.talk.lock().epochs.iter_mut().filter(|asked| asked.epoch <= epoch) {
+    /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks for a
+    /// higher epoch waits for that one only.
+    pub(super) fn confirm_epoch(&self, reign: Reign) {
+        let mut talk = self.talk.lock();
+        talk.obeyed = talk.obeyed.or_later(reign);
+        for asked in talk.epochs.iter_mut().filter(|asked| asked.reign.epoch <= reign.epoch) {
             asked.confirmed = true;
         }
+        drop(talk);
         self.watcher.bell().ring();
     }
 

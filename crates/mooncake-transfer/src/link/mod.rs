@@ -23,6 +23,7 @@ use crate::Uuid;
 use crate::error::{TransferError, WriteError};
 use crate::gate::{Denied, Gate};
 use crate::local::{Inside, Served};
+use crate::reign::Reign;
 use crate::wait::Wait;
 use crate::wire::{Status, epoch_of, is_placement};
 
@@ -88,14 +89,19 @@ impl Link {
         &self.reason
     }
 
-    /// Epoch that the owner of mapped memory had been asked to take when this link was made. If its store has not heard of
-    /// that one from its master yet, another master may reign that does not know the store's pins, and the owner does not
-    /// wait for a newcomer's word.
-    pub fn began(&self) -> u16 {
+    /// Whether the owner of mapped memory waits for whoever maps it over this link, before space is given out there of which
+    /// a master in this reign, the one of the link's store, does not know that it is viewed.
+    ///
+    /// It does if this is the reign that the owner obeyed when the link was made, or that it has asked for since: before it
+    /// obeys another one it asks this process, too. In any other one, of a higher number too, another master may reign that
+    /// does not know the store's pins, and the owner does not wait for a newcomer's word about what it obeys already. Where
+    /// one of the two ids is not known the numbers decide.
+    pub fn is_waited_for_in(&self, reign: Reign) -> bool {
         match &self.kind {
-            Kind::Local(_, inside) => inside.began(),
-            Kind::Shared(attachment) => attachment.began(),
-            Kind::Tcp(_) => 0,
+            Kind::Local(_, inside) => inside.is_waited_for_in(reign),
+            Kind::Shared(attachment) => attachment.is_waited_for_in(reign),
+            // Nothing is mapped.
+            Kind::Tcp(_) => true,
         }
     }
 

@@ -1,7 +1,7 @@
 //! How links are made, to what, and what they report.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mooncake_memory::{ProcessIdentity, uuid_text};
@@ -9,6 +9,7 @@ use mooncake_memory::{ProcessIdentity, uuid_text};
 use super::attachment::Attachment;
 use crate::Uuid;
 use crate::local::Inside;
+use crate::reign::Reign;
 
 /// Where a segment is, as its owner told the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,59 +124,81 @@ impl LinkOptions {
 pub trait LinkEvents: Send + Sync {
     /// The process that owns a mapped segment is proven gone.
     fn owner_gone(&self, uuid: Uuid);
-    /// The owner of a mapped segment, or of one in this process, asks to take an epoch. Confirm when the
-    /// master that raised it knows all of this store's pins and no write
+    /// The owner of a mapped segment, or of one in this process, asks to obey a reign. Confirm when the
+    /// master that reigns so knows all of this store's pins and no write
     /// of an older placement is planned; drop the question to stay silent.
     fn take_epoch(&self, question: EpochQuestion);
 }
 
-/// An owner's wish that this process writes nothing older than an epoch.
+/// An owner's wish that this process writes nothing older than a reign's epoch. It keeps nothing mapped.
 #[derive(Debug)]
 pub struct EpochQuestion {
     pub(super) place: Place,
-    pub(super) epoch: u16,
+    pub(super) uuid: Uuid,
+    pub(super) reign: Reign,
 }
 
 /// What is asked about.
 #[derive(Debug)]
 pub(super) enum Place {
     /// A segment of another process, mapped here.
-    Attached(Arc<Attachment>),
+    Attached(Weak<Attachment>),
     /// A segment of this process.
-    Inside(Arc<Inside>),
+    Inside(Weak<Inside>),
 }
 
 impl EpochQuestion {
     /// Segment whose owner asks.
     pub fn uuid(&self) -> Uuid {
-        match &self.place {
-            Place::Attached(attachment) => attachment.uuid(),
-            Place::Inside(inside) => inside.uuid(),
-        }
+        self.uuid
     }
 
     /// Whether another one asks the same of the same: one answer is enough.
     pub fn repeats(&self, other: &EpochQuestion) -> bool {
-        let same_place = match (&self.place, &other.place) {
-            (Place::Attached(one), Place::Attached(other)) => Arc::ptr_eq(one, other),
-            (Place::Inside(one), Place::Inside(other)) => Arc::ptr_eq(one, other),
-            _ => false,
-        };
-        same_place && self.epoch == other.epoch
+        self.is_asked_where(other) && self.reign == other.reign
     }
 
-    /// The epoch.
-    pub fn epoch(&self) -> u16 {
-        self.epoch
+    /// Whether the answer to this one, at the same place, says all that the other one's would: it asks for a higher epoch.
+    pub fn supersedes(&self, other: &EpochQuestion) -> bool {
+        self.is_asked_where(other) && self.reign.epoch > other.reign.epoch
+    }
+
+    fn is_asked_where(&self, other: &EpochQuestion) -> bool {
+        match (&self.place, &other.place) {
+            (Place::Attached(one), Place::Attached(other)) => Weak::ptr_eq(one, other),
+            (Place::Inside(one), Place::Inside(other)) => Weak::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Whether nothing is mapped there any more: the owner has heard of that, or hears of it, and waits for no answer.
+    pub fn is_moot(&self) -> bool {
+        match &self.place {
+            Place::Attached(attachment) => attachment.strong_count() == 0,
+            Place::Inside(inside) => inside.strong_count() == 0,
+        }
+    }
+
+    /// The reign.
+    pub fn reign(&self) -> Reign {
+        self.reign
     }
 
     /// So it is. The owner hears of it as soon as the older writes that are
     /// still copying have ended; newer ones of that kind are refused already.
     pub fn confirm(self) {
         match &self.place {
-            Place::Attached(attachment) => attachment.confirm_epoch(self.epoch),
+            Place::Attached(attachment) => {
+                if let Some(attachment) = attachment.upgrade() {
+                    attachment.confirm_epoch(self.reign);
+                }
+            }
             // Its writes pass the owner's own gate.
-            Place::Inside(inside) => inside.confirm(self.epoch),
+            Place::Inside(inside) => {
+                if let Some(inside) = inside.upgrade() {
+                    inside.confirm(self.reign);
+                }
+            }
         }
     }
 }

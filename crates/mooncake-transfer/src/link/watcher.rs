@@ -17,6 +17,7 @@ use super::options::{EpochQuestion, LinkEvents, Place};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Inside;
+use crate::reign::Reign;
 use crate::wake::Bell;
 
 pub(crate) struct Watcher {
@@ -107,9 +108,10 @@ impl Watcher {
         state.watched.is_empty() && state.farewells.is_empty()
     }
 
-    /// An owner in this process asks to take an epoch.
-    pub(crate) fn ask_inside(&self, inside: Arc<Inside>, epoch: u16) {
-        self.events.take_epoch(EpochQuestion { place: Place::Inside(inside), epoch });
+    /// An owner in this process asks to obey a reign.
+    pub(crate) fn ask_inside(&self, inside: &Arc<Inside>, reign: Reign) {
+        let place = Place::Inside(Arc::downgrade(inside));
+        self.events.take_epoch(EpochQuestion { place, uuid: inside.uuid(), reign });
     }
 
     /// The attachments to a segment that are still mapped.
@@ -156,9 +158,10 @@ impl Watcher {
             for ((id, watched), flags) in watched.iter().zip(heard[1..].chunks_exact(2)) {
                 let Some(attachment) = watched.attachment.upgrade() else { continue };
                 if !flags[1].is_empty()
-                    && let Some(epoch) = attachment.hear()
+                    && let Some(reign) = attachment.hear()
                 {
-                    self.events.take_epoch(EpochQuestion { place: Place::Attached(attachment.clone()), epoch });
+                    let place = Place::Attached(Arc::downgrade(&attachment));
+                    self.events.take_epoch(EpochQuestion { place, uuid: attachment.uuid(), reign });
                 }
                 attachment.answer();
                 let ended = !watched.owner_gone

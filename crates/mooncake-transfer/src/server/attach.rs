@@ -14,6 +14,7 @@ use super::{Fence, ProcessGone, Shared, State};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
+use crate::reign::Reign;
 use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
 
 /// Most attachments at a time, all segments together.
@@ -35,8 +36,8 @@ pub(super) struct Attach {
     pipe: Option<AttachPipe>,
     writable: bool,
     epoch: u16,
-    /// Highest epoch that it is to be asked to take, and that it has been asked.
-    epoch_wanted: u16,
+    /// Latest reign that it is to be asked to obey, and the epoch that it has been asked for.
+    reign_wanted: Reign,
     epoch_asked: u16,
     /// Fences that it is still to be asked about: by their ids, so that one who stands still costs no more than the
     /// fences themselves.
@@ -87,14 +88,14 @@ impl Attach {
         }
     }
 
-    /// Asks to take an epoch, unless it has; true when an answer is needed.
+    /// Asks to obey a reign, unless it does; true when an answer is needed.
     /// Readers are asked too: their views are pins that the new epoch's master
     /// must hear of before it gives space out.
-    pub(super) fn ask_epoch(&mut self, epoch: u16) -> bool {
-        if self.epoch >= epoch {
+    pub(super) fn ask_epoch(&mut self, asked: Reign) -> bool {
+        if self.epoch >= asked.epoch {
             return false;
         }
-        self.epoch_wanted = self.epoch_wanted.max(epoch);
+        self.reign_wanted = self.reign_wanted.or_later(asked);
         self.put_epoch();
         true
     }
@@ -123,9 +124,9 @@ impl Attach {
 
     /// The highest one is enough, and one on the way at a time.
     fn put_epoch(&mut self) {
-        if self.epoch_asked < self.epoch_wanted && self.pipe.as_ref().is_some_and(|pipe| !pipe.is_waiting()) {
-            self.epoch_asked = self.epoch_wanted;
-            self.send(&Frame::plain(Op::TakeEpoch, self.epoch_wanted));
+        if self.epoch_asked < self.reign_wanted.epoch && self.pipe.as_ref().is_some_and(|pipe| !pipe.is_waiting()) {
+            self.epoch_asked = self.reign_wanted.epoch;
+            self.send(&Frame::take_epoch(self.reign_wanted));
         }
     }
 
@@ -169,7 +170,7 @@ impl Shared {
             version: LANE_VERSION,
             status: Status::Ok,
             // A newcomer has nothing older to swear off.
-            epoch: state.epoch,
+            reign: served.insiders.reign(),
             bytes: served.memory.bytes(),
             uuid: hello.uuid,
             features: FEATURE_INTRODUCTIONS,
@@ -192,8 +193,8 @@ impl Shared {
             pidfd: Arc::new(Guarded::new(pidfd)),
             pipe: Some(AttachPipe::new(stream.clone())),
             writable: false,
-            epoch: if is_silent { 0 } else { state.epoch },
-            epoch_wanted: 0,
+            epoch: if is_silent { 0 } else { state.reign.epoch },
+            reign_wanted: Reign::default(),
             epoch_asked: 0,
             questions: VecDeque::new(),
             unanswered: 0,
@@ -218,19 +219,19 @@ impl Shared {
     pub(super) fn attach_readable(&self, attach_id: u64) {
         let mut state = self.state.lock();
         loop {
-            let State { attached, fences, epoch, .. } = &mut *state;
+            let State { attached, fences, reign, .. } = &mut *state;
             let Some(attach) = attached.get_mut(&attach_id) else { return };
             let Some(pipe) = &mut attach.pipe else { return };
             let frame = match pipe.receive() {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return attach.put_questions(attach_id, fences, *epoch),
+                Ok(None) => return attach.put_questions(attach_id, fences, reign.epoch),
                 Err(e) => return attach.hang_up(&e),
             };
             match frame.op {
                 Op::Upgrade => {
                     // On record before the answer allows the first store.
                     attach.writable = true;
-                    attach.send(&Frame::plain(Op::Upgraded, *epoch));
+                    attach.send(&Frame::plain(Op::Upgraded, reign.epoch));
                 }
                 // An older version says so although it may hold views that the master does not know.
                 Op::EpochTaken if !attach.knows_pins => {}
@@ -248,10 +249,10 @@ impl Shared {
 
     pub(super) fn attach_writable(&self, attach_id: u64) {
         let mut state = self.state.lock();
-        let State { attached, fences, epoch, .. } = &mut *state;
+        let State { attached, fences, reign, .. } = &mut *state;
         if let Some(attach) = attached.get_mut(&attach_id) {
             attach.flush();
-            attach.put_questions(attach_id, fences, *epoch);
+            attach.put_questions(attach_id, fences, reign.epoch);
         }
     }
 }

@@ -17,6 +17,7 @@ use super::lane;
 use super::pending::{Caller, Pending, Progress};
 use super::strangers::Strangers;
 use crate::local::Served;
+use crate::reign::Reign;
 use crate::wire::{Hello, HelloReply, LANE_VERSION, Purpose, Status};
 
 /// Most connections that may owe their hello; the oldest goes first.
@@ -184,7 +185,8 @@ fn find(shared: &Shared, hello: &Hello) -> Result<Arc<Served>, Status> {
 /// Answers a hello with a refusal. A fresh connection has room for it; if not,
 /// closing it says enough.
 pub(super) fn refuse(mut stream: impl Write, hello: &Hello, status: Status) -> Result<(), Status> {
-    let reply = HelloReply { version: LANE_VERSION, status, epoch: 0, bytes: 0, uuid: hello.uuid, features: 0 };
+    let reply =
+        HelloReply { version: LANE_VERSION, status, reign: Reign::default(), bytes: 0, uuid: hello.uuid, features: 0 };
     let _ = stream.write(&reply.encode());
     Err(status)
 }

@@ -14,6 +14,8 @@ use mooncake_memory::{Mapping, uuid_text};
 use super::fence_list::PendingFence;
 use super::{Fence, SegmentServer, Shared, State};
 use crate::Uuid;
+use crate::error::TwoReigns;
+use crate::reign::Reign;
 
 /// How long a lane in mid-write may finish by itself.
 const GRACE: Duration = Duration::from_millis(200);
@@ -67,7 +69,7 @@ impl SegmentServer {
             return false;
         }
         let id = state.next_id();
-        let State { attached, fences, epoch, .. } = &mut *state;
+        let State { attached, fences, reign, .. } = &mut *state;
         let writers = attached.iter_mut().filter(|(_, attach)| attach.writes_for(fence.writer, &fence.uuid));
         let mut writers: Vec<_> = if fence.writer_done { Vec::new() } else { writers.collect() };
         let asked: Vec<u64> = writers.iter().map(|(attach_id, _)| **attach_id).collect();
@@ -78,7 +80,7 @@ impl SegmentServer {
         fences.insert(id, PendingFence { fence, writing, asked, cut_at });
         for (attach_id, attach) in &mut writers {
             attach.ask_fence(id);
-            attach.put_questions(**attach_id, fences, *epoch);
+            attach.put_questions(**attach_id, fences, reign.epoch);
         }
         drop(state);
         // The door must know when to cut, and poll for room to write.
@@ -86,24 +88,32 @@ impl SegmentServer {
         false
     }
 
-    /// Obeys an epoch: refuses writes of older ones from now on. Gives the
+    /// Obeys a reign: refuses writes of older epochs from now on. Gives the
     /// segments that have nothing older under way; for the others
     /// [`super::ServerEvents::epoch_taken`] follows, once their lanes are
     /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or is
     /// gone. May be asked again.
-    pub fn take_epoch(&self, epoch: u16) -> Vec<Uuid> {
+    ///
+    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any more:
+    /// a report says the number only, and either master would take it for its own.
+    pub fn take_epoch(&self, asked: Reign) -> Result<Vec<Uuid>, TwoReigns> {
+        let epoch = asked.epoch;
         let mut guard = self.shared.state.lock();
         let state = &mut *guard;
-        state.epoch = state.epoch.max(epoch);
+        if asked.clashes_with(state.reign) {
+            state.epochs.retain(|pending| pending.epoch != epoch);
+            return Err(TwoReigns { asked, obeyed: state.reign });
+        }
+        state.reign = state.reign.or_later(asked);
         let mut done = Vec::new();
         let mut insiders = Vec::new();
         for (uuid, served) in &state.segments {
             let writing = served.gate.raise_epoch(epoch);
             let mut open = !writing.is_empty();
             for attach in state.attached.values_mut().filter(|attach| attach.uuid() == *uuid) {
-                open |= attach.ask_epoch(epoch);
+                open |= attach.ask_epoch(asked);
             }
-            insiders.extend(served.insiders.below(epoch));
+            insiders.extend(served.insiders.below(asked));
             open |= !served.insiders.obey(epoch);
             state.epochs.retain(|pending| pending.uuid != *uuid || pending.epoch > epoch);
             if open {
@@ -115,9 +125,9 @@ impl SegmentServer {
             }
         }
         drop(guard);
-        insiders.into_iter().for_each(|inside| inside.ask(epoch));
+        insiders.into_iter().for_each(|inside| inside.ask(asked));
         self.shared.bell.ring();
-        done
+        Ok(done)
     }
 }
 

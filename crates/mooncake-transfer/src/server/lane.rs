@@ -22,6 +22,7 @@ use crate::Uuid;
 use crate::gate::{Admitted, Denied};
 use crate::local::Served;
 use crate::loopback::unpace;
+use crate::reign::Reign;
 use crate::wire::{
     FRAME_LEN, Frame, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer, is_placement,
 };
@@ -116,14 +117,14 @@ pub(super) fn open(
         }
     }
     let id = state.next_id();
-    let epoch = state.epoch;
+    let reign = state.reign;
     state.lanes.insert(id, control.clone());
     drop(state);
     let ended = Ended { shared: shared.clone(), id };
     let lane = Lane { served, stream, control, peer, small: Vec::new() };
     let spawned = std::thread::Builder::new().name("mooncake-lane".into()).stack_size(STACK).spawn(move || {
         let _ended = ended;
-        lane.run(epoch);
+        lane.run(reign);
     });
     match spawned {
         Ok(_detached) => Ok(()),
@@ -182,11 +183,11 @@ impl From<io::Error> for End {
 }
 
 impl Lane {
-    fn run(mut self, epoch: u16) {
+    fn run(mut self, reign: Reign) {
         let reply = HelloReply {
             version: LANE_VERSION,
             status: Status::Ok,
-            epoch,
+            reign,
             bytes: self.served.memory.bytes(),
             uuid: self.served.memory.uuid(),
             features: 0,

@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::Uuid;
 use crate::error::ServerError;
 use crate::local::{self, Served};
+use crate::reign::Reign;
 use crate::wake::Bell;
 
 pub(crate) use lane::LaneControl;
@@ -114,7 +115,8 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct State {
-    epoch: u16,
+    /// Latest one that it was asked to obey.
+    reign: Reign,
     next: u64,
     segments: HashMap<Uuid, Arc<Served>>,
     lanes: HashMap<u64, Arc<LaneControl>>,
@@ -166,7 +168,7 @@ impl SegmentServer {
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
         let bell = self.shared.bell.clone();
         let mut state = self.shared.state.lock();
-        let served = Arc::new(Served::new(memory, access_key, state.epoch, bell));
+        let served = Arc::new(Served::new(memory, access_key, state.reign.epoch, bell));
         local::announce(&served);
         state.segments.insert(served.memory.uuid(), served);
     }

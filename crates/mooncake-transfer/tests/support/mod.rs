@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
 use mooncake_transfer::{
-    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, SegmentAddress, SegmentServer,
+    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, Reign, SegmentAddress, SegmentServer,
     ServerEvents, ServerOptions, Uuid, Wait,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -88,6 +88,11 @@ impl Owner {
             access_key: KEY,
             process: None,
         }
+    }
+
+    /// Asked by a master that does not say which reign it is in.
+    pub fn take_epoch(&self, epoch: u16) -> Vec<Uuid> {
+        self.server.take_epoch(Reign::numbered(epoch)).unwrap()
     }
 
     pub fn fence(&self, rid: u64, offset: u64, len: u64) -> bool {
