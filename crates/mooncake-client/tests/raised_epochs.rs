@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Store, View};
-use mooncake_wire::PREFACE_LEN;
-use mooncake_wire::message::{Hello, ResumeSession, hello};
+use mooncake_wire::message::{AnchorDown, Hello, LogPosition, ResumeSession, TakeEpoch, anchor_down, hello};
+use mooncake_wire::{PREFACE_LEN, encode_frame};
 use other::Other;
 use prost::Message;
 
@@ -24,16 +24,20 @@ struct Door {
     address: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
     shut: Arc<AtomicBool>,
-    /// What came through.
-    resumes: Arc<Mutex<Vec<ResumeSession>>>,
+    /// The hellos of anchors that came through, each with the way back to its client.
+    hellos: Arc<Mutex<Vec<(Hello, TcpStream)>>>,
+    /// Held by whoever says something to a client, for one frame.
+    speaking: Arc<Mutex<()>>,
 }
 
 impl Door {
     fn to(master: String) -> Door {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let door = Door { address, open: Arc::default(), shut: Arc::default(), resumes: Arc::default() };
-        let (open, shut, resumes) = (door.open.clone(), door.shut.clone(), door.resumes.clone());
+        let (open, shut, hellos, speaking) = Default::default();
+        let door = Door { address, open, shut, hellos, speaking };
+        let (open, shut, hellos) = (door.open.clone(), door.shut.clone(), door.hellos.clone());
+        let speaking = door.speaking.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let mut open = open.lock().unwrap();
@@ -41,18 +45,23 @@ impl Door {
                     continue;
                 }
                 let Ok(master) = TcpStream::connect(&master) else { continue };
-                for (nth, (mut from, mut to)) in
-                    [(&client, &master), (&master, &client)].map(pair).into_iter().enumerate()
-                {
-                    open.push(to.try_clone().unwrap());
-                    let resumes = resumes.clone();
-                    std::thread::spawn(move || {
-                        let heard = if nth == 0 { pass_hello(&mut from, &mut to) } else { Ok(None) };
-                        resumes.lock().unwrap().extend(heard.ok().flatten());
-                        let _ = std::io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
+                let [up, down] = [(&client, &master), (&master, &client)].map(pair);
+                open.extend([&up, &down].map(|(_, to)| to.try_clone().unwrap()));
+                let hellos = hellos.clone();
+                std::thread::spawn(move || {
+                    let (mut from, mut to) = up;
+                    if let Ok(Some(hello)) = pass_hello(&mut from, &mut to) {
+                        hellos.lock().unwrap().push((hello, client));
+                    }
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+                let speaking = speaking.clone();
+                std::thread::spawn(move || {
+                    let (mut from, mut to) = down;
+                    while pass_frame(&mut from, &mut to, &speaking).is_ok() {}
+                    let _ = to.shutdown(Shutdown::Both);
+                });
             }
         });
         door
@@ -71,6 +80,27 @@ impl Door {
         self.slam();
     }
 
+    /// As if the master had said that to the client that came last, and had ended right behind it.
+    fn say_at_the_end(&self, body: anchor_down::Body) {
+        let _turn = self.speaking.lock().unwrap();
+        let hellos = self.hellos.lock().unwrap();
+        let (_, mut anchor) = hellos.last().map(|(hello, anchor)| (hello, anchor)).unwrap();
+        let mut frame = Vec::new();
+        encode_frame(&AnchorDown { body: Some(body) }, &mut frame);
+        anchor.write_all(&frame).unwrap();
+        anchor.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// What the client that came last had seen of the log, and how it came back.
+    fn last_resume(&self) -> (LogPosition, ResumeSession) {
+        match self.hellos.lock().unwrap().last() {
+            Some((Hello { highest, role: Some(hello::Role::Resume(resume)), .. }, _)) => {
+                (highest.unwrap_or_default(), resume.clone())
+            }
+            other => panic!("no client has come back: {other:?}"),
+        }
+    }
+
     fn unlock(&self) {
         self.shut.store(false, Ordering::SeqCst);
     }
@@ -82,17 +112,26 @@ impl Door {
     }
 }
 
-fn pass_hello(from: &mut TcpStream, to: &mut TcpStream) -> std::io::Result<Option<ResumeSession>> {
+/// Gives the hello if it is of an anchor.
+fn pass_hello(from: &mut TcpStream, to: &mut TcpStream) -> std::io::Result<Option<Hello>> {
     let mut head = [0; PREFACE_LEN + 4];
     from.read_exact(&mut head)?;
     let mut body = vec![0; u32::from_le_bytes(head[PREFACE_LEN..].try_into().unwrap()) as usize];
     from.read_exact(&mut body)?;
     to.write_all(&head)?;
     to.write_all(&body)?;
-    Ok(match Hello::decode(&body[..])?.role {
-        Some(hello::Role::Resume(resume)) => Some(resume),
-        _ => None,
-    })
+    let hello = Hello::decode(&body[..])?;
+    Ok((!matches!(hello.role, Some(hello::Role::Attach(_)))).then_some(hello))
+}
+
+fn pass_frame(from: &mut TcpStream, to: &mut TcpStream, speaking: &Mutex<()>) -> std::io::Result<()> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let mut body = vec![0; u32::from_le_bytes(length) as usize];
+    from.read_exact(&mut body)?;
+    let _turn = speaking.lock().unwrap();
+    to.write_all(&length)?;
+    to.write_all(&body)
 }
 
 fn pair((from, to): (&TcpStream, &TcpStream)) -> (TcpStream, TcpStream) {
@@ -152,7 +191,7 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
     assert_eq!(writer.ask("put k"), "true");
     owner.mount_memory(8 * MIB).unwrap();
     let told = || {
-        let resume = door.resumes.lock().unwrap().last().cloned().unwrap();
+        let (_, resume) = door.last_resume();
         assert_eq!(resume.segments.len(), 2);
         (resume.epochs, resume.epoch_taken)
     };
@@ -179,6 +218,45 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
     door.slam();
     eventually("the owner is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 6);
     assert_eq!(told(), (vec![2, 2], 2));
+}
+
+#[test]
+fn the_reign_that_a_store_was_asked_to_obey_is_shown_to_the_next_master_however_soon_the_first_one_ends() {
+    let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
+    let door = Door::to(cluster.address());
+    let owner = door.store(&cluster, 8 * MIB);
+    // Of a reign that is not this master's: another one has begun the epoch after this.
+    door.say_at_the_end(anchor_down::Body::TakeEpoch(TakeEpoch { epoch: 2, reign: 7 }));
+    eventually("the owner is back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 1);
+    let (LogPosition { epoch, lsn, reign, .. }, resume) = door.last_resume();
+    assert_eq!((epoch, lsn, reign, resume.epochs), (2, 0, 7, vec![2]));
+    assert_eq!(cluster.metric("mooncake_epoch"), 3, "nobody has begun that one");
+    eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
+    put(&owner, "k", 1 << 20).unwrap();
+}
+
+#[test]
+fn what_is_viewed_in_every_reign_is_the_memory_itself() {
+    let mut cluster = Cluster::start();
+    let owner = cluster.store(8 * MIB);
+    let reader = cluster.store(0);
+    put(&owner, "k", 1 << 20).unwrap();
+    let mut views = Vec::new();
+    for epoch in 2..5 {
+        views.push(reader.view(&["k"]).remove(0).unwrap().unwrap());
+        cluster.stop_master();
+        cluster.forget_witness();
+        cluster.start_master();
+        assert_eq!(cluster.metric("mooncake_epoch"), epoch);
+        eventually("both are back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 2);
+        eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
+        // Of segments that the owner mounts now nobody is asked for an epoch.
+        owner.mount_memory(MIB).unwrap();
+        eventually("its memory is viewed", Duration::from_secs(5), || {
+            reader.view(&["k"]).remove(0).unwrap().is_some_and(|view| !view.is_private_copy())
+        });
+    }
+    assert!(views.iter().all(|view| !view.is_private_copy() && view[..] == value("k", 1 << 20)[..]));
 }
 
 #[test]

@@ -238,11 +238,11 @@ fn an_id_travels_where_older_versions_send_zeros() {
     let (known, unknown) = (reign(2, 0x8765_4321), reign(3, 0));
     let mut peer = attached_by_hand(&owner.address(), 1);
     assert!(owner.server.take_epoch(known).unwrap().is_empty());
-    assert_eq!(frame_by_hand(&mut peer)[4..16], [7, 0, 2, 0, 0, 0, 0, 0, 0x21, 0x43, 0x65, 0x87, 0, 0, 0, 0]);
+    assert_eq!(frame_by_hand(&mut peer)[4..16], [7, 0, 2, 0, 0x21, 0x43, 0x65, 0x87, 0, 0, 0, 0]);
     let reply = frame_by_hand(&mut attach_by_hand(&owner.address(), 1));
     assert_eq!((&reply[12..16], &reply[40..44]), (&[2, 0, 0, 0][..], &[0x21, 0x43, 0x65, 0x87][..]));
     assert!(owner.server.take_epoch(unknown).unwrap().is_empty());
-    assert_eq!(frame_by_hand(&mut peer)[4..16], [7, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(frame_by_hand(&mut peer)[4..16], [7, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
