@@ -238,25 +238,29 @@ fn the_reign_that_a_store_was_asked_to_obey_is_shown_to_the_next_master_however_
 #[test]
 fn what_is_viewed_in_every_reign_is_the_memory_itself() {
     let mut cluster = Cluster::start();
-    let owner = cluster.store(8 * MIB);
-    let reader = cluster.store(0);
-    put(&owner, "k", 1 << 20).unwrap();
-    let mut views = Vec::new();
-    for epoch in 2..5 {
-        views.push(reader.view(&["k"]).remove(0).unwrap().unwrap());
-        cluster.stop_master();
-        cluster.forget_witness();
-        cluster.start_master();
-        assert_eq!(cluster.metric("mooncake_epoch"), epoch);
-        eventually("both are back", Duration::from_secs(5), || cluster.metric("mooncake_sessions_resumed_total") == 2);
-        eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
-        // Of segments that the owner mounts now nobody is asked for an epoch.
-        owner.mount_memory(MIB).unwrap();
-        eventually("its memory is viewed", Duration::from_secs(5), || {
-            reader.view(&["k"]).remove(0).unwrap().is_some_and(|view| !view.is_private_copy())
-        });
+    let [owner, reader] = [0, 0].map(|segment| cluster.store(segment));
+    let is_viewed = |key: &str| {
+        let view = reader.view(&[key]).remove(0).unwrap().unwrap();
+        view[..] == value(key, 1 << 20)[..] && !view.is_private_copy()
+    };
+    for epoch in [2, 4] {
+        // It is not asked for the epoch in which it is mounted.
+        let (segment, _) = owner.mount_memory(4 * MIB).unwrap();
+        let key = format!("k{epoch}");
+        put(&owner, &key, 1 << 20).unwrap();
+        assert!(is_viewed(&key));
+        for raised in [epoch, epoch + 1] {
+            cluster.stop_master();
+            cluster.forget_witness();
+            cluster.start_master();
+            assert_eq!(cluster.metric("mooncake_epoch"), raised);
+            let back = || cluster.metric("mooncake_sessions_resumed_total") == 2;
+            eventually("both are back", Duration::from_secs(5), back);
+            eventually("it is open", Duration::from_secs(5), || cluster.metric(CLOSED) == 0);
+            assert!(is_viewed(&key), "in epoch {raised}");
+        }
+        owner.unmount_segment(segment, Duration::ZERO).unwrap();
     }
-    assert!(views.iter().all(|view| !view.is_private_copy() && view[..] == value("k", 1 << 20)[..]));
 }
 
 #[test]

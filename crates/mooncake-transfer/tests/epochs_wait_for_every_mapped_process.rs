@@ -201,7 +201,7 @@ fn the_answer_about_a_later_reign_settles_an_earlier_one_that_nobody_answered() 
     for path in [Path::Local, Path::SharedMemory] {
         let owner = Owner::new(MIB);
         let (links, noticed) = links(Paths::only(path));
-        let _link = links.link(&owner.address(), &wait()).unwrap();
+        let link = links.link(&owner.address(), &wait()).unwrap();
         assert!(owner.server.take_epoch(reign(2, 7)).unwrap().is_empty());
         let first = question(&noticed);
         assert!(owner.server.take_epoch(reign(3, 9)).unwrap().is_empty());
@@ -212,6 +212,7 @@ fn the_answer_about_a_later_reign_settles_an_earlier_one_that_nobody_answered() 
         second.confirm();
         assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(3)), "{path}");
         assert_eq!(owner.hears_within(100), None, "{path}: of the earlier one nothing is said");
+        assert!(!link.is_waited_for_in(reign(2, 7)), "{path}: nor is it asked about any more");
     }
 }
 
