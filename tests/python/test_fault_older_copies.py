@@ -6,6 +6,8 @@ the lost reign did.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from pathlib import Path
 
@@ -65,6 +67,20 @@ def wait_open(pool: Cluster, count: int) -> None:
     """Waits until so many segments are there, and all of them are given out."""
     pool.wait_segments(count)
     wait_for("open segments", lambda: pool.master.metric("mooncake_segments_closed") == 0)
+
+
+@contextlib.contextmanager
+def heard_last(peer: Peer):
+    """The thread that hears the master runs after all others of that process, which share one CPU."""
+    cpus = os.sched_getaffinity(peer.pid)
+    threads = {int(task.name): (task / "comm").read_text() for task in Path(f"/proc/{peer.pid}/task").iterdir()}
+    for thread, name in threads.items():
+        os.sched_setaffinity(thread, {min(cpus)})
+        if name.startswith("mooncake-anchor"):
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    yield
+    for thread in threads:
+        os.sched_setaffinity(thread, cpus)
 
 
 def begin_second_epoch(pool: Cluster) -> None:
@@ -178,3 +194,43 @@ def test_a_writer_that_slept_through_it_writes_over_nothing_that_the_copy_gave_o
     pending.result(timeout=20)  # It may have put its object once more.
     wait_open(pool, 1)
     read_all(newcomer, new + put_all(newcomer, "after", 30))
+
+
+def test_a_word_of_the_lost_reign_that_a_reader_hears_late_opens_nothing(cluster, tmp_path):
+    pool = cluster(node_bytes=16 * MIB, env=UNCHECKED)
+    owner = pool.nodes[0]
+    reader, writer = pool.process(env=UNCHECKED), pool.process(env=UNCHECKED)
+    put_all(writer, "before", 1)
+    copy = pool.master.copy_log(tmp_path / "copy")
+    seen = put_all(writer, "seen", 30)
+    reader.call("run", HOLD, keys=seen)
+    digests = reader.call("run", LOOK)
+
+    # The owner misses all of the reign that is lost. Its master knows the views, and says so to the reader: that word
+    # answers a heartbeat, and lies unread when the reader is frozen.
+    owner.stop()
+    begin_second_epoch(pool)
+    wait_for("all but the owner", lambda: pool.master.metric("mooncake_sessions_away") == 1)
+    assert pool.master.metric("mooncake_pins") == len(seen)
+    pool.master.stop()
+    time.sleep(0.6)  # More than a heartbeat.
+    reader.stop()
+    pool.master.cont()
+    time.sleep(0.3)
+    writer.kill()
+
+    newcomer = begin_it_again(pool, copy)
+    pool.add_node(16 * MIB, env=UNCHECKED)
+    put_all(newcomer, "elsewhere", 100)
+    owner.cont()
+    pool.wait_segments(2)
+    time.sleep(0.5)  # The owner asks the reader whether the master knows its views. This one does not.
+    with heard_last(reader):
+        reader.cont()
+        time.sleep(0.2)  # It hears the question, and then that late word.
+    put_some(newcomer, "awake", 300, 256 * KIB)
+    look_again(reader, digests)
+
+    reader.call("run", RELEASE)
+    wait_open(pool, 2)
+    read_all(reader, put_all(newcomer, "after", 30))
