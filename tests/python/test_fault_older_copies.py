@@ -6,10 +6,14 @@ the lost reign did.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from pathlib import Path
 
 import pytest
-from contents import value
+from contents import value, version_of
+from test_fault_writer_lost import LARGE, freeze_in_mid_put
 
 from pool import Cluster, Peer, wait_for
 
@@ -31,36 +35,52 @@ def put_all(client: Peer, prefix: str, count: int) -> list[str]:
     return keys
 
 
+def put_some(client: Peer, prefix: str, count: int, size: int) -> list[str]:
+    """Puts what the master finds room for, as not all memory may be given out; the keys that were stored."""
+    until, stored = time.monotonic() + 2.0, []
+    for key in [f"{prefix}{number}" for number in range(count)]:
+        if time.monotonic() < until and client.call("put", key, value(key, size)) == 0:
+            stored.append(key)
+    return stored
+
+
 def read_all(client: Peer, keys: list[str], timeout: float = 5.0) -> None:
     """Waits until the client finds all of them. None may ever have wrong bytes."""
 
     def found() -> bool:
         got = {key: client.call("get", key) for key in keys}
-        wrong = [key for key in keys if got[key] and got[key] != value(key, 64 * KIB)]
-        assert not wrong, f"{len(wrong)} of {len(keys)} have wrong bytes: {wrong}"
+        wrong = [key for key in keys if got[key] and version_of(key, got[key]) != 0]
+        assert not wrong, f"{len(wrong)} of {len(keys)} have wrong bytes, {wrong[0]} first"
         return all(got.values())
 
-    wait_for(f"{keys[0]} and the others", found, timeout, 0.05)
+    wait_for(f"all {len(keys)} keys", found, timeout, 0.05)
 
 
-def overcommit(client: Peer, prefix: str) -> None:
-    """Puts more than there is room for. Some may fail: not all memory is given out."""
-    until = time.monotonic() + 2.0
-    for number in range(300):
-        if time.monotonic() < until:
-            client.call("put", f"{prefix}{number}", value(f"{prefix}{number}", 256 * KIB))
-
-
-def changed(reader: Peer, digests: dict[str, str]) -> list[str]:
-    """The views that are not what they were."""
+def look_again(reader: Peer, digests: dict[str, str]) -> None:
+    """Its views are what they were."""
     now = reader.call("run", LOOK)
-    return [key for key, digest in digests.items() if now[key] != digest]
+    changed = [key for key, digest in digests.items() if now[key] != digest]
+    assert not changed, f"{len(changed)} of {len(digests)} views have changed"
 
 
 def wait_open(pool: Cluster, count: int) -> None:
     """Waits until so many segments are there, and all of them are given out."""
     pool.wait_segments(count)
     wait_for("open segments", lambda: pool.master.metric("mooncake_segments_closed") == 0)
+
+
+@contextlib.contextmanager
+def heard_last(peer: Peer):
+    """The thread that hears the master runs after all others of that process, which share one CPU."""
+    cpus = os.sched_getaffinity(peer.pid)
+    threads = {int(task.name): (task / "comm").read_text() for task in Path(f"/proc/{peer.pid}/task").iterdir()}
+    for thread, name in threads.items():
+        os.sched_setaffinity(thread, {min(cpus)})
+        if name.startswith("mooncake-anchor"):
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    yield
+    for thread in threads:
+        os.sched_setaffinity(thread, cpus)
 
 
 def begin_second_epoch(pool: Cluster) -> None:
@@ -71,12 +91,22 @@ def begin_second_epoch(pool: Cluster) -> None:
     assert pool.master.metric("mooncake_epoch") == 2
 
 
-def come_further(pool: Cluster, client: Peer, position: float) -> None:
-    """The log grows beyond what any client of the lost reign remembers of it."""
+def begin_it_again(pool: Cluster, copy: Path, forget: bool = True) -> Peer:
+    """The master is killed and starts with the copy, which comes further than any client remembers of the lost reign.
+
+    Nobody but a new client may be there meanwhile; gives that one.
+    """
+    position = pool.master.metric("mooncake_log_position")
+    pool.master.kill()
+    pool.master.put_back(copy)
+    if forget:
+        pool.master.forget()
+    pool.master.start()
+    newcomer = pool.process(env=UNCHECKED)
     for number in range(1000):
         if pool.master.metric("mooncake_log_position") > position:
-            return
-        client.call("remove", f"nothing{number}")
+            return newcomer
+        newcomer.call("remove", f"nothing{number}")
     raise AssertionError(f"the log does not reach {position}")
 
 
@@ -103,23 +133,17 @@ def test_what_was_viewed_after_the_raise_keeps_its_bytes(cluster, tmp_path, late
         owner.stop()
     reader.stop()
     writer.kill()
-    position = pool.master.metric("mooncake_log_position")
 
-    pool.master.kill()
-    pool.master.put_back(copy)
-    pool.master.forget()
-    pool.master.start()
-    newcomer = pool.process(env=UNCHECKED)
-    come_further(pool, newcomer, position)
+    newcomer = begin_it_again(pool, copy)
     pool.add_node(16 * MIB, env=UNCHECKED)
     put_all(newcomer, "elsewhere", 100)  # More placements than the lost reign had: later ones have higher numbers.
     owner.cont()
     pool.wait_segments(2)
-    overcommit(newcomer, "asleep")
+    put_some(newcomer, "asleep", 300, 256 * KIB)  # All that there is, twice.
     reader.cont()
-    assert changed(reader, digests) == []
-    overcommit(newcomer, "awake")
-    assert changed(reader, digests) == []
+    look_again(reader, digests)
+    put_some(newcomer, "awake", 300, 256 * KIB)
+    look_again(reader, digests)
 
     reader.call("run", RELEASE)
     wait_open(pool, 2)
@@ -137,19 +161,76 @@ def test_a_reader_that_slept_through_it_reads_what_is_placed_under_numbers_that_
     reader.stop()
     lost.stop()
     writer.kill()
-    position = pool.master.metric("mooncake_log_position")
 
     # The witness is left as it is: it knows a longer log, and does not vouch for the copy either.
-    pool.master.kill()
-    pool.master.put_back(copy)
-    pool.master.start()
-    newcomer = pool.process(env=UNCHECKED)
+    newcomer = begin_it_again(pool, copy, forget=False)
     pool.add_node(16 * MIB, env=UNCHECKED)
     new = put_all(newcomer, "new", 60)
-    come_further(pool, newcomer, position)
     reader.cont()
     read_all(reader, new)
 
     lost.cont()
     wait_open(pool, 2)
     read_all(reader, new + put_all(newcomer, "after", 30))
+
+
+def test_a_writer_that_slept_through_it_writes_over_nothing_that_the_copy_gave_out(cluster, tmp_path):
+    pool = cluster(node_bytes=1024 * MIB, env=UNCHECKED)
+    owner, other = pool.nodes[0], pool.process(env=UNCHECKED)
+    copy = pool.master.copy_log(tmp_path / "copy")
+
+    begin_second_epoch(pool)
+    wait_open(pool, 1)
+    wait_for("the pool", lambda: other.call("put", "mapped", value("mapped", 64 * KIB)) == 0)
+    writer, _, pending = freeze_in_mid_put(pool, other, "1")
+    owner.stop()
+    other.kill()
+
+    newcomer = begin_it_again(pool, copy)
+    owner.cont()
+    pool.wait_segments(1)
+    new = put_some(newcomer, "new", LARGE // (4 * MIB), 4 * MIB)  # Where the writer was, if that is given out.
+    writer.cont()
+    pending.result(timeout=20)  # It may have put its object once more.
+    wait_open(pool, 1)
+    read_all(newcomer, new + put_all(newcomer, "after", 30))
+
+
+def test_a_word_of_the_lost_reign_that_a_reader_hears_late_opens_nothing(cluster, tmp_path):
+    pool = cluster(node_bytes=16 * MIB, env=UNCHECKED)
+    owner = pool.nodes[0]
+    reader, writer = pool.process(env=UNCHECKED), pool.process(env=UNCHECKED)
+    put_all(writer, "before", 1)
+    copy = pool.master.copy_log(tmp_path / "copy")
+    seen = put_all(writer, "seen", 30)
+    reader.call("run", HOLD, keys=seen)
+    digests = reader.call("run", LOOK)
+
+    # The owner misses all of the reign that is lost. Its master knows the views, and says so to the reader: that word
+    # answers a heartbeat, and lies unread when the reader is frozen.
+    owner.stop()
+    begin_second_epoch(pool)
+    wait_for("all but the owner", lambda: pool.master.metric("mooncake_sessions_away") == 1)
+    assert pool.master.metric("mooncake_pins") == len(seen)
+    pool.master.stop()
+    time.sleep(0.6)  # More than a heartbeat.
+    reader.stop()
+    pool.master.cont()
+    time.sleep(0.3)
+    writer.kill()
+
+    newcomer = begin_it_again(pool, copy)
+    pool.add_node(16 * MIB, env=UNCHECKED)
+    put_all(newcomer, "elsewhere", 100)
+    owner.cont()
+    pool.wait_segments(2)
+    time.sleep(0.5)  # The owner asks the reader whether the master knows its views. This one does not.
+    with heard_last(reader):
+        reader.cont()
+        time.sleep(0.2)  # It hears the question, and then that late word.
+    put_some(newcomer, "awake", 300, 256 * KIB)
+    look_again(reader, digests)
+
+    reader.call("run", RELEASE)
+    wait_open(pool, 2)
+    read_all(reader, put_all(newcomer, "after", 30))
