@@ -226,7 +226,11 @@ impl SegmentOwner {
         match self.server.take_epoch(asked) {
             Ok(taken) => tell_epoch_taken(&self.control, asked.epoch, &taken),
             Err(error) => {
-                tracing::error!(name = self.name, %error, "two masters continue one log; this store keeps both from placing here");
+                tracing::error!(
+                    name = self.name,
+                    %error,
+                    "two masters continue one log; segments take no epoch that both have begun"
+                );
                 return false;
             }
         }
