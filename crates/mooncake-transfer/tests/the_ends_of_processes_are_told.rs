@@ -34,15 +34,15 @@ fn a_process_without_a_mark_or_one_that_unmapped_before_it_ended_proves_nothing(
     let mut unknown = Other::writer(&owner.address(), Path::SharedMemory);
     assert!(unknown.ask(&format!("write {} 0 4096", rid(1, 1))).starts_with("ok"));
     unknown.kill();
-    // Its input ends, and with it the links of its own accord.
     let mut tidy = Other::marked(&owner.address(), 77);
     assert!(tidy.ask(&format!("write {} 0 4096", rid(1, 2))).starts_with("ok"));
-    tidy.leave();
+    assert_eq!(tidy.ask("let-go"), "let go");
     let until = Instant::now() + Duration::from_secs(5);
     while owner.server.attached() > 0 {
         assert!(Instant::now() < until, "{} attachments are left", owner.server.attached());
         std::thread::yield_now();
     }
+    tidy.leave();
     assert_eq!(owner.hears_within(50), None);
 }
 

@@ -364,12 +364,13 @@ fn play_owner(bytes: u64) {
 
 fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
     let (links, noticed) = links_with(LinkOptions { paths: Paths::only(path), mark, ..LinkOptions::new(WRITER) });
+    let mut links = Some(links);
     let mut held = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
-        let link = || links.link(address, &wait()).unwrap();
+        let link = || links.as_ref().expect("let go of").link(address, &wait()).unwrap();
         match words[0] {
             "write" => {
                 let data = pattern(number(3), number(1) as u8);
@@ -406,8 +407,12 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                 println!("> unviewed");
             }
             "forget" => {
-                links.forget(address.uuid, &[(number(1), number(2))]);
+                links.as_ref().expect("let go of").forget(address.uuid, &[(number(1), number(2))]);
                 println!("> forgotten");
+            }
+            "let-go" => {
+                links = None;
+                println!("> let go");
             }
             "attach-short-of" => println!("> {}", attach_short_of(words[1], number(2), address)),
             "confirm" => match noticed.recv_timeout(Duration::from_secs(5)).unwrap() {
