@@ -52,6 +52,8 @@ def test_no_region_is_handed_out_twice(cluster, tmp_path):
         shutil.copytree(first.folder, second.folder)
         second.start()
         first.cont()
+        # They give out the same numbers otherwise: the first one has said how far it had come, and stands still.
+        assert second.metric("mooncake_epoch") > first.metric("mooncake_epoch")
         relay.lead_to(second.port)
         wait_for("the second master", lambda: client.call("batch_is_exist", old) == [1] * len(old), 8.0, 0.05)
         under_second = put_all(client, "second", 60)

@@ -374,7 +374,10 @@ impl Anchor {
                 match shared.owner.get() {
                     Some(owner) if owner.take_epoch(Reign { epoch: take.epoch as u16, id: take.reign }) => {}
                     // Two reigns have begun that epoch. The next hello has the master leave it.
-                    Some(_) => control.note_position(&LogPosition { lsn: u64::MAX, ..self.shown }),
+                    Some(_) => {
+                        control.note_position(&LogPosition { lsn: u64::MAX, ..self.shown });
+                        control.resume_anew();
+                    }
                     None => control
                         .tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: take.epoch, segments: Vec::new() })),
                 }
@@ -553,7 +556,11 @@ impl Anchor {
             return Verdict::Unknown(&reply.unknown_pins);
         }
         match &reply.position {
-            Some(position) if position.epoch == self.shown.epoch => Verdict::Unchanged,
+            Some(position)
+                if position.epoch == self.shown.epoch && !reign_of(position).clashes_with(reign_of(&self.shown)) =>
+            {
+                Verdict::Unchanged
+            }
             _ => Verdict::Silent,
         }
     }

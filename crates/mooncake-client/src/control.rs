@@ -153,7 +153,9 @@ impl Control {
     }
 
     pub fn note_position(&self, seen: &LogPosition) {
-        session::raise(&mut self.position.lock(), seen);
+        if session::raise(&mut self.position.lock(), seen) {
+            self.resume_anew();
+        }
     }
 
     // --------------------------------------------------------------- anchor

@@ -308,6 +308,28 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_knows_no_raise_is_viewed_in_the_reign_that_it_was_mounted_in() {
+        let (server, address, links) = mapped();
+        server.mounted(address.uuid, A2);
+        let link = links.link(&address, &wait()).unwrap();
+        for other in [B2, Reign { epoch: 3, id: 8 }] {
+            links.obey(other);
+            assert!(!links.vouch_for(&link), "{other:?} may know nothing of it");
+        }
+        let (server, address, links) = mapped();
+        server.mounted(address.uuid, A2);
+        let link = links.link(&address, &wait()).unwrap();
+        assert!(!links.vouch_for(&link), "this store's master is in an earlier epoch");
+        links.obey(A2);
+        assert!(links.vouch_for(&link));
+        links.obey(A3);
+        assert!(!links.vouch_for(&link), "it may be another master's that the owner does not know of");
+        server.take_epoch(A3).unwrap();
+        asked(&links, A3);
+        assert!(links.vouch_for(&link), "it is the owner's, too, which waits for this store");
+    }
+
+    #[test]
     fn of_two_raises_the_second_settles_both() {
         // The owner hears of both before the reader does, and the other way round.
         for reader_first in [false, true] {

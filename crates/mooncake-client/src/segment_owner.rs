@@ -21,6 +21,7 @@ use crate::control::Control;
 use crate::directory::wire_process;
 use crate::error::{Cause, StoreError};
 use crate::host::Advertised;
+use crate::session::reign_of;
 
 /// Populated before the first put can come, so that it finds room at once.
 const FIRST_STEP: u64 = 4 << 20;
@@ -458,6 +459,7 @@ impl SegmentOwner {
         let mounted = self.control.finish_now(WHAT, body, self.control.lookup_timeout);
         let error = match mounted.map(|answer| answer.body) {
             Ok(reply::Body::Mount(_)) => {
+                self.server.mounted(held.memory.uuid(), reign_of(&self.control.position()));
                 let _ = self.work.send(Work::Populate(held.clone()));
                 return Ok(held);
             }

@@ -49,11 +49,13 @@ pub(crate) fn reign_of(position: &LogPosition) -> Reign {
 /// log counts only with a higher epoch: that is how a newer reign is known.
 ///
 /// Of an epoch that two reigns have begun neither may go on with this client, whichever of the two its next hello reaches:
-/// so it shows more of that epoch than any log holds.
-pub(crate) fn raise(highest: &mut LogPosition, seen: &LogPosition) {
+/// so it shows more of that epoch than any log holds. True when that has just been found out: that hello is due.
+///
+/// Masters of older versions do not say which reign they are in: what is known of it stays.
+#[must_use]
+pub(crate) fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
     if seen.log_id == highest.log_id && reign_of(seen).clashes_with(reign_of(highest)) {
-        highest.lsn = u64::MAX;
-        return;
+        return std::mem::replace(&mut highest.lsn, u64::MAX) != u64::MAX;
     }
     let newer = if seen.log_id == highest.log_id {
         (seen.epoch, seen.lsn) > (highest.epoch, highest.lsn)
@@ -61,8 +63,10 @@ pub(crate) fn raise(highest: &mut LogPosition, seen: &LogPosition) {
         seen.epoch > highest.epoch
     };
     if newer {
-        *highest = *seen;
+        let known = if (seen.log_id, seen.epoch) == (highest.log_id, highest.epoch) { highest.reign } else { 0 };
+        *highest = LogPosition { reign: if seen.reign == 0 { known } else { seen.reign }, ..*seen };
     }
+    false
 }
 
 #[cfg(test)]
@@ -85,7 +89,7 @@ mod tests {
             (at(8, 3, 0), at(8, 3, 0)),
             (at(7, 2, 9), at(8, 3, 0)),
         ] {
-            raise(&mut highest, &seen);
+            assert!(!raise(&mut highest, &seen));
             assert_eq!(highest, then, "{seen:?}");
         }
     }
@@ -101,11 +105,11 @@ mod tests {
             (of(12, at(8, 2, 9)), of(11, at(7, 2, 3))),
             // A master of an older version in between does not say.
             (of(0, at(7, 2, 2)), of(11, at(7, 2, 3))),
-            (of(0, at(7, 2, 4)), of(0, at(7, 2, 4))),
+            (of(0, at(7, 2, 4)), of(11, at(7, 2, 4))),
             (of(11, at(7, 2, 5)), of(11, at(7, 2, 5))),
             (of(13, at(8, 3, 0)), of(13, at(8, 3, 0))),
         ] {
-            raise(&mut highest, &seen);
+            assert!(!raise(&mut highest, &seen));
             assert_eq!(highest, then, "{seen:?}");
         }
     }
@@ -114,12 +118,13 @@ mod tests {
     fn who_has_seen_two_reigns_of_an_epoch_shows_more_than_either_holds() {
         for lsn in [1, 9] {
             let mut highest = LogPosition { reign: 11, ..at(7, 2, 5) };
-            raise(&mut highest, &LogPosition { reign: 12, ..at(7, 2, lsn) });
+            let other = |lsn| LogPosition { reign: 12, ..at(7, 2, lsn) };
+            assert!(raise(&mut highest, &other(lsn)), "a hello is due");
             assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX));
-            raise(&mut highest, &LogPosition { reign: 12, ..at(7, 2, 100) });
+            assert!(!raise(&mut highest, &other(100)), "once");
             assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX), "until that epoch is over");
             let next = LogPosition { reign: 13, ..at(7, 3, 6) };
-            raise(&mut highest, &next);
+            assert!(!raise(&mut highest, &next));
             assert_eq!(highest, next);
         }
     }

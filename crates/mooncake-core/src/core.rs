@@ -145,7 +145,7 @@ impl Core {
 
     pub(crate) fn raise_epoch_when_counter_ends(&mut self, now: Time, fx: &mut Effects) {
         if self.counter > Rid::COUNTER_MAX - COUNTER_RESERVE {
-            let next = self.epoch.checked_add(1).expect("2^63 placements under one log");
+            let next = self.epoch.checked_add(1).expect("2^62 placements under one log");
             self.raise_epoch(now, next, fx);
         }
     }

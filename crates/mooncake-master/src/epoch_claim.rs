@@ -79,7 +79,8 @@ impl EpochClaims {
     /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims are
     /// logged; the client cannot be served, as its memory may obey what this master has not reached.
     pub fn judge(&mut self, now: Instant, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
-        // An older client does not say which reign it has seen.
+        // Older clients and masters do not say which reign they have seen. A reign that has an id is another one than this if
+        // this has none: an older master has begun this epoch.
         let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && seen.reign != 0;
         let ahead = match seen.log_id == own.log_id {
             true => other_reign || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),

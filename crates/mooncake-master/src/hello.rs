@@ -249,7 +249,7 @@ fn believe(
     effects: &mut Effects,
 ) -> Result<(), Refusal> {
     let Some(seen) = highest else { return Ok(()) };
-    let Reign { epoch, id } = core.reign();
+    let Reign { epoch, id } = shared.log.reign();
     let own =
         LogPosition { log_id: shared.log.log_id(), epoch: epoch.into(), lsn: shared.log.assigned_lsn(), reign: id };
     let seen = match shared.log.is_own(seen.log_id) {

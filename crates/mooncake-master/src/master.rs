@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::call_loops::CallLoops;
 use crate::convert::SoftPinTtl;
-use crate::log::{Compactor, Folder, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
+use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
 use crate::metadata_server::MetadataServer;
 use crate::process_watch::{self, Known, ProcessWatch};
 use crate::settings::{LogFolder, Settings, Wal};
@@ -292,16 +292,27 @@ fn open_log(
     })?;
     let fresh = found.is_none();
     let found = found.unwrap_or_else(|| Recovered { log_id: random::number(), ..Recovered::default() });
-    let known = Witness::read(&settings.witness_folder, found.log_id);
+    let (known, free) = match Witness::find(&settings.witness_folder, found.log_id) {
+        Some(FoundWitness { seen, witness }) => (Some(seen), witness),
+        None => (None, None),
+    };
+    if known.is_some() && free.is_none() {
+        tracing::error!(
+            path = %path.display(),
+            "ANOTHER MASTER of this host runs, or stands still, on a copy of this log: end it. Each client that meets both \
+             has the epoch raised"
+        );
+    }
     // A witness knows what this boot has written, not what another host has appended since and then lost the end of.
     let own = found.last_boot == Some(*boot_id);
-    let vouched = own && known.is_some_and(|seen| seen.vouches_for(found.last_lsn, reign));
+    let kept = free.filter(|_| own && known.is_some_and(|seen| seen.vouches_for(found.last_lsn, reign)));
+    let vouched = kept.is_some();
     let seen = known.map(|seen| seen.reign).filter(|seen| seen.epoch > reign.epoch).unwrap_or(reign);
     let epoch = seen.epoch;
     if epoch == u16::MAX && !vouched {
         return Err(LogError::NoEpochLeft { path: folder.current(), epoch }.into());
     }
-    let witness = open_witness(&settings.witness_folder, &found, seen, fresh || vouched)?;
+    let witness = open_witness(&settings.witness_folder, &found, seen, kept)?;
     if !fresh {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
@@ -312,21 +323,25 @@ fn open_log(
     Ok(Some(Opened { sink, found, fresh, vouched, epoch }))
 }
 
-/// The witness of a log from here on, if there can be one. `seen` is the highest reign known of it.
-fn open_witness(folder: &Path, found: &Recovered, seen: Reign, believed: bool) -> Result<Option<Witness>, LogError> {
-    let opened = if believed {
-        Witness::open(folder, found.log_id).and_then(|mut witness| {
-            witness.store_raised(found.last_lsn, seen).inspect_err(|_| witness.remove())?;
-            Ok(witness)
-        })
-    } else {
+/// The witness of a log from here on, if there can be one: the one that vouches for it, or another. `seen` is the highest
+/// reign known of the log.
+fn open_witness(
+    folder: &Path,
+    found: &Recovered,
+    seen: Reign,
+    kept: Option<Witness>,
+) -> Result<Option<Witness>, LogError> {
+    let opened = match kept {
+        Some(mut witness) => {
+            witness.store_raised(found.last_lsn, seen).inspect_err(|_| witness.remove()).map(|()| witness)
+        }
         // It is written once the raised epoch is in the log. This start may end before that, with a file of this boot in
         // the log, for which what it said must not vouch.
-        Witness::anew(folder, found.log_id, Some(seen))
+        None => Witness::anew(folder, found.log_id, Some(seen)),
     };
     match opened {
         Ok(witness) => Ok(Some(witness)),
-        Err(source) if Witness::read(folder, found.log_id).is_some() => {
+        Err(source) if Witness::find(folder, found.log_id).is_some() => {
             Err(LogError::Io { action: "replacing the witness of the log in", path: folder.to_owned(), source })
         }
         Err(error) => {
@@ -481,7 +496,8 @@ mod tests {
             ..Settings::default()
         };
         let log_id = opened(&settings).found.log_id;
-        Witness::open(&settings.witness_folder, log_id).unwrap().store(50).unwrap();
+        let known = Witness::find(&settings.witness_folder, log_id).unwrap();
+        known.witness.unwrap().store_raised(50, Reign::default()).unwrap();
         for start in 1..=3 {
             let opened = opened(&settings);
             assert!(!opened.fresh && !opened.vouched, "start {start}");

@@ -32,7 +32,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Fresh memory: nothing older than the epoch can be there. In which reign it was mounted nobody has said.
+    /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which reign that is.
     pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, bell: Arc<Bell>) -> Served {
         let settled = bell.clone();
         let state = Mutex::new(State { reign: Reign::numbered(epoch), ..State::default() });
@@ -62,7 +62,7 @@ pub(crate) struct Insiders {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Latest reign that those in the segment are asked for. A newcomer has nothing older to swear off.
+    /// Latest reign of the segment's master, that those in it are asked for. A newcomer has nothing older to swear off.
     reign: Reign,
     each: HashMap<u64, Insider>,
 }
@@ -85,7 +85,14 @@ impl Insiders {
         inside
     }
 
-    /// Latest reign that the segment's owner was asked to obey.
+    /// The master that knows the segment is in this reign. Those who came before that was known go by its number until they
+    /// are asked; no other master knows anything of the segment by then.
+    pub(crate) fn mounted(&self, reign: Reign) {
+        let mut state = self.state.lock();
+        state.reign = state.reign.or_later(reign);
+    }
+
+    /// Latest reign that the segment was mounted in, or its owner asked to obey.
     pub(crate) fn reign(&self) -> Reign {
         self.state.lock().reign
     }

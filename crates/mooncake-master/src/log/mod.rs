@@ -23,5 +23,5 @@ pub use recovery::{Recovered, log_id_of, recover};
 pub use segment_file::{FileHeader, FileKind};
 #[cfg(any(test, fuzzing))]
 pub use snapshot::read as read_snapshot;
-pub use witness::Witness;
+pub use witness::{FoundWitness, Witness};
 pub use writer::{Delivery, Log, LogClosed, LogReading, LogStats, Sink};

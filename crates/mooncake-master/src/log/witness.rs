@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use mooncake_core::Reign;
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
 const MAGIC: [u8; 8] = *b"MCRSWIT1";
@@ -36,6 +36,16 @@ impl Seen {
     }
 }
 
+/// A witness that was found.
+#[derive(Debug)]
+pub struct FoundWitness {
+    /// What it says.
+    pub seen: Seen,
+    /// The witness. `None`: a master of this host holds it, which runs or stands still on another copy of this log. It goes on in
+    /// the same reign, so that nothing vouches for a second one.
+    pub witness: Option<Witness>,
+}
+
 /// A reign in one word.
 pub(super) fn pack(reign: Reign) -> u64 {
     u64::from(reign.epoch) << 32 | u64::from(reign.id)
@@ -46,7 +56,7 @@ pub(super) fn unpack(word: u64) -> Reign {
     Reign { epoch: (word >> 32) as u16, id: word as u32 }
 }
 
-/// The witness of one log.
+/// The witness of one log, held for as long as its master runs.
 #[derive(Debug)]
 pub struct Witness {
     path: PathBuf,
@@ -55,14 +65,13 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Opens or makes the witness of a log in `folder` (/dev/shm outside of tests). It says what it said before; one that
-    /// is new or damaged says nothing until the first LSN is stored.
-    pub fn open(folder: &Path, log_id: u64) -> io::Result<Witness> {
+    /// What stands in `folder` (/dev/shm outside of tests) under the name of a log; `None` when nothing is known.
+    pub fn find(folder: &Path, log_id: u64) -> Option<FoundWitness> {
         let path = Self::path(folder, log_id);
-        match Self::existing(&path, log_id, geteuid().as_raw()) {
-            Some((file, seen)) => Ok(Witness { path, file, last: seen.lsn }),
-            None => Self::anew(folder, log_id, None),
-        }
+        let (file, seen) = Self::existing(&path, log_id, geteuid().as_raw())?;
+        let held = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+        let witness = (!held).then_some(Witness { path, file, last: seen.lsn });
+        Some(FoundWitness { seen, witness })
     }
 
     /// Makes the witness of a log anew, whatever stands there but for a folder with contents. It vouches for nothing until
@@ -72,6 +81,7 @@ impl Witness {
         let path = Self::path(folder, log_id);
         clear(&path)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let mut head = [0; 16];
         head[..8].copy_from_slice(&MAGIC);
         head[8..].copy_from_slice(&log_id.to_le_bytes());
@@ -81,11 +91,6 @@ impl Witness {
             witness.write(NEVER, reign)?;
         }
         Ok(witness)
-    }
-
-    /// What a log is known to have reached in this boot; `None` when nothing is known.
-    pub fn read(folder: &Path, log_id: u64) -> Option<Seen> {
-        Self::existing(&Self::path(folder, log_id), log_id, geteuid().as_raw()).map(|(_, seen)| seen)
     }
 
     /// The file of that name, if this user has made it as a witness, and what it says. Everybody can write to the folder,
@@ -181,26 +186,42 @@ mod tests {
     const SECOND: Reign = Reign { epoch: 2, id: 77 };
 
     fn lsn_in(folder: &Path, log_id: u64) -> Option<u64> {
-        Witness::read(folder, log_id).map(|seen| seen.lsn)
+        Witness::find(folder, log_id).map(|known| known.seen.lsn)
+    }
+
+    #[test]
+    fn a_master_that_stands_still_holds_it() {
+        let folder = shared("held");
+        let mut first = Witness::anew(&folder, 9, None).unwrap();
+        first.store_raised(41, SECOND).unwrap();
+        let known = Witness::find(&folder, 9).unwrap();
+        assert!(known.seen.vouches_for(41, SECOND) && known.witness.is_none());
+        let mut second = Witness::anew(&folder, 9, Some(SECOND)).unwrap();
+        second.store_raised(50, Reign { epoch: 3, id: 78 }).unwrap();
+        first.store(42).unwrap();
+        assert_eq!(lsn_in(&folder, 9), Some(50), "what the first one goes on to say is not about this log any more");
+        drop((first, second));
+        assert!(Witness::find(&folder, 9).unwrap().witness.is_some());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn it_vouches_for_the_reign_that_it_has_seen() {
         let folder = shared("reign");
-        let mut witness = Witness::open(&folder, 8).unwrap();
+        let mut witness = Witness::anew(&folder, 8, None).unwrap();
         witness.store(41).unwrap();
-        let former = Witness::read(&folder, 8).unwrap();
+        let former = Witness::find(&folder, 8).unwrap().seen;
         assert!(former.vouches_for(41, SECOND), "an earlier version does not say which it was");
         witness.store_raised(50, SECOND).unwrap();
         witness.store(51).unwrap();
-        let seen = Witness::read(&folder, 8).unwrap();
+        let seen = Witness::find(&folder, 8).unwrap().seen;
         assert_eq!(seen, Seen { lsn: 51, reign: SECOND });
         assert!(seen.vouches_for(51, SECOND) && !seen.vouches_for(50, SECOND));
         for other in [Reign { epoch: 1, id: 0 }, Reign { id: 78, ..SECOND }, Reign { epoch: 3, id: 9 }] {
             assert!(!seen.vouches_for(1000, other), "{other:?}");
         }
         let anew = Witness::anew(&folder, 8, Some(seen.reign)).unwrap();
-        let seen = Witness::read(&folder, 8).unwrap();
+        let seen = Witness::find(&folder, 8).unwrap().seen;
         assert!(seen.reign == SECOND && !seen.vouches_for(u64::MAX - 1, SECOND), "{seen:?}");
         anew.remove();
         std::fs::remove_dir_all(folder).unwrap();
@@ -210,29 +231,29 @@ mod tests {
     fn it_knows_only_its_own_log() {
         let folder = std::env::temp_dir();
         let id = u64::from(std::process::id()) << 8 | 0x5a;
-        assert_eq!(Witness::read(&folder, id), None);
-        let mut witness = Witness::open(&folder, id).unwrap();
-        assert_eq!(Witness::read(&folder, id), None, "it has not seen anything yet");
+        assert_eq!(lsn_in(&folder, id), None);
+        let mut witness = Witness::anew(&folder, id, None).unwrap();
+        assert_eq!(lsn_in(&folder, id), None, "it has not seen anything yet");
         witness.store(41).unwrap();
-        let mut again = Witness::open(&folder, id).unwrap();
+        drop(witness);
+        let mut again = Witness::find(&folder, id).unwrap().witness.unwrap();
         again.store(42).unwrap();
         assert_eq!(lsn_in(&folder, id), Some(42));
-        assert_eq!(Witness::read(&folder, id + 1), None);
+        assert_eq!(lsn_in(&folder, id + 1), None);
         assert!(again.store(41).is_err(), "it does not go down");
         assert_eq!(lsn_in(&folder, id), Some(42));
         again.store_raised(41, SECOND).unwrap();
         assert_eq!(lsn_in(&folder, id), Some(41), "but under a higher epoch");
         again.file.write_all_at(b"X", 0).unwrap();
-        Witness::open(&folder, id).unwrap();
-        assert_eq!(Witness::read(&folder, id), None, "a damaged one says nothing");
-        witness.remove();
-        assert_eq!(Witness::read(&folder, id), None);
+        assert_eq!(lsn_in(&folder, id), None, "a damaged one says nothing");
+        again.remove();
+        assert_eq!(lsn_in(&folder, id), None);
     }
 
     #[test]
     fn a_file_of_another_user_vouches_for_nothing() {
         let folder = shared("user");
-        let mut witness = Witness::open(&folder, 6).unwrap();
+        let mut witness = Witness::anew(&folder, 6, None).unwrap();
         witness.store(41).unwrap();
         let path = Witness::path(&folder, 6);
         let user = geteuid().as_raw();
@@ -240,8 +261,8 @@ mod tests {
         assert!(Witness::existing(&path, 6, user + 1).is_none());
         // Only root can make a file another user's.
         if std::os::unix::fs::chown(&path, Some(user + 1), None).is_ok() {
-            assert_eq!(Witness::read(&folder, 6), None);
-            drop(Witness::open(&folder, 6).unwrap());
+            assert_eq!(lsn_in(&folder, 6), None);
+            drop(Witness::anew(&folder, 6, None).unwrap());
             assert_eq!(path.metadata().unwrap().uid(), user, "it is replaced where that is allowed");
         }
         std::fs::remove_dir_all(folder).unwrap();
@@ -272,9 +293,9 @@ mod tests {
             said.extend([0; 8]);
             std::fs::write(&theirs, &said).unwrap();
             plant(&Witness::path(&folder, 5));
-            assert_eq!(Witness::read(&folder, 5), None, "{what}");
-            let mut witness = Witness::open(&folder, 5).unwrap();
-            assert_eq!(Witness::read(&folder, 5), None, "{what}");
+            assert_eq!(lsn_in(&folder, 5), None, "{what}");
+            let mut witness = Witness::anew(&folder, 5, None).unwrap();
+            assert_eq!(lsn_in(&folder, 5), None, "{what}");
             witness.store(41).unwrap();
             assert_eq!(lsn_in(&folder, 5), Some(41), "{what}");
             assert_eq!(std::fs::read(&theirs).unwrap(), said, "{what}");
@@ -290,10 +311,10 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("theirs"), b"kept").unwrap();
         for _ in 0..2 {
-            let error = Witness::open(&folder, 7).expect_err("it stands in the way").to_string();
+            let error = Witness::anew(&folder, 7, None).expect_err("it stands in the way").to_string();
             assert!(error.contains(&format!("rm -r {}", path.display())), "{error}");
             assert_eq!(std::fs::read(path.join("theirs")).unwrap(), b"kept");
-            assert_eq!(Witness::read(&folder, 7), None);
+            assert_eq!(lsn_in(&folder, 7), None);
         }
         std::fs::remove_dir_all(folder).unwrap();
     }

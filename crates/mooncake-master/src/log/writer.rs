@@ -314,9 +314,13 @@ impl Log {
         log_id == self.log_id() || log_id == self.first_id
     }
 
-    /// The reign that the last record of one began.
+    /// The reign that the last record of one began, as others are told it: the first one of a log is that log's, and has an
+    /// id of its own.
     pub fn reign(&self) -> Reign {
-        witness::unpack(self.reign.load(Ordering::Acquire))
+        match witness::unpack(self.reign.load(Ordering::Acquire)) {
+            Reign { epoch: 1, id: 0 } => Reign { epoch: 1, id: self.first_id as u32 | 1 },
+            reign => reign,
+        }
     }
 
     /// Last LSN that is in the file.

@@ -164,13 +164,20 @@ impl SegmentServer {
         Ok(Arc::new(SegmentServer { shared, door: Mutex::new(Some(door)) }))
     }
 
-    /// Serves a segment to whoever shows its access key.
+    /// Serves a segment to whoever shows its access key. [`SegmentServer::mounted`] follows.
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
         let bell = self.shared.bell.clone();
         let mut state = self.shared.state.lock();
         let served = Arc::new(Served::new(memory, access_key, state.reign.epoch, bell));
         local::announce(&served);
         state.segments.insert(served.memory.uuid(), served);
+    }
+
+    /// A master knows the segment since this reign: whoever maps it from here on is told so.
+    pub fn mounted(&self, uuid: Uuid, reign: Reign) {
+        if let Some(served) = self.shared.state.lock().segments.get(&uuid) {
+            served.insiders.mounted(reign);
+        }
     }
 
     /// Serves a segment no more. True when it is sure that nothing of this
