@@ -139,7 +139,7 @@ def test_what_was_viewed_after_the_raise_keeps_its_bytes(cluster, tmp_path, late
     put_all(newcomer, "elsewhere", 100)  # More placements than the lost reign had: later ones have higher numbers.
     owner.cont()
     pool.wait_segments(2)
-    put_some(newcomer, "asleep", 300, 256 * KIB)  # All that there is, twice.
+    assert put_some(newcomer, "asleep", 300, 256 * KIB)  # All that there is, twice.
     reader.cont()
     look_again(reader, digests)
     put_some(newcomer, "awake", 300, 256 * KIB)
