@@ -24,6 +24,15 @@ const REFILL_WITHOUT_LOG: Duration = Duration::from_millis(60);
 /// Between two lines about refused claims.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// What a client's hello shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown {
+    /// The highest that it has seen of any log.
+    pub position: LogPosition,
+    /// It is of a version that knows reigns: one without an id is of an older master.
+    pub says_reigns: bool,
+}
+
 /// The budgets of claims.
 #[derive(Debug)]
 pub struct EpochClaims {
@@ -78,10 +87,12 @@ impl EpochClaims {
 
     /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims are
     /// logged; the client cannot be served, as its memory may obey what this master has not reached.
-    pub fn judge(&mut self, now: Instant, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
-        // Older clients and masters do not say which reign they have seen. A reign that has an id is another one than this if
-        // this has none: an older master has begun this epoch.
-        let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && seen.reign != 0;
+    pub fn judge(&mut self, now: Instant, own: LogPosition, shown: &Shown) -> Result<Option<u16>, Refusal> {
+        let Shown { position: seen, says_reigns } = shown;
+        // A reign without an id is that of an older master, or of any as an older client tells it. It may be this one all the
+        // same, but for the client that would have told; the first epoch of a log is begun once.
+        let may_be_this = seen.reign == 0 && (!says_reigns || own.epoch == 1);
+        let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && !may_be_this;
         let ahead = match seen.log_id == own.log_id {
             true => other_reign || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
             false => seen.epoch >= own.epoch,
@@ -148,19 +159,39 @@ mod tests {
         LogPosition { log_id, epoch, lsn, reign: 0 }
     }
 
+    impl EpochClaims {
+        /// Of a client of a version without reigns, or of one with them that names one.
+        fn believe_old(&mut self, now: Instant, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
+            self.judge(now, own, &Shown { position: *seen, says_reigns: false })
+        }
+    }
+
+    #[test]
+    fn a_client_that_would_have_told_the_reign_has_not_seen_this_one() {
+        let now = Instant::now();
+        let mut claims = EpochClaims::new(now);
+        let mut judge = |own_reign, epoch| {
+            let own = LogPosition { reign: own_reign, ..at(OWN, epoch, 90) };
+            claims.judge(now, own, &Shown { position: at(OWN, epoch, 10), says_reigns: true })
+        };
+        assert_eq!(judge(5, 2), Ok(Some(3)), "an older master has begun that epoch");
+        assert_eq!(judge(0, 2), Ok(None), "and this log is that one's");
+        assert_eq!(judge(5, 1), Ok(None), "the first one is begun once");
+    }
+
     #[test]
     fn an_epoch_that_two_reigns_have_begun_is_left_by_both() {
         let now = Instant::now();
         let mut claims = EpochClaims::new(now);
         let of = |reign, lsn| LogPosition { reign, ..at(OWN, 2, lsn) };
-        assert_eq!(claims.judge(now, of(5, 90), &of(6, 10)), Ok(Some(3)), "however little it has seen of it");
-        assert_eq!(claims.judge(now, of(0, 90), &of(6, 10)), Ok(Some(3)), "also beside one without an id");
-        assert_eq!(claims.judge(now, of(5, 90), &of(5, 10)), Ok(None));
-        assert_eq!(claims.judge(now, of(5, 90), &of(0, 10)), Ok(None), "an older client does not say");
+        assert_eq!(claims.believe_old(now, of(5, 90), &of(6, 10)), Ok(Some(3)), "however little it has seen of it");
+        assert_eq!(claims.believe_old(now, of(0, 90), &of(6, 10)), Ok(Some(3)), "also beside one without an id");
+        assert_eq!(claims.believe_old(now, of(5, 90), &of(5, 10)), Ok(None));
+        assert_eq!(claims.believe_old(now, of(5, 90), &of(0, 10)), Ok(None), "an older client does not say");
         let later = LogPosition { epoch: 3, ..of(7, 0) };
-        assert_eq!(claims.judge(now, later, &of(6, 10)), Ok(None), "once is enough");
+        assert_eq!(claims.believe_old(now, later, &of(6, 10)), Ok(None), "once is enough");
         let last = |reign| LogPosition { epoch: 65_535, ..of(reign, 0) };
-        assert!(claims.judge(now, last(5), &last(6)).is_err(), "there is nothing to raise to");
+        assert!(claims.believe_old(now, last(5), &last(6)).is_err(), "there is nothing to raise to");
     }
 
     #[test]
@@ -168,10 +199,10 @@ mod tests {
         let now = Instant::now();
         let mut claims = EpochClaims::new(now);
         for epoch in [1, 64_511, 64_512, 65_535] {
-            assert_eq!(claims.judge(now, at(OWN, epoch, 9), &at(OWN, epoch, 9)), Ok(None));
-            assert_eq!(claims.judge(now, at(OWN, epoch, 9), &at(OWN + 1, epoch - 1, 99)), Ok(None));
+            assert_eq!(claims.believe_old(now, at(OWN, epoch, 9), &at(OWN, epoch, 9)), Ok(None));
+            assert_eq!(claims.believe_old(now, at(OWN, epoch, 9), &at(OWN + 1, epoch - 1, 99)), Ok(None));
             let raised = (epoch < 65_535).then(|| epoch as u16 + 1);
-            assert_eq!(claims.judge(now, at(OWN, epoch, 9), &at(OWN + 1, epoch, 99)), Ok(raised));
+            assert_eq!(claims.believe_old(now, at(OWN, epoch, 9), &at(OWN + 1, epoch, 99)), Ok(raised));
         }
     }
 
@@ -180,15 +211,22 @@ mod tests {
         let now = Instant::now();
         let mut claims = EpochClaims::without_log(now);
         let engine = at(OWN + 1, 1, 40);
-        assert_eq!(claims.judge(now, at(OWN, 1, 0), &engine), Ok(Some(2)));
-        assert_eq!(claims.judge(now, at(OWN, 2, 3), &engine), Ok(None), "once is enough for all that come back");
-        assert_eq!(claims.judge(now, at(OWN, 2, 3), &at(OWN, 2, 3)), Ok(None), "they have seen this log by then");
-        assert_eq!(claims.judge(now, at(OWN, 1, 0), &LogPosition::default()), Ok(None), "a new one has seen nothing");
+        assert_eq!(claims.believe_old(now, at(OWN, 1, 0), &engine), Ok(Some(2)));
+        assert_eq!(claims.believe_old(now, at(OWN, 2, 3), &engine), Ok(None), "once is enough for all that come back");
+        assert_eq!(claims.believe_old(now, at(OWN, 2, 3), &at(OWN, 2, 3)), Ok(None), "they have seen this log by then");
+        assert_eq!(
+            claims.believe_old(now, at(OWN, 1, 0), &LogPosition::default()),
+            Ok(None),
+            "a new one has seen nothing"
+        );
         for after in 2..=(BUDGET_MAX / RAISE_COST) {
             let after = after as u16;
-            assert_eq!(claims.judge(now, at(OWN, after.into(), 0), &at(OWN + 1, after.into(), 0)), Ok(Some(after + 1)));
+            assert_eq!(
+                claims.believe_old(now, at(OWN, after.into(), 0), &at(OWN + 1, after.into(), 0)),
+                Ok(Some(after + 1))
+            );
         }
-        let refused = claims.judge(now, at(OWN, 40, 0), &at(OWN + 1, 40, 0)).unwrap_err();
+        let refused = claims.believe_old(now, at(OWN, 40, 0), &at(OWN + 1, 40, 0)).unwrap_err();
         assert_eq!(refused.kind(), refusal::Kind::Overloaded, "such claims have the budget that all have");
     }
 
@@ -196,10 +234,10 @@ mod tests {
     fn a_true_claim_raises_to_just_above_what_was_seen() {
         let now = Instant::now();
         let mut claims = EpochClaims::new(now);
-        assert_eq!(claims.judge(now, at(OWN, 3, 9), &at(OWN, 3, 10)), Ok(Some(4)));
-        assert_eq!(claims.judge(now, at(OWN, 4, 9), &at(OWN + 1, 9, 1)), Ok(Some(10)));
+        assert_eq!(claims.believe_old(now, at(OWN, 3, 9), &at(OWN, 3, 10)), Ok(Some(4)));
+        assert_eq!(claims.believe_old(now, at(OWN, 4, 9), &at(OWN + 1, 9, 1)), Ok(Some(10)));
         assert_eq!(
-            claims.judge(now, at(OWN, 10, 9), &at(OWN, 3, 99)),
+            claims.believe_old(now, at(OWN, 10, 9), &at(OWN, 3, 99)),
             Ok(None),
             "the next one of the same kind is covered"
         );
@@ -212,7 +250,7 @@ mod tests {
         let survivor = at(OWN + 1, 1500, 9);
         let mut seconds = 0;
         let raised = loop {
-            match claims.judge(now, at(OWN, 1, 9), &survivor) {
+            match claims.believe_old(now, at(OWN, 1, 9), &survivor) {
                 Ok(raised) => break raised,
                 Err(_) => seconds += 1,
             }
@@ -227,12 +265,12 @@ mod tests {
         let start = Instant::now();
         let mut claims = EpochClaims::without_log(start);
         let survivor = at(OWN + 1, 65_534, 9);
-        let refused = claims.judge(start, at(OWN, 1, 9), &survivor).unwrap_err();
+        let refused = claims.believe_old(start, at(OWN, 1, 9), &survivor).unwrap_err();
         assert!(refused.reason.contains("in 3871 s it is;"), "{}", refused.reason);
-        assert!(claims.judge(start + Duration::from_secs(3600), at(OWN, 1, 9), &survivor).is_err());
+        assert!(claims.believe_old(start + Duration::from_secs(3600), at(OWN, 1, 9), &survivor).is_err());
         let late = start + Duration::from_secs(3871);
-        assert_eq!(claims.judge(late, at(OWN, 1, 9), &survivor), Ok(Some(65_535)));
-        let none = claims.judge(late, at(OWN, 1, 9), &at(OWN + 1, 65_535, 9)).unwrap_err();
+        assert_eq!(claims.believe_old(late, at(OWN, 1, 9), &survivor), Ok(Some(65_535)));
+        let none = claims.believe_old(late, at(OWN, 1, 9), &at(OWN + 1, 65_535, 9)).unwrap_err();
         assert!(none.reason.contains("started again"), "{}", none.reason);
     }
 
@@ -244,7 +282,7 @@ mod tests {
         for minute in 0..24 * 60 {
             now += Duration::from_secs(60);
             for _ in 0..3 {
-                if let Ok(Some(raised)) = claims.judge(now, at(OWN, epoch, 0), &at(OWN, epoch, minute + 1)) {
+                if let Ok(Some(raised)) = claims.believe_old(now, at(OWN, epoch, 0), &at(OWN, epoch, minute + 1)) {
                     epoch = u32::from(raised);
                     raises += 1;
                 }
@@ -259,7 +297,7 @@ mod tests {
         let mut now = Instant::now();
         let mut claims = EpochClaims::new(now);
         for far in [1025, 30_000, 65_534, 65_535, u32::MAX] {
-            let refused = claims.judge(now, at(OWN, 1, 9), &at(OWN + 1, far, 1)).unwrap_err();
+            let refused = claims.believe_old(now, at(OWN, 1, 9), &at(OWN + 1, far, 1)).unwrap_err();
             assert_eq!(refused.kind(), refusal::Kind::BadRequest, "{far}");
         }
         let mut epoch = 1;
@@ -269,7 +307,7 @@ mod tests {
                 let near = at(OWN, epoch, minute + 1);
                 let far = at(OWN + 1, epoch + 1000, 1);
                 for claim in [near, far, near] {
-                    if let Ok(Some(raised)) = claims.judge(now, at(OWN, epoch, 0), &claim) {
+                    if let Ok(Some(raised)) = claims.believe_old(now, at(OWN, epoch, 0), &claim) {
                         epoch = u32::from(raised);
                     }
                 }
@@ -279,6 +317,6 @@ mod tests {
         assert!(epoch < 12_000, "{epoch}");
         let end = u32::from(u16::MAX);
         let mut fresh = EpochClaims::new(now);
-        assert!(fresh.judge(now, at(OWN, end, 1), &at(OWN, end, 2)).is_err(), "there is nothing to raise to");
+        assert!(fresh.believe_old(now, at(OWN, end, 1), &at(OWN, end, 2)).is_err(), "there is nothing to raise to");
     }
 }

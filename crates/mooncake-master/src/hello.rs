@@ -12,6 +12,7 @@ use prost::Message;
 use crate::anchor::Registered;
 use crate::connection::{Connection, Ended, Stream};
 use crate::convert::{self, NAME_MAX};
+use crate::epoch_claim::Shown;
 use crate::log::LogClosed;
 use crate::metrics::Op;
 use crate::routes::AnchorQueue;
@@ -84,8 +85,8 @@ async fn admit(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<Admitted<
         let reason = format!("this master speaks version {VERSION}, the client {} to {}", asked.0, asked.1);
         return Ok(Err(refuse(refusal::Kind::Version, reason)));
     }
-    let highest = hello.highest;
     let features = hello.features;
+    let highest = hello.highest.map(|position| Shown { position, says_reigns: Feature::Reigns.is_in(features) });
     match hello.role {
         Some(hello::Role::Open(open)) => open_session(shared, highest, open, via).await,
         Some(hello::Role::Resume(resume)) => resume_session(shared, highest, features, resume, via).await,
@@ -96,7 +97,7 @@ async fn admit(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<Admitted<
 
 async fn open_session(
     shared: &Arc<Shared>,
-    highest: Option<LogPosition>,
+    highest: Option<Shown>,
     open: message::OpenSession,
     via: Via,
 ) -> Result<Admitted<'_>, LogClosed> {
@@ -137,7 +138,7 @@ async fn open_session(
 
 async fn resume_session(
     shared: &Arc<Shared>,
-    highest: Option<LogPosition>,
+    highest: Option<Shown>,
     features: u64,
     resume: message::ResumeSession,
     via: Via,
@@ -216,7 +217,7 @@ fn segments_of(features: u64, resume: &message::ResumeSession) -> Result<Vec<(Se
 
 async fn attach_call(
     shared: &Arc<Shared>,
-    highest: Option<LogPosition>,
+    highest: Option<Shown>,
     attach: message::AttachCall,
 ) -> Result<Admitted<'_>, LogClosed> {
     let session = SessionId(attach.session);
@@ -245,17 +246,17 @@ fn believe(
     shared: &Shared,
     core: &mut Core,
     now: Time,
-    highest: Option<&LogPosition>,
+    highest: Option<&Shown>,
     effects: &mut Effects,
 ) -> Result<(), Refusal> {
     let Some(seen) = highest else { return Ok(()) };
     let Reign { epoch, id } = shared.log.reign();
     let own =
         LogPosition { log_id: shared.log.log_id(), epoch: epoch.into(), lsn: shared.log.assigned_lsn(), reign: id };
-    let seen = match shared.log.is_own(seen.log_id) {
-        true => LogPosition { log_id: own.log_id, ..*seen },
-        false => *seen,
-    };
+    let mut seen = *seen;
+    if shared.log.is_own(seen.position.log_id) {
+        seen.position.log_id = own.log_id;
+    }
     if let Some(raised) = shared.epoch_claims.lock().judge(Instant::now(), own, &seen)? {
         core.raise_epoch(now, raised, effects);
     }

@@ -23,11 +23,13 @@ pub enum Feature {
     UnknownPins = 6,
     /// Owners that say which readers of theirs have ended.
     ReaderGone = 7,
+    /// Reigns, in positions of the log.
+    Reigns = 8,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 8] = [
+    pub const ALL: [Feature; 9] = [
         Feature::Replace,
         Feature::Groups,
         Feature::Describe,
@@ -36,6 +38,7 @@ impl Feature {
         Feature::SegmentEpochs,
         Feature::UnknownPins,
         Feature::ReaderGone,
+        Feature::Reigns,
     ];
 
     /// Its bit.
@@ -54,6 +57,7 @@ impl Feature {
             Feature::SegmentEpochs => "epochs of single segments",
             Feature::UnknownPins => "pins that a log has lost",
             Feature::ReaderGone => "the ends of readers, told by owners",
+            Feature::Reigns => "reigns over one log, told apart",
         }
     }
 
@@ -98,8 +102,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128]);
-        assert_eq!(FEATURES, 255);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256]);
+        assert_eq!(FEATURES, 511);
     }
 
     #[test]

@@ -395,15 +395,22 @@ impl Attachment {
         if !self.owner_gone.load(Ordering::Acquire) {
             return;
         }
+        let readable = self.readable();
         let keep = || {
             // Nobody else is left: what others had pinned is of no use any more. Those who are, are asked for by
             // their locks and not by the master, which may be away.
             let alone = matches!(self.presence.is_alone(), Ok(true));
-            let mut keep = if alone { Vec::new() } else { pinned };
+            // The owner asked for a reign that this store's master has not shown: that one may not know of all views.
+            let asked_by_another = || self.talk.lock().epochs.iter().any(|asked| !asked.confirmed);
+            let mut keep = match alone {
+                true => Vec::new(),
+                false if asked_by_another() => vec![(0, readable.bytes())],
+                false => pinned,
+            };
             keep.extend(self.views.lock().keys());
             keep
         };
-        if let Err(e) = self.readable().give_back(keep) {
+        if let Err(e) = readable.give_back(keep) {
             tracing::warn!(peer = &*self.peer, "giving the memory of a dead owner back: {e}");
         }
     }

@@ -359,7 +359,17 @@ pub fn play_role() {
 fn play_owner(bytes: u64) {
     let owner = Owner::new(bytes);
     println!("> {}", pack(&owner.address()));
-    for _ in std::io::stdin().lines() {}
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "take-epoch" => {
+                let reign = Reign { epoch: words[1].parse().unwrap(), id: words[2].parse().unwrap() };
+                println!("> taken by {}", owner.server.take_epoch(reign).unwrap().len());
+            }
+            other => panic!("no such command: {other}"),
+        }
+    }
 }
 
 fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
