@@ -15,7 +15,8 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future
-from pathlib import Path
+
+from pool.daemon import wait_stopped
 
 
 class EngineProcess:
@@ -85,11 +86,7 @@ class EngineProcess:
     def freeze(self) -> None:
         """Stops the process, and returns once none of its threads runs any more."""
         self.process.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + 10
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
-                assert time.monotonic() < deadline, "it does not stop"
-                time.sleep(0.001)
+        wait_stopped("the engine's process", self.process.pid)
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -96,6 +96,15 @@ impl Process {
         assert_eq!(unsafe { libc::kill(self.child.id() as libc::pid_t, signal) }, 0);
     }
 
+    /// Stops it, and returns once none of its threads runs any more.
+    fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+        let (child, mut status) = (self.child.id() as libc::pid_t, 0);
+        // SAFETY: the status is written before the call returns.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, libc::WUNTRACED) }, child);
+        assert!(libc::WIFSTOPPED(status));
+    }
+
     fn end(&mut self) -> bool {
         drop(self.input.take());
         self.child.wait().unwrap().success()
@@ -151,7 +160,7 @@ fn transfers(program: &Path, environment: &[(&str, &str)]) {
         for said in ["under way", "success", "under way", "success", "the same bytes"] {
             assert_eq!(initiator.hear(), said, "{environment:?}");
         }
-        target.signal(libc::SIGSTOP);
+        target.freeze();
         initiator.tell(&format!("write {at}"));
         assert_eq!(initiator.hear(), "under way");
         if killed {

@@ -195,7 +195,7 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
         assert_eq!(resume.segments.len(), 2);
         (resume.epochs, resume.epoch_taken)
     };
-    writer.signal(rustix::process::Signal::STOP);
+    writer.stop();
 
     cluster.stop_master();
     cluster.forget_witness();

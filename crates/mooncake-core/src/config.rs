@@ -33,8 +33,10 @@ pub struct Config {
     pub evict_soft_pinned: bool,
     /// Longest soft pin.
     pub soft_pin_ttl_max_ms: u64,
-    /// Seed of all random choices. Two cores that continue one log are told apart by what they draw: it must be random itself.
+    /// Seed of the placement's random choices.
     pub seed: u64,
+    /// Seed of what reigns draw, by which two cores that continue one log are told apart: it must be random itself.
+    pub reign_seed: u64,
 }
 
 impl Default for Config {
@@ -55,6 +57,7 @@ impl Default for Config {
             evict_soft_pinned: true,
             soft_pin_ttl_max_ms: 24 * 3600 * 1000,
             seed: 0x6d6f_6f6e_6361_6b65,
+            reign_seed: 0x7265_6967_6e73_0001,
         }
     }
 }

@@ -36,6 +36,7 @@ pub struct Core {
     pub(crate) rechecks: BTreeMap<Rid, Recheck>,
     pub(crate) evicted_lately: EvictedLately,
     pub(crate) random: Random,
+    pub(crate) reign_random: Random,
     pub(crate) counts: Counts,
     /// A key that a parked request waits for changed hands.
     pub(crate) keys_changed: bool,
@@ -72,6 +73,7 @@ impl Core {
             rechecks: BTreeMap::new(),
             evicted_lately: EvictedLately::default(),
             random: Random::new(config.seed),
+            reign_random: Random::new(config.reign_seed),
             counts: Counts::default(),
             keys_changed: false,
             room_changed: false,

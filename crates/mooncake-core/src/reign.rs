@@ -48,9 +48,9 @@ impl Core {
     /// segments above all that earlier epochs have, sessions and rids at random, because the lost end may have been in this
     /// very epoch.
     pub(crate) fn counters_to_begin(&mut self, epoch: u16) -> Record {
-        let id = MARK | self.random.bits() >> 1;
+        let id = MARK | self.reign_random.bits() >> 1;
         let first = u64::from(epoch - 1).max((self.sessions.last >> SESSIONS_OF_EPOCH) + 1);
-        let random = u64::from(self.random.bits()) << 32 | u64::from(self.random.bits());
+        let random = u64::from(self.reign_random.bits()) << 32 | u64::from(self.reign_random.bits());
         Record::Counters {
             epoch,
             rid: random >> (64 - RID_STARTS),

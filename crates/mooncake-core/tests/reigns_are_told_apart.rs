@@ -7,7 +7,7 @@ use pool::{Pool, durable, replayed};
 
 /// The reign that a master draws who continues this log, and the log as it goes on.
 fn continued(log: &[Record], epoch: u16, seed: u64) -> (Core, Vec<Record>) {
-    let mut core = Core::new(Config { seed, ..Config::default() });
+    let mut core = Core::new(Config { reign_seed: seed, ..Config::default() });
     log.iter().for_each(|record| core.replay(record.clone()).unwrap());
     let mut fx = Effects::default();
     core.begin(Time(1), Some(epoch), &mut fx);

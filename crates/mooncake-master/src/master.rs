@@ -185,7 +185,7 @@ impl Master {
 /// Opens the log, replays it, decides on the epoch, and begins.
 fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, Option<Compactor>), StartError> {
     let began = Instant::now();
-    let mut core = Core::new(CoreConfig { seed: random::number(), ..settings.core.clone() });
+    let mut core = Core::new(CoreConfig { reign_seed: random::number(), ..settings.core.clone() });
     let mut sessions = BTreeSet::new();
     let opened = open_log(settings, &identity.boot_id, &mut |record| {
         match &record {

@@ -37,6 +37,19 @@ def wait_for(what: str, condition: Callable[[], object], timeout: float = 10.0, 
         time.sleep(step)
 
 
+def wait_stopped(name: str, pid: int) -> None:
+    """Returns when none of the process's threads runs any more: one takes the signal, the others stop a moment later."""
+
+    def stands(task: Path) -> bool:
+        try:
+            return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    tasks = Path(f"/proc/{pid}/task")
+    wait_for(f"{name} stopped", lambda: all(stands(task) for task in tasks.iterdir()), 10, 0.001)
+
+
 class Daemon:
     """A process that says one line when it is ready and then runs until it is told to end."""
 
@@ -90,14 +103,10 @@ class Daemon:
     def stop(self) -> None:
         """SIGSTOP: frozen until `cont`. Returns when the kernel says that it is stopped."""
         self.signal(signal.SIGSTOP)
-        wait_for(f"{self.name} stopped", lambda: self.state() == "T", 5)
+        wait_stopped(self.name, self.pid)
 
     def cont(self) -> None:
         self.signal(signal.SIGCONT)
-
-    def state(self) -> str:
-        """Its state letter in /proc."""
-        return Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
     def rss(self) -> int:
         """Resident bytes."""

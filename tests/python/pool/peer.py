@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from pathlib import Path
+
+from pool.daemon import wait_stopped
 
 
 class PeerGone(Exception):
@@ -99,10 +100,7 @@ class Peer:
     def stop(self) -> None:
         """SIGSTOP; returns when the kernel says that it is stopped."""
         self.process.send_signal(signal.SIGSTOP)
-        end = time.monotonic() + 5
-        while Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-            assert time.monotonic() < end, f"{self.name} does not stop"
-            time.sleep(0.005)
+        wait_stopped(self.name, self.pid)
 
     def cont(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use mooncake_client::StoreOptions;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::cluster::{Cluster, MIB};
 
@@ -90,6 +90,13 @@ impl Other {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it, and returns once none of its threads runs any more.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let (_, status) = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped());
     }
 
     pub fn kill(&mut self) {

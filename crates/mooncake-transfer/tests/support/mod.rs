@@ -309,10 +309,12 @@ impl Other {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Stops it, and returns once none of its threads runs any more.
     pub fn stop(&self) {
-        self.signal(rustix::process::Signal::STOP);
-        // The signal has been sent; the process stands still a moment later.
-        std::thread::sleep(Duration::from_millis(20));
+        use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+        self.signal(Signal::STOP);
+        let (_, status) = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped());
     }
 
     pub fn go_on(&self) {
