@@ -38,7 +38,7 @@ def wait_for(what: str, condition: Callable[[], object], timeout: float = 10.0, 
 
 
 def wait_stopped(name: str, pid: int) -> None:
-    """Returns when none of the process's threads runs any more: one takes the signal, the others stop a moment later."""
+    """Returns when none of its threads runs any more: one takes the signal, the others stop a moment later."""
 
     def stands(task: Path) -> bool:
         try:
