@@ -17,8 +17,6 @@ import threading
 import traceback
 from pathlib import Path
 
-from pool.daemon import wait_stopped
-
 
 class PeerGone(Exception):
     """The process ended before it answered."""
@@ -100,6 +98,9 @@ class Peer:
     def stop(self) -> None:
         """SIGSTOP; returns when the kernel says that it is stopped."""
         self.process.send_signal(signal.SIGSTOP)
+        # Not known to the process itself, which runs this file alone.
+        from pool.daemon import wait_stopped
+
         wait_stopped(self.name, self.pid)
 
     def cont(self) -> None:
