@@ -351,15 +351,16 @@ impl Log {
             queue.lsn += 1;
             let enabled = self.enabled.load(Ordering::Acquire);
             let start = if enabled { frame::begin(&mut queue.bytes) } else { 0 };
-            let raised = effects.records.iter().fold(Reign::default(), Reign::after);
+            let mut raised = Reign::default();
+            for record in &effects.records {
+                raised = raised.after(record);
+                if enabled {
+                    frame::put_record(record, &mut queue.bytes);
+                }
+            }
             if raised.epoch != 0 {
                 self.set_reign(raised);
                 queue.raised = Some(raised);
-            }
-            if enabled {
-                for record in &effects.records {
-                    frame::put_record(record, &mut queue.bytes);
-                }
             }
             if enabled {
                 let lsn = queue.lsn;

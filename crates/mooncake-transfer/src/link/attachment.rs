@@ -53,8 +53,8 @@ struct Talk {
     pipe: AttachPipe,
     upgrade: Upgrade,
     quiesces: Vec<Quiesce>,
-    /// Latest reign that this process said that it obeys; first the one that the owner had been asked for when it let this
-    /// process in.
+    /// Latest reign that this process said that it obeys; first the one that the segment was mounted in, or its owner asked
+    /// for, when it let this process in.
     obeyed: Reign,
     epochs: Vec<EpochAsked>,
 }
