@@ -106,7 +106,7 @@ def judge(cells, figures, again=None):
         ratio = ours / before if ours is not None and before else None
         # What the earlier wheel cannot do is compared with nothing.
         must, met = (None, None) if before is None else kept(cell, expected.unit, ratio)
-        repeats = min(len(counts.all.get(name, {}).get(cell, [])) for name in names)
+        samples = min(len(counts.all.get(name, {}).get(cell, [])) for name in names)
         rows.append(
             {
                 "cell": cell,
@@ -114,7 +114,7 @@ def judge(cells, figures, again=None):
                 "ours": ours,
                 "before": before,
                 "ratio": ratio,
-                "repeats": repeats,
+                "samples": samples,
                 "must": must,
                 "met": met,
             }
@@ -128,12 +128,12 @@ def missed(rows):
 
 
 def markdown(rows, short):
-    lines = ["| cell | unit | ours | before | ratio | repeats | must be | met |", "|---|---|---|---|---|---|---|---|"]
+    lines = ["| cell | unit | ours | before | ratio | samples | must be | met |", "|---|---|---|---|---|---|---|---|"]
     for row in rows:
         ratio = f"{row['ratio']:.3f}" if row["ratio"] is not None else "-"
         met = {None: "-", True: "yes", False: "**no**"}[row["met"]]
         lines.append(
             f"| {row['cell']} | {row['unit']} | {short(row['ours'])} | {short(row['before'])} | {ratio}"
-            f" | {row['repeats']} | {row['must'] or '-'} | {met} |"
+            f" | {row['samples']} | {row['must'] or '-'} | {met} |"
         )
     return "\n".join(lines)

@@ -55,7 +55,7 @@ def test_a_rate_may_lose_a_twentieth_and_a_latency_gain_one():
     rows = judged(figures(ours=ours, before=dict.fromkeys(ours, 10.0)))
     assert {cell: row["met"] for cell, row in rows.items()} == dict(zip(ours, (True, False, True, False), strict=True))
     assert against.missed(rows.values()) == ["get_into 1 MiB", "get 4 KiB, p50"]
-    assert {row["repeats"] for row in rows.values()} == {5}
+    assert {row["samples"] for row in rows.values()} == {5}
 
 
 def test_what_is_no_promise_is_shown_without_a_verdict():
