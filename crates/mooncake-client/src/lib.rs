@@ -54,6 +54,7 @@ mod get;
 mod host;
 mod introduction;
 mod link_set;
+mod machine;
 mod master_address;
 mod metrics;
 mod options;

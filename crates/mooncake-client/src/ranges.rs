@@ -4,7 +4,9 @@
 use mooncake_memory::Target;
 
 use crate::error::{Cause, StoreError};
-use crate::get::{Fetched, Part};
+use crate::get::Part;
+use crate::machine::get::{Fetched, read_any_replica};
+use crate::machine::ready;
 use crate::store::Inner;
 
 /// Parts of one object, and where they go.
@@ -33,7 +35,7 @@ impl Inner {
         let keys: Vec<&[u8]> = items.iter().map(|item| item.key).collect();
         let mut outcomes: Vec<Vec<RangeOutcome>> =
             items.iter().map(|item| item.ranges.iter().map(|_| Ok(None)).collect()).collect();
-        let read = self.read_batch(&keys, |index, object, numbering, lost| {
+        let read = self.read_each(&keys, |index, object, numbering, lost| {
             let item = &mut items[index];
             // Parts that the object does not have are the caller's mistake; the others are read all the same.
             for (range, outcome) in item.ranges.iter().zip(&mut outcomes[index]) {
@@ -48,7 +50,7 @@ impl Inner {
             }
             let mut done = 0;
             let wanted = outcomes[index].iter().filter(|outcome| outcome.is_ok()).count();
-            let fetched = self.read_any_replica(item.key, object, numbering, lost, |replica| {
+            let fetched = ready(read_any_replica(self, item.key, object, numbering, lost, async |replica| {
                 done = 0;
                 for (range, outcome) in item.ranges.iter_mut().zip(&outcomes[index]) {
                     if outcome.is_err() {
@@ -60,7 +62,7 @@ impl Inner {
                     done += 1;
                 }
                 Ok(())
-            });
+            }));
             if matches!(fetched, Fetched::Done(_)) {
                 debug_assert_eq!(done, wanted);
                 for (range, outcome) in item.ranges.iter().zip(&mut outcomes[index]) {

@@ -470,11 +470,11 @@ impl Inner {
     }
 
     /// A number that differs from call to call.
-    pub(crate) fn next_turn(&self) -> u64 {
+    pub(crate) fn next_call(&self) -> u64 {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn note_miss(&self, cause: String) {
+    pub(crate) fn keep_miss(&self, cause: String) {
         *self.last_miss.lock() = Some((thread::current().id(), cause));
     }
 

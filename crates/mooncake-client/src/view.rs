@@ -10,7 +10,8 @@ use mooncake_wire::pack_keys;
 use crate::control::{Abandoned, Control};
 use crate::directory::Numbering;
 use crate::error::StoreError;
-use crate::get::Doubt;
+use crate::get::doubt_of;
+use crate::machine::get::report_doubt;
 use crate::put::link_error;
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
@@ -204,7 +205,7 @@ impl Inner {
         match link.view(replica.rid, extent.offset, object.size, crc) {
             Ok(view) => Some(View { bytes: Bytes::Pinned { view: Some(view?), pin } }),
             Err(error) => {
-                self.doubt(key, object, replica.rid, Doubt::of(&error), &error.to_string());
+                report_doubt(self, key, object, replica.rid, doubt_of(&error), &error.to_string());
                 None
             }
         }

@@ -1,0 +1,217 @@
+//! Gets: look up, copy from the best replica, check; what is stale or cannot
+//! be read is looked up once more, then it is a miss.
+
+use std::collections::HashMap;
+use std::future::Future;
+
+use mooncake_wire::message::{Object, Replica};
+
+use crate::error::StoreError;
+use crate::put::is_callers;
+use crate::rounds::rounds;
+use crate::store::check_key;
+
+/// Keys looked up with one request.
+const ROUND_KEYS: usize = 32_768;
+
+/// What a get needs of its store.
+pub trait GetDriver {
+    /// What the segment numbers of a look-up mean.
+    type Numbering: Copy;
+
+    /// Asks the master for these keys, and has the segments of what is there known. An object per key; those without
+    /// replicas are not there.
+    fn look_up(&self, keys: &[&[u8]]) -> impl Future<Output = Result<(Vec<Object>, Self::Numbering), StoreError>>;
+
+    /// Has a replica reported. `confirmed`: the bytes were the placement's, or a second look-up has named it again;
+    /// otherwise that look-up is still to be made.
+    fn suspect(&self, key: &[u8], rid: u64, reason: String, confirmed: bool);
+
+    /// How near a replica is: the lowest first, in turn among equals.
+    fn rank(&self, replica: &Replica, numbering: Self::Numbering) -> u8;
+
+    /// A number that differs from call to call.
+    fn next_turn(&self) -> usize;
+
+    /// Remembers why objects that were there could not be read.
+    fn note_miss(&self, cause: String);
+}
+
+/// What became of one read.
+#[derive(Debug)]
+pub enum Fetched {
+    /// So many bytes are the object's.
+    Done(u64),
+    /// No replica gave the bytes; the cause is worth telling.
+    Lost(String),
+    /// The caller's own doing, or wish: no other replica is tried.
+    Failed(StoreError),
+}
+
+/// A placement that could not be read, and why: what a second look-up finds
+/// unchanged is not tried again, and its miss keeps the first reason.
+#[derive(Debug, Clone)]
+pub struct LostReplica {
+    rid: u64,
+    cause: String,
+    /// Its extent carries another placement: overtaken, unless the second look-up names it again.
+    stale: bool,
+}
+
+/// A replica was not read.
+#[derive(Debug)]
+pub struct Unread {
+    /// Why.
+    pub error: StoreError,
+    /// What that says of the replica.
+    pub doubt: Doubt,
+}
+
+/// What a failed read says of the replica itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// Nothing.
+    None,
+    /// Its stamps are not the placement's.
+    Stale,
+    /// Its stamps are, and its bytes are wrong.
+    Checksum,
+}
+
+/// Looks keys up and reads what is there, all that one look-up has found by one `attempt`, which says what became of each;
+/// what it could not read is looked up once more. Bytes read per key, none for a miss.
+pub async fn read_batch<D: GetDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    mut attempt: impl AsyncFnMut(&[(usize, &Object)], D::Numbering, &mut Vec<LostReplica>) -> Vec<Fetched>,
+) -> Vec<Result<Option<u64>, StoreError>> {
+    let mut results: Vec<Result<Option<u64>, StoreError>> = Vec::with_capacity(keys.len());
+    let mut pending = Vec::with_capacity(keys.len());
+    for (index, key) in keys.iter().enumerate() {
+        match check_key(key) {
+            Ok(()) => pending.push(index),
+            Err(error) => {
+                results.push(Err(error));
+                continue;
+            }
+        }
+        results.push(Ok(None));
+    }
+    // Placements that have failed already are not tried a second time.
+    let mut lost = Vec::new();
+    let mut causes: Vec<(usize, String)> = Vec::new();
+    for last in [false, true] {
+        let mut again = Vec::new();
+        let overtaken = lost.iter().filter(|lost: &&LostReplica| last && lost.stale);
+        let overtaken: HashMap<u64, String> = overtaken.map(|lost| (lost.rid, lost.cause.clone())).collect();
+        let names: Vec<&[u8]> = pending.iter().map(|&index| keys[index]).collect();
+        let mut rest = &pending[..];
+        for names in rounds(&names, ROUND_KEYS) {
+            let (round, others) = rest.split_at(names.len());
+            rest = others;
+            let (objects, numbering) = match driver.look_up(names).await {
+                Ok(found) => found,
+                Err(error) => {
+                    round.iter().for_each(|&index| results[index] = Err(error.clone()));
+                    continue;
+                }
+            };
+            let there: Vec<(usize, &Object)> =
+                round.iter().copied().zip(&objects).filter(|(_, object)| !object.replicas.is_empty()).collect();
+            if !overtaken.is_empty() {
+                report_named_again(driver, keys, &there, &overtaken);
+            }
+            for (&(index, _), fetched) in there.iter().zip(attempt(&there, numbering, &mut lost).await) {
+                match fetched {
+                    Fetched::Done(size) => results[index] = Ok(Some(size)),
+                    Fetched::Failed(error) => results[index] = Err(error),
+                    Fetched::Lost(cause) if last => causes.push((index, cause)),
+                    Fetched::Lost(cause) => {
+                        causes.push((index, cause));
+                        again.push(index);
+                    }
+                }
+            }
+        }
+        pending = again;
+        if pending.is_empty() {
+            break;
+        }
+    }
+    // A cache miss for the caller; the cause is kept for the one that wonders.
+    if let Some((_, cause)) = causes.into_iter().rfind(|(index, _)| matches!(results[*index], Ok(None))) {
+        tracing::warn!(cause, "an object was there and could not be read: a miss");
+        driver.note_miss(cause);
+    }
+    results
+}
+
+/// Reads an object by `read` from the first of its replicas that can be read.
+pub async fn read_any_replica<D: GetDriver>(
+    driver: &D,
+    key: &[u8],
+    object: &Object,
+    numbering: D::Numbering,
+    lost: &mut Vec<LostReplica>,
+    mut read: impl AsyncFnMut(&Replica) -> Result<(), Unread>,
+) -> Fetched {
+    let mut cause = "no replica is left".to_owned();
+    for replica in in_order_of_choice(driver, object, numbering) {
+        if let Some(earlier) = lost.iter().find(|lost| lost.rid == replica.rid) {
+            cause.clone_from(&earlier.cause);
+            continue;
+        }
+        match read(replica).await {
+            Ok(()) => return Fetched::Done(object.size),
+            Err(Unread { error, .. }) if is_callers(&error) => return Fetched::Failed(error),
+            Err(Unread { error, doubt }) => {
+                tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
+                cause = error.to_string();
+                report_doubt(driver, key, object, replica.rid, doubt, &cause);
+                let stale = doubt == Doubt::Stale;
+                lost.push(LostReplica { rid: replica.rid, cause: cause.clone(), stale });
+            }
+        }
+    }
+    Fetched::Lost(cause)
+}
+
+/// A replica that is not what it should be is the master's business too. A stale one is mostly ordinary: a later
+/// placement has its extent. The second look-up tells; where another replica makes that one needless, the report brings it.
+pub fn report_doubt<D: GetDriver>(driver: &D, key: &[u8], object: &Object, rid: u64, doubt: Doubt, reason: &str) {
+    let confirmed = match doubt {
+        Doubt::Checksum => true,
+        Doubt::Stale if object.replicas.len() > 1 => false,
+        Doubt::Stale | Doubt::None => return,
+    };
+    driver.suspect(key, rid, reason.to_owned(), confirmed);
+}
+
+/// The nearest first; at random among equals.
+fn in_order_of_choice<'o, D: GetDriver>(driver: &D, object: &'o Object, numbering: D::Numbering) -> Vec<&'o Replica> {
+    let mut replicas: Vec<&Replica> = object.replicas.iter().collect();
+    if replicas.len() > 1 {
+        let turn = driver.next_turn() % replicas.len();
+        replicas.rotate_left(turn);
+        replicas.sort_by_key(|replica| driver.rank(replica, numbering));
+    }
+    replicas
+}
+
+/// Placements that were stale, and that the second look-up names all the same: nothing has overtaken the reader, their
+/// stamps are wrong.
+fn report_named_again<D: GetDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    found: &[(usize, &Object)],
+    stale: &HashMap<u64, String>,
+) {
+    for (index, object) in found {
+        for replica in &object.replicas {
+            if let Some(cause) = stale.get(&replica.rid) {
+                let reason = format!("{cause} (it has been, and is still named)");
+                driver.suspect(keys[*index], replica.rid, reason, true);
+            }
+        }
+    }
+}
