@@ -444,6 +444,8 @@ mod tests {
         session: Cell<u64>,
         /// Another one begins behind each End.
         changes_session: Cell<bool>,
+        /// Or that of each reservation.
+        session_of_round: RefCell<VecDeque<u64>>,
         /// Answers to reservations: the kind of each key's slot, and how long that takes.
         slots: RefCell<VecDeque<(Vec<put_slot::Kind>, Duration)>>,
         /// What writing a replica gives, by its rid; else its own checksum.
@@ -513,6 +515,9 @@ mod tests {
             first_rid: u64,
         ) -> Result<(Vec<PutSlot>, Session), StoreError> {
             self.say(format!("reserve {keys:?} wait {wait} first {first_rid}"));
+            if let Some(session) = self.session_of_round.borrow_mut().pop_front() {
+                self.session.set(session);
+            }
             let Some((kinds, takes)) = self.slots.borrow_mut().pop_front() else { return Err(Cause::Closed.into()) };
             self.now.set(self.now.get() + takes);
             let slots = kinds.into_iter().map(|kind| {
@@ -586,14 +591,14 @@ mod tests {
     #[test]
     fn what_an_end_says_of_each_is_told_of_that_key() {
         let script = Script::new(&[(&[Given, Exists, Given, Given], 1), (&[Given], 1)]);
-        script.ends.borrow_mut().push_back(Ok(Some(vec![Committed, Superseded, Committed])));
+        script.ends.borrow_mut().push_back(Ok(Some(vec![Committed, Committed, Superseded])));
         script.ends.borrow_mut().push_back(Ok(Some(vec![Superseded])));
         let results = script.put(4);
         // The one that was superseded is placed anew, and no other.
-        assert_eq!(script.told()[2], "reserve [2] wait true first 2");
-        assert_eq!([stored(&results[0]), stored(&results[3])], [Some(1), Some(1)]);
+        assert_eq!(script.told()[2], "reserve [3] wait true first 2");
+        assert_eq!([stored(&results[0]), stored(&results[2])], [Some(1), Some(1)]);
         assert!(matches!(&results[1], Ok(PutOutcome::Existed)));
-        assert!(results[2].is_err());
+        assert!(results[3].is_err());
     }
 
     #[test]
@@ -640,12 +645,21 @@ mod tests {
     #[test]
     fn the_master_spares_what_a_call_has_stored_in_the_same_session_only() {
         for changes in [false, true] {
-            let script = Script::new(&[(&[Given, Busy], 1), (&[Given], 1)]);
+            let script = Script::new(&[(&[Given, Busy, Busy], 1), (&[Given, Busy], 1), (&[Given], 1)]);
             script.changes_session.set(changes);
-            assert!(script.put(2).iter().all(|result| stored(result) == Some(1)));
-            let first = if changes { 0 } else { 2 };
-            assert_eq!(script.told()[2], format!("reserve [1] wait true first {first}"));
+            assert!(script.put(3).iter().all(|result| stored(result) == Some(1)));
+            let told = script.told();
+            let reserved: Vec<&str> =
+                told.iter().filter(|told| told.starts_with("reserve")).map(String::as_str).collect();
+            let first = if changes { [0, 0] } else { [2, 2] };
+            assert_eq!(reserved[1], format!("reserve [1, 2] wait true first {}", first[0]));
+            assert_eq!(reserved[2], format!("reserve [2] wait true first {}", first[1]));
         }
+        // The second round came in another session, the third comes in that one.
+        let script = Script::new(&[(&[Given, Busy, Busy], 1), (&[Given, Busy], 1), (&[Given], 1)]);
+        script.session_of_round.borrow_mut().extend([0, 1, 1]);
+        assert!(script.put(3).iter().all(|result| stored(result) == Some(1)));
+        assert_eq!(script.told()[4], "reserve [2] wait true first 4");
     }
 
     #[test]
