@@ -64,6 +64,7 @@ lint: $(VENV)/.tools ## format check, clippy, ruff
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	packaging/machines_are_pure.sh
 
 test-rust: | $(VENV)/.tools ## Rust tests and doc tests
 	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else cargo test --locked --all-targets --no-fail-fast; fi

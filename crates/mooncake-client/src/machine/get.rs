@@ -215,3 +215,158 @@ fn report_named_again<D: GetDriver>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::error::Cause;
+    use crate::machine::ready;
+
+    /// What look-ups find, one after the other, how reads of replicas end, and what was reported.
+    #[derive(Default)]
+    struct Script {
+        /// Rids per key.
+        look_ups: RefCell<VecDeque<Vec<Vec<u64>>>>,
+        asked: RefCell<Vec<usize>>,
+        reads: RefCell<Vec<u64>>,
+        suspects: RefCell<Vec<(Vec<u8>, u64, bool)>>,
+        missed: RefCell<Option<String>>,
+        turn: Cell<usize>,
+    }
+
+    impl GetDriver for Script {
+        type Numbering = ();
+
+        async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
+            self.asked.borrow_mut().push(keys.len());
+            let found = self.look_ups.borrow_mut().pop_front().ok_or(StoreError::from(Cause::Closed))?;
+            let replica = |rid: u64| Replica { rid, ..Replica::default() };
+            let object = |rids: Vec<u64>| Object {
+                size: 9,
+                replicas: rids.into_iter().map(replica).collect(),
+                ..Object::default()
+            };
+            Ok((found.into_iter().map(object).collect(), ()))
+        }
+
+        fn suspect(&self, key: &[u8], rid: u64, _: String, confirmed: bool) {
+            self.suspects.borrow_mut().push((key.to_vec(), rid, confirmed));
+        }
+
+        /// The lowest ten first.
+        fn rank(&self, replica: &Replica, (): ()) -> u8 {
+            (replica.rid / 10) as u8
+        }
+
+        fn next_turn(&self) -> usize {
+            self.turn.get()
+        }
+
+        fn note_miss(&self, cause: String) {
+            *self.missed.borrow_mut() = Some(cause);
+        }
+    }
+
+    fn unread(doubt: Doubt) -> Unread {
+        Unread { error: Cause::Transfer(format!("{doubt:?}")).into(), doubt }
+    }
+
+    impl Script {
+        fn new(look_ups: &[&[&[u64]]]) -> Script {
+            let look_ups = look_ups.iter().map(|found| found.iter().map(|rids| rids.to_vec()).collect()).collect();
+            Script { look_ups: RefCell::new(look_ups), ..Script::default() }
+        }
+
+        /// Gets keys; replicas whose rids `bad` knows cannot be read.
+        fn get(&self, keys: &[&[u8]], bad: impl Fn(u64) -> Option<Doubt>) -> Vec<Result<Option<u64>, StoreError>> {
+            ready(read_batch(self, keys, async |found, (), lost| {
+                let mut fetched = Vec::new();
+                for (index, object) in found {
+                    let read = async |replica: &Replica| {
+                        self.reads.borrow_mut().push(replica.rid);
+                        bad(replica.rid).map_or(Ok(()), |doubt| Err(unread(doubt)))
+                    };
+                    fetched.push(read_any_replica(self, keys[*index], object, (), lost, read).await);
+                }
+                fetched
+            }))
+        }
+    }
+
+    const BAD: fn(u64) -> Option<Doubt> = |_| Some(Doubt::Stale);
+
+    #[test]
+    fn the_nearest_replica_is_read_and_the_others_only_where_it_cannot_be() {
+        let script = Script::new(&[&[&[24, 12, 14]]]);
+        assert_eq!(script.get(&[b"k"], |rid| (rid < 14).then_some(Doubt::None))[0].as_ref().unwrap(), &Some(9));
+        assert_eq!(*script.reads.borrow(), [12, 14]);
+        let script = Script::new(&[&[&[24, 12, 14]]]);
+        script.turn.set(2);
+        script.get(&[b"k"], |_| None);
+        assert_eq!(*script.reads.borrow(), [14], "equals have their turns");
+    }
+
+    #[test]
+    fn an_overtaken_reader_looks_up_once_more_and_reads_what_is_there_then() {
+        let script = Script::new(&[&[&[2], &[4]], &[&[6]]]);
+        let got = script.get(&[b"a", b"b"], |rid| (rid == 4).then_some(Doubt::Stale));
+        assert!(got.iter().all(|got| matches!(got, Ok(Some(9)))));
+        assert_eq!((&*script.reads.borrow(), &*script.asked.borrow()), (&vec![2, 4, 6], &vec![2, 1]));
+        assert!(script.suspects.borrow().is_empty() && script.missed.borrow().is_none());
+    }
+
+    #[test]
+    fn a_replica_that_is_stale_and_named_again_is_reported_and_not_read_again() {
+        let script = Script::new(&[&[&[2], &[4]], &[&[2], &[8]]]);
+        let got = script.get(&[b"a", b"b"], |rid| (rid < 8).then_some(Doubt::Stale));
+        assert!(matches!(got[..], [Ok(None), Ok(Some(9))]));
+        assert_eq!(*script.suspects.borrow(), [(b"a".to_vec(), 2, true)]);
+        assert_eq!(*script.reads.borrow(), [2, 4, 8]);
+        assert_eq!(script.missed.borrow().as_deref(), Some("Stale"), "the first reason is the one that is told");
+    }
+
+    #[test]
+    fn wrong_bytes_are_reported_at_once_and_unreachable_owners_never() {
+        let script = Script::new(&[&[&[2], &[4]], &[&[2], &[4]]]);
+        let got = script.get(&[b"a", b"b"], |rid| Some(if rid == 2 { Doubt::Checksum } else { Doubt::None }));
+        assert!(matches!(got[..], [Ok(None), Ok(None)]));
+        assert_eq!(*script.suspects.borrow(), [(b"a".to_vec(), 2, true)]);
+    }
+
+    #[test]
+    fn a_stale_replica_beside_a_good_one_is_left_to_a_later_look() {
+        let script = Script::new(&[&[&[2, 12]]]);
+        assert!(matches!(script.get(&[b"a"], |rid| (rid == 2).then_some(Doubt::Stale))[..], [Ok(Some(9))]));
+        assert_eq!(*script.suspects.borrow(), [(b"a".to_vec(), 2, false)]);
+    }
+
+    #[test]
+    fn after_two_look_ups_it_is_a_miss() {
+        let script = Script::new(&[&[&[2]], &[&[4]], &[&[6]]]);
+        assert!(matches!(script.get(&[b"a"], BAD)[..], [Ok(None)]));
+        assert_eq!((&*script.reads.borrow(), script.look_ups.borrow().len()), (&vec![2, 4], 1));
+    }
+
+    #[test]
+    fn keys_that_no_object_can_have_and_masters_that_do_not_answer_fail_their_own() {
+        let script = Script::new(&[]);
+        let got = script.get(&[b"", b"a"], |_| None);
+        assert!(matches!(&got[0], Err(error) if matches!(error.cause(), Cause::InvalidKey { .. })));
+        assert!(matches!(&got[1], Err(error) if matches!(error.cause(), Cause::Closed)));
+        assert_eq!(*script.asked.borrow(), [1]);
+    }
+
+    #[test]
+    fn what_the_callers_own_memory_refuses_is_tried_with_no_other_replica() {
+        let script = Script::new(&[&[&[2, 12]]]);
+        let got = ready(read_batch(&script, &[b"a"], async |found, (), lost| {
+            let refused =
+                async |_: &Replica| Err(Unread { error: Cause::InvalidParams("no".into()).into(), doubt: Doubt::None });
+            vec![read_any_replica(&script, b"a", found[0].1, (), lost, refused).await]
+        }));
+        assert!(matches!(&got[0], Err(error) if matches!(error.cause(), Cause::InvalidParams(_))));
+    }
+}

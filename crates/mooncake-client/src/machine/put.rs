@@ -651,9 +651,9 @@ mod tests {
             let told = script.told();
             let reserved: Vec<&str> =
                 told.iter().filter(|told| told.starts_with("reserve")).map(String::as_str).collect();
-            let first = if changes { [0, 0] } else { [2, 2] };
-            assert_eq!(reserved[1], format!("reserve [1, 2] wait true first {}", first[0]));
-            assert_eq!(reserved[2], format!("reserve [2] wait true first {}", first[1]));
+            let first = if changes { 0 } else { 2 };
+            assert_eq!(reserved[1], format!("reserve [1, 2] wait true first {first}"));
+            assert_eq!(reserved[2], format!("reserve [2] wait true first {first}"));
         }
         // The second round came in another session, the third comes in that one.
         let script = Script::new(&[(&[Given, Busy, Busy], 1), (&[Given, Busy], 1), (&[Given], 1)]);
