@@ -59,6 +59,16 @@ def store(shared_cluster: Cluster):
     made.close()
 
 
+@pytest.fixture(params=["1", "0"], ids=["checksums", "stamps alone"])
+def checksums(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the processes of a test verify checksums.
+
+    Without them nothing stands behind stamps and fences: a byte that landed where it must not is a wrong byte, no miss.
+    """
+    monkeypatch.setenv("MOONCAKE_STORE_CHECKSUM", request.param)
+    return request.param == "1"
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed that is printed when the test fails; MOONCAKE_TEST_SEED repeats it."""

@@ -34,6 +34,7 @@ def flip_a_byte(pid: int, data: bytes) -> None:
 @pytest.mark.parametrize("how", ["get", "get_buffer"])
 def test_a_flipped_byte_is_a_miss_then_the_key_is_free(cluster, shm, how):
     pool = cluster(node_bytes=32 * MIB)
+    pool.spoils_replicas = True
     reader = pool.process(env={"MC_SHM": shm})
     data = value("k", MIB)
     assert reader.call("put", "k", data) == 0
@@ -49,6 +50,7 @@ def test_a_flipped_byte_is_a_miss_then_the_key_is_free(cluster, shm, how):
 
 def test_the_good_replica_is_served_instead(cluster):
     pool = cluster(nodes=2, node_bytes=32 * MIB)
+    pool.spoils_replicas = True
     store = pool.store()
     config = ReplicateConfig()
     config.replica_num = 2

@@ -11,7 +11,7 @@ from contents import value, version_of
 
 from pool import wait_for
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("checksums")]
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -59,6 +59,7 @@ def test_an_older_copy_put_back_never_hands_a_region_out_twice(cluster, tmp_path
 
 def test_keys_that_an_older_copy_brought_back_can_be_put_again(cluster, tmp_path):
     pool = cluster(node_bytes=32 * MIB)
+    pool.spoils_replicas = True
     store = pool.store()
     old = put_all(store, "old", 40)
     copy = pool.master.copy_log(tmp_path / "copy")

@@ -12,10 +12,10 @@ from contents import value, version_of
 
 from pool import PeerGone, wait_for
 
-pytestmark = [pytest.mark.timeout(150), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(150), pytest.mark.slow, pytest.mark.usefixtures("checksums")]
 
 MIB = 1 << 20
-SECONDS = 25.0
+SECONDS = 14.0
 RUN = "import sys; sys.path.insert(0, here); import traffic; getattr(traffic, role)(store, folder, until, seed)"
 
 
@@ -120,8 +120,8 @@ def test_no_wrong_byte_and_no_stuck_key(cluster, tmp_path, seed):
     counts = traffic.counts(tmp_path)
     print(dict(counts))
     assert not chaos.wrong(), chaos.wrong()
-    assert counts["right"] > 500, "there was hardly any traffic between the faults"
-    assert counts["stored"] > 100
+    assert counts["right"] > 300, "there was hardly any traffic between the faults"
+    assert counts["stored"] > 60
     assert all(node.alive for node in pool.nodes)
     assert pool.master.alive
 

@@ -32,6 +32,7 @@ def right_or_missing(client, keys: list[str]) -> int:
     return sum(1 for data in got.values() if data)
 
 
+@pytest.mark.usefixtures("checksums")
 def test_no_region_is_handed_out_twice(cluster, tmp_path):
     try:
         network = Network()
