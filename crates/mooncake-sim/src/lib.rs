@@ -1,0 +1,17 @@
+//! The product's own logic in virtual time: many clients, owners and readers, masters with logs, and a world in which
+//! processes freeze and die, messages are lost, connections break and logs lose their ends.
+//!
+//! What decides is the product's: the pool's core, and the machines of the master, the data plane and the client. What
+//! moves bytes and messages between them is this crate's, one small step at a time, in one thread. Everything follows from
+//! a seed, so that a failure can be run again.
+#![forbid(unsafe_code)]
+
+mod dice;
+mod memory;
+mod pipe;
+mod world;
+
+pub use dice::Dice;
+pub use memory::{Memory, Writer, word};
+pub use pipe::{Closed, Receiver, Sender, pipe};
+pub use world::{HostId, ProcessId, Slot, TaskId, World};
