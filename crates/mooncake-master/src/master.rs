@@ -15,14 +15,16 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::call_loops::CallLoops;
-use crate::convert::SoftPinTtl;
 use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
+use crate::machine::anchor_frames;
+use crate::machine::convert::SoftPinTtl;
+use crate::machine::hello;
 use crate::metadata_server::MetadataServer;
 use crate::process_watch::{self, Known, ProcessWatch};
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared};
 use crate::ticker::Ticker;
-use crate::{control, hello, http, random, summary};
+use crate::{control, http, random, summary};
 
 /// Connections that may wait while the log is replayed.
 const BACKLOG: u32 = 4096;
@@ -98,10 +100,12 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     warn_when_open(&settings);
 
     let identity = Identity {
-        instance,
-        boot_id,
-        unix_socket: unix.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
-        lookup_protect_ms: settings.core.lookup_protect_ms,
+        told: hello::Identity {
+            instance,
+            boot_id,
+            unix_socket: unix.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
+            lookup_protect_ms: settings.core.lookup_protect_ms,
+        },
         soft_pin: SoftPinTtl { default_ms: settings.soft_pin_ttl_ms, max_ms: settings.core.soft_pin_ttl_max_ms },
         after_bulk_free: settings.after_bulk_free,
     };
@@ -187,7 +191,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
     let began = Instant::now();
     let mut core = Core::new(CoreConfig { reign_seed: random::number(), ..settings.core.clone() });
     let mut sessions = BTreeSet::new();
-    let opened = open_log(settings, &identity.boot_id, &mut |record| {
+    let opened = open_log(settings, &identity.told.boot_id, &mut |record| {
         match &record {
             Record::SessionOpened { session, .. } => _ = sessions.insert(*session),
             Record::SessionOver(session) => _ = sessions.remove(session),
@@ -371,7 +375,7 @@ fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartEr
 fn judge_processes(shared: &Arc<Shared>) {
     let sessions: Vec<SessionId> = std::mem::take(&mut *shared.replayed.lock());
     for session in sessions {
-        let Some(identity) = shared.read(|core, _| hello::process_of(core, session)) else { continue };
+        let Some(identity) = shared.read(|core, _| anchor_frames::process_of(core, session)) else { continue };
         match process_watch::find(&identity) {
             Known::Runs(pidfd) => _ = shared.processes.watch_pidfd(session, pidfd),
             Known::Gone => {
