@@ -16,3 +16,4 @@ pub mod pattern;
 pub mod queries;
 pub mod removals;
 pub mod requests;
+pub mod start;
