@@ -20,8 +20,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::{SLICE, remove_all};
+use crate::machine::convert;
 use crate::shared::Shared;
-use crate::{convert, metrics, query_pages, summary};
+use crate::{metrics, query_pages, summary};
 
 const BODY_MAX: usize = 64 << 10;
 
@@ -217,8 +218,9 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::convert::SoftPinTtl;
     use crate::log::Log;
+    use crate::machine::convert::SoftPinTtl;
+    use crate::machine::hello;
     use crate::process_watch::ProcessWatch;
     use crate::shared::Identity;
 
@@ -246,10 +248,12 @@ mod tests {
         assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("-1011"), "{refused}");
 
         let identity = Identity {
-            instance: [0; 16],
-            boot_id: [0; 16],
-            unix_socket: String::new(),
-            lookup_protect_ms: 0,
+            told: hello::Identity {
+                instance: [0; 16],
+                boot_id: [0; 16],
+                unix_socket: String::new(),
+                lookup_protect_ms: 0,
+            },
             soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
             after_bulk_free: None,
         };
