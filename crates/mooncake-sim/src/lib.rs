@@ -7,11 +7,15 @@
 #![forbid(unsafe_code)]
 
 mod dice;
+mod disk;
+mod master;
 mod memory;
 mod pipe;
 mod world;
 
 pub use dice::Dice;
+pub use disk::{Folder, Host};
+pub use master::{FromMaster, Master, ToMaster};
 pub use memory::{Memory, Writer, word};
 pub use pipe::{Closed, Receiver, Sender, pipe};
 pub use world::{HostId, ProcessId, Slot, TaskId, World};

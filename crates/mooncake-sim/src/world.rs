@@ -225,6 +225,16 @@ impl World {
         .await
     }
 
+    /// Waits for the first of two futures.
+    pub async fn race(&self, one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+        let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
+        std::future::poll_fn(|context| match one.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => other.as_mut().poll(context),
+        })
+        .await
+    }
+
     /// Has something done after some time, whatever becomes of the one that asks for it.
     pub fn after(&self, micros: u64, then: impl FnOnce() + 'static) {
         self.queue(self.micros() + micros, What::Do(Box::new(then)));
