@@ -11,8 +11,8 @@ use mooncake_engine::{Engine, EngineOptions, PeerId};
 use mooncake_memory::ForeignRange;
 
 /// What the user of the memory has at its end while it is lent, and puts there when it has it back. Copies come there last.
-const LENT: [u8; 64 << 10] = [0x11; 64 << 10];
-const MINE: [u8; 64 << 10] = [0xee; 64 << 10];
+static LENT: [u8; 64 << 10] = [0x11; 64 << 10];
+static MINE: [u8; 64 << 10] = [0xee; 64 << 10];
 
 const ROUNDS: usize = 20;
 
