@@ -14,7 +14,7 @@ OLD ?= 49e5191
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python test-long wheel wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test test-rust test-loom test-python test-long wheel wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -66,9 +66,13 @@ lint: $(VENV)/.tools ## format check, clippy, ruff
 	$(PY) -m ruff format --check .
 	packaging/machines_are_pure.sh
 
-test-rust: | $(VENV)/.tools ## Rust tests and doc tests
+test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
 	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else cargo test --locked --all-targets --no-fail-fast; fi
 	cargo test --locked --doc
+
+# A profile of its own keeps it apart from everything else that is built.
+test-loom: ## the order of writers and readers under every interleaving that the memory model allows
+	RUSTFLAGS="--cfg loom" cargo test --quiet --locked --profile loom -p mooncake-memory --test loom_order
 
 test-python: $(VENV)/.wheel ## Python tests against the wheel
 	$(PY) -m pytest

@@ -215,6 +215,33 @@ fn a_view_whose_reader_gave_up_before_it_had_the_reply_has_ended() {
 }
 
 #[test]
+fn an_unpin_that_is_said_again_ends_no_other_view() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let reader = pool.session(1);
+    let viewed = pool.put(a, "k", KIB)[0];
+    // Two views of the same bytes, one of which ends.
+    pool.pin(reader, "k").unwrap();
+    pool.pin(reader, "k").unwrap();
+    let origin = pool.origin(reader);
+    let said = |pool: &mut Pool| {
+        pool.core.unpin(pool.now, origin, &[viewed.rid], &mut pool.fx).unwrap();
+        pool.collect();
+        pool.core.stats().pins
+    };
+    assert_eq!([said(&mut pool), said(&mut pool)], [1, 1]);
+    pool.restart(None);
+    pool.resume(reader, &[], &[viewed.rid], 1).unwrap();
+    assert_eq!(said(&mut pool), 1, "the reply is remembered");
+    // Nobody gets what the other one reads.
+    pool.resume(a, &[1], &[], 1).unwrap();
+    pool.remove(a, "k", true);
+    for n in 0..4 {
+        assert_ne!(pool.put(a, &format!("k{n}"), KIB)[0].extent, viewed.extent);
+    }
+    pool.check();
+}
+
+#[test]
 fn views_that_a_resuming_reader_does_not_list_have_ended() {
     let (mut pool, a) = Pool::single(16 * KIB);
     let rid = pool.put(a, "k", KIB)[0].rid;
@@ -384,6 +411,34 @@ fn a_session_lingers_only_while_a_segment_is_there_that_it_has_views_on() {
     pool.check();
     pool.restart(None);
     assert!(pool.core.session_spec(reader).is_none());
+}
+
+#[test]
+fn an_owner_that_lingered_hears_what_it_views_of_its_own_memory_and_so_does_everybody() {
+    let mut pool = Pool::new();
+    let (owner, other) = (pool.session(1), pool.session(1));
+    let gone = pool.mount(owner, 1, 16 * KIB);
+    let own = pool.put(owner, "own", KIB);
+    let kept = pool.mount(other, 2, 16 * KIB);
+    let elsewhere = loop {
+        let replicas = pool.put(other, &format!("k{:?}", pool.now), KIB);
+        if replicas[0].extent.segment == kept {
+            break replicas;
+        }
+        pool.pass(20);
+    };
+    pool.pin(owner, "own").unwrap();
+    let key = format!("k{:?}", pool.now);
+    pool.pin(owner, &key).unwrap();
+    // It stands still for longer than its session lasts, and nothing proves that it does not read any more.
+    pool.anchor_lost(owner);
+    pool.pushes.clear();
+    pool.pass(601_000);
+    let told = Push::SegmentGone { uuid: uuid(1), number: gone, pinned: vec![own[0].extent] };
+    assert!(pool.pushes.contains(&(other, told.clone())), "{:?}", pool.pushes);
+    pool.resume(owner, &[1], &[own[0].rid, elsewhere[0].rid], 1).unwrap();
+    assert!(pool.pushes.contains(&(owner, told)), "it would give back what it views: {:?}", pool.pushes);
+    pool.check();
 }
 
 #[test]

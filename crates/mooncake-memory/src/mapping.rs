@@ -562,6 +562,31 @@ fn holes(bytes: u64, pages: Pages, keep: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::piece::ForeignRange;
+    use crate::registry::Registry;
+    use crate::segment::{SegmentMemory, SegmentOptions};
+
+    /// The reader's destination is a stamp of what it reads, and the bytes that land there are a later placement's id:
+    /// so the overtaking falls between the reader's first look at the stamps and its last.
+    #[test]
+    fn a_read_that_is_overtaken_anywhere_in_mid_copy_is_stale() {
+        const GRANULES: usize = 10;
+        let segment = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
+        let mapping = segment.mapping();
+        let later: Vec<u8> = 4_u64.to_ne_bytes().repeat(GRANULES * layout::GRANULE as usize / 8);
+        for (granule, verify) in
+            [0, 5, GRANULES - 1].into_iter().flat_map(|at| [(at, Verify::Skip), (at, Verify::Compute)])
+        {
+            mapping.write(2, 0, &[Source::new(&later)]).unwrap();
+            let stamp = mapping.control.base().addr() + STAMPS_AT as usize + granule * 8;
+            // SAFETY: a word of a mapping that outlives the range and that is only used as an atomic elsewhere.
+            let stamp = unsafe { ForeignRange::new(stamp, 8) };
+            let mut rest = vec![0; later.len() - 8];
+            let mut parts = [Target::foreign(stamp, &Registry::new()).unwrap(), Target::new(&mut rest)];
+            let read = mapping.read(2, 0, &mut parts, verify);
+            assert!(matches!(read, Err(ReadError::Stale { rid: 2, found: 4 })), "granule {granule}: {read:?}");
+        }
+    }
 
     #[test]
     fn pages_go_back_but_kept_ones_and_those_of_the_huge_pool() {

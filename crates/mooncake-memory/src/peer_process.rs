@@ -281,4 +281,17 @@ mod tests {
         let pulled = peer.pull(bytes.as_ptr().addr() as u64, &mut Target::new(&mut bytes));
         assert!(matches!(pulled, Err(PullError::Ended { .. })), "{pulled:?}");
     }
+
+    #[test]
+    fn bytes_of_whoever_has_the_number_now_are_refused() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        // Another process has its number: this one, which can be read.
+        let peer = PeerProcess { pidfd, ..PeerProcess::myself().unwrap() };
+        let (from, mut into) = ([7_u8; 64], [0_u8; 64]);
+        let pulled = peer.pull(from.as_ptr().expose_provenance() as u64, &mut Target::new(&mut into));
+        assert!(matches!(pulled, Err(PullError::Ended { .. })), "{pulled:?}");
+    }
 }

@@ -1,6 +1,5 @@
 //! The order of writers and readers under every interleaving that the memory
-//! model allows. `RUSTFLAGS="--cfg loom" cargo test -p mooncake-memory --release --test loom_order`
-#![allow(unexpected_cfgs)]
+//! model allows. Not among the ordinary tests: `make test-loom`.
 #![cfg(loom)]
 
 use loom::sync::Arc;

@@ -3,7 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use mooncake_memory::{CopyError, MemoryError, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify};
+use mooncake_memory::{
+    CopyError, MemoryError, ReadError, SegmentMemory, SegmentOptions, Source, Target, Verify, crc32c,
+};
 
 const BYTES: u64 = 32 << 20;
 
@@ -58,6 +60,23 @@ fn all_but_pinned_extents_goes_back_while_views_live() {
         peer.give_back(Vec::new).unwrap();
         assert!(resident(segment.data_fd()) + resident(segment.control_fd()) <= 4096);
     }
+}
+
+#[test]
+fn no_byte_goes_before_every_reader_can_tell() {
+    let segment = SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap();
+    segment.populate_step(BYTES).unwrap();
+    segment.mapping().write(2, 0, &[Source::new(&[5; 1 << 20])]).unwrap();
+    let peer = segment.mapping().remap(false).unwrap();
+    peer.give_back(|| {
+        // The owner asks for the pins behind the tombstones and before the first hole.
+        assert!(peer.crc(0, 1 << 20).unwrap() == crc32c(&[5; 1 << 20]), "bytes went before the pins were known");
+        for granule in 0..1 << 10 {
+            assert!(!peer.check_stamps(2, granule << 10, 1024).unwrap(), "granule {granule} looks as good as before");
+        }
+        Vec::new()
+    })
+    .unwrap();
 }
 
 #[test]

@@ -108,6 +108,41 @@ async fn a_decode_that_fails_before_its_first_byte_is_replaced_and_one_that_brea
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_off_between_its_head_and_its_first_byte_is_begun_elsewhere() {
+    let (breaks, good) = (Instance::start().await, Instance::start().await);
+    let proxy = Proxy::start(options(), vec![], vec![breaks.named(), good.named()]).await;
+    breaks.does(Does::BreakOffAtOnce);
+    while breaks.had().is_empty() {
+        assert_eq!(proxy.ask(&prompt(true)).await, (200, all_events()));
+    }
+}
+
+#[tokio::test]
+async fn an_instance_whose_answers_break_off_is_left_alone() {
+    let decode = Instance::start().await;
+    // One check at the beginning, which may fall between two answers, finds it well.
+    let seldom = ProxyOptions { check_interval: Duration::from_secs(3600), ..options() };
+    let proxy = Proxy::start(seldom, vec![], vec![decode.named()]).await;
+    decode.does(Does::BreakOff(2));
+    for _ in 0..2 * 3 {
+        let (status, said) = proxy.ask(&prompt(true)).await;
+        assert!(status == 200 && said.contains("broke off"), "{status} {said}");
+    }
+    assert_eq!(proxy.status().await["instances"][0]["health"], json!("out of service"));
+}
+
+#[tokio::test]
+async fn the_only_instance_is_asked_again_where_its_connection_closed_and_not_where_it_said_no() {
+    for (does, times) in [(Does::BreakOffAtOnce, 3), (Does::Status(500), 1), (Does::Status(307), 1)] {
+        let decode = Instance::start().await;
+        let proxy = Proxy::start(options(), vec![], vec![decode.named()]).await;
+        decode.does(does);
+        assert_ne!(proxy.ask(&prompt(true)).await.0, 200);
+        assert_eq!(decode.had().len(), times);
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_goes_takes_its_request_along() {
     let (prefill, decode) = (Instance::start().await, Instance::start().await);
     let proxy = Proxy::start(options(), vec![prefill.named()], vec![decode.named()]).await;

@@ -6,7 +6,7 @@ mod support;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Source, Target};
+use mooncake_memory::{Source, Target, Verify};
 use mooncake_transfer::{Path, Paths, TransferError, Wait};
 use support::*;
 
@@ -155,6 +155,29 @@ fn views_last_whoever_drops_others_and_in_whatever_order() {
     // And the other way about: the last one left keeps its own.
     drop(peer);
     assert!(*kept == *expected);
+}
+
+#[test]
+fn a_peer_that_hears_that_a_segment_is_gone_takes_nothing_from_an_owner_that_lives() {
+    let owner = Owner::new(2 * MIB);
+    let (links, _noticed) = links(Paths::only(Path::SharedMemory));
+    let link = links.link(&owner.address(), &wait()).unwrap();
+    let data = pattern(MIB, 5);
+    let crc = link.write(rid(1, 1), 0, &[Source::new(&data)], &wait()).unwrap();
+    // Its owner's own view, which announces itself to nobody, and a peer's.
+    let owners = owner.memory.view_mapping().unwrap().view(rid(1, 1), 0, MIB, Verify::Crc(crc)).unwrap();
+    let mine = link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().unwrap();
+    links.forget(owner.memory.uuid(), &[]);
+    drop(mine);
+    drop(link);
+    // The owner learns of the unmapping behind everything that the peer has done about it.
+    let until = Instant::now() + Duration::from_secs(5);
+    while owner.server.attached() > 0 {
+        assert!(Instant::now() < until, "the segment is still mapped");
+        std::thread::yield_now();
+    }
+    assert!(!owner.memory.mapping().is_given_back());
+    assert!(*owners == *data, "the owner's view changed");
 }
 
 #[test]

@@ -70,6 +70,20 @@ fn a_silent_peer_keeps_the_segment_closed_until_it_is_gone() {
 }
 
 #[test]
+fn a_peer_that_hangs_up_and_lives_on_keeps_the_segment_closed_until_it_is_gone() {
+    let owner = Owner::new(MIB);
+    let mut peer = Other::writer(&owner.address(), Path::SharedMemory);
+    assert_eq!(peer.ask("attach-to-write"), "attached");
+    assert!(owner.take_epoch(2).is_empty());
+    assert_eq!(peer.ask("hang-up"), "hung up");
+    assert_eq!(owner.hears_within(300), None, "a closed connection proves nothing");
+    assert!(owner.take_epoch(3).is_empty(), "nor for who asks afterwards");
+    assert_eq!((owner.hears_within(100), owner.server.taken(owner.memory.uuid())), (None, 0));
+    peer.kill();
+    assert_eq!(owner.hears_within(2000), Some(Heard::EpochTaken(3)));
+}
+
+#[test]
 fn what_is_taken_is_known_apart_from_what_was_asked() {
     let owner = Owner::new(MIB);
     let uuid = owner.memory.uuid();

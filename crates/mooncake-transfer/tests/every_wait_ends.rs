@@ -52,6 +52,24 @@ fn a_stopped_owner_costs_one_standstill_per_read_and_write() {
 }
 
 #[test]
+fn a_tcp_write_that_was_sent_and_not_answered_is_not_settled() {
+    let (owner, address) = Other::owner(64 * MIB);
+    let links = tcp_links(Duration::from_millis(250));
+    let link = links.link(&address, &wait()).unwrap();
+    // All of it lies in the sockets, or a part.
+    for (at, len) in [(1, 4096), (2, 32 * MIB)] {
+        let data = pattern(len, 1);
+        // The lane that the next one uses.
+        link.write(rid(1, 2 * at), 0, &[Source::new(&data)], &wait()).unwrap();
+        owner.stop();
+        let e = link.write(rid(1, 2 * at + 1), 0, &[Source::new(&data)], &wait()).unwrap_err();
+        assert!(matches!(e.error, TransferError::Timeout { .. }), "{e}");
+        assert!(!e.settled, "{len} bytes may still land: {e}");
+        owner.go_on();
+    }
+}
+
+#[test]
 fn a_deadline_and_an_interruption_end_a_call_within_100_ms() {
     let (owner, address) = Other::owner(MIB);
     let links = tcp_links(Duration::from_secs(30));

@@ -108,6 +108,23 @@ fn a_stopped_mapped_writer_is_fenced_when_it_dies() {
 }
 
 #[test]
+fn a_mapped_writer_that_hangs_up_and_lives_on_is_not_fenced_until_it_dies() {
+    let owner = Owner::new(MIB);
+    let mut writer = Other::writer(&owner.address(), Path::SharedMemory);
+    assert_eq!(writer.ask("attach-to-write"), "attached");
+    assert!(!owner.fence(rid(1, 1), 0, 4096));
+    assert_eq!(writer.ask("hang-up"), "hung up");
+    assert_eq!(owner.hears_within(300), None, "a closed connection proves nothing");
+    assert!(!owner.fence(rid(1, 2), 8192, 4096), "nor for who asks afterwards");
+    assert_eq!(owner.hears_within(100), None);
+    writer.kill();
+    let fenced = [owner.hears_within(2000), owner.hears_within(2000)];
+    for rid in [rid(1, 1), rid(1, 2)] {
+        assert!(fenced.contains(&Some(Heard::Fenced(rid))), "{fenced:?}");
+    }
+}
+
+#[test]
 fn a_writer_that_says_it_is_done_is_fenced_at_once() {
     let owner = Owner::new(4 * MIB);
     let mut writer = Other::writer(&owner.address(), Path::SharedMemory);

@@ -2,11 +2,22 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use mooncake_memory::{Source, Target};
 use mooncake_transfer::{Path, Paths, TransferError};
 use support::*;
 
 const PATHS: [Path; 3] = [Path::Local, Path::SharedMemory, Path::Tcp];
+
+/// Ends the writer however the reader ends.
+struct EndsWith<'a>(&'a AtomicBool);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 #[test]
 fn a_stale_rid_never_returns_bytes() {
@@ -83,27 +94,28 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
         let (links, _noticed) = links(Paths::only(path));
         let link = links.link(&owner.address(), &wait()).unwrap();
         let mapping = owner.memory.mapping().clone();
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        let newest = std::sync::atomic::AtomicU64::new(rid(1, path as u64 * 1_000_000 + 1));
-        let start = newest.load(std::sync::atomic::Ordering::SeqCst);
+        let stop = AtomicBool::new(false);
+        let newest = AtomicU64::new(rid(1, path as u64 * 1_000_000 + 1));
+        let start = newest.load(Ordering::SeqCst);
         mapping.write(start, 0, &[Source::new(&vec![1u8; len as usize])]).unwrap();
         std::thread::scope(|scope| {
             let (stop, newest, mapping) = (&stop, &newest, &mapping);
             scope.spawn(move || {
                 let mut fill = 1u8;
                 let mut rid = start;
-                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                while !stop.load(Ordering::SeqCst) {
                     (fill, rid) = (fill.wrapping_add(1), rid + 2);
                     mapping.write(rid, 0, &[Source::new(&vec![fill; len as usize])]).unwrap();
-                    newest.store(rid, std::sync::atomic::Ordering::SeqCst);
+                    newest.store(rid, Ordering::SeqCst);
                     std::thread::sleep(std::time::Duration::from_millis(2));
                 }
             });
+            let reader = EndsWith(stop);
             let (mut good, mut stale) = (0, 0);
             let mut back = vec![0; len as usize];
             let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
             while (good < 20 || stale < 20) && std::time::Instant::now() < until {
-                let rid = newest.load(std::sync::atomic::Ordering::SeqCst);
+                let rid = newest.load(Ordering::SeqCst);
                 match link.read(rid, 0, &mut [Target::new(&mut back)], None, &wait()) {
                     Ok(()) => {
                         good += 1;
@@ -116,7 +128,7 @@ fn a_read_that_is_overtaken_in_mid_copy_is_stale_and_never_torn() {
                     }
                 }
             }
-            stop.store(true, std::sync::atomic::Ordering::SeqCst);
+            drop(reader);
             assert!(good > 0 && stale > 0, "{path}: {good} good, {stale} stale");
         });
     }

@@ -358,3 +358,69 @@ impl Payload {
         Ok(count as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::TcpListener;
+
+    use mooncake_memory::leak_shared;
+
+    use super::*;
+    use crate::engine::Engine;
+    use crate::options::EngineOptions;
+
+    /// A connection that no thread serves, and its other end.
+    fn connection() -> (Box<Data>, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, from) = listener.accept().unwrap();
+        match Data::session(stream, from).unwrap() {
+            Session::Data(data) => (data, there),
+            _ => unreachable!("a data connection"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_in_of_a_writer_that_has_gone() {
+        let engine = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
+        let lent = leak_shared(4096).unwrap();
+        engine.register(&[lent], "*").unwrap();
+        let (mut data, mut writer) = connection();
+        let header = Header { size: 4096, addr: lent.addr() as u64, opcode: Opcode::Write, v2: true };
+        writer.write_all(&Frame::Request(header).encode()).unwrap();
+        writer.write_all(&[7; 2048]).unwrap();
+        drop(writer);
+        while !mooncake_transfer::has_hung_up(data.fd()) {
+            std::thread::yield_now();
+        }
+        assert!(matches!(data.step(&engine.core.home), Next::Close));
+        let mut bytes = [1; 4096];
+        lent.read_into(&mut bytes).unwrap();
+        assert!(bytes == [0; 4096], "it had given the write up");
+    }
+
+    #[test]
+    fn a_severing_is_confirmed_when_its_writer_is_out_of_its_system_call() {
+        let engine = Engine::new("127.0.0.1", EngineOptions::default()).unwrap();
+        let home = &engine.core.home;
+        let named = home.writers.name([1; 16]).unwrap();
+        let inside = named.writer().enter().unwrap();
+        let (mut data, mut asker) = connection();
+        asker.write_all(&Frame::Sever([1; 16]).encode()).unwrap();
+        while data.stream.peek(&mut [0; HEADER_LEN]).ok() != Some(HEADER_LEN) {
+            std::thread::yield_now();
+        }
+        for _ in 0..3 {
+            assert!(matches!(data.step(home), Next::Again), "bytes of it may land");
+        }
+        asker.set_nonblocking(true).unwrap();
+        assert_eq!(asker.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+        asker.set_nonblocking(false).unwrap();
+        drop(inside);
+        assert!(matches!(data.step(home), Next::Read));
+        let mut status = [0; STATUS_LEN];
+        asker.read_exact(&mut status).unwrap();
+        assert_eq!(Verdict::decode(&status), Some(Verdict::Ok));
+    }
+}

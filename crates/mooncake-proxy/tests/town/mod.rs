@@ -33,6 +33,8 @@ pub enum Does {
     Status(u16),
     /// Sends the head of an event stream and so many events, half of another one, and hangs up.
     BreakOff(usize),
+    /// Sends the head of an event stream, and hangs up before the first byte of it.
+    BreakOffAtOnce,
     /// Sends the head of an event stream, and an event for each word that comes.
     Slowly(Arc<tokio::sync::Semaphore>),
     /// Takes the request and says nothing.
@@ -213,6 +215,15 @@ async fn answer(State(inside): State<Arc<Inside>>, request: Request) -> Response
         }
         Does::Answer => events(inside, usize::MAX, None),
         Does::BreakOff(after) => events(inside, after, None),
+        Does::BreakOffAtOnce => {
+            let (send, receive) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
+            tokio::spawn(async move {
+                // By then the head is on its way.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let _ = send.send(Err(std::io::Error::other("it breaks off"))).await;
+            });
+            ([(header::CONTENT_TYPE, "text/event-stream")], Body::new(Pieces(receive))).into_response()
+        }
         Does::Slowly(words) => events(inside, usize::MAX, Some(words)),
     }
 }

@@ -378,6 +378,7 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
     let (links, noticed) = links_with(LinkOptions { paths: Paths::only(path), mark, ..LinkOptions::new(WRITER) });
     let mut links = Some(links);
     let mut held = Vec::new();
+    let mut attached = Vec::new();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
@@ -403,6 +404,17 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                     }
                 };
                 println!("> {} settled={}", e.error, e.settled);
+            }
+            "attach-to-write" => {
+                let mut stream = attached_by_hand(address, 1);
+                stream.write_all(&attach_frame(3, 0)).unwrap();
+                assert_eq!(frame_by_hand(&mut stream)[4], 4, "it may write");
+                attached.push(stream);
+                println!("> attached");
+            }
+            "hang-up" => {
+                attached.clear();
+                println!("> hung up");
             }
             "view" => {
                 held.push(link().view(number(1), number(2), number(3), None).unwrap().unwrap());
