@@ -20,10 +20,11 @@ use crate::control::Control;
 use crate::directory::{Directory, wire_process};
 use crate::error::{Cause, StoreError};
 use crate::link_set::LinkSet;
+use crate::machine::pins::Verdict;
+use crate::machine::position::reign_of;
 use crate::master_address::MasterAddress;
-use crate::pins::Verdict;
 use crate::segment_owner::{SegmentOwner, Suspect};
-use crate::session::{Session, reign_of};
+use crate::session::Session;
 
 /// Time between two beats.
 const BEAT: Duration = Duration::from_millis(500);
@@ -208,12 +209,12 @@ impl Anchor {
     /// Nothing is left that the master has to be told. What it holds for this
     /// session is held until it hears so: without a connection that waits.
     fn has_ended(&mut self) -> bool {
-        if !self.shared.control.pins.seal() {
+        if !self.shared.control.pins.lock().seal() {
             self.ending_since = None;
             return false;
         }
         let since = *self.ending_since.get_or_insert_with(Instant::now);
-        if self.connection.is_some() && self.shared.control.pins.is_empty() {
+        if self.connection.is_some() && self.shared.control.pins.lock().is_empty() {
             self.say_goodbye();
             return true;
         }
@@ -242,14 +243,14 @@ impl Anchor {
                 self.hear(message);
             }
         }
-        if control.reach.silence() > SILENCE {
+        if control.reach.silence(control.now()) > SILENCE {
             let silent = std::io::Error::new(std::io::ErrorKind::TimedOut, "no word from the master");
             return Err(silent.into());
         }
         let owner = shared.owner.get();
         let due = Instant::now() >= self.next_beat
             || control.take_wants_ping()
-            || control.pins.wants_to_send()
+            || control.pins.lock().wants_to_send()
             || owner.is_some_and(|owner| owner.wants_to_report());
         self.tell(due)
     }
@@ -304,18 +305,20 @@ impl Anchor {
             return outcome;
         }
         if self.connection().knows(Feature::ReaderGone) {
-            for body in control.deaths.to_tell(Instant::now()) {
+            let deaths = control.deaths.lock().to_tell(control.now());
+            for body in deaths {
                 // Those that did not get through are told again over the next connection.
                 self.connection().send(&AnchorUp { body: Some(body) }, &patience)?;
             }
         }
         if beat {
             self.number += 1;
-            let (unpin_sequence, unpin) = control.pins.to_send(|| control.sequences.begin()).unwrap_or_default();
+            let (unpin_sequence, unpin) =
+                control.pins.lock().to_send(|| control.sequences.lock().begin()).unwrap_or_default();
             let populated = shared.owner.get().map(|owner| owner.newly_populated());
             let beat = Beat {
                 number: self.number,
-                moved: control.progress.moved(),
+                moved: control.progress.lock().moved(control.now()),
                 populated: populated.unwrap_or_default(),
                 unpin,
                 unpin_sequence,
@@ -332,10 +335,10 @@ impl Anchor {
         let control = &shared.control;
         match message.body {
             Some(anchor_down::Body::Pong(pong)) => {
-                control.reach.pong();
+                control.reach.pong(control.now());
                 self.facts.retain(|(beat, _)| *beat > pong.number);
-                if control.pins.confirmed(pong.unpin_sequence) {
-                    control.sequences.answered(pong.unpin_sequence);
+                if control.pins.lock().confirmed(pong.unpin_sequence) {
+                    control.sequences.lock().answered(pong.unpin_sequence);
                 }
                 if let Some(position) = pong.position {
                     self.see(position);
@@ -398,7 +401,7 @@ impl Anchor {
                 tracing::warn!(master = %control.masters, reason = over.reason, "the master ended this session");
                 control.resume_anew();
             }
-            Some(anchor_down::Body::ReaderGoneTaken(taken)) => control.deaths.taken(taken.session, &taken.uuid),
+            Some(anchor_down::Body::ReaderGoneTaken(taken)) => control.deaths.lock().taken(taken.session, &taken.uuid),
             None => tracing::debug!("the master said something newer than this client"),
         }
     }
@@ -429,11 +432,11 @@ impl Anchor {
         self.next_master = (index + 1) % control.masters.len();
         match self.resume_at(index) {
             Ok(()) => {
-                control.reach.explain(None);
+                control.explain(None);
                 self.next_master = index;
             }
             Err(reason) => {
-                if control.reach.explain(Some(&reason)) && !shared.closing.load(Ordering::Acquire) {
+                if control.explain(Some(&reason)) && !shared.closing.load(Ordering::Acquire) {
                     tracing::warn!(master = %control.masters, reason, "not reconnected yet");
                 }
             }
@@ -455,8 +458,8 @@ impl Anchor {
         let session = control.session();
         let held = shared.owner.get().map(|owner| owner.held()).unwrap_or_default();
         // Before the list is made: a view whose reply is here by now is on it, or comes too late for it and is void.
-        let (settled_below, mut unsettled) = control.sequences.settled();
-        let listing = control.pins.list();
+        let (settled_below, mut unsettled) = control.sequences.lock().settled();
+        let listing = control.pins.lock().list();
         unsettled.retain(|sequence| !listing.held_back.contains(sequence));
         let role = hello::Role::Resume(ResumeSession {
             session: session.id,
@@ -475,7 +478,7 @@ impl Anchor {
         let (connection, reply, address) = match open(role) {
             Ok(opened) => opened,
             Err(reason) => {
-                control.pins.unlist(listing);
+                control.pins.lock().unlist(listing);
                 return Err(reason);
             }
         };
@@ -483,23 +486,23 @@ impl Anchor {
             None => true,
             Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => false,
             Some(refusal) => {
-                control.pins.unlist(listing);
+                control.pins.lock().unlist(listing);
                 return Err(refusal.reason.clone());
             }
         };
         if let Some(replaced) = listing.replaced() {
-            control.sequences.answered(replaced);
+            control.sequences.lock().answered(replaced);
         }
-        control.pins.arrived().into_iter().for_each(|sequence| control.sequences.answered(sequence));
+        control.pins.lock().arrived().into_iter().for_each(|sequence| control.sequences.lock().answered(sequence));
         if resumed {
             let local_ip = connection.local_ip();
             let again = Session::new(&reply, address, local_ip, &shared.process.boot_id);
             // Before any epoch is obeyed.
             let another = reply.instance[..] != session.instance[..];
-            if control.pins.listed(&listing, self.verdict(&reply), another) {
+            if control.pins.lock().listed(&listing, self.verdict(&reply), another) {
                 control.resume_anew();
             }
-            if !control.pins.all_listed() {
+            if !control.pins.lock().all_listed() {
                 tracing::warn!(
                     master = %control.masters, named = reply.unknown_pins.len(),
                     "the master's log has lost views of this store; segments that they are over take nothing until they end"
@@ -533,9 +536,9 @@ impl Anchor {
             master = %control.masters, old = session.id, new = next.id,
             "the master does not know the session any more; a new one has begun, with fresh memory"
         );
-        control.pins.start_over();
-        control.progress.start_over();
-        control.deaths.start_over();
+        control.pins.lock().start_over();
+        control.progress.lock().start_over();
+        control.deaths.lock().start_over();
         control.take_up();
         shared.directory.start_over();
         self.connected(connection, &reply);
@@ -571,7 +574,7 @@ impl Anchor {
             self.shown = *position;
             self.shared.links.obey(reign_of(position));
         }
-        self.shared.control.deaths.tell_again();
+        self.shared.control.deaths.lock().tell_again();
         self.connection = Some(connection);
         self.next_beat = Instant::now();
     }
@@ -609,9 +612,9 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::pins::MAX_VIEWS;
+    use crate::machine::pins::MAX_VIEWS;
+    use crate::machine::sequences::MAX_UNSETTLED;
     use crate::segment_owner::MAX_SEGMENTS;
-    use crate::sequence::MAX_UNSETTLED;
 
     #[test]
     fn whatever_a_store_holds_it_can_come_back_with() {

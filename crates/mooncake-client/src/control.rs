@@ -14,19 +14,21 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
-use crate::deaths::Deaths;
 use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
+use crate::machine::deaths::Deaths;
+use crate::machine::orphans::Orphans;
+use crate::machine::pins::Pins;
+use crate::machine::position::raise;
+use crate::machine::progress::Progress;
+use crate::machine::reachability::Reachability;
+use crate::machine::sequences::Sequences;
+use crate::machine::suspects::Suspects;
 use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
-use crate::orphans::Orphans;
-use crate::pins::Pins;
-use crate::progress::Progress;
-use crate::reachability::Reachability;
-use crate::sequence::Sequences;
-use crate::session::{self, Session};
-use crate::suspects::Suspects;
+use crate::orphans;
+use crate::session::Session;
 
 /// Most call connections of a store; more callers than that wait for one.
 const MAX_CONNECTIONS: usize = 64;
@@ -64,15 +66,17 @@ pub(crate) struct Answer {
 pub(crate) struct Control {
     pub masters: MasterAddress,
     pub lookup_timeout: Duration,
+    /// Time is counted from here on.
+    origin: Instant,
     pub reach: Reachability,
-    pub pins: Pins,
-    pub progress: Progress,
-    pub sequences: Sequences,
+    pub pins: Mutex<Pins>,
+    pub progress: Mutex<Progress>,
+    pub sequences: Mutex<Sequences>,
     pub bell: Bell,
-    pub orphans: Orphans,
-    pub suspects: Suspects,
+    pub orphans: Mutex<Orphans<Arc<Session>>>,
+    pub suspects: Mutex<Suspects>,
     /// Of readers of this store's memory.
-    pub deaths: Deaths,
+    pub deaths: Mutex<Deaths>,
     /// None: nothing is counted.
     pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
@@ -86,6 +90,8 @@ pub(crate) struct Control {
     freed: Condvar,
     /// Messages that the anchor is to send.
     up: Mutex<Vec<AnchorUp>>,
+    /// What the anchor's last try to come back ran into.
+    trouble: Mutex<Option<String>>,
     wants_ping: AtomicBool,
     wants_resume: AtomicBool,
     stopped: AtomicBool,
@@ -109,14 +115,15 @@ impl Control {
         Ok(Control {
             masters,
             lookup_timeout: options.lookup_timeout,
-            reach: Reachability::new(),
-            pins: Pins::default(),
-            progress: Progress::default(),
-            sequences: Sequences::default(),
+            origin: Instant::now(),
+            reach: Reachability::default(),
+            pins: Mutex::default(),
+            progress: Mutex::default(),
+            sequences: Mutex::default(),
             bell: Bell::new()?,
-            orphans: Orphans::default(),
-            suspects: Suspects::default(),
-            deaths: Deaths::default(),
+            orphans: Mutex::default(),
+            suspects: Mutex::default(),
+            deaths: Mutex::default(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),
@@ -127,10 +134,16 @@ impl Control {
             pool: Mutex::default(),
             freed: Condvar::new(),
             up: Mutex::default(),
+            trouble: Mutex::default(),
             wants_ping: AtomicBool::new(false),
             wants_resume: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
         })
+    }
+
+    /// Since the origin.
+    pub fn now(&self) -> Duration {
+        self.origin.elapsed()
     }
 
     // -------------------------------------------------------------- session
@@ -145,7 +158,7 @@ impl Control {
         self.drop_idle();
         *self.changes.lock() += 1;
         self.changed.notify_all();
-        self.reach.pong();
+        self.reach.pong(self.now());
     }
 
     pub fn position(&self) -> LogPosition {
@@ -153,7 +166,7 @@ impl Control {
     }
 
     pub fn note_position(&self, seen: &LogPosition) {
-        if session::raise(&mut self.position.lock(), seen) {
+        if raise(&mut self.position.lock(), seen) {
             self.resume_anew();
         }
     }
@@ -196,6 +209,14 @@ impl Control {
         self.wants_resume.swap(false, Ordering::AcqRel)
     }
 
+    /// Notes why there is no connection. True if that is news.
+    pub fn explain(&self, trouble: Option<&str>) -> bool {
+        let mut known = self.trouble.lock();
+        let news = known.as_deref() != trouble;
+        *known = trouble.map(str::to_owned);
+        news
+    }
+
     /// Ends every wait and every later call.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
@@ -230,10 +251,10 @@ impl Control {
 
     /// A mutation that ends something: it goes out although the caller wants to stop.
     pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, Bounds::default());
-        self.sequences.answered(sequence);
+        self.sequences.lock().answered(sequence);
         answer.map_err(|failed| failed.error)
     }
 
@@ -246,10 +267,10 @@ impl Control {
         body: request::Body,
         patience: Duration,
     ) -> Result<Option<Answer>, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, Bounds { session: Some(session), heed: false });
-        self.sequences.answered(sequence);
+        self.sequences.lock().answered(sequence);
         match answer {
             Ok(answer) => Ok(Some(answer)),
             Err(failed) if failed.is_over => Ok(None),
@@ -265,12 +286,12 @@ impl Control {
         body: request::Body,
         patience: Duration,
     ) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, Bounds::default());
         match &answer {
-            Err(failed) if failed.sent => self.sequences.abandoned(sequence),
-            _ => self.sequences.answered(sequence),
+            Err(failed) if failed.sent => self.sequences.lock().abandoned(sequence),
+            _ => self.sequences.lock().answered(sequence),
         }
         answer.map_err(|failed| failed.error)
     }
@@ -283,27 +304,25 @@ impl Control {
         patience: Duration,
         abandoned: Abandoned,
     ) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         match self.call(what, request, patience, Bounds::heeding()) {
             Ok(answer) => {
-                if abandoned != Abandoned::VoidsPins || self.pins.may_settle(sequence) {
-                    self.sequences.answered(sequence);
+                if abandoned != Abandoned::VoidsPins || self.pins.lock().may_settle(sequence) {
+                    self.sequences.lock().answered(sequence);
                 }
                 Ok(answer)
             }
             Err(failed) => {
                 let failed = *failed;
                 match abandoned {
-                    Abandoned::GivesUpPlacements if failed.sent => {
-                        self.orphans.add(self, failed.session, failed.request)
-                    }
+                    Abandoned::GivesUpPlacements if failed.sent => orphans::add(self, failed.session, failed.request),
                     Abandoned::VoidsPins if failed.sent => {
-                        self.sequences.abandoned(sequence);
+                        self.sequences.lock().abandoned(sequence);
                         self.resume_anew();
                     }
-                    Abandoned::Stays if failed.sent => self.sequences.abandoned(sequence),
-                    _ => self.sequences.answered(sequence),
+                    Abandoned::Stays if failed.sent => self.sequences.lock().abandoned(sequence),
+                    _ => self.sequences.lock().answered(sequence),
                 }
                 Err(failed.error)
             }
@@ -366,7 +385,7 @@ impl Control {
             let check = || self.keep_waiting(started, bounds.heed);
             let patience = Patience { deadline, check: &check };
             request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            self.sequences.tell(&mut request);
+            self.sequences.lock().tell(&mut request);
             let outcome = self.checkout(long, &patience, &mut queued).and_then(|(attached, mut connection)| {
                 session = attached;
                 if !bounds.include(&session) {
@@ -386,7 +405,7 @@ impl Control {
             match outcome {
                 Ok((reply, instance)) => match self.accept(what, reply, instance, &session) {
                     Ok(Accepted::Answer(answer)) => {
-                        self.sequences.told_abandoned(&request.abandoned);
+                        self.sequences.lock().told_abandoned(&request.abandoned);
                         return Ok(answer);
                     }
                     Ok(Accepted::SessionLost) if bounds.session.is_some() => {
@@ -459,7 +478,7 @@ impl Control {
             return Err(ConnectionError::Deadline);
         }
         // A call may be long; a master that says nothing meanwhile ends it early.
-        if waited > self.lookup_timeout && self.reach.silence() > LONG_CALL_SILENCE {
+        if waited > self.lookup_timeout && self.reach.silence(self.now()) > LONG_CALL_SILENCE {
             return Err(ConnectionError::Deadline);
         }
         Ok(())
@@ -469,7 +488,7 @@ impl Control {
         if self.is_stopped() {
             return Cause::Closed.into();
         }
-        let alive = self.reach.expired(started);
+        let alive = self.reach.expired(started.saturating_duration_since(self.origin));
         self.ping();
         if alive && last.is_empty() {
             let (master, waited) = (self.masters.to_string(), started.elapsed());
@@ -491,7 +510,7 @@ impl Control {
     }
 
     fn unreachable(&self, reason: &str) -> StoreError {
-        let reason = match self.reach.trouble() {
+        let reason = match &*self.trouble.lock() {
             Some(trouble) => format!("{reason}; last try to reconnect: {trouble}"),
             None => reason.to_owned(),
         };

@@ -10,10 +10,11 @@ use mooncake_wire::pack_keys;
 
 use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
+use crate::machine::suspects::Suspect;
 use crate::put::{is_callers, is_no_staging, link_error, transfer_error};
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
-use crate::suspects::Suspect;
+use crate::suspects;
 use crate::team::{share, threads_for};
 
 /// Keys looked up with one request.
@@ -356,7 +357,7 @@ impl Inner {
 
     fn suspect(&self, key: &[u8], rid: u64, reason: &str, confirmed: bool) {
         let control = &self.shared.control;
-        control.suspects.add(control, Suspect { key: key.to_vec(), rid, reason: reason.to_owned(), confirmed });
+        suspects::add(control, Suspect { key: key.to_vec(), rid, reason: reason.to_owned(), confirmed });
     }
 }
 

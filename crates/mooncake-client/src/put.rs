@@ -15,6 +15,7 @@ use crate::control::Abandoned;
 use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::options::{PinKind, PutOptions};
+use crate::orphans;
 use crate::rounds::ROUND_KEY_BYTES;
 use crate::session::Session;
 use crate::store::{Inner, check_key};
@@ -305,7 +306,7 @@ impl Put<'_> {
             return;
         }
 
-        let progress = control.progress.begin(all_rids().collect());
+        let progress = control.progress.lock().begin(control.now(), all_rids().collect());
         let stopped = AtomicBool::new(false);
         let write = |placed: &mut &Placed, interrupted: &dyn Fn() -> bool| {
             if stopped.load(Ordering::Relaxed) {
@@ -333,7 +334,7 @@ impl Put<'_> {
                 }
             }
         }
-        control.progress.end(&progress);
+        control.progress.lock().end(&progress);
         self.end(&placed, written, origin, round);
     }
 
@@ -445,8 +446,8 @@ impl Put<'_> {
             other => {
                 // Whoever was told of a failure must not keep the key. What was committed, and only the word of it was
                 // lost, is not given up by that.
-                control.orphans.give_up(control, &origin.session, settled, true);
-                control.orphans.give_up(control, &origin.session, open, false);
+                orphans::give_up(control, &origin.session, settled, true);
+                orphans::give_up(control, &origin.session, open, false);
                 let error = other.err().unwrap_or_else(|| control.confused(WHAT));
                 self.fail_all(ended_keys.iter().map(|(index, _)| *index), &error);
                 return;
@@ -543,7 +544,7 @@ impl Inner {
         let control = &self.shared.control;
         if let Err(error) = control.finish_in(&origin.session, "give up a put", body, control.lookup_timeout) {
             tracing::debug!(%error, "placements not given up yet");
-            control.orphans.give_up(control, &origin.session, rids, settled);
+            orphans::give_up(control, &origin.session, rids, settled);
         }
     }
 }

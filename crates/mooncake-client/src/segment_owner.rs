@@ -21,7 +21,7 @@ use crate::control::Control;
 use crate::directory::wire_process;
 use crate::error::{Cause, StoreError};
 use crate::host::Advertised;
-use crate::session::reign_of;
+use crate::machine::position::reign_of;
 
 /// Populated before the first put can come, so that it finds room at once.
 const FIRST_STEP: u64 = 4 << 20;
@@ -537,7 +537,7 @@ impl ServerEvents for Reporter {
 
     fn process_gone(&self, gone: ProcessGone) {
         if let Some(control) = self.0.control.get() {
-            control.deaths.note(gone);
+            control.deaths.lock().note(gone);
             control.bell.ring();
         }
     }

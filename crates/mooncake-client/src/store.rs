@@ -490,7 +490,7 @@ impl Inner {
         }
         self.shared.links.close();
         // What the master is told next is final: no call that is under way takes a view after it.
-        if !control.pins.seal() {
+        if !control.pins.lock().seal() {
             // The anchor goes on for the views' sake and says goodbye after the last one.
             self.shared.ending.store(true, Ordering::Release);
             control.bell.ring();
