@@ -18,12 +18,14 @@ use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::machine::deaths::Deaths;
 use crate::machine::orphans::Orphans;
+use crate::machine::parts::Parts;
 use crate::machine::pins::Pins;
 use crate::machine::position::raise;
 use crate::machine::progress::Progress;
 use crate::machine::reachability::Reachability;
 use crate::machine::sequences::Sequences;
 use crate::machine::suspects::Suspects;
+use crate::machine::wants::Wants;
 use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
@@ -92,8 +94,8 @@ pub(crate) struct Control {
     up: Mutex<Vec<AnchorUp>>,
     /// What the anchor's last try to come back ran into.
     trouble: Mutex<Option<String>>,
-    wants_ping: AtomicBool,
-    wants_resume: AtomicBool,
+    /// Of the anchor.
+    pub wants: Wants,
     stopped: AtomicBool,
 }
 
@@ -135,8 +137,7 @@ impl Control {
             freed: Condvar::new(),
             up: Mutex::default(),
             trouble: Mutex::default(),
-            wants_ping: AtomicBool::new(false),
-            wants_resume: AtomicBool::new(false),
+            wants: Wants::default(),
             stopped: AtomicBool::new(false),
         })
     }
@@ -144,6 +145,11 @@ impl Control {
     /// Since the origin.
     pub fn now(&self) -> Duration {
         self.origin.elapsed()
+    }
+
+    /// That time since the origin.
+    pub fn instant(&self, time: Duration) -> Instant {
+        self.origin + time
     }
 
     // -------------------------------------------------------------- session
@@ -179,34 +185,36 @@ impl Control {
         self.bell.ring();
     }
 
-    pub fn take_up(&self) -> Vec<AnchorUp> {
-        std::mem::take(&mut *self.up.lock())
+    /// Has the anchor decide something. No I/O meanwhile: calls of the store wait for the same locks.
+    pub fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
+        decide(&mut Parts {
+            pins: &mut self.pins.lock(),
+            sequences: &mut self.sequences.lock(),
+            progress: &mut self.progress.lock(),
+            deaths: &mut self.deaths.lock(),
+            position: &mut self.position.lock(),
+            up: &mut self.up.lock(),
+            reach: &self.reach,
+            wants: &self.wants,
+        })
     }
 
-    pub fn put_back_up(&self, mut unsent: Vec<AnchorUp>) {
-        let mut up = self.up.lock();
-        unsent.append(&mut up);
-        *up = unsent;
+    /// Has the anchor end the session with its last view.
+    pub fn end(&self) {
+        self.wants.end();
+        self.bell.ring();
     }
 
     /// Has the anchor ask for a pong now.
     pub fn ping(&self) {
-        self.wants_ping.store(true, Ordering::Release);
+        self.wants.ping();
         self.bell.ring();
-    }
-
-    pub fn take_wants_ping(&self) -> bool {
-        self.wants_ping.swap(false, Ordering::AcqRel)
     }
 
     /// Has the anchor give the master a fresh list of what this store holds.
     pub fn resume_anew(&self) {
-        self.wants_resume.store(true, Ordering::Release);
+        self.wants.resume();
         self.bell.ring();
-    }
-
-    pub fn take_wants_resume(&self) -> bool {
-        self.wants_resume.swap(false, Ordering::AcqRel)
     }
 
     /// Notes why there is no connection. True if that is news.

@@ -22,6 +22,7 @@ use crate::directory::wire_process;
 use crate::error::{Cause, StoreError};
 use crate::host::Advertised;
 use crate::machine::position::reign_of;
+use crate::machine::session::Recheck;
 
 /// Populated before the first put can come, so that it finds room at once.
 const FIRST_STEP: u64 = 4 << 20;
@@ -109,21 +110,12 @@ impl Held {
 enum Work {
     Populate(Arc<Held>),
     /// Sum a replica up that somebody found bad: long work for a large one.
-    Recheck(Suspect),
+    Recheck(Recheck),
     /// Make and mount another segment in the place of one that is Gone.
     Replace(SegmentId, Backing),
     /// `None`: nobody knows what is pinned, so nothing is punched.
     GiveBack(Arc<Held>, Option<Vec<(u64, u64)>>),
     End,
-}
-
-/// A replica that somebody could not verify.
-pub(crate) struct Suspect {
-    pub uuid: Uuid,
-    pub rid: u64,
-    pub offset: u64,
-    pub length: u64,
-    pub crc: u32,
 }
 
 /// What of a store's host the master is told.
@@ -238,11 +230,11 @@ impl SegmentOwner {
         true
     }
 
-    pub fn recheck(&self, suspect: Suspect) {
-        let _ = self.work.send(Work::Recheck(suspect));
+    pub fn recheck(&self, recheck: Recheck) {
+        let _ = self.work.send(Work::Recheck(recheck));
     }
 
-    fn recheck_now(&self, Suspect { uuid, rid, offset, length, crc }: Suspect) {
+    fn recheck_now(&self, Recheck { uuid, rid, offset, length, crc }: Recheck) {
         let good = self.server.recheck(uuid, rid, offset, length, crc);
         if !good {
             tracing::warn!(rid = format_args!("{rid:#x}"), offset, length, "a replica in this segment is bad");
@@ -359,7 +351,7 @@ impl SegmentOwner {
             match next {
                 Ok(Work::Populate(held)) => populating.push_back(held),
                 Ok(Work::Replace(id, backing)) => self.replace_now(id, &backing),
-                Ok(Work::Recheck(suspect)) => self.recheck_now(suspect),
+                Ok(Work::Recheck(recheck)) => self.recheck_now(recheck),
                 Ok(Work::GiveBack(held, pinned)) => {
                     populating.retain(|other| !Arc::ptr_eq(other, &held));
                     self.give_back(&held.memory, pinned.as_deref());

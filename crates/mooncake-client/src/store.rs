@@ -100,9 +100,11 @@ impl Store {
             true => Err(ConnectionError::Interrupted),
             false => Ok(()),
         };
-        let (connection, session, position) = anchor::open_first(&masters, &name, &process, mark, &check)?;
+        let identity = anchor::identity(&name, &process, mark);
+        let (opened, session) = anchor::open_first(&masters, &identity, &process, &check)?;
 
-        let control = Control::new(&options, masters, session, position).map_err(setup("making an eventfd"))?;
+        let control =
+            Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
         events.report_to(control.clone());
         let links = LinkSet::new(&options, mark, control.clone()).map_err(setup("starting links"))?;
@@ -113,11 +115,8 @@ impl Store {
             owner: OnceLock::new(),
             name: name.clone(),
             process,
-            mark,
-            closing: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
         });
-        let anchor = anchor::start(shared.clone(), connection)?;
+        let anchor = anchor::start(shared.clone(), identity, opened)?;
         let inner = Inner {
             shared: shared.clone(),
             registry: Registry::new(),
@@ -482,7 +481,7 @@ impl Inner {
         if forked() || self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.shared.closing.store(true, Ordering::Release);
+        self.shared.control.wants.close();
         self.reporter.get().into_iter().for_each(thread::Thread::unpark);
         let control = &self.shared.control;
         if let Some(owner) = self.shared.owner.get() {
@@ -492,8 +491,7 @@ impl Inner {
         // What the master is told next is final: no call that is under way takes a view after it.
         if !control.pins.lock().seal() {
             // The anchor goes on for the views' sake and says goodbye after the last one.
-            self.shared.ending.store(true, Ordering::Release);
-            control.bell.ring();
+            control.end();
             return;
         }
         let over = control.finish(
@@ -506,8 +504,7 @@ impl Inner {
         {
             // It may hold pins of calls that were given up: the anchor tells it once it answers.
             tracing::debug!(%error, "the master does not know yet that this client is gone");
-            self.shared.ending.store(true, Ordering::Release);
-            control.bell.ring();
+            control.end();
             return;
         }
         control.stop();

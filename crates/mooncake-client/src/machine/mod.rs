@@ -6,10 +6,13 @@
 
 pub mod deaths;
 pub mod orphans;
+pub mod parts;
 pub mod pins;
 pub mod position;
 pub mod progress;
 pub mod questions;
 pub mod reachability;
 pub mod sequences;
+pub mod session;
 pub mod suspects;
+pub mod wants;
