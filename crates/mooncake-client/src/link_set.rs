@@ -129,6 +129,22 @@ impl LinkSet {
     }
 }
 
+#[cfg(test)]
+impl LinkSet {
+    /// Links that map also what is of this process.
+    pub fn over_shared_memory(control: Arc<Control>) -> Self {
+        let mut links = LinkSet::new(&StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1, control).unwrap();
+        links.template.paths = Paths::only(Path::SharedMemory);
+        links.start_over().unwrap();
+        links
+    }
+
+    /// Whether an owner's question waits.
+    pub fn has_been_asked(&self, reign: Reign) -> bool {
+        self.questions.lock().waiting().iter().any(|question| question.reign() == reign)
+    }
+}
+
 impl std::fmt::Debug for LinkSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LinkSet").field("options", &self.template).finish_non_exhaustive()
@@ -205,10 +221,7 @@ mod tests {
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
         let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
         let control = Arc::new(Control::new(&options, masters, session, position).unwrap());
-        let mut links = LinkSet::new(&options, 1, control).unwrap();
-        links.template.paths = Paths::only(Path::SharedMemory);
-        links.start_over().unwrap();
-        (server, address, links)
+        (server, address, LinkSet::over_shared_memory(control))
     }
 
     const RID: u64 = 1 << 48 | 2;
@@ -237,7 +250,7 @@ mod tests {
     /// Waits until an owner's question is here.
     fn asked(links: &LinkSet, reign: Reign) {
         let until = Instant::now() + Duration::from_secs(5);
-        while !links.questions.lock().waiting().iter().any(|question| question.reign() == reign) {
+        while !links.has_been_asked(reign) {
             assert!(Instant::now() < until, "no question about {reign:?}");
             std::thread::yield_now();
         }

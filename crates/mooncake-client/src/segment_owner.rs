@@ -1,14 +1,14 @@
 //! The memory that this store gives to the pool: made, served, populated in
-//! the background, given back.
+//! the background, given back, as [`crate::machine::owner`] decides.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
 use mooncake_transfer::{Fence, ProcessGone, Reign, SegmentServer, ServerEvents, Uuid, thread};
@@ -21,6 +21,7 @@ use crate::control::Control;
 use crate::directory::wire_process;
 use crate::error::{Cause, StoreError};
 use crate::host::Advertised;
+use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned, Told, Unmount as Unmounting, must_resume};
 use crate::machine::position::reign_of;
 use crate::machine::session::Recheck;
 
@@ -29,12 +30,6 @@ const FIRST_STEP: u64 = 4 << 20;
 
 /// Populated between two looks at what else there is to do.
 const STEP: u64 = 32 << 20;
-
-/// How long a close waits for the master's word on what is pinned.
-const PINS_WAIT: Duration = Duration::from_millis(60);
-
-/// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its limit.
-pub(crate) const MAX_SEGMENTS: usize = 8_192;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -75,36 +70,19 @@ pub(crate) struct SegmentOwner {
     name: String,
     advertised: Advertised,
     process: ProcessIdentity,
-    state: Mutex<State>,
+    state: Mutex<Owner<Arc<Held>>>,
     gone: Condvar,
     work: Sender<Work>,
 }
 
-#[derive(Default)]
-struct State {
-    held: Vec<Arc<Held>>,
-    /// Whose memory is being taken back, with what views hold of it once the master has said so.
-    unmounting: HashMap<Uuid, Option<Vec<(u64, u64)>>>,
-    closing: bool,
-}
-
 /// One segment as it is now.
 struct Held {
-    id: SegmentId,
     backing: Backing,
     memory: Arc<SegmentMemory>,
     populated: AtomicU64,
     reported: AtomicU64,
     /// Population has failed: there will not be more.
     stopped_short: AtomicBool,
-    /// It is being unmounted: nothing takes its place.
-    leaving: AtomicBool,
-}
-
-impl Held {
-    fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Acquire)
-    }
 }
 
 enum Work {
@@ -114,7 +92,7 @@ enum Work {
     /// Make and mount another segment in the place of one that is Gone.
     Replace(SegmentId, Backing),
     /// `None`: nobody knows what is pinned, so nothing is punched.
-    GiveBack(Arc<Held>, Option<Vec<(u64, u64)>>),
+    GiveBack(Arc<Held>, Option<Pinned>),
     End,
 }
 
@@ -151,43 +129,32 @@ impl SegmentOwner {
 
     /// Makes a segment, mounts it, and starts to populate it.
     pub fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
-        if self.state.lock().held.len() >= MAX_SEGMENTS {
+        if !self.state.lock().has_room() {
             let reason = format!("it has {MAX_SEGMENTS} already, the most there may be; unmount one first");
             return Err(Cause::Setup { what: "another segment of this store", reason }.into());
         }
-        let held = self.mount_new(None, backing)?;
-        Ok((held.id, held.memory.bytes()))
+        self.mount_new(None, backing)
     }
 
     /// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is only
     /// read.
     pub fn unmount(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
-        let found = self.state.lock().held.iter().find(|held| held.id == id).cloned();
-        let held = found.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: id.to_string() }))?;
-        let was_leaving = held.leaving.swap(true, Ordering::AcqRel);
-        if grace.is_zero() {
-            return self.take_back(&held).inspect_err(|_| held.leaving.store(was_leaving, Ordering::Release));
-        }
-        // Never 0, which is at once. What follows when the master says that it is Gone is the same as then.
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).max(1);
-        let body = request::Body::Unmount(Unmount { uuid: held.memory.uuid().to_vec().into(), grace_ms });
-        let told = self.control.finish("unmount", body, self.control.lookup_timeout);
-        told.map(drop).inspect_err(|_| held.leaving.store(was_leaving, Ordering::Release))
+        let unmount = self.state.lock().unmount(id, grace);
+        let unmount = unmount.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: id.to_string() }))?;
+        self.carry_out_unmount(unmount)
     }
 
     // ------------------------------------------------------- for the anchor
 
     /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited for.
     pub fn held(&self) -> Vec<(Uuid, u16)> {
-        let state = self.state.lock();
-        let uuids = state.held.iter().map(|held| held.memory.uuid());
-        uuids.map(|uuid| (uuid, self.server.taken(uuid))).collect()
+        self.state.lock().held(|uuid| self.server.taken(uuid))
     }
 
     /// What has been populated since the last question.
     pub fn newly_populated(&self) -> Vec<Populated> {
         let state = self.state.lock();
-        let news = state.held.iter().filter_map(|held| {
+        let news = state.memories().filter_map(|held| {
             let populated = held.populated.load(Ordering::Acquire);
             (held.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
                 uuid: held.memory.uuid().to_vec().into(),
@@ -200,12 +167,12 @@ impl SegmentOwner {
 
     /// Has the next beat tell the figures once more.
     pub fn report_again(&self) {
-        self.state.lock().held.iter().for_each(|held| held.reported.store(0, Ordering::Release));
+        self.state.lock().memories().for_each(|held| held.reported.store(0, Ordering::Release));
     }
 
     pub fn wants_to_report(&self) -> bool {
         let news = |held: &Arc<Held>| held.reported.load(Ordering::Acquire) != held.populated.load(Ordering::Acquire);
-        self.state.lock().held.iter().any(news)
+        self.state.lock().memories().any(news)
     }
 
     pub fn fence(&self, fence: Fence) {
@@ -245,43 +212,31 @@ impl SegmentOwner {
 
     /// The master says that a segment is Gone, and what of it is pinned. It may be this store's.
     pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
-        let mut state = self.state.lock();
-        if let Some(known) = state.unmounting.get_mut(&uuid) {
-            *known = Some(pinned.to_vec());
+        let mut out = Vec::new();
+        if self.state.lock().segment_gone(uuid, pinned, &mut out) {
             self.gone.notify_all();
-            return;
         }
-        let Some(at) = state.held.iter().position(|held| held.memory.uuid() == uuid) else { return };
-        if state.closing {
-            return;
-        }
-        let held = state.held.remove(at);
-        drop(state);
-        self.part_with(held, Some(pinned.to_vec()));
+        self.hand_over(out);
     }
 
     /// The master does not know these segments (any more), nor who reads them: they are replaced.
     pub fn replace(&self, gone: impl Fn(&Uuid) -> bool) {
-        let mut state = self.state.lock();
-        if state.closing {
-            return;
-        }
-        let (lost, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.held).into_iter().partition(|held| gone(&held.memory.uuid()));
-        state.held = kept;
-        drop(state);
-        lost.into_iter().for_each(|held| self.part_with(held, None));
+        let mut out = Vec::new();
+        self.state.lock().replace(gone, &mut out);
+        self.hand_over(out);
     }
 
-    /// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway.
-    fn part_with(&self, held: Arc<Held>, pinned: Option<Vec<(u64, u64)>>) {
-        let next = (!held.is_leaving()).then(|| Work::Replace(held.id, held.backing.clone()));
-        if next.is_some() {
-            tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
-        }
-        let _ = self.work.send(Work::GiveBack(held, pinned));
-        if let Some(next) = next {
-            let _ = self.work.send(next);
+    /// Leaves to the owner's thread what takes long.
+    fn hand_over(&self, out: Vec<Output<Arc<Held>>>) {
+        for output in out {
+            let work = match output {
+                Output::GiveBack { memory, pinned } => Work::GiveBack(memory, pinned),
+                Output::Replace { id, memory } => {
+                    tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
+                    Work::Replace(id, memory.backing.clone())
+                }
+            };
+            let _ = self.work.send(work);
         }
     }
 
@@ -290,53 +245,31 @@ impl SegmentOwner {
     /// Takes the segments out of the pool and gives their memory back; the larger
     /// part of that goes on in the background.
     pub fn close(&self) {
-        let held = {
-            let mut state = self.state.lock();
-            if std::mem::replace(&mut state.closing, true) {
-                return;
-            }
-            state.held.clone()
-        };
-        for held in held {
-            if let Err(error) = self.take_back(&held) {
+        let Some(leaving) = self.state.lock().close() else { return };
+        for unmount in leaving {
+            self.state.lock().begin(&unmount);
+            if let Err(error) = self.carry_out_unmount(unmount) {
                 tracing::warn!(%error, "segment not unmounted; the master finds out by itself");
-                let _ = self.work.send(Work::GiveBack(held, None));
             }
         }
-        self.state.lock().held.clear();
+        self.state.lock().closed();
         let _ = self.work.send(Work::End);
     }
 
-    /// Unmounts a segment and gives its memory back.
-    fn take_back(&self, held: &Arc<Held>) -> Result<(), StoreError> {
-        let uuid = held.memory.uuid();
-        self.state.lock().unmounting.insert(uuid, None);
-        let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
-        let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
-        let pinned = match &unmounted {
-            Ok(_) => self.wait_for_pins(uuid),
-            Err(_) => None,
-        };
+    /// Asks the master to unmount a segment, and gives its memory back if that is to be at once.
+    fn carry_out_unmount(&self, unmount: Unmounting<Arc<Held>>) -> Result<(), StoreError> {
+        let body = request::Body::Unmount(Unmount { uuid: unmount.uuid.to_vec().into(), grace_ms: unmount.grace_ms });
+        let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout).map(drop);
+        let mut out = Vec::new();
         let mut state = self.state.lock();
-        state.unmounting.remove(&uuid);
-        unmounted?;
-        state.held.retain(|other| !Arc::ptr_eq(other, held));
-        drop(state);
-        let _ = self.work.send(Work::GiveBack(held.clone(), pinned));
-        Ok(())
-    }
-
-    fn wait_for_pins(&self, uuid: Uuid) -> Option<Vec<(u64, u64)>> {
-        let deadline = Instant::now() + PINS_WAIT;
-        let mut state = self.state.lock();
-        loop {
-            if let Some(pinned) = state.unmounting.get_mut(&uuid).and_then(Option::take) {
-                return Some(pinned);
-            }
-            if self.gone.wait_until(&mut state, deadline).timed_out() {
-                return None;
-            }
+        if let Some(deadline) = state.unmount_answered(self.control.now(), &unmount, told(&unmounted), &mut out) {
+            let deadline = self.control.instant(deadline);
+            while state.waits_for_pins(unmount.uuid) && !self.gone.wait_until(&mut state, deadline).timed_out() {}
+            state.take_back(unmount, &mut out);
         }
+        drop(state);
+        self.hand_over(out);
+        unmounted
     }
 
     // ------------------------------------------------------ its own thread
@@ -354,7 +287,7 @@ impl SegmentOwner {
                 Ok(Work::Recheck(recheck)) => self.recheck_now(recheck),
                 Ok(Work::GiveBack(held, pinned)) => {
                     populating.retain(|other| !Arc::ptr_eq(other, &held));
-                    self.give_back(&held.memory, pinned.as_deref());
+                    self.give_back(&held.memory, pinned.as_ref());
                 }
                 Ok(Work::End) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
@@ -388,7 +321,7 @@ impl SegmentOwner {
     }
 
     fn replace_now(&self, id: SegmentId, backing: &Backing) {
-        while !self.control.is_stopped() && !self.state.lock().closing {
+        while !self.control.is_stopped() && !self.state.lock().is_closing() {
             match self.mount_new(Some(id), backing.clone()) {
                 Ok(_) => return,
                 Err(error) => {
@@ -410,7 +343,7 @@ impl SegmentOwner {
         })
     }
 
-    fn mount_new(&self, id: Option<SegmentId>, backing: Backing) -> Result<Arc<Held>, StoreError> {
+    fn mount_new(&self, id: Option<SegmentId>, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
         let setup = |what: &'static str| move |reason: String| StoreError::from(Cause::Setup { what, reason });
         let memory = Arc::new(self.make(&backing)?);
         let first = memory
@@ -436,41 +369,37 @@ impl SegmentOwner {
             }),
         };
         let held = Arc::new(Held {
-            id: id.unwrap_or(SegmentId(memory.uuid())),
             backing,
             memory,
             populated: AtomicU64::new(first),
             reported: AtomicU64::new(first),
             stopped_short: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
         });
-        // Held before the master knows it: a push about it may come first.
-        self.state.lock().held.push(held.clone());
+        let (uuid, bytes) = (held.memory.uuid(), held.memory.bytes());
+        let id = self.state.lock().mount(id, uuid, held.clone());
         let body = request::Body::Mount(Mount { segment: Some(segment), populated: first });
         const WHAT: &str = "mount";
-        let mounted = self.control.finish_now(WHAT, body, self.control.lookup_timeout);
-        let error = match mounted.map(|answer| answer.body) {
-            Ok(reply::Body::Mount(_)) => {
-                self.server.mounted(held.memory.uuid(), reign_of(&self.control.position()));
-                let _ = self.work.send(Work::Populate(held.clone()));
-                return Ok(held);
-            }
-            Ok(_) => self.control.confused(WHAT),
-            Err(error) => error,
+        let mounted = match self.control.finish_now(WHAT, body, self.control.lookup_timeout) {
+            Ok(answer) if matches!(answer.body, reply::Body::Mount(_)) => Ok((id, bytes)),
+            Ok(_) => Err(self.control.confused(WHAT)),
+            Err(error) => Err(error),
         };
-        self.state.lock().held.retain(|other| !Arc::ptr_eq(other, &held));
-        // Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
-        self.give_back(&held.memory, None);
-        Err(error)
+        let is_held = self.state.lock().mount_answered(uuid, told(&mounted));
+        if is_held {
+            self.server.mounted(uuid, reign_of(&self.control.position()));
+            let _ = self.work.send(Work::Populate(held));
+        } else {
+            self.give_back(&held.memory, None);
+        }
+        mounted
     }
 
-    fn give_back(&self, memory: &SegmentMemory, pinned: Option<&[(u64, u64)]>) {
-        if pinned.is_none() && !self.control.is_stopped() && !self.state.lock().closing {
-            // It may have been mounted just before it was given up; mostly the master does not know it.
+    fn give_back(&self, memory: &SegmentMemory, pinned: Option<&Pinned>) {
+        if self.state.lock().must_unmount(pinned) && !self.control.is_stopped() {
             let body = request::Body::Unmount(Unmount { uuid: memory.uuid().to_vec().into(), grace_ms: 0 });
             let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
-            if let Err(error) = unmounted
-                && !matches!(error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. })
+            if let Err(error) = &unmounted
+                && must_resume(told(&unmounted))
             {
                 // The list of what is held, which says as much, goes to the master as soon as it answers again.
                 tracing::debug!(name = self.name, %error, "the master is told of it when it is back");
@@ -486,6 +415,15 @@ impl SegmentOwner {
         {
             tracing::warn!(name = self.name, %error, "memory not given back before its last user ends");
         }
+    }
+}
+
+/// What the master said.
+fn told<T>(answer: &Result<T, StoreError>) -> Told {
+    match answer.as_ref().map_err(StoreError::cause) {
+        Ok(_) => Told::Done,
+        Err(Cause::Refused { .. } | Cause::BadRequest { .. }) => Told::Refused,
+        Err(_) => Told::Unanswered,
     }
 }
 
@@ -547,4 +485,159 @@ fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid]) {
 /// From the kernel, never 0.
 pub(crate) fn random_key() -> std::io::Result<u64> {
     Ok(u64::from_ne_bytes(random_bytes()?) | 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use mooncake_memory::{Source, boot_id};
+    use mooncake_transfer::{SegmentAddress, ServerOptions, Wait};
+    use mooncake_wire::message::{HelloReply, LogPosition};
+
+    use super::*;
+    use crate::connection::Address;
+    use crate::link_set::LinkSet;
+    use crate::machine::parts::Parts;
+    use crate::master_address::MasterAddress;
+    use crate::options::StoreOptions;
+    use crate::session::Session;
+
+    const A2: Reign = Reign { epoch: 2, id: 7 };
+    const RID: u64 = 1 << 48 | 2;
+
+    fn control() -> Arc<Control> {
+        let options = StoreOptions::new("127.0.0.1", "127.0.0.1:1");
+        let masters = MasterAddress::parse(&options.master).unwrap();
+        let at = Address::Tcp(([127, 0, 0, 1], 1).into());
+        let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
+        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
+        Arc::new(Control::new(&options, masters, session, position).unwrap())
+    }
+
+    /// An owner with a segment that nothing maps and one that a store has written to. What the owner says by itself goes to
+    /// one anchor and what its server reports to another, so that a test sees who said it.
+    struct Host {
+        owner: Arc<SegmentOwner>,
+        says: Arc<Control>,
+        reports: Arc<Control>,
+        free: Uuid,
+        mapped: Uuid,
+        links: LinkSet,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let (says, reports) = (control(), control());
+            let events = OwnerEvents::new();
+            events.report_to(reports.clone());
+            let options = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
+            let server = SegmentServer::start(options, Box::new(Reporter(events))).unwrap();
+            let ownership = Ownership {
+                server: server.clone(),
+                huge_pages: false,
+                name: "owner".into(),
+                advertised: Advertised::Addresses(Vec::new()),
+                process: ProcessIdentity::current().unwrap(),
+            };
+            let owner = SegmentOwner::prepare(says.clone(), ownership).unwrap();
+            let memories: Vec<_> = (0..2)
+                .map(|_| Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap()))
+                .inspect(|memory| server.add(memory.clone(), 1))
+                .collect();
+            let links = LinkSet::over_shared_memory(control());
+            let memory = &memories[1];
+            let address = SegmentAddress {
+                uuid: memory.uuid(),
+                bytes: memory.bytes(),
+                name: "owner".into(),
+                boot_id: boot_id().unwrap(),
+                unix_socket: server.unix_name().into(),
+                tcp: Vec::new(),
+                access_key: 1,
+                process: None,
+            };
+            let wait = Wait::until(Instant::now() + Duration::from_secs(5));
+            links.link(&address, &wait).unwrap().write(RID, 0, &[Source::new(b"new")], &wait).unwrap();
+            Host { owner, says, reports, free: memories[0].uuid(), mapped: memory.uuid(), links }
+        }
+
+        fn fence(&self, uuid: Uuid) {
+            let fence = Fence { uuid, rid: RID, offset: 0, len: 1024, writer: 7, writer_done: false };
+            self.owner.fence(fence);
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            self.owner.close();
+        }
+    }
+
+    fn take(parts: &mut Parts<'_>) -> Vec<anchor_up::Body> {
+        std::mem::take(parts.up).into_iter().filter_map(|message| message.body).collect()
+    }
+
+    /// What waits for this anchor by now.
+    fn now(control: &Control) -> Vec<anchor_up::Body> {
+        control.decide(take)
+    }
+
+    /// What waits for this anchor as soon as there is something.
+    fn soon(control: &Control) -> Vec<anchor_up::Body> {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            let said = now(control);
+            if !said.is_empty() || Instant::now() > until {
+                return said;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn fence_done(uuid: Uuid) -> Vec<anchor_up::Body> {
+        vec![anchor_up::Body::FenceDone(FenceDone { uuid: uuid.to_vec().into(), rids: vec![RID] })]
+    }
+
+    fn epoch_taken(uuid: Uuid) -> Vec<anchor_up::Body> {
+        vec![anchor_up::Body::EpochTaken(EpochTaken { epoch: 2, segments: vec![uuid.to_vec().into()] })]
+    }
+
+    #[test]
+    fn a_fence_is_answered_at_once_where_it_is_proven_and_else_when_the_server_has_the_proof() {
+        let host = Host::new();
+        host.fence(host.free);
+        assert_eq!(now(&host.says), fence_done(host.free), "nobody could write there");
+        host.fence(host.mapped);
+        assert_eq!(soon(&host.reports), fence_done(host.mapped), "the writer has answered");
+        assert_eq!(now(&host.says), [], "and nobody before it");
+    }
+
+    #[test]
+    fn an_epoch_is_reported_at_once_of_what_is_done_and_of_the_rest_when_the_server_has_the_proof() {
+        let host = Host::new();
+        assert!(host.owner.take_epoch(A2));
+        assert_eq!(now(&host.says), epoch_taken(host.free), "not of the one that a store maps");
+        assert_eq!(now(&host.reports), [], "whose master is in an earlier one");
+        let until = Instant::now() + Duration::from_secs(5);
+        while !host.links.has_been_asked(A2) {
+            assert!(Instant::now() < until, "no question");
+            std::thread::yield_now();
+        }
+        host.links.obey(A2);
+        assert_eq!(soon(&host.reports), epoch_taken(host.mapped));
+        assert!(!host.owner.take_epoch(Reign { epoch: 2, id: 8 }), "another reign of that epoch");
+        assert_eq!((now(&host.says), now(&host.reports)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_process_that_ended_is_noted_for_the_anchor() {
+        let (events, control) = (OwnerEvents::new(), control());
+        let gone = ProcessGone { session: 7, uuid: [1; 16], mark: 3 };
+        Reporter(events.clone()).process_gone(gone);
+        events.report_to(control.clone());
+        Reporter(events).process_gone(gone);
+        let told = control.deaths.lock().to_tell(control.now());
+        assert_eq!(told.len(), 1, "the first was seen before there was a session to tell of it: {told:?}");
+    }
 }

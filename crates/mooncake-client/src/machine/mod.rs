@@ -6,6 +6,7 @@
 
 pub mod deaths;
 pub mod orphans;
+pub mod owner;
 pub mod parts;
 pub mod pins;
 pub mod position;

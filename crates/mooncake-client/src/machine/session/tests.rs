@@ -8,6 +8,7 @@ use prost::Message;
 
 use super::*;
 use crate::machine::deaths::Deaths;
+use crate::machine::owner::MAX_SEGMENTS;
 use crate::machine::pins::{MAX_VIEWS, Pins};
 use crate::machine::progress::Progress;
 use crate::machine::sequences::{MAX_UNSETTLED, Sequences};
@@ -666,7 +667,6 @@ fn a_store_that_is_closed_begins_no_other_session() {
 #[test]
 fn whatever_a_store_holds_it_can_come_back_with() {
     let most = u64::MAX;
-    let max_segments = crate::segment_owner::MAX_SEGMENTS;
     let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most, reign: u32::MAX };
     let process = ProcessIdentity {
         boot_id: vec![9; 16].into(),
@@ -680,19 +680,19 @@ fn whatever_a_store_holds_it_can_come_back_with() {
         secret: most,
         process: Some(process),
         host_name: "n".repeat(1 << 10),
-        segments: vec![vec![9; 16].into(); max_segments],
+        segments: vec![vec![9; 16].into(); MAX_SEGMENTS],
         pins: vec![most; MAX_VIEWS],
         epoch_taken: u32::MAX,
         settled_below: most,
         unsettled: vec![most; MAX_UNSETTLED],
-        epochs: vec![u32::MAX; max_segments],
+        epochs: vec![u32::MAX; MAX_SEGMENTS],
         list: most,
     };
     let hello = Hello { highest: Some(position), role: Some(hello::Role::Resume(resume)), ..Hello::default() };
     // And what a later version may add: some more about each of its segments.
-    assert!(hello.encoded_len() + 32 * max_segments < MAX_HELLO_FRAME, "{}", hello.encoded_len());
+    assert!(hello.encoded_len() + 32 * MAX_SEGMENTS < MAX_HELLO_FRAME, "{}", hello.encoded_len());
     // The master names those of them that it does not know.
-    let (gone_segments, unknown_pins) = (vec![vec![9; 16].into(); max_segments], vec![most; MAX_VIEWS]);
+    let (gone_segments, unknown_pins) = (vec![vec![9; 16].into(); MAX_SEGMENTS], vec![most; MAX_VIEWS]);
     let reply = HelloReply { gone_segments, unknown_pins, ..HelloReply::default() };
     assert!(reply.encoded_len() < MAX_HELLO_FRAME);
 }
