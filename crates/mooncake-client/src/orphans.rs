@@ -69,7 +69,7 @@ fn run(control: &Arc<Control>) {
 }
 
 fn next(control: &Control) -> Option<(Arc<Session>, Orphan)> {
-    control.orphans.lock().next()
+    control.orphans.lock().first()
 }
 
 fn settled(control: &Control, rest: Option<Abort>) {

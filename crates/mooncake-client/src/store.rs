@@ -26,12 +26,14 @@ use crate::host::{self, Advertised, Host};
 use crate::link_set::LinkSet;
 use crate::master_address::{MasterAddress, split_host_port};
 use crate::metrics::{Metrics, Operation, Timer};
+use crate::opening;
 use crate::options::{PutOptions, StoreOptions};
+use crate::owner_events::{OwnerEvents, Reporter};
 use crate::put::{PutItem, PutOutcome};
 use crate::query::RemoveOutcome;
 use crate::ranges::{GetRanges, RangeOutcome};
 use crate::report;
-use crate::segment_owner::{Backing, OwnerEvents, Ownership, Reporter, SegmentId, SegmentOwner, random_key};
+use crate::segment_owner::{Backing, Ownership, SegmentId, SegmentOwner, random_key};
 use crate::view::View;
 
 /// A transfer slower than this has failed, however steadily it drips: bytes a second.
@@ -100,8 +102,8 @@ impl Store {
             true => Err(ConnectionError::Interrupted),
             false => Ok(()),
         };
-        let identity = anchor::identity(&name, &process, mark);
-        let (opened, session) = anchor::open_first(&masters, &identity, &process, &check)?;
+        let identity = opening::identity(&name, &process, mark);
+        let (opened, session) = opening::open_first(&masters, &identity, &process, &check)?;
 
         let control =
             Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;

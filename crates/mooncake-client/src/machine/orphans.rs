@@ -56,7 +56,7 @@ impl<S: Clone> Orphans<S> {
         has_room
     }
 
-    /// Whether a worker is at what waits. It ends when [`Orphans::next`] gives it nothing.
+    /// Whether a worker is at what waits. It ends when [`Orphans::first`] gives it nothing.
     pub fn is_running(&self) -> bool {
         self.running
     }
@@ -67,7 +67,7 @@ impl<S: Clone> Orphans<S> {
     }
 
     /// What the worker is to do now.
-    pub fn next(&mut self) -> Option<(S, Orphan)> {
+    pub fn first(&mut self) -> Option<(S, Orphan)> {
         let next = self.waiting.first().cloned();
         self.running = next.is_some();
         next
@@ -107,15 +107,15 @@ mod tests {
         let start = PutStart { wait: true, ..PutStart::default() };
         let request = Request { sequence: 5, body: Some(request::Body::PutStart(start)), ..Request::default() };
         assert!(orphans.add("session", request));
-        let Some((_, Orphan::Unanswered(again))) = orphans.next() else { panic!("nothing is asked again") };
+        let Some((_, Orphan::Unanswered(again))) = orphans.first() else { panic!("nothing is asked again") };
         let Some(request::Body::PutStart(start)) = &again.body else { panic!("{again:?}") };
         assert!(!start.wait && again.sequence == 5, "with its sequence, and nothing is waited for");
         let slot = PutSlot { replicas: vec![Replica { rid: 2, extents: Vec::new() }], ..PutSlot::default() };
         let answer = reply::Body::PutStart(PutStartReply { slots: vec![slot] });
         assert_eq!(orphans.settled(placed(answer)), Some(5));
-        let Some((_, Orphan::Known(abort))) = orphans.next() else { panic!("nothing is given up") };
+        let Some((_, Orphan::Known(abort))) = orphans.first() else { panic!("nothing is given up") };
         assert_eq!(abort, Abort { rids: vec![2], writer_done: true });
-        assert_eq!((orphans.settled(None), orphans.next().is_none(), orphans.is_running()), (None, true, false));
+        assert_eq!((orphans.settled(None), orphans.first().is_none(), orphans.is_running()), (None, true, false));
     }
 
     #[test]

@@ -12,16 +12,21 @@ use mooncake_transfer::{Fence, Reign, Uuid};
 use mooncake_wire::Feature;
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, Populated, ProcessIdentity,
-    ResumeSession, anchor_down, anchor_up, hello, refusal,
+    anchor_down, anchor_up, hello,
 };
 
 use super::parts::Parts;
-use super::pins::{Listing, Verdict};
+use super::pins::Listing;
 use super::position::reign_of;
 use super::reachability::Reachability;
 
+mod output;
 #[cfg(test)]
 mod tests;
+mod way_back;
+
+pub use output::{Output, Outputs, Recheck, Taking};
+use way_back::Try;
 
 /// Time between two beats.
 const BEAT: Duration = Duration::from_millis(500);
@@ -58,108 +63,6 @@ impl Identity {
         let process = ProcessIdentity { mark: self.mark, ..self.process.clone() };
         hello::Role::Open(OpenSession { host_name: self.name.clone(), process: Some(process) })
     }
-}
-
-/// A replica in this store's memory that a reader could not verify.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recheck {
-    /// Segment.
-    pub uuid: Uuid,
-    /// Placement.
-    pub rid: u64,
-    /// First byte of its extent.
-    pub offset: u64,
-    /// Bytes of the object.
-    pub length: u64,
-    /// CRC-32C that they should have.
-    pub crc: u32,
-}
-
-/// What the driver is to do.
-#[derive(Debug)]
-pub enum Output {
-    /// Connect to the master of this number in the list and say this hello; then [`Anchor::answered`], if a reply is there
-    /// `by` that time, or [`Anchor::failed`]. Another connection that is there by now is not used any more.
-    Connect {
-        /// Index in the list of masters.
-        master: usize,
-        /// What the hello asks for.
-        role: hello::Role,
-        /// And the highest position that it shows.
-        highest: LogPosition,
-        /// Since the origin.
-        by: Duration,
-    },
-    /// Call [`Anchor::reconnect`] with what this store's owner holds.
-    Reconnect,
-    /// Send this over the connection. When that fails it is broken ([`Anchor::lost`]).
-    Send(AnchorUp),
-    /// Send this if that is possible at once: the end of the connection and of the process say it too.
-    Goodbye(AnchorUp),
-    /// End the connection. `silent`: the master has said nothing for too long.
-    HangUp {
-        /// Why.
-        silent: bool,
-    },
-    /// Nothing is to be done before that time since the origin, unless a message comes, or a thread wants something.
-    WaitUntil(Duration),
-    /// The master asks the owner of the memory for a proof.
-    Fence(Fence),
-    /// The master asks the owner to look at a replica.
-    Recheck(Recheck),
-    /// The master asks the owner to take an epoch: [`Anchor::epoch_asked`] with what it says.
-    TakeEpoch(Reign),
-    /// This store's own master is in this reign: its links obey it, and the owners that asked hear so.
-    Obey(Reign),
-    /// A segment is Gone, this store's or another one's: what of it is pinned, as offsets and lengths.
-    SegmentGone {
-        /// Segment.
-        uuid: Uuid,
-        /// Its number in placements.
-        number: u32,
-        /// What views hold of it.
-        pinned: Vec<(u64, u64)>,
-    },
-    /// The session goes on over the connection that was made last, perhaps with another process of the master. It is to be
-    /// published, and then that the master lives ([`Reachability::pong`]); the owner reports its figures again, and replaces
-    /// what is Gone.
-    Resumed {
-        /// Segments of this store that the master does not know.
-        gone: Vec<Uuid>,
-        /// How many views the master has named that it does not know; `None`: it knows all.
-        unknown_views: Option<usize>,
-    },
-    /// Another session is to begin: the numbers of segments that are known mean nothing any more.
-    StartOver,
-    /// It has begun over the connection that was made last. It is to be published, and then that the master lives; the store
-    /// needs new links, and its owner new memory in the place of all that it has.
-    Began,
-    /// The master has ended this session; it is resumed, or another one begins.
-    Ended {
-        /// What the master says of it.
-        reason: String,
-    },
-    /// There is still no connection.
-    Unreachable {
-        /// Why.
-        reason: String,
-    },
-    /// Nothing is left to do for this store.
-    Stop,
-}
-
-/// What has to be done now, in this order.
-pub type Outputs = Vec<Output>;
-
-/// What an owner says when it is asked to take an epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taking {
-    /// It does, and tells the master of each segment when it has.
-    Begun,
-    /// It obeys another reign of that epoch, so that the master is told nothing.
-    TwoReigns,
-    /// There is no owner.
-    NoOwner,
 }
 
 /// The anchor.
@@ -209,13 +112,6 @@ enum State {
     Resuming(Try, Listing),
     /// The master did not know the session; a hello is on its way that begins another one.
     Opening(Try),
-}
-
-/// A try to reach one master.
-#[derive(Debug, Clone, Copy)]
-struct Try {
-    master: usize,
-    by: Duration,
 }
 
 impl Anchor {
@@ -411,158 +307,6 @@ impl Anchor {
         self.facts.truncate(self.facts.len().saturating_sub(facts));
         // The master answers a fence twice gladly; it must not miss one.
         parts.put_back(unsent);
-    }
-
-    // ---------------------------------------------------------------- way back
-
-    /// Tries to come back. `held`: this store's segments, each with the highest epoch that it has taken.
-    pub fn reconnect(&mut self, now: Duration, held: &[(Uuid, u16)], parts: &mut Parts<'_>, out: &mut Outputs) {
-        self.next_try = now + RECONNECT;
-        // The connection may have ended before they came.
-        parts.put_back(self.facts.drain(..).map(|(_, fact)| fact).collect());
-        let master = self.next_master;
-        self.next_master = (master + 1) % self.masters;
-        // Before the list is made: a view whose reply is here by now is on it, or comes too late for it and is void.
-        let (settled_below, mut unsettled) = parts.sequences.settled();
-        let listing = parts.pins.list();
-        unsettled.retain(|sequence| !listing.held_back.contains(sequence));
-        let role = hello::Role::Resume(ResumeSession {
-            session: self.session.id,
-            secret: self.session.secret,
-            process: Some(self.identity.process.clone()),
-            host_name: self.identity.name.clone(),
-            segments: held.iter().map(|(uuid, _)| uuid.to_vec().into()).collect(),
-            pins: listing.rids.clone(),
-            // A master that does not know of the epochs below opens all of the segments by this one.
-            epoch_taken: held.iter().map(|(_, taken)| u32::from(*taken)).min().unwrap_or(0),
-            settled_below,
-            unsettled,
-            list: listing.number,
-            epochs: held.iter().map(|(_, taken)| u32::from(*taken)).collect(),
-        });
-        let attempt = Try { master, by: now + TRY };
-        self.state = State::Resuming(attempt, listing);
-        out.push(attempt.connect(role, parts));
-    }
-
-    /// The try has failed.
-    pub fn failed(&mut self, reason: String, parts: &mut Parts<'_>, out: &mut Outputs) {
-        if let State::Resuming(_, listing) = std::mem::replace(&mut self.state, State::Away) {
-            parts.pins.unlist(listing);
-        }
-        out.push(Output::Unreachable { reason });
-    }
-
-    /// The master has replied to the hello.
-    pub fn answered(&mut self, now: Duration, reply: &HelloReply, parts: &mut Parts<'_>, out: &mut Outputs) {
-        match std::mem::replace(&mut self.state, State::Away) {
-            State::Resuming(attempt, listing) => self.resume_answered(now, attempt, listing, reply, parts, out),
-            State::Opening(attempt) => self.open_answered(now, attempt, reply, parts, out),
-            // Nobody has asked.
-            other => self.state = other,
-        }
-    }
-
-    fn resume_answered(
-        &mut self,
-        now: Duration,
-        attempt: Try,
-        listing: Listing,
-        reply: &HelloReply,
-        parts: &mut Parts<'_>,
-        out: &mut Outputs,
-    ) {
-        let is_known = match &reply.refusal {
-            None => true,
-            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => false,
-            Some(refusal) => {
-                parts.pins.unlist(listing);
-                out.push(Output::Unreachable { reason: refusal.reason.clone() });
-                return;
-            }
-        };
-        if let Some(replaced) = listing.replaced() {
-            parts.sequences.answered(replaced);
-        }
-        parts.pins.arrived().into_iter().for_each(|sequence| parts.sequences.answered(sequence));
-        if is_known {
-            // Before any epoch is obeyed.
-            let another = reply.instance[..] != self.session.instance[..];
-            if parts.pins.listed(&listing, self.verdict(reply), another) {
-                parts.wants.resume();
-            }
-            self.session.instance = reply.instance.to_vec();
-            self.connected(now, attempt, reply, parts, out);
-            let gone = reply.gone_segments.iter().filter_map(|gone| uuid(gone)).collect();
-            let unknown_views = (!parts.pins.all_listed()).then_some(reply.unknown_pins.len());
-            out.push(Output::Resumed { gone, unknown_views });
-        } else if parts.wants.is_closing() {
-            // The master has ended it, as asked. Nothing is to begin any more.
-            if parts.wants.is_ending() {
-                out.push(Output::Stop);
-            }
-            out.push(Output::Unreachable { reason: "the store is being closed".into() });
-        } else {
-            self.state = State::Opening(attempt);
-            out.push(attempt.connect(self.identity.open(), parts));
-        }
-    }
-
-    fn open_answered(
-        &mut self,
-        now: Duration,
-        attempt: Try,
-        reply: &HelloReply,
-        parts: &mut Parts<'_>,
-        out: &mut Outputs,
-    ) {
-        if let Some(refusal) = &reply.refusal {
-            out.push(Output::Unreachable { reason: refusal.reason.clone() });
-            return;
-        }
-        // Everything that hung on the old session is void: placements, pins, segments.
-        parts.pins.start_over();
-        parts.progress.start_over();
-        parts.deaths.start_over();
-        parts.up.clear();
-        out.push(Output::StartOver);
-        self.session = SessionId::of(reply);
-        self.connected(now, attempt, reply, parts, out);
-        out.push(Output::Began);
-    }
-
-    fn connected(&mut self, now: Duration, attempt: Try, reply: &HelloReply, parts: &mut Parts<'_>, out: &mut Outputs) {
-        if let Some(position) = &reply.position {
-            parts.note(position);
-            self.shown = *position;
-            out.push(Output::Obey(reign_of(position)));
-        }
-        parts.deaths.tell_again();
-        self.state = State::Connected { features: reply.features };
-        self.next_master = attempt.master;
-        self.next_beat = now;
-    }
-
-    /// What a master says of the views that it was given a list of. An older one says nothing: if it reigns as before, it
-    /// has lost none.
-    fn verdict<'a>(&self, reply: &'a HelloReply) -> Verdict<'a> {
-        if Feature::UnknownPins.is_in(reply.features) {
-            return Verdict::Unknown(&reply.unknown_pins);
-        }
-        match &reply.position {
-            Some(position)
-                if position.epoch == self.shown.epoch && !reign_of(position).clashes_with(reign_of(&self.shown)) =>
-            {
-                Verdict::Unchanged
-            }
-            _ => Verdict::Silent,
-        }
-    }
-}
-
-impl Try {
-    fn connect(&self, role: hello::Role, parts: &Parts<'_>) -> Output {
-        Output::Connect { master: self.master, role, highest: *parts.position, by: self.by }
     }
 }
 

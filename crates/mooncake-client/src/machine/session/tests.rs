@@ -1,7 +1,8 @@
 //! The anchor in virtual time: a master is a few lines of the test.
 
 use mooncake_wire::message::{
-    FenceDone, Hello, PeerGone, Pong, ReaderGoneTaken, Refusal, SegmentGone, SessionOver, TakeEpoch,
+    FenceDone, Hello, PeerGone, Pong, ReaderGoneTaken, Refusal, ResumeSession, SegmentGone, SessionOver, TakeEpoch,
+    refusal,
 };
 use mooncake_wire::{FEATURES, MAX_HELLO_FRAME};
 use prost::Message;
@@ -171,7 +172,7 @@ fn reply(session: u64) -> HelloReply {
     }
 }
 
-fn refusal(kind: refusal::Kind) -> HelloReply {
+fn refused(kind: refusal::Kind) -> HelloReply {
     let refusal = Refusal { kind: kind.into(), reason: "no".into() };
     HelloReply { refusal: Some(refusal), ..HelloReply::default() }
 }
@@ -453,7 +454,7 @@ fn a_list_that_did_not_come_leaves_what_it_replaced_to_be_told() {
         assert_eq!(first.pins, [4]);
         match answered {
             false => store.fail(),
-            true => store.answer(&refusal(refusal::Kind::Overloaded)),
+            true => store.answer(&refused(refusal::Kind::Overloaded)),
         };
         assert!(!store.pins.is_empty());
         assert_eq!(store.sequences.settled().1, [told.unpin_sequence], "nobody knows that it was carried out");
@@ -565,7 +566,7 @@ fn another_session_begins_with_nothing_of_the_last_one() {
     store.after(BEAT * 20).lose(Vec::new());
     store.queue(fence_done(2));
     let (master, _) = store.try_again();
-    let out = store.answer(&refusal(refusal::Kind::UnknownSession));
+    let out = store.answer(&refused(refusal::Kind::UnknownSession));
     let (same, role) = connect(out);
     let hello::Role::Open(open) = role else { panic!("{role:?}") };
     assert_eq!((same, open.process.map(|process| process.mark)), (master, Some(3)));
@@ -587,10 +588,10 @@ fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
         let mut store = Store::new();
         let era = store.view(2);
         store.lose(Vec::new()).resume();
-        store.answer(&refusal(refusal::Kind::UnknownSession));
+        store.answer(&refused(refusal::Kind::UnknownSession));
         let out = match answered {
             false => store.fail(),
-            true => store.answer(&refusal(refusal::Kind::Overloaded)),
+            true => store.answer(&refused(refusal::Kind::Overloaded)),
         };
         assert!(matches!(&out[..], [Output::Unreachable { .. }]), "{out:?}");
         assert!(store.pins.is_known(era, 2), "nothing is given up before another session is there");
@@ -654,7 +655,7 @@ fn a_store_that_is_closed_begins_no_other_session() {
             store.wants.end();
         }
         store.lose(Vec::new()).resume();
-        let out = store.answer(&refusal(refusal::Kind::UnknownSession));
+        let out = store.answer(&refused(refusal::Kind::UnknownSession));
         match ending {
             true => assert!(matches!(out[..], [Output::Stop, Output::Unreachable { .. }]), "{out:?}"),
             false => assert!(matches!(out[..], [Output::Unreachable { .. }]), "its close is not through: {out:?}"),
