@@ -6,16 +6,21 @@
 //! a seed, so that a failure can be run again.
 #![forbid(unsafe_code)]
 
+mod callers;
+mod calls;
 mod dice;
 mod disk;
 mod master;
 mod memory;
 mod pipe;
+mod store;
 mod world;
 
+pub use calls::{Abandoned, NoAnswer};
 pub use dice::Dice;
 pub use disk::{Folder, Host};
 pub use master::{FromMaster, Master, ToMaster};
 pub use memory::{Memory, Writer, word};
 pub use pipe::{Closed, Receiver, Sender, pipe};
+pub use store::{Masters, Store};
 pub use world::{HostId, ProcessId, Slot, TaskId, World};

@@ -46,6 +46,7 @@ struct Inner {
     tasks: RefCell<BTreeMap<TaskId, (ProcessId, Option<Task>)>>,
     next_task: Cell<u64>,
     current: Cell<Option<TaskId>>,
+    loss: Cell<u64>,
 }
 
 struct Process {
@@ -98,6 +99,7 @@ impl World {
             tasks: RefCell::default(),
             next_task: Cell::new(1),
             current: Cell::new(None),
+            loss: Cell::new(0),
         };
         World { inner: Rc::new(inner) }
     }
@@ -130,6 +132,15 @@ impl World {
     /// See [`Dice::number`].
     pub fn number(&self) -> u64 {
         self.inner.dice.borrow_mut().number()
+    }
+
+    /// So many calls of a hundred lose their connection.
+    pub fn lose(&self, percent: u64) {
+        self.inner.loss.set(percent);
+    }
+
+    pub(crate) fn loss(&self) -> u64 {
+        self.inner.loss.get()
     }
 
     // -------------------------------------------------------------- processes
