@@ -19,9 +19,10 @@ use rustix::net::RecvFlags;
 use super::Shared;
 use super::door::refuse;
 use crate::Uuid;
-use crate::gate::{Admitted, Denied};
+use crate::gate::Admitted;
 use crate::local::Served;
 use crate::loopback::unpace;
+use crate::machine::Denied;
 use crate::reign::Reign;
 use crate::wire::{
     FRAME_LEN, Frame, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer, is_placement,
