@@ -17,6 +17,18 @@ pub trait Stamps {
     fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError>;
 }
 
+/// What other machines do at the gate of a segment and with the stamps behind it. The driver has the lock.
+pub trait Writes {
+    /// See [`Gate::fence`].
+    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError>;
+    /// See [`Gate::raise_epoch`].
+    fn raise_epoch(&self, epoch: u16) -> Vec<u64>;
+    /// See [`Gate::retain_active`].
+    fn retain_active(&self, ids: &mut Vec<u64>);
+    /// See [`Stamps::tombstone`].
+    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError>;
+}
+
 /// The gate of one segment in one process. `W` is what the driver wants to know of a write.
 #[derive(Debug)]
 pub struct Gate<W> {

@@ -7,5 +7,10 @@
 #[cfg(test)]
 mod fixture;
 mod gate;
+mod insiders;
+mod owner;
 
-pub use gate::{Denied, Gate, Stamps};
+pub use crate::wire::{Frame, Op};
+pub use gate::{Denied, Gate, Stamps, Writes};
+pub use insiders::Insiders;
+pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};

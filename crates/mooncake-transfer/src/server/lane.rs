@@ -117,8 +117,9 @@ pub(super) fn open(
             None => return refuse(&**stream, hello, Status::Overloaded),
         }
     }
-    let id = state.next_id();
-    let reign = state.reign;
+    state.next_lane += 1;
+    let id = state.next_lane;
+    let reign = state.owner.reign();
     state.lanes.insert(id, control.clone());
     drop(state);
     let ended = Ended { shared: shared.clone(), id };
