@@ -9,8 +9,12 @@ mod fixture;
 mod gate;
 mod insiders;
 mod owner;
+mod peer;
+mod remains;
 
 pub use crate::wire::{Frame, Op};
 pub use gate::{Denied, Gate, Stamps, Writes};
 pub use insiders::Insiders;
 pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};
+pub use peer::{FAREWELL, Heard, Leave, Peer};
+pub use remains::Remains;
