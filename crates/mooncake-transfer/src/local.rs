@@ -62,10 +62,6 @@ impl Writes for Arc<Served> {
     fn retain_active(&self, ids: &mut Vec<u64>) {
         self.gate.retain_active(ids);
     }
-
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        self.memory.mapping().tombstone(rid, offset, len)
-    }
 }
 
 impl Segment for Arc<Served> {

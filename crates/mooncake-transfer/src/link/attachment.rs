@@ -61,7 +61,7 @@ struct OwnWrites<'a> {
     writable: Option<&'a Mapping>,
 }
 
-// Without a writable mapping nothing is under way, and there is nothing that could have stamped over a tombstone.
+// Without a writable mapping nothing is under way.
 impl Writes for OwnWrites<'_> {
     fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         self.writable.map_or(Ok(Vec::new()), |mapping| self.gate.fence(mapping, rid, offset, len))
@@ -73,10 +73,6 @@ impl Writes for OwnWrites<'_> {
 
     fn retain_active(&self, ids: &mut Vec<u64>) {
         self.gate.retain_active(ids);
-    }
-
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        self.writable.map_or(Ok(()), |mapping| mapping.tombstone(rid, offset, len))
     }
 }
 

@@ -51,15 +51,24 @@ impl Stamps for Granules {
 /// A segment of one thread.
 #[derive(Debug)]
 pub struct Memory {
-    pub stamps: Granules,
+    pub stamps: Rc<Granules>,
     pub gate: RefCell<Gate<()>>,
     pub insiders: RefCell<Insiders>,
 }
 
 impl Memory {
     pub fn new(granules: u64, epoch: u16) -> Rc<Memory> {
+        Memory::over(Rc::new(Granules::new(granules)), epoch)
+    }
+
+    /// The same one in another process, with a gate of its own.
+    pub fn beside(other: &Memory, epoch: u16) -> Rc<Memory> {
+        Memory::over(other.stamps.clone(), epoch)
+    }
+
+    fn over(stamps: Rc<Granules>, epoch: u16) -> Rc<Memory> {
         Rc::new(Memory {
-            stamps: Granules::new(granules),
+            stamps,
             gate: RefCell::new(Gate::new(epoch)),
             insiders: RefCell::new(Insiders::new(Reign::numbered(epoch))),
         })
@@ -67,7 +76,7 @@ impl Memory {
 
     /// A write that passes the gate.
     pub fn admit(&self, rid: u64, offset: u64, len: u64) -> u64 {
-        self.gate.borrow_mut().admit(&self.stamps, rid, offset, len, ()).unwrap()
+        self.gate.borrow_mut().admit(&*self.stamps, rid, offset, len, ()).unwrap()
     }
 
     pub fn ended(&self, write: u64) {
@@ -77,7 +86,7 @@ impl Memory {
 
 impl Writes for Rc<Memory> {
     fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
-        self.gate.borrow_mut().fence(&self.stamps, rid, offset, len)
+        self.gate.borrow_mut().fence(&*self.stamps, rid, offset, len)
     }
 
     fn raise_epoch(&self, epoch: u16) -> Vec<u64> {
@@ -86,10 +95,6 @@ impl Writes for Rc<Memory> {
 
     fn retain_active(&self, ids: &mut Vec<u64>) {
         self.gate.borrow().retain_active(ids);
-    }
-
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError> {
-        self.stamps.tombstone(rid, offset, len)
     }
 }
 

@@ -17,7 +17,7 @@ pub trait Stamps {
     fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError>;
 }
 
-/// What other machines do at the gate of a segment and with the stamps behind it. The driver has the lock.
+/// What other machines do at the gate of a segment. The driver has the lock.
 pub trait Writes {
     /// See [`Gate::fence`].
     fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError>;
@@ -25,8 +25,6 @@ pub trait Writes {
     fn raise_epoch(&self, epoch: u16) -> Vec<u64>;
     /// See [`Gate::retain_active`].
     fn retain_active(&self, ids: &mut Vec<u64>);
-    /// See [`Stamps::tombstone`].
-    fn tombstone(&self, rid: u64, offset: u64, len: u64) -> Result<(), CopyError>;
 }
 
 /// The gate of one segment in one process. `W` is what the driver wants to know of a write.
@@ -108,7 +106,7 @@ impl<W> Gate<W> {
 
     /// Refuses the rid from now on and names the writes of it, or of older
     /// ones, that are still under way in its extent. When they have ended, the
-    /// caller writes the tombstone once more: they may have stamped over it.
+    /// caller fences once more: they may have stamped over the tombstone, and let others through.
     pub fn fence(&mut self, stamps: &impl Stamps, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
         stamps.tombstone(rid, offset, len)?;
         let end = offset.saturating_add(len);

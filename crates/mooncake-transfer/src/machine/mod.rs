@@ -11,6 +11,8 @@ mod insiders;
 mod owner;
 mod peer;
 mod remains;
+#[cfg(test)]
+mod together;
 
 pub use crate::wire::{Frame, Op};
 pub use gate::{Denied, Gate, Stamps, Writes};

@@ -142,9 +142,12 @@ impl Peer {
             if !writing.is_empty() || out.len() >= room {
                 return true;
             }
-            // The writes that were waited for may have stamped over the
-            // owner's tombstone; a later one must still find it.
-            let _ = writes.tombstone(frame.rid, frame.offset, frame.len);
+            // The writes that were waited for may have stamped over the owner's tombstone: a later one must still find it, and
+            // what began before there is another one is waited for as they were.
+            *writing = writes.fence(frame.rid, frame.offset, frame.len).unwrap_or_default();
+            if !writing.is_empty() {
+                return true;
+            }
             out.push(Frame { op: Op::Quiesced, ..*frame });
             false
         });
@@ -197,12 +200,25 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_begins_while_the_tombstone_is_stamped_over_is_waited_for_too() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+        let first = memory.admit(rid(1, 3), 3 * KIB, KIB);
+        peer.heard(&quiesce(3), &memory);
+        memory.stamps.stamp(rid(1, 3), 3 * KIB, KIB);
+        memory.ended(first);
+        let second = memory.admit(rid(1, 3), 3 * KIB, KIB);
+        assert_eq!(answers(&mut peer, &memory), []);
+        memory.ended(second);
+        assert_eq!(answers(&mut peer, &memory).len(), 1);
+    }
+
+    #[test]
     fn an_epoch_is_answered_when_its_master_knows_all_and_older_writes_have_ended() {
         for confirmed_first in [false, true] {
             let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
             let write = memory.admit(rid(1, 1), KIB, KIB);
             assert_eq!(peer.heard(&Frame::take_epoch(A2), &memory), Heard::AskMaster(A2));
-            let late = memory.gate.borrow_mut().admit(&memory.stamps, rid(1, 2), 2 * KIB, KIB, ());
+            let late = memory.gate.borrow_mut().admit(&*memory.stamps, rid(1, 2), 2 * KIB, KIB, ());
             assert!(matches!(late, Err(Denied::OldEpoch { least: 2 })));
             memory.admit(rid(2, 3), 3 * KIB, KIB);
             if confirmed_first {

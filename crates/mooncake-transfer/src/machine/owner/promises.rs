@@ -95,7 +95,7 @@ impl<S: Segment> Owner<S> {
     /// Looks at every unfinished promise again, and reports those that are kept. To be called after each input, when a write
     /// that is waited for has ended, and at [`Self::next_cut`].
     pub fn settle(&mut self, now: Duration, out: &mut Vec<Output>) {
-        let Owner { segments, attached, fences, epochs, .. } = self;
+        let Owner { next, segments, attached, fences, epochs, .. } = self;
         fences.look_at_writes(|pending| {
             let Some(Held { segment, .. }) = segments.get(&pending.fence.uuid) else { return true };
             segment.retain_active(&mut pending.writing);
@@ -105,9 +105,19 @@ impl<S: Segment> Owner<S> {
         for fence in fences.take_proven() {
             let Fence { uuid, rid, offset, len, .. } = fence;
             if let Some(Held { segment, .. }) = segments.get(&uuid) {
-                // Those that were waited for may have stamped over the first tombstone.
-                if segment.tombstone(rid, offset, len).is_err() {
-                    out.push(Output::Outside(fence));
+                // Those that were waited for may have stamped over the first tombstone. What began before there is
+                // another one is waited for as they were.
+                match segment.fence(rid, offset, len) {
+                    Ok(writing) if !writing.is_empty() => {
+                        *next += 1;
+                        fences.insert(
+                            *next,
+                            PendingFence { fence, writing, asked: Vec::new(), cut_at: Some(now + GRACE) },
+                        );
+                        continue;
+                    }
+                    Ok(_) => {}
+                    Err(_) => out.push(Output::Outside(fence)),
                 }
                 if is_marred(segment, &fence, out) {
                     continue;

@@ -194,6 +194,22 @@ fn what_stamps_over_its_tombstone_is_tombstoned_again_before_the_fence_is_done()
 }
 
 #[test]
+fn a_write_that_begins_while_the_tombstone_is_stamped_over_is_waited_for_too() {
+    let mut world = World::new();
+    let first = world.memory.admit(rid(1, 1), KIB, KIB);
+    assert!(!world.fence(fence(1)).0);
+    world.memory.stamps.stamp(rid(1, 1), KIB, KIB);
+    world.memory.ended(first);
+    let second = world.memory.admit(rid(1, 1), KIB, KIB);
+    assert_eq!(world.settle(), []);
+    assert_eq!(world.fence(fence(1)), (false, vec![]), "it is pending");
+    world.now += GRACE;
+    assert_eq!(world.settle(), [Output::Cut { uuid: UUID, writes: vec![second] }]);
+    world.memory.ended(second);
+    assert_eq!(world.settle(), [fenced(1)]);
+}
+
+#[test]
 fn an_extent_with_a_stamp_that_its_writer_cannot_have_made_does_not_come_back() {
     let mut world = World::new();
     let newer = rid(1, 1 << 30);
