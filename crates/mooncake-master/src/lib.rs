@@ -26,6 +26,8 @@ mod peer_log;
 mod process_watch;
 mod query_pages;
 mod random;
+#[cfg(test)]
+mod reply_order;
 mod routes;
 mod settings;
 mod shared;
