@@ -238,12 +238,16 @@ async fn a_session_is_told_its_id_once_it_is_in_the_log() {
         let role = Some(hello::Role::Open(open));
         let hello = Hello { version_min: VERSION, version_max: VERSION, role, ..Hello::default() };
         let shared = master.shared.clone();
-        let answered = elsewhere(async move || answer(&shared, hello, Via::Tcp).await.map(|(reply, _)| reply));
+        let (tell, told) = std::sync::mpsc::channel();
+        let answering = elsewhere(async move || {
+            let (reply, _role) = answer(&shared, hello, Via::Tcp).await.unwrap();
+            tell.send(reply).unwrap();
+        });
         blocked.is_awaited(&master).await;
-        tokio::time::sleep(QUIET).await;
-        assert!(!answered.is_finished());
+        assert!(told.recv_timeout(QUIET).is_err());
         blocked.release();
-        let reply = answered.join().unwrap().unwrap();
+        let reply = told.recv_timeout(SOON).expect("no answer");
+        answering.join().unwrap();
         let mut reader = FrameReader::default();
         reader.buffer_mut().extend_from_slice(&reply);
         let reply = HelloReply::decode(reader.next_frame(MAX_FRAME).unwrap().unwrap()).unwrap();
