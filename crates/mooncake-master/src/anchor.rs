@@ -4,17 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Core, Effects, Origin, Populated, Refused, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use mooncake_core::{Core, Effects, SessionId};
 use mooncake_wire::RequestKind;
-use mooncake_wire::message::{
-    AnchorDown, AnchorUp, Beat, Pong, ProcessIdentity, ReaderGone, ReaderGoneTaken, anchor_down, anchor_up,
-};
+use mooncake_wire::message::AnchorUp;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::time::timeout;
 
 use crate::connection::{Connection, Ended, Stream};
-use crate::convert;
+use crate::machine::anchor_frames::{Heard, Judged, Said};
+use crate::machine::anchors::{self, Anchor, Superseded};
 use crate::metrics::Op;
 use crate::routes::{AnchorQueue, Next};
 use crate::shared::Shared;
@@ -35,245 +34,87 @@ pub async fn serve<S: Stream>(
     connection: Connection<S>,
 ) -> Result<(), Ended> {
     let (reader, writer) = connection.split();
+    let anchor = anchor.named();
     tokio::select! {
-        ended = receive(shared, anchor.session, &anchor.queue, reader) => ended,
-        ended = send(shared, anchor.session, &anchor.queue, writer) => ended,
+        ended = receive(shared, anchor, reader) => ended,
+        ended = send(shared, anchor, writer) => ended,
     }
 }
 
 async fn receive<R: AsyncRead + Unpin>(
     shared: &Arc<Shared>,
-    session: SessionId,
-    queue: &AnchorQueue,
+    anchor: Anchor<'_, Arc<AnchorQueue>>,
     mut connection: Connection<R>,
 ) -> Result<(), Ended> {
     loop {
         let frame = timeout(SILENT, connection.half_frame()).await.map_err(|_| Ended::Stuck)??;
+        let began = Instant::now();
         let message = AnchorUp::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
-        match message.body {
-            Some(anchor_up::Body::Beat(beat)) => take_beat(shared, session, queue, &beat).await?,
-            Some(anchor_up::Body::FenceDone(done)) => {
-                let rids = convert::rids(&done.rids);
-                obey(shared, session, queue, |core, now, effects| core.fence_done(now, session, &rids, effects))
-                    .await?;
-            }
-            Some(anchor_up::Body::Rechecked(checked)) => {
-                let (rid, good) = (Rid(checked.rid), checked.good);
-                obey(shared, session, queue, |core, now, effects| core.rechecked(now, session, rid, good, effects))
-                    .await?;
-            }
-            Some(anchor_up::Body::EpochTaken(taken)) => {
-                let epoch = u16::try_from(taken.epoch)
-                    .map_err(|_| Ended::Garbage(format!("epoch {} does not exist", taken.epoch)))?;
-                let uuids = uuids(&taken.segments)?;
-                obey(shared, session, queue, |core, now, effects| {
-                    core.epoch_taken(now, session, epoch, &uuids, effects);
-                })
-                .await?;
-            }
-            // What a process has seen of another one's end is as true on a connection that has been replaced.
-            Some(anchor_up::Body::PeerGone(gone)) => {
-                let uuid = convert::uuid(&gone.uuid).map_err(Ended::Garbage)?;
-                peer_gone(shared, session, uuid).await?;
-            }
-            Some(anchor_up::Body::ReaderGone(gone)) => reader_gone(shared, session, queue, &gone).await?,
-            Some(anchor_up::Body::Goodbye(_)) => {
-                obey(shared, session, queue, |core, now, effects| core.close_session(now, session, effects)).await?;
-                return Ok(());
-            }
-            // A newer client's message: ignored, as unknown fields are.
-            None => {}
+        let Some(said) = Said::read(message).map_err(Ended::Garbage)? else { continue };
+        // Under the core's lock, in which anchors are replaced.
+        let obeyed =
+            shared.apply_async(|core, now, effects| said.obey(core, &mut &shared.routes, now, anchor, effects));
+        let heard = obeyed.await?.map_err(|Superseded| Ended::Superseded)?;
+        tell(shared, anchor.session, &heard);
+        if let Some(reply) = heard.reply(shared.position()) {
+            anchor.queue.push(&reply);
+        }
+        match heard {
+            Heard::Beat { .. } => shared.metrics.answered(RequestKind::Beat, began),
+            Heard::Goodbye => return Ok(()),
+            _ => {}
         }
     }
 }
 
-/// Does what a frame asks for, if this is the session's anchor still. A connection that another one has replaced may have
-/// frames unread: their sender has said since then what it holds, and what they say of it is older.
-async fn obey<R>(
-    shared: &Arc<Shared>,
-    session: SessionId,
-    queue: &AnchorQueue,
-    operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
-) -> Result<R, Ended> {
-    // Under the core's lock, in which anchors are replaced.
-    let obeyed = shared.apply_async(|core, now, effects| {
-        shared.routes.is_anchor(session, queue).then(|| operation(core, now, effects))
-    });
-    obeyed.await?.ok_or(Ended::Superseded)
+/// Tells people, and the metrics, what came of a frame.
+fn tell(shared: &Shared, session: SessionId, heard: &Heard) {
+    match heard {
+        Heard::Beat { unpinned, .. } => {
+            if let Err(refused) = unpinned {
+                tracing::debug!(session = session.0, %refused, "unpin in a beat refused");
+            }
+            shared.metrics.count(Op::Ping, 1, usize::from(unpinned.is_err()));
+        }
+        Heard::PeerGone(owner) => {
+            tracing::info!(session = owner.0, reporter = session.0, "a peer proved a client's process gone");
+        }
+        Heard::ReaderGone { reader, judged: Judged::Proven, .. } => {
+            tracing::info!(session = reader.0, reporter = session.0, "an owner proved a reader's process gone");
+        }
+        Heard::ReaderGone { reader, judged: Judged::NoProof, .. } => {
+            tracing::warn!(
+                session = reader.0,
+                reporter = session.0,
+                "what an owner saw end is not this client's process"
+            );
+        }
+        Heard::ReaderGone { .. } | Heard::Done | Heard::Goodbye => {}
+    }
 }
 
 async fn send<W: AsyncWrite>(
     shared: &Arc<Shared>,
-    session: SessionId,
-    queue: &AnchorQueue,
+    anchor: Anchor<'_, Arc<AnchorQueue>>,
     mut writer: WriteHalf<W>,
 ) -> Result<(), Ended> {
-    while let Some(next) = queue.next().await {
+    while let Some(next) = anchor.queue.next().await {
         match next {
             Next::Bytes(bytes) => {
                 timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
             }
             Next::Fences(from) => {
-                let rest = obey(shared, session, queue, |core, _, effects| {
-                    core.ask_fences(session, from, FENCES_SLICE, effects)
+                let asked = shared.apply_async(|core, _, effects| {
+                    anchors::check(&mut &shared.routes, anchor)?;
+                    Ok(core.ask_fences(anchor.session, from, FENCES_SLICE, effects))
                 });
-                if let Some(rest) = rest.await? {
-                    queue.postpone_fences(rest);
+                if let Some(rest) = asked.await?.map_err(|Superseded| Ended::Superseded)? {
+                    anchor.queue.postpone_fences(rest);
                 }
             }
         }
     }
     Ok(())
-}
-
-async fn take_beat(shared: &Arc<Shared>, session: SessionId, queue: &AnchorQueue, beat: &Beat) -> Result<(), Ended> {
-    let began = Instant::now();
-    let moved = convert::rids(&beat.moved);
-    let mut populated = Vec::with_capacity(beat.populated.len());
-    for one in &beat.populated {
-        let uuid = convert::uuid(&one.uuid).map_err(Ended::Garbage)?;
-        populated.push(Populated { uuid, bytes: one.bytes, failed: one.failed });
-    }
-    let unpin = convert::rids(&beat.unpin);
-    let unpinned = obey(shared, session, queue, |core, now, effects| {
-        for ended in core.beat(now, session, &moved, &populated, effects) {
-            tell_of_end(core, session, ended);
-        }
-        if beat.unpin_sequence == 0 {
-            return Ok(());
-        }
-        let origin = Origin { session, sequence: beat.unpin_sequence, answered_below: 0 };
-        core.unpin(now, origin, &unpin, effects)
-    })
-    .await?;
-    if let Err(refused) = &unpinned {
-        tracing::debug!(session = session.0, %refused, "unpin in a beat refused");
-    }
-    shared.metrics.count(Op::Ping, 1, usize::from(unpinned.is_err()));
-    // Answered when it was refused for good, too: a repeat would change nothing. Without an answer the next beat repeats it.
-    let for_now = matches!(unpinned, Err(Refused::TooManyUnanswered(..)));
-    let unpin_sequence = if for_now { 0 } else { beat.unpin_sequence };
-    let pong = Pong { number: beat.number, position: Some(shared.position()), unpin_sequence };
-    queue.push(&AnchorDown { body: Some(anchor_down::Body::Pong(pong)) });
-    shared.metrics.answered(RequestKind::Beat, began);
-    Ok(())
-}
-
-fn tell_of_end(core: &Core, session: SessionId, segment: SegmentNo) {
-    let Some(view) = core.segment(segment) else { return };
-    let owner = core.session_spec(session).map(|spec| spec.name.as_str()).unwrap_or_default();
-    tracing::warn!(
-        segment = view.name,
-        owner,
-        session = session.0,
-        announced_bytes = view.bytes,
-        populated_bytes = view.populated,
-        "the owner of a segment could not get all of the memory that it announced; from now on the pool counts on what \
-         is there. Look at that machine's memory limits"
-    );
-}
-
-/// A peer on the owner's host holds a pidfd that says the owner is gone.
-///
-/// Its word counts once the owner's own anchor is down; before that it is only
-/// remembered, so that nobody can talk a living owner's segments away.
-async fn peer_gone(shared: &Arc<Shared>, reporter: SessionId, uuid: SegmentUuid) -> Result<(), Ended> {
-    let owner = shared.read(|core, _| {
-        let owner = core.segment_owner(uuid)?;
-        let boot =
-            |session| core.session_process(session).and_then(|p| ProcessIdentity::decode(p).ok()).map(|p| p.boot_id);
-        let same_host = boot(owner).is_some_and(|id| !id.is_empty() && Some(id) == boot(reporter));
-        (same_host && owner != reporter).then_some(owner)
-    });
-    let Some(owner) = owner else { return Ok(()) };
-    let over = shared.apply_async(|core, now, effects| match shared.routes.anchor(owner) {
-        // Under the core's lock, in which its end looks for this.
-        Some(anchor) => {
-            anchor.report_gone();
-            false
-        }
-        None => {
-            core.process_gone(now, owner, effects);
-            true
-        }
-    });
-    if over.await? {
-        tracing::info!(session = owner.0, reporter = reporter.0, "a peer proved a client's process gone");
-    }
-    Ok(())
-}
-
-/// An owner saw the end of a process that had its memory mapped.
-///
-/// Who maps memory only says for which session: that the owner's word is about this session's process, and not about
-/// another one that named it, is told by the mark, which that process alone gave to the master and to owners. Nobody but an
-/// owner of memory on the same host can have seen it. As with [`peer_gone`], the word counts once the reader's own anchor is
-/// down, and until then is kept.
-async fn reader_gone(
-    shared: &Arc<Shared>,
-    reporter: SessionId,
-    queue: &AnchorQueue,
-    gone: &ReaderGone,
-) -> Result<(), Ended> {
-    let uuid = convert::uuid(&gone.uuid).map_err(Ended::Garbage)?;
-    let reader = SessionId(gone.session);
-    let judged = shared
-        .apply_async(|core, now, effects| {
-            let judged = judge(core, reporter, reader, uuid, gone.mark);
-            if judged == Judged::Proven {
-                // Under the core's lock: it is either down, or there to take the word along when it ends.
-                if let Some(anchor) = shared.routes.anchor(reader) {
-                    anchor.report_gone();
-                    return Judged::ForLater;
-                }
-                core.process_gone(now, reader, effects);
-            }
-            judged
-        })
-        .await?;
-    match judged {
-        Judged::ForLater => return Ok(()),
-        Judged::Proven => {
-            tracing::info!(session = reader.0, reporter = reporter.0, "an owner proved a reader's process gone");
-        }
-        Judged::NoProof => {
-            tracing::warn!(
-                session = reader.0,
-                reporter = reporter.0,
-                "what an owner saw end is not this client's process"
-            );
-        }
-        Judged::Over => {}
-    }
-    let taken = ReaderGoneTaken { session: reader.0, uuid: gone.uuid.clone() };
-    queue.push(&AnchorDown { body: Some(anchor_down::Body::ReaderGoneTaken(taken)) });
-    Ok(())
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Judged {
-    /// The reader's session is no more.
-    Over,
-    NoProof,
-    Proven,
-    /// Proven, and its anchor is still there.
-    ForLater,
-}
-
-fn judge(core: &Core, reporter: SessionId, reader: SessionId, uuid: SegmentUuid, mark: u64) -> Judged {
-    let process = |session| core.session_process(session).and_then(|process| ProcessIdentity::decode(process).ok());
-    let Some(of_reader) = process(reader) else { return Judged::Over };
-    let owns = core.segment_owner(uuid) == Some(reporter) && reporter != reader;
-    let boot_id = process(reporter).map(|process| process.boot_id);
-    let same_host = !of_reader.boot_id.is_empty() && boot_id.as_ref() == Some(&of_reader.boot_id);
-    match owns && same_host && mark != 0 && mark == of_reader.mark {
-        true => Judged::Proven,
-        false => Judged::NoProof,
-    }
-}
-
-fn uuids(all: &[bytes::Bytes]) -> Result<Vec<SegmentUuid>, Ended> {
-    all.iter().map(|uuid| convert::uuid(uuid)).collect::<Result<_, _>>().map_err(Ended::Garbage)
 }
 
 /// A connection that is a session's anchor; when it is dropped, however it
@@ -288,40 +129,38 @@ pub struct Registered<'a> {
     pub queue: Arc<AnchorQueue>,
 }
 
+impl Registered<'_> {
+    fn named(&self) -> Anchor<'_, Arc<AnchorQueue>> {
+        Anchor { session: self.session, queue: &self.queue }
+    }
+}
+
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        let (session, queue) = (self.session, &self.queue);
-        let lost = self.shared.apply(|core, now, effects| {
-            // Under the core's lock: a newer anchor of the same session is not undone.
-            if !self.shared.routes.end_anchor(session, queue) {
-                return false;
-            }
-            core.anchor_lost(now, session, effects);
-            if queue.was_reported_gone() {
-                core.process_gone(now, session, effects);
-            }
-            true
-        });
-        if lost == Ok(true) {
-            tracing::debug!(session = session.0, "anchor ended");
+        // Under the core's lock: a newer anchor of the same session is not undone.
+        let ended = |core: &mut Core, now, effects: &mut Effects| {
+            anchors::ended(core, &mut &self.shared.routes, now, self.named(), effects)
+        };
+        if self.shared.apply(ended) == Ok(true) {
+            tracing::debug!(session = self.session.0, "anchor ended");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::{Config, Ended as PutEnded, Origin, PutConfig, PutSlot, PutStarted, SegmentSpec, SessionSpec};
-    use mooncake_wire::message::{EpochTaken, FenceDone, Goodbye, Rechecked};
+    use mooncake_core::{
+        Config, Ended as PutEnded, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid, SessionSpec,
+        Time,
+    };
+    use mooncake_wire::message::{AnchorDown, Beat, EpochTaken, FenceDone, Goodbye, Rechecked, anchor_down, anchor_up};
     use mooncake_wire::{FrameReader, MAX_FRAME, encode_frame};
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
 
     use super::*;
-    use crate::call_loops::CallLoops;
-    use crate::convert::SoftPinTtl;
     use crate::log::Log;
-    use crate::process_watch::ProcessWatch;
-    use crate::shared::Identity;
+    use crate::machine::anchors::Lend;
 
     const MEMORY: [u8; 16] = [3; 16];
 
@@ -333,25 +172,21 @@ mod tests {
         sequence: u64,
     }
 
+    fn set_anchor(shared: &Shared, session: SessionId, queue: &Arc<AnchorQueue>) {
+        if let Some(replaced) = (&shared.routes).lend(|anchors| anchors.set(session, queue.clone())) {
+            replaced.close();
+        }
+    }
+
     impl Owner {
         fn new() -> Owner {
-            let identity = Identity {
-                instance: [0; 16],
-                boot_id: [7; 16],
-                unix_socket: String::new(),
-                lookup_protect_ms: 0,
-                soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
-                after_bulk_free: None,
-            };
-            let log = Arc::new(Log::new(1, 0, None, false));
-            let (loops, processes) = (CallLoops::start().unwrap(), ProcessWatch::new().unwrap());
-            let shared = Arc::new(Shared::new(Core::new(Config::default()), log, identity, loops, processes));
+            let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
             let spec = SessionSpec { secret: 1, name: "o:1".to_owned(), boot_id: vec![7; 16], process: Vec::new() };
             let anchor = Arc::new(AnchorQueue::default());
             let opened = shared.apply(|core, now, effects| {
                 core.begin(now, None, effects);
                 let session = core.open_session(now, spec, effects).unwrap();
-                shared.routes.set_anchor(session, &anchor);
+                set_anchor(&shared, session, &anchor);
                 session
             });
             let mut owner = Owner { session: opened.unwrap(), shared, anchor, sequence: 0 };
@@ -407,7 +242,7 @@ mod tests {
                 core.settle_replies(self.session, self.sequence + 1, &[waits_for]);
                 let segments = [(SegmentUuid(MEMORY), 0)];
                 assert!(core.resume_session(now, self.session, 1, &segments, &[], effects).unwrap().gone.is_empty());
-                self.shared.routes.set_anchor(self.session, &queue);
+                set_anchor(&self.shared, self.session, &queue);
             });
             queue
         }
@@ -417,14 +252,14 @@ mod tests {
         }
 
         /// Reads what lies on an anchor's connection to its end.
-        async fn hear(&self, anchor: &AnchorQueue, bodies: Vec<anchor_up::Body>) -> Ended {
+        async fn hear(&self, queue: &Arc<AnchorQueue>, bodies: Vec<anchor_up::Body>) -> Ended {
             let (near, mut far) = UnixStream::pair().unwrap();
             let mut bytes = Vec::new();
             bodies.into_iter().for_each(|body| encode_frame(&AnchorUp { body: Some(body) }, &mut bytes));
             far.write_all(&bytes).await.unwrap();
             drop(far);
             let (reader, _writer) = Connection::new(near).split();
-            receive(&self.shared, self.session, anchor, reader).await.unwrap_err()
+            receive(&self.shared, Anchor { session: self.session, queue }, reader).await.unwrap_err()
         }
     }
 
@@ -503,8 +338,8 @@ mod tests {
     async fn a_late_beat_brings_no_session_back_that_has_no_anchor() {
         let owner = Owner::new();
         owner.core(|core, now, effects| {
-            assert!(owner.shared.routes.end_anchor(owner.session, &owner.anchor));
-            core.anchor_lost(now, owner.session, effects);
+            let anchor = Anchor { session: owner.session, queue: &owner.anchor };
+            assert!(anchors::ended(core, &mut &owner.shared.routes, now, anchor, effects));
         });
         owner.hear(&owner.anchor, vec![beat(1, &[], 0)]).await;
         assert_eq!(owner.stats().sessions_away, 1);
@@ -559,7 +394,7 @@ mod tests {
     }
 
     /// Reads what an anchor is sent, until it has been asked for so many fences.
-    async fn all_fences(owner: &Owner, anchor: &AnchorQueue, wanted: u32) -> u32 {
+    async fn all_fences(owner: &Owner, queue: &Arc<AnchorQueue>, wanted: u32) -> u32 {
         let (near, mut far) = UnixStream::pair().unwrap();
         let (_reader, writer) = Connection::new(near).split();
         let mut asked = std::collections::BTreeSet::new();
@@ -575,7 +410,7 @@ mod tests {
             }
         };
         tokio::select! {
-            ended = send(&owner.shared, owner.session, anchor, writer) => panic!("{ended:?}"),
+            ended = send(&owner.shared, Anchor { session: owner.session, queue }, writer) => panic!("{ended:?}"),
             () = tokio::time::sleep(Duration::from_secs(10)) => {}
             () = hear => {}
         }

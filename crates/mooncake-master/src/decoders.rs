@@ -11,10 +11,10 @@ use mooncake_mutation::Decoder;
 use mooncake_wire::message;
 use prost::Message;
 
-use crate::convert;
 use crate::log::frame::{self, Decoded, HEADER};
 use crate::log::{FileHeader, FileKind, read_snapshot};
-use crate::pattern::Pattern;
+use crate::machine::convert;
+use crate::machine::pattern::Pattern;
 use crate::query_pages;
 
 const LOG_ID: u64 = 5;

@@ -12,21 +12,23 @@ mod call;
 mod call_loops;
 mod connection;
 mod control;
-mod convert;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;
-mod epoch_claim;
 mod hello;
 mod http;
 mod log;
+// For the simulator, without a stable interface.
+#[doc(hidden)]
+pub mod machine;
 mod master;
 mod metadata_server;
 mod metrics;
-mod pattern;
 mod peer_log;
 mod process_watch;
 mod query_pages;
 mod random;
+#[cfg(test)]
+mod reply_order;
 mod routes;
 mod settings;
 mod shared;

@@ -15,14 +15,17 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::call_loops::CallLoops;
-use crate::convert::SoftPinTtl;
 use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
+use crate::machine::anchor_frames;
+use crate::machine::convert::SoftPinTtl;
+use crate::machine::hello;
+use crate::machine::start::{self, Epoch, Found, NoEpochLeft, Witnessed};
 use crate::metadata_server::MetadataServer;
 use crate::process_watch::{self, Known, ProcessWatch};
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared};
 use crate::ticker::Ticker;
-use crate::{control, hello, http, random, summary};
+use crate::{control, http, random, summary};
 
 /// Connections that may wait while the log is replayed.
 const BACKLOG: u32 = 4096;
@@ -98,10 +101,12 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     warn_when_open(&settings);
 
     let identity = Identity {
-        instance,
-        boot_id,
-        unix_socket: unix.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
-        lookup_protect_ms: settings.core.lookup_protect_ms,
+        told: hello::Identity {
+            instance,
+            boot_id,
+            unix_socket: unix.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
+            lookup_protect_ms: settings.core.lookup_protect_ms,
+        },
         soft_pin: SoftPinTtl { default_ms: settings.soft_pin_ttl_ms, max_ms: settings.core.soft_pin_ttl_max_ms },
         after_bulk_free: settings.after_bulk_free,
     };
@@ -187,7 +192,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
     let began = Instant::now();
     let mut core = Core::new(CoreConfig { reign_seed: random::number(), ..settings.core.clone() });
     let mut sessions = BTreeSet::new();
-    let opened = open_log(settings, &identity.boot_id, &mut |record| {
+    let opened = open_log(settings, &identity.told.boot_id, &mut |record| {
         match &record {
             Record::SessionOpened { session, .. } => _ = sessions.insert(*session),
             Record::SessionOver(session) => _ = sessions.remove(session),
@@ -198,13 +203,12 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
     let (mut wanted, mut torn_bytes) = (None, 0);
     let (log, raised) = match opened {
         Some(opened) => {
-            let raised = opened.raised();
-            let Opened { mut sink, found, .. } = opened;
+            let Opened { mut sink, found, epoch } = opened;
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
             sink.compact_with(&found, settings.compact_min, sender);
             wanted = Some(receiver);
             torn_bytes = found.cut_bytes;
-            (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), raised)
+            (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), epoch.raised())
         }
         None => (Log::new(random::number(), 0, None, false), None),
     };
@@ -235,20 +239,8 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
 struct Opened {
     sink: Sink,
     found: Recovered,
-    /// There was no log.
-    fresh: bool,
-    /// The witness says that nothing is missing.
-    vouched: bool,
-    /// The highest epoch of what was found, and of what the witness has seen of this log.
-    epoch: u16,
-}
-
-impl Opened {
-    /// The epoch to begin with, if nothing vouches for what was found.
-    fn raised(&self) -> Option<u16> {
-        // The first epoch of a log is begun once, also where nothing is left of it.
-        if self.fresh || self.vouched { None } else { self.epoch.max(1).checked_add(1) }
-    }
+    /// The one to begin with.
+    epoch: Epoch,
 }
 
 fn open_log(
@@ -303,16 +295,12 @@ fn open_log(
              has the epoch raised"
         );
     }
-    // A witness knows what this boot has written, not what another host has appended since and then lost the end of.
-    let own = found.last_boot == Some(*boot_id);
-    let kept = free.filter(|_| own && known.is_some_and(|seen| seen.vouches_for(found.last_lsn, reign)));
-    let vouched = kept.is_some();
-    let seen = known.map(|seen| seen.reign).filter(|seen| seen.epoch > reign.epoch).unwrap_or(reign);
-    let epoch = seen.epoch;
-    if epoch == u16::MAX && !vouched {
-        return Err(LogError::NoEpochLeft { path: folder.current(), epoch }.into());
-    }
-    let witness = open_witness(&settings.witness_folder, &found, seen, kept)?;
+    let log = (!fresh).then_some(Found { last_lsn: found.last_lsn, reign, last_boot: found.last_boot });
+    let witness = known.map(|seen| Witnessed { seen, held: free.is_none() });
+    let start = start::decide(log, boot_id, witness);
+    let start = start.map_err(|NoEpochLeft { epoch }| LogError::NoEpochLeft { path: folder.current(), epoch })?;
+    let kept = free.filter(|_| start.epoch == Epoch::Kept);
+    let witness = open_witness(&settings.witness_folder, &found, start.highest, kept)?;
     if !fresh {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
@@ -320,7 +308,7 @@ fn open_log(
         );
     }
     let sink = Sink::open(folder, found.log_id, found.last_lsn, *boot_id, witness)?;
-    Ok(Some(Opened { sink, found, fresh, vouched, epoch }))
+    Ok(Some(Opened { sink, found, epoch: start.epoch }))
 }
 
 /// The witness of a log from here on, if there can be one: the one that vouches for it, or another. `seen` is the highest
@@ -371,7 +359,7 @@ fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartEr
 fn judge_processes(shared: &Arc<Shared>) {
     let sessions: Vec<SessionId> = std::mem::take(&mut *shared.replayed.lock());
     for session in sessions {
-        let Some(identity) = shared.read(|core, _| hello::process_of(core, session)) else { continue };
+        let Some(identity) = shared.read(|core, _| anchor_frames::process_of(core, session)) else { continue };
         match process_watch::find(&identity) {
             Known::Runs(pidfd) => _ = shared.processes.watch_pidfd(session, pidfd),
             Known::Gone => {
@@ -500,7 +488,7 @@ mod tests {
         known.witness.unwrap().store_raised(50, Reign::default()).unwrap();
         for start in 1..=3 {
             let opened = opened(&settings);
-            assert!(!opened.fresh && !opened.vouched, "start {start}");
+            assert!(matches!(opened.epoch, Epoch::Raised(_)), "start {start}");
         }
         let Opened { sink, found, .. } = opened(&settings);
         let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
@@ -508,7 +496,7 @@ mod tests {
         log.commit(log.enqueue(&mut raised).unwrap(), |_| {}).unwrap();
         drop(log);
         let after = opened(&settings);
-        assert!(after.vouched, "the raised epoch is in the log");
+        assert_eq!(after.epoch, Epoch::Kept, "the raised epoch is in the log");
         drop(after);
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -542,18 +530,17 @@ mod tests {
         /// did not have to. A new log begins with the epoch that is given.
         fn reign(&self, host: u8, first: u16, frames: usize) -> Option<u16> {
             let opened = self.open(host).unwrap();
-            let raised = opened.raised();
-            let Opened { sink, found, fresh, vouched, .. } = opened;
+            let Opened { sink, found, epoch } = opened;
+            let raised = epoch.raised();
             let log = Log::new(found.log_id, found.last_lsn, Some(sink), false);
             let append = |record| {
                 let mut effects = Effects { records: vec![record], ..Effects::default() };
                 log.commit(log.enqueue(&mut effects).unwrap(), |_| {}).unwrap();
             };
-            if let Some(epoch) = raised.or(fresh.then_some(first)) {
+            if let Some(epoch) = raised.or((epoch == Epoch::First).then_some(first)) {
                 append(Record::Epoch(epoch));
             }
             (0..frames).for_each(|_| append(Record::SessionOver(SessionId(1))));
-            assert_eq!(raised.is_none(), fresh || vouched);
             raised
         }
 
@@ -584,7 +571,7 @@ mod tests {
         std::fs::File::options().write(true).open(&file).unwrap().set_len(size / 2 - 3).unwrap();
         // Back on host 1, which has not been restarted. Starts that end before the epoch is raised leave that to the next.
         for start in 1..=3 {
-            assert!(!hosts.open(1).unwrap().vouched, "start {start}");
+            assert_ne!(hosts.open(1).unwrap().epoch, Epoch::Kept, "start {start}");
         }
         assert_eq!(hosts.reign(1, 0, 5), Some(3));
         assert_eq!(hosts.reign(1, 0, 5), None, "from here on it is host 1's again");
@@ -603,7 +590,7 @@ mod tests {
         copy_files(&copy, &log);
         // A start that ends before it has raised the epoch leaves what it knew to the next one.
         for start in 1..=2 {
-            assert_eq!(hosts.open(1).unwrap().raised(), Some(4), "start {start}");
+            assert_eq!(hosts.open(1).unwrap().epoch.raised(), Some(4), "start {start}");
         }
         assert_eq!(hosts.reign(1, 0, 5), Some(4));
         // Host 2 has seen less; the clients that have seen more tell it by the reign.
@@ -619,7 +606,7 @@ mod tests {
         let header = std::fs::File::options().write(true).open(hosts.last_file()).unwrap();
         header.set_len(64).unwrap();
         let opened = hosts.open(2).unwrap();
-        assert_eq!((opened.found.last_lsn, opened.raised()), (0, Some(2)));
+        assert_eq!((opened.found.last_lsn, opened.epoch.raised()), (0, Some(2)));
     }
 
     fn copy_files(from: &Path, to: &Path) {
@@ -640,6 +627,6 @@ mod tests {
             assert!(refused.contains("65535") && refused.contains("mv "), "start {start}: {refused}");
         }
         std::fs::rename(hosts.0.join("log/current"), hosts.0.join("moved-away")).unwrap();
-        assert!(hosts.open(2).unwrap().fresh);
+        assert_eq!(hosts.open(2).unwrap().epoch, Epoch::First);
     }
 }

@@ -9,7 +9,7 @@ use mooncake_core::{Core, FoundRef, SegmentState};
 use mooncake_http::reply::{as_json, failed, text, with_type};
 use serde_json::{Map, Value, json};
 
-use crate::convert;
+use crate::machine::convert;
 use crate::shared::Shared;
 
 /// Most keys of one page.

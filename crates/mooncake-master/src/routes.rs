@@ -9,8 +9,9 @@ use mooncake_wire::message::AnchorDown;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::convert;
 use crate::log::Delivery;
+use crate::machine::anchors::{self, Anchors, Lend};
+use crate::machine::convert;
 
 /// An anchor that leaves more than this unread is closed.
 const ANCHOR_QUEUE_MAX: usize = 8 << 20;
@@ -26,41 +27,27 @@ pub struct Routes {
 
 #[derive(Debug, Default)]
 struct Tables {
-    anchors: HashMap<SessionId, Arc<AnchorQueue>>,
+    anchors: Anchors<Arc<AnchorQueue>>,
     parked: HashMap<Ticket, oneshot::Sender<Vec<PutSlot>>>,
 }
 
+impl Lend for &Routes {
+    type Queue = Arc<AnchorQueue>;
+
+    fn lend<R>(&mut self, step: impl FnOnce(&mut Anchors<Arc<AnchorQueue>>) -> R) -> R {
+        step(&mut self.tables.lock().anchors)
+    }
+}
+
 impl Routes {
-    /// Makes a connection the anchor of a session; one that was there is closed.
-    pub fn set_anchor(&self, session: SessionId, queue: &Arc<AnchorQueue>) {
-        if let Some(older) = self.tables.lock().anchors.insert(session, queue.clone()) {
-            older.close();
-        }
-    }
-
-    /// Ends an anchor; false when another connection has taken its place.
-    pub fn end_anchor(&self, session: SessionId, queue: &Arc<AnchorQueue>) -> bool {
-        let anchors = &mut self.tables.lock().anchors;
-        let own = anchors.get(&session).is_some_and(|current| Arc::ptr_eq(current, queue));
-        if own {
-            anchors.remove(&session);
-        }
-        own
-    }
-
-    /// Whether a connection is the session's anchor.
-    pub fn is_anchor(&self, session: SessionId, queue: &AnchorQueue) -> bool {
-        self.tables.lock().anchors.get(&session).is_some_and(|current| std::ptr::eq(&**current, queue))
-    }
-
     /// The session's anchor connection, if it has one now.
     pub fn anchor(&self, session: SessionId) -> Option<Arc<AnchorQueue>> {
-        self.tables.lock().anchors.get(&session).cloned()
+        self.tables.lock().anchors.get(session).cloned()
     }
 
     /// Number of anchors.
     pub fn anchors(&self) -> usize {
-        self.tables.lock().anchors.len()
+        self.tables.lock().anchors.count()
     }
 
     /// Says who waits for a ticket.
@@ -87,9 +74,9 @@ impl Routes {
                     {
                         return;
                     }
-                    let over = matches!(push, Push::SessionOver(_));
+                    let last = anchors::is_last(&push);
                     queue.push(&convert::push(push));
-                    if over {
+                    if last {
                         queue.finish();
                     }
                 }
@@ -119,8 +106,6 @@ struct QueueState {
     finished: bool,
     /// Close now.
     closed: bool,
-    /// A peer has said that this anchor's process is gone.
-    reported_gone: bool,
     /// The lowest of the fences that have not been sent.
     postponed: Option<Rid>,
 }
@@ -201,15 +186,12 @@ impl AnchorQueue {
             self.ready.notified().await;
         }
     }
+}
 
-    /// Remembers a peer's report for the moment the connection ends.
-    pub fn report_gone(&self) {
-        self.state.lock().reported_gone = true;
-    }
-
-    /// Whether a peer has reported the process gone.
-    pub fn was_reported_gone(&self) -> bool {
-        self.state.lock().reported_gone
+/// A queue is equal to itself alone.
+impl PartialEq for AnchorQueue {
+    fn eq(&self, other: &AnchorQueue) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 
@@ -229,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn an_owner_that_is_asked_for_very_many_fences_keeps_its_anchor() {
         let (routes, queue) = (Routes::default(), Arc::new(AnchorQueue::default()));
-        routes.set_anchor(SessionId(1), &queue);
+        (&routes).lend(|anchors| anchors.set(SessionId(1), queue.clone()));
         (1..=200_000).for_each(|counter| routes.deliver(fence(counter)));
         assert!(queue.next().await.is_some());
     }

@@ -4,18 +4,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use mooncake_core::{Core, Effects, Push, SessionId, Time};
+use mooncake_core::{Core, Effects, SessionId, Time};
 use mooncake_wire::message::LogPosition;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::call_loops::CallLoops;
-use crate::convert::SoftPinTtl;
-use crate::epoch_claim::EpochClaims;
 use crate::log::{Delivery, Log, LogClosed};
+use crate::machine::anchors;
+use crate::machine::convert::SoftPinTtl;
+use crate::machine::epoch_claim::EpochClaims;
+use crate::machine::hello;
 use crate::metrics::Metrics;
 use crate::peer_log::PeerLog;
 use crate::process_watch::ProcessWatch;
@@ -36,7 +38,7 @@ pub struct Shared {
     pub summarized: Mutex<Previous>,
     /// Lines about misbehaving peers.
     pub peers: PeerLog,
-    /// What a hello is told.
+    /// Who this master is.
     pub identity: Identity,
     /// Every connection with a hello behind it.
     pub connections: Connections,
@@ -56,14 +58,8 @@ pub struct Shared {
 /// Who this master is and what it grants.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Random per process.
-    pub instance: [u8; 16],
-    /// Of this host.
-    pub boot_id: [u8; 16],
-    /// Abstract name of the Unix socket, empty without one.
-    pub unix_socket: String,
-    /// Protection of looked-up objects.
-    pub lookup_protect_ms: u64,
+    /// What each hello is told.
+    pub told: hello::Identity,
     /// Lifetimes of soft pins.
     pub soft_pin: SoftPinTtl,
     /// Called after many objects were freed.
@@ -104,14 +100,16 @@ impl Shared {
             call_loops,
             processes,
             replayed: Mutex::new(Vec::new()),
-            epoch_claims: Mutex::new(claims(Instant::now())),
+            epoch_claims: Mutex::new(claims(Duration::ZERO)),
             failed: Notify::new(),
             started: Instant::now(),
         }
     }
 
     fn deliver(&self, delivery: Delivery) {
-        if let Delivery::Push(session, Push::SessionOver(_)) = &delivery {
+        if let Delivery::Push(session, push) = &delivery
+            && anchors::is_last(push)
+        {
             self.processes.end(*session);
         }
         self.routes.deliver(delivery);
@@ -319,21 +317,24 @@ mod tests {
 
     const BOOT: [u8; 16] = [7; 16];
 
+    impl Shared {
+        /// An empty core over a log.
+        pub fn of(log: Arc<Log>) -> Shared {
+            let told =
+                hello::Identity { instance: [0; 16], boot_id: BOOT, unix_socket: String::new(), lookup_protect_ms: 0 };
+            let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
+            let identity = Identity { told, soft_pin, after_bulk_free: None };
+            let (loops, processes) = (CallLoops::start().unwrap(), ProcessWatch::new().unwrap());
+            Shared::new(Core::new(Config::default()), log, identity, loops, processes)
+        }
+    }
+
     #[test]
     fn what_a_panic_leaves_of_an_operation_is_never_logged() {
         let root = std::env::temp_dir().join(format!("mooncake-panic-{}", std::process::id()));
         let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, BOOT, None).unwrap();
         let log = Arc::new(Log::new(1, 0, Some(sink), false));
-        let identity = Identity {
-            instance: [0; 16],
-            boot_id: BOOT,
-            unix_socket: String::new(),
-            lookup_protect_ms: 0,
-            soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
-            after_bulk_free: None,
-        };
-        let processes = ProcessWatch::new().unwrap();
-        let shared = Shared::new(Core::new(Config::default()), log, identity, CallLoops::start().unwrap(), processes);
+        let shared = Shared::of(log);
         shared.apply(|_, _, effects| effects.records.push(Record::Epoch(1))).unwrap();
         let broken = catch_unwind(AssertUnwindSafe(|| {
             shared.apply(|_, _, effects| {

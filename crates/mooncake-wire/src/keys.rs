@@ -1,6 +1,6 @@
 //! Keys of a batch as one blob and a list of lengths.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 
 use crate::message::Keys;
 
@@ -83,8 +83,31 @@ pub fn unpack_groups(groups: &Option<Keys>, keys: usize) -> Result<Vec<Box<[u8]>
     Ok(names)
 }
 
+/// Keys of a batch that was checked, as slices of its blob.
+#[derive(Debug, Clone)]
+pub struct UnpackedKeys<'a> {
+    blob: &'a [u8],
+    lengths: std::slice::Iter<'a, u32>,
+}
+
+impl<'a> Iterator for UnpackedKeys<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (key, rest) = self.blob.split_at(*self.lengths.next()? as usize);
+        self.blob = rest;
+        Some(key)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.lengths.size_hint()
+    }
+}
+
+impl ExactSizeIterator for UnpackedKeys<'_> {}
+
 /// Checks a batch and yields its keys as slices of the blob.
-pub fn unpack_keys(keys: &Option<Keys>) -> Result<impl ExactSizeIterator<Item = &[u8]> + Clone, KeysError> {
+pub fn unpack_keys(keys: &Option<Keys>) -> Result<UnpackedKeys<'_>, KeysError> {
     let keys = keys.as_ref().ok_or(KeysError::Missing)?;
     if keys.lengths.len() > MAX_BATCH {
         return Err(KeysError::TooMany { count: keys.lengths.len() });
@@ -99,17 +122,13 @@ pub fn unpack_keys(keys: &Option<Keys>) -> Result<impl ExactSizeIterator<Item = 
     if sum != keys.blob.len() as u64 {
         return Err(KeysError::Mismatch { lengths: sum, blob: keys.blob.len() as u64 });
     }
-    let mut start = 0;
-    let blob: &Bytes = &keys.blob;
-    Ok(keys.lengths.iter().map(move |&length| {
-        let key = &blob[start..start + length as usize];
-        start += length as usize;
-        key
-    }))
+    Ok(UnpackedKeys { blob: &keys.blob, lengths: keys.lengths.iter() })
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     #[test]

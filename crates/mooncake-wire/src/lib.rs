@@ -20,7 +20,7 @@ pub use busy_poll::{
 };
 pub use feature::{FEATURES, Feature};
 pub use frame::{FrameError, FrameReader, MAX_FRAME, MAX_HELLO_FRAME, encode_frame};
-pub use keys::{KeysError, MAX_BATCH, MAX_KEY, pack_keys, unpack_groups, unpack_keys};
+pub use keys::{KeysError, MAX_BATCH, MAX_KEY, UnpackedKeys, pack_keys, unpack_groups, unpack_keys};
 pub use preface::{CONTROL_PREFACE, LANE_PREFACE, PREFACE_LEN, VERSION};
 pub use request_kind::RequestKind;
 

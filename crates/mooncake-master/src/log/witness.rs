@@ -13,28 +13,14 @@ use mooncake_core::Reign;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::geteuid;
 
+use crate::machine::start::Seen;
+
 const MAGIC: [u8; 8] = *b"MCRSWIT1";
 const LSN_AT: u64 = 16;
 /// Length in versions without the reign, which goes behind it.
 const FORMER_LEN: usize = 24;
 /// An LSN that no log reaches.
 const NEVER: u64 = u64::MAX;
-
-/// What a witness says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
-    /// Last LSN that the log has reached in this boot.
-    pub lsn: u64,
-    /// The reign that it was in; epoch 0 where a version has written it that does not say.
-    pub reign: Reign,
-}
-
-impl Seen {
-    /// Whether nothing is missing from a log that ends here.
-    pub fn vouches_for(&self, last_lsn: u64, reign: Reign) -> bool {
-        last_lsn >= self.lsn && (self.reign.epoch == 0 || self.reign == reign)
-    }
-}
 
 /// A witness that was found.
 #[derive(Debug)]

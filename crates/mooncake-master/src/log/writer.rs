@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use mooncake_core::{Effects, Push, PutSlot, Reign, SessionId, Ticket};
 use mooncake_metrics::{Distribution, Histogram, Unit};
+use mooncake_wire::message::LogPosition;
 use parking_lot::Mutex;
 
 use super::folder::Folder;
@@ -17,6 +18,7 @@ use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
 use super::witness::{self, Witness};
 use super::{LogError, frame};
+use crate::machine::hello::Standing;
 
 /// Buffers larger than this are not kept between commits.
 const BUFFER_KEPT: usize = 256 << 10;
@@ -259,6 +261,14 @@ impl Sink {
     }
 }
 
+#[cfg(test)]
+impl Log {
+    /// Frames go to another file from now on.
+    pub fn write_to(&self, file: File) {
+        self.writer.lock().sink.as_mut().expect("there is a log").file = file;
+    }
+}
+
 /// Snapshots that were being written when a master died.
 fn remove_temporaries(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
@@ -309,11 +319,6 @@ impl Log {
         self.log_id.load(Ordering::Acquire)
     }
 
-    /// Whether what was seen under this id this very master has done: also before the log was lost.
-    pub fn is_own(&self, log_id: u64) -> bool {
-        log_id == self.log_id() || log_id == self.first_id
-    }
-
     /// The reign that the last record of one began, as others are told it: the first one of a log is that log's, and has an
     /// id of its own.
     pub fn reign(&self) -> Reign {
@@ -328,9 +333,12 @@ impl Log {
         self.lsn.load(Ordering::Acquire)
     }
 
-    /// Last LSN that was given to an operation. Meant for callers that hold the core's lock.
-    pub fn assigned_lsn(&self) -> u64 {
-        self.queue.lock().lsn
+    /// Where the log stands behind every operation so far. Meant for callers that hold the core's lock.
+    pub fn standing(&self) -> Standing {
+        let Reign { epoch, id } = self.reign();
+        let lsn = self.queue.lock().lsn;
+        let position = LogPosition { log_id: self.log_id(), epoch: epoch.into(), lsn, reign: id };
+        Standing { position, first_id: self.first_id }
     }
 
     /// Says which reign a replayed log is in.

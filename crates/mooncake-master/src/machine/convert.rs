@@ -36,6 +36,11 @@ pub fn uuid(bytes: &[u8]) -> Result<SegmentUuid, Bad> {
     Ok(SegmentUuid(uuid))
 }
 
+/// An epoch of a message.
+pub fn epoch(number: u32) -> Result<u16, Bad> {
+    u16::try_from(number).map_err(|_| format!("epoch {number} does not exist"))
+}
+
 /// Rids of a message.
 pub fn rids(numbers: &[u64]) -> Vec<Rid> {
     numbers.iter().copied().map(Rid).collect()

@@ -9,7 +9,7 @@
 //! a log end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes
 //! back fast and adds up, so that an engine that has outlived any number of them is let in after a while.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_wire::message::{LogPosition, Refusal, refusal};
 
@@ -40,7 +40,7 @@ pub struct EpochClaims {
     raises: Budget,
     /// Pays for the epochs that they skip.
     epochs: Budget,
-    told: Option<Instant>,
+    told: Option<Duration>,
 }
 
 /// What is left of something that comes back with time.
@@ -49,16 +49,16 @@ struct Budget {
     left: u32,
     max: u32,
     every: Duration,
-    refilled: Instant,
+    refilled: Duration,
 }
 
 impl Budget {
-    fn new(now: Instant, max: u32, every: Duration) -> Budget {
+    fn new(now: Duration, max: u32, every: Duration) -> Budget {
         Budget { left: BUDGET_MAX, max, every, refilled: now }
     }
 
-    fn refill(&mut self, now: Instant) {
-        let earned = now.duration_since(self.refilled).as_millis() / self.every.as_millis();
+    fn refill(&mut self, now: Duration) {
+        let earned = now.saturating_sub(self.refilled).as_millis() / self.every.as_millis();
         let earned = u32::try_from(earned).unwrap_or(u32::MAX).min(u32::from(u16::MAX));
         self.refilled += self.every * earned;
         self.left = self.left.saturating_add(earned).min(self.max);
@@ -72,22 +72,22 @@ impl Budget {
 
 impl EpochClaims {
     /// Full budgets of a master with a log, which keeps the epochs that are used up.
-    pub fn new(now: Instant) -> EpochClaims {
+    pub fn new(now: Duration) -> EpochClaims {
         EpochClaims::of(now, Budget::new(now, BUDGET_MAX, REFILL))
     }
 
     /// Full budgets of a master without a log.
-    pub fn without_log(now: Instant) -> EpochClaims {
+    pub fn without_log(now: Duration) -> EpochClaims {
         EpochClaims::of(now, Budget::new(now, u32::from(u16::MAX), REFILL_WITHOUT_LOG))
     }
 
-    fn of(now: Instant, epochs: Budget) -> EpochClaims {
+    fn of(now: Duration, epochs: Budget) -> EpochClaims {
         EpochClaims { raises: Budget::new(now, BUDGET_MAX, REFILL), epochs, told: None }
     }
 
     /// Judges what an admitted client has seen by what this master has: the epoch to raise to, if any. Refused claims are
     /// logged; the client cannot be served, as its memory may obey what this master has not reached.
-    pub fn judge(&mut self, now: Instant, own: LogPosition, shown: &Shown) -> Result<Option<u16>, Refusal> {
+    pub fn judge(&mut self, now: Duration, own: LogPosition, shown: &Shown) -> Result<Option<u16>, Refusal> {
         let Shown { position: seen, says_reigns } = shown;
         // A reign without an id is that of an older master, or of any as an older client tells it. It may be this one all the
         // same, but for the client that would have told; the first epoch of a log is begun once.
@@ -122,7 +122,7 @@ impl EpochClaims {
             Ok(_) if cost <= BUDGET_MAX => refusal::Kind::Overloaded,
             _ => refusal::Kind::BadRequest,
         };
-        if self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
+        if self.told.is_none_or(|told| now.saturating_sub(told) >= TELL_EVERY) {
             self.told = Some(now);
             tracing::error!(
                 seen_log = format!("{:016x}", seen.log_id),
@@ -154,6 +154,8 @@ mod tests {
     use super::*;
 
     const OWN: u64 = 7;
+    /// Since the origin of time, whatever that is.
+    const NOW: Duration = Duration::from_secs(1_000);
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
         LogPosition { log_id, epoch, lsn, reign: 0 }
@@ -161,14 +163,14 @@ mod tests {
 
     impl EpochClaims {
         /// Of a client of a version without reigns, or of one with them that names one.
-        fn believe_old(&mut self, now: Instant, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
+        fn believe_old(&mut self, now: Duration, own: LogPosition, seen: &LogPosition) -> Result<Option<u16>, Refusal> {
             self.judge(now, own, &Shown { position: *seen, says_reigns: false })
         }
     }
 
     #[test]
     fn a_client_that_would_have_told_the_reign_has_not_seen_this_one() {
-        let now = Instant::now();
+        let now = NOW;
         let mut claims = EpochClaims::new(now);
         let mut judge = |own_reign, epoch| {
             let own = LogPosition { reign: own_reign, ..at(OWN, epoch, 90) };
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn an_epoch_that_two_reigns_have_begun_is_left_by_both() {
-        let now = Instant::now();
+        let now = NOW;
         let mut claims = EpochClaims::new(now);
         let of = |reign, lsn| LogPosition { reign, ..at(OWN, 2, lsn) };
         assert_eq!(claims.believe_old(now, of(5, 90), &of(6, 10)), Ok(Some(3)), "however little it has seen of it");
@@ -196,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_this_master_has_reached_itself_is_never_refused() {
-        let now = Instant::now();
+        let now = NOW;
         let mut claims = EpochClaims::new(now);
         for epoch in [1, 64_511, 64_512, 65_535] {
             assert_eq!(claims.believe_old(now, at(OWN, epoch, 9), &at(OWN, epoch, 9)), Ok(None));
@@ -208,7 +210,7 @@ mod tests {
 
     #[test]
     fn an_epoch_whose_rids_another_log_gave_out_is_not_this_logs() {
-        let now = Instant::now();
+        let now = NOW;
         let mut claims = EpochClaims::without_log(now);
         let engine = at(OWN + 1, 1, 40);
         assert_eq!(claims.believe_old(now, at(OWN, 1, 0), &engine), Ok(Some(2)));
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_true_claim_raises_to_just_above_what_was_seen() {
-        let now = Instant::now();
+        let now = NOW;
         let mut claims = EpochClaims::new(now);
         assert_eq!(claims.believe_old(now, at(OWN, 3, 9), &at(OWN, 3, 10)), Ok(Some(4)));
         assert_eq!(claims.believe_old(now, at(OWN, 4, 9), &at(OWN + 1, 9, 1)), Ok(Some(10)));
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn whoever_outlived_very_many_restarts_without_a_log_is_let_in_after_a_while() {
-        let mut now = Instant::now();
+        let mut now = NOW;
         let mut claims = EpochClaims::without_log(now);
         let survivor = at(OWN + 1, 1500, 9);
         let mut seconds = 0;
@@ -262,7 +264,7 @@ mod tests {
 
     #[test]
     fn without_a_log_even_the_last_epochs_are_reached_within_an_hour_or_so() {
-        let start = Instant::now();
+        let start = NOW;
         let mut claims = EpochClaims::without_log(start);
         let survivor = at(OWN + 1, 65_534, 9);
         let refused = claims.believe_old(start, at(OWN, 1, 9), &survivor).unwrap_err();
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn without_a_log_no_more_raises_are_believed_than_with_one() {
-        let mut now = Instant::now();
+        let mut now = NOW;
         let mut claims = EpochClaims::without_log(now);
         let (mut epoch, mut raises) = (1, 0);
         for minute in 0..24 * 60 {
@@ -294,7 +296,7 @@ mod tests {
 
     #[test]
     fn no_claims_however_many_use_up_the_epochs() {
-        let mut now = Instant::now();
+        let mut now = NOW;
         let mut claims = EpochClaims::new(now);
         for far in [1025, 30_000, 65_534, 65_535, u32::MAX] {
             let refused = claims.believe_old(now, at(OWN, 1, 9), &at(OWN + 1, far, 1)).unwrap_err();

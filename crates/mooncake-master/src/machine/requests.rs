@@ -1,0 +1,573 @@
+//! What a call asks for, and what it is told: the one place that says what each operation of the protocol means.
+//!
+//! A request is read without the core's lock, carried out under it, and put into words again without it. Reading refuses
+//! what makes no sense. Some requests are not through with one step: a put may wait ([`PutStart`]), and what removes very
+//! many objects does so in slices ([`Removal`](super::removals::Removal)).
+
+use mooncake_core::{
+    Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome, Rid,
+    SegmentNo, SegmentSpec, SegmentUuid, SessionId, Time,
+};
+use mooncake_wire::message::{self, Request, reply, request};
+use mooncake_wire::{KeysError, unpack_groups, unpack_keys};
+
+use super::convert::{self, Bad, SoftPinTtl};
+use super::pattern::Pattern;
+use super::queries::Query;
+
+/// Replicas that one message reports.
+const BAD_REPLICAS_MAX: usize = 1_024;
+
+/// A request that makes sense.
+#[derive(Debug)]
+pub enum Asked<'m> {
+    /// Changes nothing durable.
+    Query(Query<'m>),
+    /// Is through when it was carried out.
+    Change(Change<'m>),
+    /// Reserves room, and may wait for it.
+    PutStart(PutStart<'m>),
+    /// Removes every object.
+    RemoveAll {
+        /// Also those that were looked up a moment ago.
+        force: bool,
+    },
+    /// Removes the objects whose keys match.
+    RemoveMatching {
+        /// Matched without the core's lock.
+        pattern: Pattern,
+        /// Also those that were looked up a moment ago.
+        force: bool,
+    },
+}
+
+/// A change of durable state.
+#[derive(Debug)]
+pub enum Change<'m> {
+    /// Ends puts.
+    PutEnd(Vec<Ended>),
+    /// Gives reservations up.
+    Abort {
+        /// Which.
+        rids: Vec<Rid>,
+        /// The writer will not touch those extents again.
+        writer_done: bool,
+    },
+    /// Takes views.
+    Pin(Vec<&'m [u8]>),
+    /// Gives views back.
+    Unpin(Vec<Rid>),
+    /// Removes objects.
+    Remove {
+        /// Their keys.
+        keys: Vec<&'m [u8]>,
+        /// Also those that were looked up a moment ago.
+        force: bool,
+    },
+    /// Contributes memory.
+    Mount {
+        /// What it is.
+        spec: SegmentSpec,
+        /// Bytes that are there already.
+        populated: u64,
+    },
+    /// Takes memory back.
+    Unmount {
+        /// Which.
+        uuid: SegmentUuid,
+        /// It is read for so long still, milliseconds.
+        grace_ms: u64,
+    },
+    /// Reports bad replicas.
+    BadReplica(&'m message::BadReplica),
+    /// Ends the session.
+    CloseSession,
+}
+
+/// Reserves room for puts.
+#[derive(Debug)]
+pub struct PutStart<'m> {
+    /// Sizes of the objects, bytes.
+    pub sizes: &'m [u64],
+    /// How they are to be placed.
+    pub config: PutConfig,
+    entries: Vec<(&'m [u8], u64)>,
+    wait: bool,
+}
+
+/// What came of a change. [`Outcome::answer`] may be sent once the records that it left are in the log.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Per put that was ended.
+    PutEnd(Vec<EndOutcome>),
+    /// Per key: what is viewed.
+    Pin(Vec<Option<Found>>),
+    /// Per key.
+    Remove(Vec<RemoveOutcome>),
+    /// The segment's number.
+    Mount(SegmentNo),
+    /// Done, to so many things; `None` where that is not counted.
+    Done(Option<usize>),
+    /// The session is over: its anchor ends when everything on it is sent.
+    Closed,
+    /// Refused as a whole, with so many things that it was about.
+    Refused(Refused, usize),
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// In the protocol's words.
+    pub body: reply::Body,
+    /// What it came to, where that is counted.
+    pub tally: Option<Tally>,
+}
+
+/// Figures of one request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Things that it was about.
+    pub items: usize,
+    /// Those of them that failed.
+    pub failed: usize,
+    /// Bytes of the objects that were found.
+    pub hit_bytes: u64,
+}
+
+/// Whether a request says that its client waits for others no more, which is [noted](note_settled) before it is read.
+pub fn says_settled(request: &Request) -> bool {
+    !request.abandoned.is_empty() || request.settled_below != 0
+}
+
+/// Notes which other mutations the client waits for no more, and which of them have been answered.
+pub fn note_settled(core: &mut Core, session: SessionId, request: &Request) {
+    core.abandon(session, &request.abandoned);
+    core.settle_replies(session, request.settled_below, &request.unsettled);
+}
+
+/// Reads a request; what is moved out of it is not there any more.
+pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Bad> {
+    use request::Body;
+    let body = request.body.as_mut().ok_or("the request has no body known here")?;
+    let numbered = request.sequence != 0;
+    let needs_number = !matches!(
+        body,
+        Body::Exists(_)
+            | Body::Lookup(_)
+            | Body::Describe(_)
+            | Body::Segments(_)
+            | Body::Ping(_)
+            | Body::BadReplica(_)
+            | Body::CloseSession(_)
+    );
+    if needs_number && !numbered {
+        return Err("a mutation needs a sequence number from 1".to_owned());
+    }
+    Ok(match body {
+        Body::Exists(ask) => Asked::Query(Query::exists(ask)?),
+        Body::Lookup(ask) => Asked::Query(Query::lookup(ask)?),
+        Body::Describe(ask) => Asked::Query(Query::describe(ask)?),
+        Body::Segments(ask) => Asked::Query(Query::segments(ask)),
+        Body::Ping(_) => Asked::Query(Query::Ping),
+        Body::PutStart(ask) => Asked::PutStart(PutStart::read(ask, soft_pin)?),
+        Body::RemoveAll(ask) => Asked::RemoveAll { force: ask.force },
+        Body::RemoveByRegex(ask) => Asked::RemoveMatching { pattern: Pattern::new(&ask.pattern)?, force: ask.force },
+        Body::PutEnd(ask) => Asked::Change(Change::PutEnd(convert::ended(ask))),
+        Body::Abort(ask) => {
+            Asked::Change(Change::Abort { rids: convert::rids(&ask.rids), writer_done: ask.writer_done })
+        }
+        Body::Pin(ask) => Asked::Change(Change::Pin(keys(&ask.keys)?)),
+        Body::Unpin(ask) => Asked::Change(Change::Unpin(convert::rids(&ask.rids))),
+        Body::Remove(ask) => Asked::Change(Change::Remove { keys: keys(&ask.keys)?, force: ask.force }),
+        Body::Mount(ask) => {
+            let spec = convert::segment_spec(ask.segment.take())?;
+            Asked::Change(Change::Mount { spec, populated: ask.populated })
+        }
+        Body::Unmount(ask) => {
+            Asked::Change(Change::Unmount { uuid: convert::uuid(&ask.uuid)?, grace_ms: ask.grace_ms })
+        }
+        Body::BadReplica(ask) => {
+            let count = 1 + ask.more.len();
+            if count > BAD_REPLICAS_MAX {
+                return Err(format!("{count} bad replicas at a time, the limit is {BAD_REPLICAS_MAX}"));
+            }
+            Asked::Change(Change::BadReplica(ask))
+        }
+        Body::CloseSession(_) => Asked::Change(Change::CloseSession),
+    })
+}
+
+fn keys(keys: &Option<message::Keys>) -> Result<Vec<&[u8]>, Bad> {
+    Ok(unpack_keys(keys).map_err(bad_keys)?.collect())
+}
+
+pub(super) fn bad_keys(error: KeysError) -> Bad {
+    error.to_string()
+}
+
+impl<'m> PutStart<'m> {
+    fn read(ask: &'m mut message::PutStart, soft_pin: SoftPinTtl) -> Result<PutStart<'m>, Bad> {
+        let config = ask.config.take();
+        let ask: &'m message::PutStart = ask;
+        let keys = unpack_keys(&ask.keys).map_err(bad_keys)?;
+        if keys.len() != ask.sizes.len() {
+            return Err(format!("{} keys but {} sizes", keys.len(), ask.sizes.len()));
+        }
+        let groups = unpack_groups(&ask.groups, ask.sizes.len()).map_err(bad_keys)?;
+        let config = convert::put_config(config, groups, soft_pin)?;
+        let entries = keys.zip(ask.sizes.iter().copied()).collect();
+        Ok(PutStart { sizes: &ask.sizes, config, entries, wait: ask.wait })
+    }
+
+    /// Reserves what can be reserved now. A put that is parked is answered by [`Effects::woken`], under its ticket. A driver
+    /// whose client is gone before that [cancels](Core::cancel_ticket) the ticket.
+    pub fn run(
+        &self,
+        core: &mut Core,
+        now: Time,
+        origin: Origin,
+        effects: &mut Effects,
+    ) -> Result<PutStarted, Refused> {
+        core.put_start(now, origin, &self.entries, &self.config, self.wait, effects)
+    }
+}
+
+impl Change<'_> {
+    /// Carries it out.
+    pub fn run(self, core: &mut Core, now: Time, origin: Origin, effects: &mut Effects) -> Outcome {
+        let done = |items, done: Result<(), Refused>| match done {
+            Ok(()) => Outcome::Done(Some(items)),
+            Err(refused) => Outcome::Refused(refused, items),
+        };
+        match self {
+            Change::PutEnd(ended) => match core.put_end(now, origin, &ended, effects) {
+                Ok(outcomes) => Outcome::PutEnd(outcomes),
+                Err(refused) => Outcome::Refused(refused, ended.len()),
+            },
+            Change::Abort { rids, writer_done } => {
+                done(rids.len(), core.abort(now, origin, &rids, writer_done, effects))
+            }
+            Change::Pin(keys) => match core.pin(now, origin, &keys, effects) {
+                Ok(found) => Outcome::Pin(found),
+                Err(refused) => Outcome::Refused(refused, keys.len()),
+            },
+            Change::Unpin(rids) => done(rids.len(), core.unpin(now, origin, &rids, effects)),
+            Change::Remove { keys, force } => match core.remove(now, origin, &keys, force, effects) {
+                Ok(outcomes) => Outcome::Remove(outcomes),
+                Err(refused) => Outcome::Refused(refused, keys.len()),
+            },
+            Change::Mount { spec, populated } => match core.mount(now, origin, spec, populated, effects) {
+                Ok(number) => Outcome::Mount(number),
+                Err(refused) => Outcome::Refused(refused, 1),
+            },
+            Change::Unmount { uuid, grace_ms } => done(1, core.unmount(now, origin, uuid, grace_ms, effects)),
+            Change::BadReplica(first) => {
+                for bad in std::iter::once(first).chain(&first.more) {
+                    core.bad_replica(now, origin.session, &bad.key, Rid(bad.rid), effects);
+                }
+                Outcome::Done(None)
+            }
+            Change::CloseSession => {
+                core.close_session(now, origin.session, effects);
+                Outcome::Closed
+            }
+        }
+    }
+}
+
+impl Outcome {
+    /// The answer.
+    pub fn answer(self) -> Answer {
+        match self {
+            Outcome::PutEnd(outcomes) => {
+                let failed = outcomes.iter().filter(|outcome| **outcome != EndOutcome::Committed).count();
+                let tally = Tally { items: outcomes.len(), failed, hit_bytes: 0 };
+                let outcomes = outcomes.into_iter().map(convert::end_outcome).collect();
+                Answer::counted(reply::Body::PutEnd(message::PutEndReply { outcomes }), tally)
+            }
+            Outcome::Pin(found) => {
+                let failed = found.iter().filter(|found| found.is_none()).count();
+                let hit_bytes = found.iter().flatten().map(|found| found.size).sum();
+                let tally = Tally { items: found.len(), failed, hit_bytes };
+                let objects = found.iter().map(convert::pinned_object).collect();
+                Answer::counted(reply::Body::Lookup(message::LookupReply { objects }), tally)
+            }
+            Outcome::Remove(outcomes) => {
+                let failed = outcomes.iter().filter(|outcome| **outcome != RemoveOutcome::Removed).count();
+                let tally = Tally { items: outcomes.len(), failed, hit_bytes: 0 };
+                let outcomes = outcomes.into_iter().map(convert::remove_outcome).collect();
+                Answer::counted(reply::Body::Remove(message::RemoveReply { outcomes }), tally)
+            }
+            Outcome::Mount(number) => {
+                let tally = Tally { items: 1, ..Tally::default() };
+                Answer::counted(reply::Body::Mount(message::MountReply { number: number.0 }), tally)
+            }
+            Outcome::Done(items) => Answer {
+                body: reply::Body::Done(message::Done {}),
+                tally: items.map(|items| Tally { items, ..Tally::default() }),
+            },
+            Outcome::Closed => Answer { body: reply::Body::Done(message::Done {}), tally: None },
+            Outcome::Refused(refused, items) => Answer::refused(&refused, items),
+        }
+    }
+}
+
+impl Answer {
+    pub(super) fn counted(body: reply::Body, tally: Tally) -> Answer {
+        Answer { body, tally: Some(tally) }
+    }
+
+    /// To a request for `items` things that the core refused as a whole.
+    pub fn refused(refused: &Refused, items: usize) -> Answer {
+        let tally = Tally { items, failed: items, hit_bytes: 0 };
+        Answer::counted(reply::Body::Refusal(convert::refusal(refused)), tally)
+    }
+
+    /// To one that makes no sense.
+    pub fn bad(reason: Bad) -> Answer {
+        Answer { body: convert::bad_request(reason), tally: None }
+    }
+
+    /// To a put, at once or when it was woken.
+    pub fn put_start(slots: &[PutSlot]) -> Answer {
+        let failed = slots.iter().filter(|slot| !matches!(slot, PutSlot::Placed(_) | PutSlot::Exists)).count();
+        let tally = Tally { items: slots.len(), failed, hit_bytes: 0 };
+        let slots = slots.iter().map(convert::put_slot).collect();
+        Answer::counted(reply::Body::PutStart(message::PutStartReply { slots }), tally)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::message::put_end_reply::Outcome as Ending;
+    use mooncake_wire::message::put_slot::Kind;
+    use mooncake_wire::message::refusal;
+    use mooncake_wire::message::request::Body;
+    use mooncake_wire::pack_keys;
+
+    use super::super::testbed::{Client, MEMORY, Testbed};
+    use super::*;
+
+    fn put_start(keys: &[&str], wait: bool) -> message::PutStart {
+        let sizes = vec![1000; keys.len()];
+        message::PutStart { keys: Some(pack_keys(keys)), sizes, wait, ..message::PutStart::default() }
+    }
+
+    fn put_end(rid: u64) -> Body {
+        let replicas = vec![message::ReplicaOutcome { rid, good: true }];
+        Body::PutEnd(message::PutEnd { ended: vec![message::Ended { replicas, crc32c: 7 }] })
+    }
+
+    /// Reserves room for a key.
+    fn reserve(testbed: &mut Testbed, client: Client, key: &str) -> u64 {
+        let answer = testbed.call(client, Body::PutStart(put_start(&[key], false)));
+        let reply::Body::PutStart(reply) = answer.body else { panic!("{answer:?}") };
+        assert_eq!(reply.slots[0].kind(), Kind::Placed);
+        reply.slots[0].replicas[0].rid
+    }
+
+    fn put(testbed: &mut Testbed, client: Client, key: &str) -> u64 {
+        let rid = reserve(testbed, client, key);
+        let answer = testbed.call(client, put_end(rid));
+        let outcomes = vec![Ending::Committed.into()];
+        assert_eq!(answer.body, reply::Body::PutEnd(message::PutEndReply { outcomes }));
+        rid
+    }
+
+    fn is_bad(answer: &Answer) -> bool {
+        let bad = matches!(&answer.body, reply::Body::Refusal(it) if it.kind() == refusal::Kind::BadRequest);
+        bad && answer.tally.is_none()
+    }
+
+    fn tally(items: usize, failed: usize, hit_bytes: u64) -> Option<Tally> {
+        Some(Tally { items, failed, hit_bytes })
+    }
+
+    /// One of each, in its plainest form.
+    fn all() -> Vec<Body> {
+        let keys = || Some(pack_keys(&["k"]));
+        vec![
+            Body::Exists(message::Exists { keys: keys(), sizes: false }),
+            Body::Lookup(message::Lookup { keys: keys() }),
+            Body::Describe(message::Describe { keys: keys() }),
+            Body::Segments(message::Segments { numbers: vec![1] }),
+            Body::Ping(message::Ping {}),
+            Body::BadReplica(message::BadReplica::default()),
+            Body::CloseSession(message::CloseSession {}),
+            Body::PutStart(put_start(&["k"], false)),
+            Body::PutEnd(message::PutEnd::default()),
+            Body::Abort(message::Abort::default()),
+            Body::Pin(message::Pin { keys: keys() }),
+            Body::Unpin(message::Unpin::default()),
+            Body::Remove(message::Remove { keys: keys(), force: false }),
+            Body::RemoveAll(message::RemoveAll { force: false }),
+            Body::RemoveByRegex(message::RemoveByRegex { pattern: "k".to_owned(), force: false }),
+            Body::Mount(message::Mount::default()),
+            Body::Unmount(message::Unmount { uuid: MEMORY.to_vec().into(), grace_ms: 0 }),
+        ]
+    }
+
+    #[test]
+    fn what_is_to_be_done_once_has_a_number() {
+        for (at, body) in all().into_iter().enumerate() {
+            let mut testbed = Testbed::new();
+            let client = testbed.open();
+            let said = format!("{body:?}");
+            let answer = testbed.request(client, Request { body: Some(body), ..Request::default() }).unwrap();
+            // The first seven change nothing, or nothing that a repeat changes.
+            assert_eq!(is_bad(&answer), at >= 7, "{said}: {answer:?}");
+        }
+        let mut testbed = Testbed::new();
+        let client = testbed.open();
+        let nothing = testbed.request(client, Request { sequence: 1, ..Request::default() }).unwrap();
+        assert!(is_bad(&nothing), "{nothing:?}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_changes_nothing() {
+        let lying = || Some(message::Keys { blob: bytes::Bytes::from_static(b"abc"), lengths: vec![2] });
+        let config = |config| Body::PutStart(message::PutStart { config: Some(config), ..put_start(&["k"], false) });
+        let plain = message::PutConfig::default;
+        let segment = |segment| Body::Mount(message::Mount { segment: Some(segment), populated: 0 });
+        let whole = || message::Segment {
+            uuid: vec![4; 16].into(),
+            name: "s".to_owned(),
+            bytes: 1 << 20,
+            endpoint: Some(message::Endpoint::default()),
+            ..message::Segment::default()
+        };
+        let garbage = [
+            Body::Exists(message::Exists { keys: None, sizes: false }),
+            Body::Lookup(message::Lookup { keys: lying() }),
+            Body::Describe(message::Describe { keys: lying() }),
+            Body::Pin(message::Pin { keys: lying() }),
+            Body::Remove(message::Remove { keys: lying(), force: false }),
+            Body::PutStart(message::PutStart { keys: lying(), ..put_start(&["k"], false) }),
+            Body::PutStart(message::PutStart { sizes: vec![1, 2], ..put_start(&["k"], false) }),
+            Body::PutStart(message::PutStart { groups: lying(), ..put_start(&["k"], false) }),
+            config(message::PutConfig { replica_num: 65, ..plain() }),
+            config(message::PutConfig { soft_pin_ttl_ms: 10_001, ..plain() }),
+            Body::RemoveByRegex(message::RemoveByRegex { pattern: "(".to_owned(), force: false }),
+            Body::Mount(message::Mount::default()),
+            segment(message::Segment { uuid: vec![4; 15].into(), ..whole() }),
+            segment(message::Segment { name: String::new(), ..whole() }),
+            segment(message::Segment { endpoint: None, ..whole() }),
+            Body::Unmount(message::Unmount { uuid: vec![4; 17].into(), grace_ms: 0 }),
+            Body::BadReplica(message::BadReplica {
+                more: vec![message::BadReplica::default(); BAD_REPLICAS_MAX],
+                ..message::BadReplica::default()
+            }),
+        ];
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        testbed.effects = Effects::default();
+        for body in garbage {
+            let said = format!("{body:.80?}");
+            let answer = testbed.call(client, body);
+            assert!(is_bad(&answer), "{said}: {answer:?}");
+        }
+        assert!(testbed.effects.is_empty());
+        assert!(!is_bad(&testbed.call(client, segment(whole()))), "the same without the fault");
+    }
+
+    #[test]
+    fn what_is_put_is_there_for_all_that_asks_until_it_is_removed() {
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        let rid = put(&mut testbed, client, "k");
+        let keys = || Some(pack_keys(&["k", "missing"]));
+
+        let answer = testbed.call(client, Body::Exists(message::Exists { keys: keys(), sizes: true }));
+        let told = message::ExistsReply { found: vec![1, 0].into(), sizes: vec![1000, 0] };
+        assert_eq!((answer.body, answer.tally), (reply::Body::Exists(told), tally(2, 0, 0)));
+
+        for body in [Body::Lookup(message::Lookup { keys: keys() }), Body::Pin(message::Pin { keys: keys() })] {
+            let answer = testbed.call(client, body);
+            let reply::Body::Lookup(told) = answer.body else { panic!("{answer:?}") };
+            assert_eq!((told.objects[0].replicas[0].rid, told.objects[0].crc32c), (rid, 7));
+            assert_eq!((told.objects[1].replicas.len(), answer.tally), (0, tally(2, 1, 1000)));
+        }
+        assert_eq!(testbed.stats().pins, 1);
+        let answer = testbed.call(client, Body::Unpin(message::Unpin { rids: vec![rid] }));
+        assert_eq!((testbed.stats().pins, answer.tally), (0, tally(1, 0, 0)));
+
+        let answer = testbed.call(client, Body::Describe(message::Describe { keys: keys() }));
+        let reply::Body::Describe(told) = answer.body else { panic!("{answer:?}") };
+        assert_eq!((told.objects[0].size, &*told.segments[0].name), (1000, "h:1"));
+        let numbers = vec![told.segments[0].number; 2];
+        let answer = testbed.call(client, Body::Segments(message::Segments { numbers }));
+        let reply::Body::Segments(told) = answer.body else { panic!("{answer:?}") };
+        assert_eq!((told.segments.len(), told.segments[0].session), (1, client.session.0), "each once");
+
+        let answer = testbed.call(client, Body::Remove(message::Remove { keys: keys(), force: true }));
+        use message::remove_reply::Outcome;
+        let outcomes = vec![Outcome::Removed.into(), Outcome::Missing.into()];
+        let told = reply::Body::Remove(message::RemoveReply { outcomes });
+        assert_eq!((answer.body, answer.tally), (told, tally(2, 1, 0)));
+        assert_eq!(testbed.stats().keys, 0);
+    }
+
+    #[test]
+    fn a_put_that_waits_is_answered_when_the_one_before_it_ends() {
+        let mut testbed = Testbed::new();
+        let (first, second) = (testbed.owner(), testbed.open());
+        let rid = reserve(&mut testbed, first, "k");
+        let wait = |testbed: &mut Testbed, sequence| {
+            let body = Some(Body::PutStart(put_start(&["k"], true)));
+            testbed.request(second, Request { sequence, body, ..Request::default() }).unwrap_err()
+        };
+        let given_up = wait(&mut testbed, 100);
+        testbed.core.cancel_ticket(testbed.now, given_up, &mut testbed.effects);
+        let ticket = wait(&mut testbed, 101);
+        assert!(testbed.effects.woken.is_empty());
+        testbed.call(first, put_end(rid));
+        let woken = std::mem::take(&mut testbed.effects.woken);
+        assert_eq!(woken, [(ticket, vec![PutSlot::Exists])]);
+        let answer = Answer::put_start(&woken[0].1);
+        let reply::Body::PutStart(told) = answer.body else { panic!("{answer:?}") };
+        assert_eq!((told.slots[0].kind(), answer.tally), (Kind::Exists, tally(1, 0, 0)));
+    }
+
+    #[test]
+    fn a_repeat_gets_the_first_answer_until_the_client_says_that_it_has_it() {
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        let rid = reserve(&mut testbed, client, "k");
+        let end = |testbed: &mut Testbed| {
+            let request = Request { sequence: 50, body: Some(put_end(rid)), ..Request::default() };
+            testbed.request(client, request).unwrap()
+        };
+        let (first, again) = (end(&mut testbed), end(&mut testbed));
+        assert_eq!(first.body, again.body);
+        assert_eq!(testbed.stats().puts_committed, 1);
+        let next = Request { sequence: 52, answered_below: 52, settled_below: 52, ..Request::default() };
+        let body = Some(Body::Unpin(message::Unpin::default()));
+        testbed.request(client, Request { body, ..next }).unwrap();
+        let forgotten = end(&mut testbed);
+        assert!(matches!(forgotten.body, reply::Body::Refusal(_)), "{forgotten:?}");
+        assert_eq!(forgotten.tally, tally(1, 1, 0));
+    }
+
+    #[test]
+    fn what_its_client_has_given_up_is_not_carried_out_when_it_comes() {
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        let ping = Some(Body::Ping(message::Ping {}));
+        testbed.request(client, Request { abandoned: vec![60], body: ping, ..Request::default() }).unwrap();
+        let late = Some(Body::PutStart(put_start(&["k"], false)));
+        let answer = testbed.request(client, Request { sequence: 60, body: late, ..Request::default() }).unwrap();
+        assert!(matches!(answer.body, reply::Body::Refusal(_)), "{answer:?}");
+        assert_eq!(testbed.stats().unfinished_puts, 0);
+    }
+
+    #[test]
+    fn a_session_that_closes_is_over_with_its_memory() {
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        testbed.call(client, Body::CloseSession(message::CloseSession {}));
+        assert!(!testbed.knows(client) && testbed.owner_of_memory().is_none());
+        let answer = testbed.call(client, Body::PutStart(put_start(&["k"], false)));
+        let reply::Body::Refusal(refusal) = answer.body else { panic!("{answer:?}") };
+        assert_eq!(refusal.kind(), refusal::Kind::UnknownSession);
+    }
+}

@@ -1,0 +1,191 @@
+//! For the tests of this folder: a master's machines in one thread, in virtual time, without a log.
+
+use mooncake_core::{Config, Core, Effects, Origin, PutStarted, SegmentUuid, SessionId, Stats, Ticket, Time};
+use mooncake_wire::message::{
+    AnchorUp, Hello, HelloReply, LogPosition, OpenSession, ProcessIdentity, Refusal, Request, ResumeSession,
+    anchor_down, anchor_up, hello, reply, request,
+};
+use mooncake_wire::{FEATURES, VERSION};
+
+use super::anchor_frames::Said;
+use super::anchors::{self, Anchor, Anchors, Superseded};
+use super::convert::SoftPinTtl;
+use super::epoch_claim::EpochClaims;
+use super::hello::{Admission, Asked as AskedByHello, Identity, Standing};
+use super::requests::{self, Answer, Asked};
+
+pub const MEMORY: [u8; 16] = [3; 16];
+pub const HOST: [u8; 16] = [7; 16];
+/// The log's.
+pub const LOG_ID: u64 = 11;
+/// Of the process of each session that [`Testbed::open`] opens.
+pub const MARK: u64 = 0xa11ce;
+const MIB: u64 = 1 << 20;
+
+pub struct Testbed {
+    pub core: Core,
+    /// A queue is a number.
+    pub anchors: Anchors<u32>,
+    pub claims: EpochClaims,
+    pub now: Time,
+    pub effects: Effects,
+    /// Anchors that were closed as others replaced them.
+    pub closed: Vec<u32>,
+    queues: u32,
+    sequence: u64,
+}
+
+/// A session as its client knows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Client {
+    pub session: SessionId,
+    pub secret: u64,
+    pub queue: u32,
+}
+
+/// How a connection ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    Garbage(String),
+    Superseded,
+}
+
+impl Testbed {
+    pub fn new() -> Testbed {
+        let mut testbed = Testbed {
+            core: Core::new(Config::default()),
+            anchors: Anchors::default(),
+            claims: EpochClaims::new(std::time::Duration::ZERO),
+            now: Time(1_000_000),
+            effects: Effects::default(),
+            closed: Vec::new(),
+            queues: 0,
+            sequence: 0,
+        };
+        testbed.core.begin(testbed.now, None, &mut testbed.effects);
+        testbed
+    }
+
+    pub fn hello(&mut self, hello: Hello) -> Result<(Client, HelloReply), Refusal> {
+        self.queues += 1;
+        let (queue, secret) = (self.queues, 900 + u64::from(self.queues));
+        let asked = AskedByHello::read(hello, secret, self.anchors.count())?;
+        let reign = self.core.reign();
+        let position = LogPosition { log_id: LOG_ID, epoch: reign.epoch.into(), lsn: 50, reign: reign.id };
+        let admission = Admission {
+            anchors: &mut self.anchors,
+            claims: &mut self.claims,
+            log: Standing { position, first_id: LOG_ID - 1 },
+        };
+        let mut admitted = asked.admit(&mut self.core, admission, self.now, &queue, &mut self.effects)?;
+        self.closed.extend(admitted.replaced.take());
+        let session = admitted.session;
+        let identity =
+            Identity { instance: [1; 16], boot_id: HOST, unix_socket: "socket".to_owned(), lookup_protect_ms: 5 };
+        let reply = admitted.reply(true, &identity, position);
+        Ok((Client { session, secret: reply.secret, queue }, reply))
+    }
+
+    pub fn open(&mut self) -> Client {
+        self.open_on(&HOST)
+    }
+
+    pub fn open_on(&mut self, boot_id: &[u8]) -> Client {
+        let process = ProcessIdentity { boot_id: boot_id.to_vec().into(), mark: MARK, ..ProcessIdentity::default() };
+        let open = OpenSession { host_name: "h:1".to_owned(), process: Some(process) };
+        self.hello(from(hello::Role::Open(open))).unwrap().0
+    }
+
+    /// A client that lends memory.
+    pub fn owner(&mut self) -> Client {
+        let client = self.open();
+        let segment = mooncake_wire::message::Segment {
+            uuid: MEMORY.to_vec().into(),
+            name: "h:1".to_owned(),
+            bytes: 64 * MIB,
+            endpoint: Some(Default::default()),
+            ..Default::default()
+        };
+        let mount = mooncake_wire::message::Mount { segment: Some(segment), populated: 64 * MIB };
+        let mounted = self.call(client, request::Body::Mount(mount)).body;
+        assert!(matches!(mounted, reply::Body::Mount(_)), "{mounted:?}");
+        client
+    }
+
+    pub fn resume(&mut self, client: Client) -> Client {
+        let resume = coming_back(client);
+        self.hello(from(hello::Role::Resume(resume))).unwrap().0
+    }
+
+    /// A frame comes on a client's anchor; gives what is sent back.
+    pub fn says(&mut self, client: Client, body: anchor_up::Body) -> Result<Option<anchor_down::Body>, End> {
+        let Some(said) = Said::read(AnchorUp { body: Some(body) }).map_err(End::Garbage)? else { return Ok(None) };
+        let from = Anchor { session: client.session, queue: &client.queue };
+        let heard = said.obey(&mut self.core, &mut self.anchors, self.now, from, &mut self.effects);
+        let reply = heard.map_err(|Superseded| End::Superseded)?.reply(LogPosition { lsn: 51, ..Default::default() });
+        Ok(reply.map(|reply| reply.body.unwrap()))
+    }
+
+    /// A client's anchor ends.
+    pub fn hangs_up(&mut self, client: Client) -> bool {
+        let anchor = Anchor { session: client.session, queue: &client.queue };
+        anchors::ended(&mut self.core, &mut self.anchors, self.now, anchor, &mut self.effects)
+    }
+
+    /// A numbered request that is through at once.
+    pub fn call(&mut self, client: Client, body: request::Body) -> Answer {
+        self.sequence += 1;
+        let request = Request { sequence: self.sequence, body: Some(body), ..Request::default() };
+        self.request(client, request).unwrap_or_else(|ticket| panic!("parked as {ticket:?}"))
+    }
+
+    /// A request, as the driver carries it out.
+    pub fn request(&mut self, client: Client, mut request: Request) -> Result<Answer, Ticket> {
+        let session = client.session;
+        let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
+        if requests::says_settled(&request) {
+            requests::note_settled(&mut self.core, session, &request);
+        }
+        let soft_pin = SoftPinTtl { default_ms: 1_000, max_ms: 10_000 };
+        let Testbed { core, now, effects, .. } = self;
+        Ok(match requests::read(&mut request, soft_pin) {
+            Err(reason) => Answer::bad(reason),
+            Ok(Asked::Query(query)) => query.run(core, *now, session),
+            Ok(Asked::Change(change)) => change.run(core, *now, origin, effects).answer(),
+            Ok(Asked::PutStart(put)) => match put.run(core, *now, origin, effects) {
+                Ok(PutStarted::Now(slots)) => Answer::put_start(&slots),
+                Ok(PutStarted::Parked(ticket)) => return Err(ticket),
+                Err(refused) => Answer::refused(&refused, put.sizes.len()),
+            },
+            Ok(other) => panic!("in slices: {other:?}"),
+        })
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.core.stats()
+    }
+
+    pub fn knows(&self, client: Client) -> bool {
+        self.core.session_spec(client.session).is_some()
+    }
+
+    pub fn owner_of_memory(&self) -> Option<SessionId> {
+        self.core.segment_owner(SegmentUuid(MEMORY))
+    }
+}
+
+/// A hello of this version that has seen nothing.
+pub fn from(role: hello::Role) -> Hello {
+    Hello { version_min: VERSION, version_max: VERSION, features: FEATURES, role: Some(role), ..Hello::default() }
+}
+
+/// What a client says when it comes back with its memory and no view.
+pub fn coming_back(client: Client) -> ResumeSession {
+    ResumeSession {
+        session: client.session.0,
+        secret: client.secret,
+        host_name: "h:1".to_owned(),
+        segments: vec![MEMORY.to_vec().into()],
+        ..ResumeSession::default()
+    }
+}
