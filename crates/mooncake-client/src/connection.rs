@@ -192,11 +192,6 @@ impl Connection {
         }
     }
 
-    /// Whether the master at the other end knows it.
-    pub fn knows(&self, feature: Feature) -> bool {
-        self.features & feature.bit() != 0
-    }
-
     /// What a request asks for that the master at the other end does not know: the feature, and what that master is.
     pub fn lacks(&self, body: &Body) -> Option<(Feature, String)> {
         let missing = Feature::missing(self.features, body)?;

@@ -14,19 +14,23 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
-use crate::deaths::Deaths;
 use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
+use crate::machine::deaths::Deaths;
+use crate::machine::orphans::Orphans;
+use crate::machine::parts::Parts;
+use crate::machine::pins::Pins;
+use crate::machine::position::raise;
+use crate::machine::progress::Progress;
+use crate::machine::reachability::Reachability;
+use crate::machine::sequences::Sequences;
+use crate::machine::suspects::Suspects;
+use crate::machine::wants::Wants;
 use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
-use crate::orphans::Orphans;
-use crate::pins::Pins;
-use crate::progress::Progress;
-use crate::reachability::Reachability;
-use crate::sequence::Sequences;
-use crate::session::{self, Session};
-use crate::suspects::Suspects;
+use crate::orphans;
+use crate::session::Session;
 
 /// Most call connections of a store; more callers than that wait for one.
 const MAX_CONNECTIONS: usize = 64;
@@ -64,15 +68,17 @@ pub(crate) struct Answer {
 pub(crate) struct Control {
     pub masters: MasterAddress,
     pub lookup_timeout: Duration,
+    /// Time is counted from here on.
+    origin: Instant,
     pub reach: Reachability,
-    pub pins: Pins,
-    pub progress: Progress,
-    pub sequences: Sequences,
+    pub pins: Mutex<Pins>,
+    pub progress: Mutex<Progress>,
+    pub sequences: Mutex<Sequences>,
     pub bell: Bell,
-    pub orphans: Orphans,
-    pub suspects: Suspects,
+    pub orphans: Mutex<Orphans<Arc<Session>>>,
+    pub suspects: Mutex<Suspects>,
     /// Of readers of this store's memory.
-    pub deaths: Deaths,
+    pub deaths: Mutex<Deaths>,
     /// None: nothing is counted.
     pub metrics: Option<Metrics>,
     interrupted: Option<InterruptHook>,
@@ -86,8 +92,10 @@ pub(crate) struct Control {
     freed: Condvar,
     /// Messages that the anchor is to send.
     up: Mutex<Vec<AnchorUp>>,
-    wants_ping: AtomicBool,
-    wants_resume: AtomicBool,
+    /// What the anchor's last try to come back ran into.
+    trouble: Mutex<Option<String>>,
+    /// Of the anchor.
+    pub wants: Wants,
     stopped: AtomicBool,
 }
 
@@ -109,14 +117,15 @@ impl Control {
         Ok(Control {
             masters,
             lookup_timeout: options.lookup_timeout,
-            reach: Reachability::new(),
-            pins: Pins::default(),
-            progress: Progress::default(),
-            sequences: Sequences::default(),
+            origin: Instant::now(),
+            reach: Reachability::default(),
+            pins: Mutex::default(),
+            progress: Mutex::default(),
+            sequences: Mutex::default(),
             bell: Bell::new()?,
-            orphans: Orphans::default(),
-            suspects: Suspects::default(),
-            deaths: Deaths::default(),
+            orphans: Mutex::default(),
+            suspects: Mutex::default(),
+            deaths: Mutex::default(),
             metrics: options.metrics.then(|| Metrics::new(options.cluster_id.clone())),
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),
@@ -127,10 +136,20 @@ impl Control {
             pool: Mutex::default(),
             freed: Condvar::new(),
             up: Mutex::default(),
-            wants_ping: AtomicBool::new(false),
-            wants_resume: AtomicBool::new(false),
+            trouble: Mutex::default(),
+            wants: Wants::default(),
             stopped: AtomicBool::new(false),
         })
+    }
+
+    /// Since the origin.
+    pub fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// That time since the origin.
+    pub fn instant(&self, time: Duration) -> Instant {
+        self.origin + time
     }
 
     // -------------------------------------------------------------- session
@@ -145,7 +164,7 @@ impl Control {
         self.drop_idle();
         *self.changes.lock() += 1;
         self.changed.notify_all();
-        self.reach.pong();
+        self.reach.pong(self.now());
     }
 
     pub fn position(&self) -> LogPosition {
@@ -153,7 +172,7 @@ impl Control {
     }
 
     pub fn note_position(&self, seen: &LogPosition) {
-        if session::raise(&mut self.position.lock(), seen) {
+        if raise(&mut self.position.lock(), seen) {
             self.resume_anew();
         }
     }
@@ -166,34 +185,44 @@ impl Control {
         self.bell.ring();
     }
 
-    pub fn take_up(&self) -> Vec<AnchorUp> {
-        std::mem::take(&mut *self.up.lock())
+    /// Has the anchor decide something. No I/O meanwhile: calls of the store wait for the same locks.
+    pub fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
+        decide(&mut Parts {
+            pins: &mut self.pins.lock(),
+            sequences: &mut self.sequences.lock(),
+            progress: &mut self.progress.lock(),
+            deaths: &mut self.deaths.lock(),
+            position: &mut self.position.lock(),
+            up: &mut self.up.lock(),
+            reach: &self.reach,
+            wants: &self.wants,
+        })
     }
 
-    pub fn put_back_up(&self, mut unsent: Vec<AnchorUp>) {
-        let mut up = self.up.lock();
-        unsent.append(&mut up);
-        *up = unsent;
+    /// Has the anchor end the session with its last view.
+    pub fn end(&self) {
+        self.wants.end();
+        self.bell.ring();
     }
 
     /// Has the anchor ask for a pong now.
     pub fn ping(&self) {
-        self.wants_ping.store(true, Ordering::Release);
+        self.wants.ping();
         self.bell.ring();
-    }
-
-    pub fn take_wants_ping(&self) -> bool {
-        self.wants_ping.swap(false, Ordering::AcqRel)
     }
 
     /// Has the anchor give the master a fresh list of what this store holds.
     pub fn resume_anew(&self) {
-        self.wants_resume.store(true, Ordering::Release);
+        self.wants.resume();
         self.bell.ring();
     }
 
-    pub fn take_wants_resume(&self) -> bool {
-        self.wants_resume.swap(false, Ordering::AcqRel)
+    /// Notes why there is no connection. True if that is news.
+    pub fn explain(&self, trouble: Option<&str>) -> bool {
+        let mut known = self.trouble.lock();
+        let news = known.as_deref() != trouble;
+        *known = trouble.map(str::to_owned);
+        news
     }
 
     /// Ends every wait and every later call.
@@ -230,10 +259,10 @@ impl Control {
 
     /// A mutation that ends something: it goes out although the caller wants to stop.
     pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, Bounds::default());
-        self.sequences.answered(sequence);
+        self.sequences.lock().answered(sequence);
         answer.map_err(|failed| failed.error)
     }
 
@@ -246,10 +275,10 @@ impl Control {
         body: request::Body,
         patience: Duration,
     ) -> Result<Option<Answer>, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, Bounds { session: Some(session), heed: false });
-        self.sequences.answered(sequence);
+        self.sequences.lock().answered(sequence);
         match answer {
             Ok(answer) => Ok(Some(answer)),
             Err(failed) if failed.is_over => Ok(None),
@@ -265,12 +294,12 @@ impl Control {
         body: request::Body,
         patience: Duration,
     ) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         let answer = self.call(what, request, patience, Bounds::default());
         match &answer {
-            Err(failed) if failed.sent => self.sequences.abandoned(sequence),
-            _ => self.sequences.answered(sequence),
+            Err(failed) if failed.sent => self.sequences.lock().abandoned(sequence),
+            _ => self.sequences.lock().answered(sequence),
         }
         answer.map_err(|failed| failed.error)
     }
@@ -283,27 +312,25 @@ impl Control {
         patience: Duration,
         abandoned: Abandoned,
     ) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.begin();
+        let sequence = self.sequences.lock().begin();
         let request = Request { sequence, body: Some(body), ..Request::default() };
         match self.call(what, request, patience, Bounds::heeding()) {
             Ok(answer) => {
-                if abandoned != Abandoned::VoidsPins || self.pins.may_settle(sequence) {
-                    self.sequences.answered(sequence);
+                if abandoned != Abandoned::VoidsPins || self.pins.lock().may_settle(sequence) {
+                    self.sequences.lock().answered(sequence);
                 }
                 Ok(answer)
             }
             Err(failed) => {
                 let failed = *failed;
                 match abandoned {
-                    Abandoned::GivesUpPlacements if failed.sent => {
-                        self.orphans.add(self, failed.session, failed.request)
-                    }
+                    Abandoned::GivesUpPlacements if failed.sent => orphans::add(self, failed.session, failed.request),
                     Abandoned::VoidsPins if failed.sent => {
-                        self.sequences.abandoned(sequence);
+                        self.sequences.lock().abandoned(sequence);
                         self.resume_anew();
                     }
-                    Abandoned::Stays if failed.sent => self.sequences.abandoned(sequence),
-                    _ => self.sequences.answered(sequence),
+                    Abandoned::Stays if failed.sent => self.sequences.lock().abandoned(sequence),
+                    _ => self.sequences.lock().answered(sequence),
                 }
                 Err(failed.error)
             }
@@ -366,7 +393,7 @@ impl Control {
             let check = || self.keep_waiting(started, bounds.heed);
             let patience = Patience { deadline, check: &check };
             request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            self.sequences.tell(&mut request);
+            self.sequences.lock().tell(&mut request);
             let outcome = self.checkout(long, &patience, &mut queued).and_then(|(attached, mut connection)| {
                 session = attached;
                 if !bounds.include(&session) {
@@ -386,7 +413,7 @@ impl Control {
             match outcome {
                 Ok((reply, instance)) => match self.accept(what, reply, instance, &session) {
                     Ok(Accepted::Answer(answer)) => {
-                        self.sequences.told_abandoned(&request.abandoned);
+                        self.sequences.lock().told_abandoned(&request.abandoned);
                         return Ok(answer);
                     }
                     Ok(Accepted::SessionLost) if bounds.session.is_some() => {
@@ -459,7 +486,7 @@ impl Control {
             return Err(ConnectionError::Deadline);
         }
         // A call may be long; a master that says nothing meanwhile ends it early.
-        if waited > self.lookup_timeout && self.reach.silence() > LONG_CALL_SILENCE {
+        if waited > self.lookup_timeout && self.reach.silence(self.now()) > LONG_CALL_SILENCE {
             return Err(ConnectionError::Deadline);
         }
         Ok(())
@@ -469,7 +496,7 @@ impl Control {
         if self.is_stopped() {
             return Cause::Closed.into();
         }
-        let alive = self.reach.expired(started);
+        let alive = self.reach.expired(started.saturating_duration_since(self.origin));
         self.ping();
         if alive && last.is_empty() {
             let (master, waited) = (self.masters.to_string(), started.elapsed());
@@ -491,7 +518,7 @@ impl Control {
     }
 
     fn unreachable(&self, reason: &str) -> StoreError {
-        let reason = match self.reach.trouble() {
+        let reason = match &*self.trouble.lock() {
             Some(trouble) => format!("{reason}; last try to reconnect: {trouble}"),
             None => reason.to_owned(),
         };

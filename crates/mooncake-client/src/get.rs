@@ -10,9 +10,10 @@ use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
 use crate::machine::ready;
+use crate::machine::suspects::Suspect;
 use crate::put::{is_no_staging, link_error, transfer_error};
 use crate::store::Inner;
-use crate::suspects::Suspect;
+use crate::suspects;
 use crate::team::{share, threads_for};
 
 /// One object of a batch get into the caller's memory.
@@ -62,7 +63,7 @@ impl GetDriver for Inner {
 
     fn suspect(&self, key: &[u8], rid: u64, reason: String, confirmed: bool) {
         let control = &self.shared.control;
-        control.suspects.add(control, Suspect { key: key.to_vec(), rid, reason, confirmed });
+        suspects::add(control, Suspect { key: key.to_vec(), rid, reason, confirmed });
     }
 
     /// This process first, then this host, then the others.

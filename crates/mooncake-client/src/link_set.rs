@@ -11,17 +11,16 @@ use mooncake_wire::message::{PeerGone, anchor_up};
 use parking_lot::{Mutex, RwLock};
 
 use crate::control::Control;
+use crate::machine::position::reign_of;
+use crate::machine::questions::Questions;
 use crate::options::StoreOptions;
-use crate::session::reign_of;
 
 pub(crate) struct LinkSet {
     control: Arc<Control>,
     template: LinkOptions,
     current: RwLock<Arc<Links>>,
     former: Mutex<Vec<Arc<Links>>>,
-    questions: Arc<Mutex<Vec<EpochQuestion>>>,
-    /// What this store's own master has shown.
-    reign: Mutex<Reign>,
+    questions: Arc<Mutex<Questions<EpochQuestion>>>,
 }
 
 impl LinkSet {
@@ -32,19 +31,11 @@ impl LinkSet {
         if !options.shared_memory {
             template.paths = Paths::only(Path::Tcp);
         }
-        let questions = Arc::default();
-        let current = make(&template, &control, &questions)?;
-        // A session begins without pins: its master knows all of them.
         let reign = reign_of(&control.position());
+        let questions = Arc::new(Mutex::new(Questions::new(reign)));
+        let current = make(&template, &control, &questions)?;
         current.drain_epoch(reign.epoch);
-        Ok(Self {
-            control,
-            template,
-            current: RwLock::new(current),
-            former: Mutex::default(),
-            questions,
-            reign: Mutex::new(reign),
-        })
+        Ok(Self { control, template, current: RwLock::new(current), former: Mutex::default(), questions })
     }
 
     pub fn link(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
@@ -76,7 +67,9 @@ impl LinkSet {
     /// that it uses from the master that the owner obeys; until this store has met that one, they may be of the reign before.
     /// When its own master reigns anew, it has to hear from the owner first that that is the one: a question in that reign.
     pub fn vouch_for(&self, link: &Link) -> bool {
-        link.is_waited_for_in(*self.reign.lock())
+        // It obeys no other one meanwhile.
+        let questions = self.questions.lock();
+        link.is_waited_for_in(questions.reign())
     }
 
     pub fn report(&self) -> Vec<LinkReport> {
@@ -87,7 +80,7 @@ impl LinkSet {
     pub fn start_over(&self) -> Result<(), ServerError> {
         let template = LinkOptions { session: self.control.session().id, ..self.template.clone() };
         let links = make(&template, &self.control, &self.questions)?;
-        links.drain_epoch(self.reign.lock().epoch);
+        links.drain_epoch(self.questions.lock().reign().epoch);
         let former = std::mem::replace(&mut *self.current.write(), links);
         former.close();
         self.former.lock().push(former);
@@ -99,29 +92,17 @@ impl LinkSet {
     /// nothing older is written from now on, and owners that asked about this reign are told so. Others are not, those that
     /// asked about an earlier one of this master neither: they are asked for this one by the same master.
     pub fn obey(&self, reign: Reign) {
-        let before = {
-            let mut own = self.reign.lock();
-            let later = if reign.epoch >= own.epoch { reign } else { *own };
-            std::mem::replace(&mut *own, later)
-        };
-        if before.epoch < reign.epoch {
+        let is_higher = self.questions.lock().obey(reign);
+        if is_higher {
             for links in self.all() {
                 links.drain_epoch(reign.epoch);
             }
         }
         self.let_go_of_former();
-        if !self.control.pins.all_listed() {
+        if !self.control.pins.lock().all_listed() {
             return;
         }
-        let ready: Vec<EpochQuestion> = {
-            let mut questions = self.questions.lock();
-            let asked = std::mem::take(&mut *questions).into_iter().filter(|asked| !asked.is_moot());
-            let (ready, mut rest): (Vec<_>, Vec<_>) =
-                asked.partition(|asked| reign.knows_what_is_known_in(asked.reign()));
-            rest.retain(|asked| !ready.iter().any(|other| other.supersedes(asked)));
-            *questions = rest;
-            ready
-        };
+        let ready = self.questions.lock().ready(reign);
         for question in ready {
             question.confirm();
         }
@@ -148,6 +129,22 @@ impl LinkSet {
     }
 }
 
+#[cfg(test)]
+impl LinkSet {
+    /// Links that map also what is of this process.
+    pub fn over_shared_memory(control: Arc<Control>) -> Self {
+        let mut links = LinkSet::new(&StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1, control).unwrap();
+        links.template.paths = Paths::only(Path::SharedMemory);
+        links.start_over().unwrap();
+        links
+    }
+
+    /// Whether an owner's question waits.
+    pub fn has_been_asked(&self, reign: Reign) -> bool {
+        self.questions.lock().waiting().iter().any(|question| question.reign() == reign)
+    }
+}
+
 impl std::fmt::Debug for LinkSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LinkSet").field("options", &self.template).finish_non_exhaustive()
@@ -157,7 +154,7 @@ impl std::fmt::Debug for LinkSet {
 fn make(
     options: &LinkOptions,
     control: &Arc<Control>,
-    questions: &Arc<Mutex<Vec<EpochQuestion>>>,
+    questions: &Arc<Mutex<Questions<EpochQuestion>>>,
 ) -> Result<Arc<Links>, ServerError> {
     let events = Events { control: control.clone(), questions: questions.clone() };
     Ok(Arc::new(Links::new(options.clone(), Box::new(events))?))
@@ -165,7 +162,7 @@ fn make(
 
 struct Events {
     control: Arc<Control>,
-    questions: Arc<Mutex<Vec<EpochQuestion>>>,
+    questions: Arc<Mutex<Questions<EpochQuestion>>>,
 }
 
 impl LinkEvents for Events {
@@ -174,16 +171,11 @@ impl LinkEvents for Events {
     }
 
     fn take_epoch(&self, question: EpochQuestion) {
-        let mut questions = self.questions.lock();
-        questions.retain(|other| !other.is_moot());
-        // An owner asks again after each look that its master takes at it; views may keep the answer for long.
-        if questions.iter().any(|other| other.repeats(&question)) {
-            return;
+        let is_new = self.questions.lock().ask(question);
+        if is_new {
+            // The next pong says in which reign the master is.
+            self.control.ping();
         }
-        questions.push(question);
-        drop(questions);
-        // The next pong says in which reign the master is.
-        self.control.ping();
     }
 }
 
@@ -229,10 +221,7 @@ mod tests {
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
         let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
         let control = Arc::new(Control::new(&options, masters, session, position).unwrap());
-        let mut links = LinkSet::new(&options, 1, control).unwrap();
-        links.template.paths = Paths::only(Path::SharedMemory);
-        links.start_over().unwrap();
-        (server, address, links)
+        (server, address, LinkSet::over_shared_memory(control))
     }
 
     const RID: u64 = 1 << 48 | 2;
@@ -261,7 +250,7 @@ mod tests {
     /// Waits until an owner's question is here.
     fn asked(links: &LinkSet, reign: Reign) {
         let until = Instant::now() + Duration::from_secs(5);
-        while !links.questions.lock().iter().any(|question| question.reign() == reign) {
+        while !links.has_been_asked(reign) {
             assert!(Instant::now() < until, "no question about {reign:?}");
             std::thread::yield_now();
         }
@@ -286,7 +275,7 @@ mod tests {
             asked(&links, A2);
             links.obey(own);
             assert!(!is_taken(&server, &address, 2, 100), "{own:?}");
-            assert_eq!(links.questions.lock().len(), 1);
+            assert_eq!(links.questions.lock().waiting().len(), 1);
             drop(link);
             links.close();
             assert!(is_taken(&server, &address, 2, 5000), "nothing is mapped any more");
@@ -346,7 +335,7 @@ mod tests {
             asked(&links, A3);
             links.obey(A3);
             assert!(is_taken(&server, &address, 3, 5000), "as the next pong does");
-            assert!(links.questions.lock().is_empty(), "nobody waits for an answer to the first one");
+            assert!(links.questions.lock().waiting().is_empty(), "nobody waits for an answer to the first one");
         }
     }
 

@@ -1,111 +1,58 @@
-//! Placements that a call has left behind. Of a put whose answer never came
-//! nobody knows them: the same request, with its sequence, is sent until the
-//! master tells what it did. Those of a put that could not be ended, or given
-//! up, are known. Either way they are given up as soon as the master can be
-//! reached, so that no key stays busy and no space stays taken until the
-//! reservation's deadline.
+//! The thread that gives up what calls have left behind: [`crate::machine::orphans`]. It lives only while there is any.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_wire::message::{Abort, PutStartReply, Request, reply, request};
-use parking_lot::Mutex;
+use mooncake_wire::message::{Abort, Request, request};
 
 use crate::control::Control;
 use crate::error::Cause;
+use crate::machine::orphans::{Orphan, Orphans, placed};
 use crate::session::Session;
-
-/// Most puts remembered; beyond it the master's deadline does it.
-const MAX_ORPHANS: usize = 256;
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Default)]
-pub(crate) struct Orphans {
-    state: Mutex<State>,
+/// Takes charge of a `PutStart` without an answer.
+pub(crate) fn add(control: &Arc<Control>, session: Arc<Session>, request: Request) {
+    let sequence = request.sequence;
+    let mut orphans = control.orphans.lock();
+    match orphans.add(session, request) {
+        true => keep_running(control, &mut orphans),
+        false => control.sequences.lock().answered(sequence),
+    }
 }
 
-#[derive(Debug, Default)]
-struct State {
-    /// With the session that they belong to.
-    waiting: Vec<(Arc<Session>, Orphan)>,
-    running: bool,
+/// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
+/// client touches any copy of them again.
+pub(crate) fn give_up(control: &Arc<Control>, session: &Arc<Session>, rids: Vec<u64>, settled: bool) {
+    // Those of an earlier session ended with it.
+    if rids.is_empty() || !control.session().is(session) {
+        return;
+    }
+    let mut orphans = control.orphans.lock();
+    if orphans.give_up(session.clone(), rids, settled) {
+        keep_running(control, &mut orphans);
+    }
 }
 
-#[derive(Debug, Clone)]
-enum Orphan {
-    /// A `PutStart` without an answer.
-    Unanswered(Box<Request>),
-    /// Placements. What was committed meanwhile stays: the master gives up only what is unfinished.
-    Known(Abort),
-}
-
-impl Orphans {
-    /// Takes charge of a `PutStart` without an answer.
-    pub fn add(&self, control: &Arc<Control>, session: Arc<Session>, mut request: Request) {
-        if let Some(request::Body::PutStart(start)) = &mut request.body {
-            start.wait = false;
-        }
-        let sequence = request.sequence;
-        if !self.push(control, session, Orphan::Unanswered(Box::new(request))) {
-            control.sequences.answered(sequence);
-        }
-    }
-
-    /// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this
-    /// client touches any copy of them again.
-    pub fn give_up(&self, control: &Arc<Control>, session: &Arc<Session>, rids: Vec<u64>, settled: bool) {
-        // Those of an earlier session ended with it.
-        if !rids.is_empty() && control.session().is(session) {
-            self.push(control, session.clone(), Orphan::Known(Abort { rids, writer_done: settled }));
-        }
-    }
-
-    fn push(&self, control: &Arc<Control>, session: Arc<Session>, orphan: Orphan) -> bool {
-        let mut state = self.state.lock();
-        if state.waiting.len() >= MAX_ORPHANS {
-            return false;
-        }
-        state.waiting.push((session, orphan));
-        if !state.running {
-            let control = control.clone();
-            let thread = std::thread::Builder::new().name("mooncake-orphans".into());
-            state.running = mooncake_transfer::thread::start(thread, move || run(&control)).is_ok();
-        }
-        true
-    }
-
-    fn next(&self) -> Option<(Arc<Session>, Orphan)> {
-        let mut state = self.state.lock();
-        let next = state.waiting.first().cloned();
-        state.running = next.is_some();
-        next
-    }
-
-    /// The first one is through, but for `rest`.
-    fn settled(&self, control: &Control, rest: Option<Abort>) {
-        let mut state = self.state.lock();
-        let Some((_, first)) = state.waiting.first_mut() else { return };
-        if let Orphan::Unanswered(request) = first {
-            control.sequences.answered(request.sequence);
-        }
-        match rest {
-            Some(abort) => *first = Orphan::Known(abort),
-            None => drop(state.waiting.remove(0)),
-        }
+fn keep_running(control: &Arc<Control>, orphans: &mut Orphans<Arc<Session>>) {
+    if !orphans.is_running() {
+        let control = control.clone();
+        let thread = std::thread::Builder::new().name("mooncake-orphans".into());
+        orphans.set_running(mooncake_transfer::thread::start(thread, move || run(&control)).is_ok());
     }
 }
 
 fn run(control: &Arc<Control>) {
-    while let Some((session, orphan)) = control.orphans.next() {
+    while let Some((session, orphan)) = next(control) {
         if control.is_stopped() || !control.session().is(&session) {
-            control.orphans.settled(control, None);
+            settled(control, None);
             continue;
         }
         match orphan {
             Orphan::Unanswered(request) => match control.repeat(&session, &request, control.lookup_timeout) {
-                Some(Ok(answer)) => control.orphans.settled(control, placed(answer.body)),
-                Some(Err(_)) => control.orphans.settled(control, None),
+                Some(Ok(answer)) => settled(control, placed(answer.body)),
+                Some(Err(_)) => settled(control, None),
                 None => std::thread::sleep(PAUSE),
             },
             Orphan::Known(abort) => {
@@ -114,18 +61,21 @@ fn run(control: &Arc<Control>) {
                 let is_final = |cause: &Cause| matches!(cause, Cause::Refused { .. } | Cause::BadRequest { .. });
                 match told {
                     Err(error) if !is_final(error.cause()) => std::thread::sleep(PAUSE),
-                    _ => control.orphans.settled(control, None),
+                    _ => settled(control, None),
                 }
             }
         }
     }
 }
 
-/// What a put was given: nobody has begun to write there.
-fn placed(answer: reply::Body) -> Option<Abort> {
-    let reply::Body::PutStart(PutStartReply { slots }) = answer else { return None };
-    let rids: Vec<u64> = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid).collect();
-    (!rids.is_empty()).then_some(Abort { rids, writer_done: true })
+fn next(control: &Control) -> Option<(Arc<Session>, Orphan)> {
+    control.orphans.lock().first()
+}
+
+fn settled(control: &Control, rest: Option<Abort>) {
+    if let Some(sequence) = control.orphans.lock().settled(rest) {
+        control.sequences.lock().answered(sequence);
+    }
 }
 
 #[cfg(test)]
@@ -153,19 +103,20 @@ mod tests {
     fn placements_of_an_earlier_session_of_the_same_number_are_not_given_up_in_this_one() {
         let control = control();
         // No thread: what is left waiting is what would be sent.
-        control.orphans.state.lock().running = true;
+        control.orphans.lock().set_running(true);
         let former = control.session();
-        control.orphans.give_up(&control, &former, vec![9], true);
-        assert_eq!(control.orphans.state.lock().waiting.len(), 1);
+        give_up(&control, &former, vec![9], true);
+        assert!(next(&control).is_some());
         control.set_session(session(2));
-        control.orphans.give_up(&control, &former, vec![11], true);
-        let waiting = std::mem::take(&mut control.orphans.state.lock().waiting);
-        assert_eq!(waiting.len(), 1, "{waiting:?}");
-        assert!(waiting[0].0.is(&former), "and what waits stays with the session that it is of");
+        give_up(&control, &former, vec![11], true);
+        let (waits, _) = next(&control).unwrap();
+        assert!(waits.is(&former), "and what waits stays with the session that it is of");
+        settled(&control, None);
+        assert!(next(&control).is_none(), "it is alone");
 
         control.set_session(session(1));
-        control.orphans.give_up(&control, &former, vec![13], true);
-        assert_eq!(control.orphans.state.lock().waiting.len(), 1, "the same one, with another process");
+        give_up(&control, &former, vec![13], true);
+        assert!(next(&control).is_some(), "the same one, with another process");
         control.stop();
     }
 }

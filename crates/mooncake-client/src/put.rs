@@ -16,6 +16,7 @@ use crate::error::{Cause, StoreError};
 use crate::machine::put::{Lost, Placed, PutDriver, Written, put, write_key};
 use crate::machine::{self, ready};
 use crate::options::{PinKind, PutOptions};
+use crate::orphans;
 use crate::session::Session;
 use crate::store::{Inner, check_key};
 use crate::team::{share, threads_for};
@@ -158,7 +159,7 @@ impl PutDriver for Driver<'_> {
     async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
         let control = &self.store.shared.control;
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
-        let progress = control.progress.begin(rids.collect());
+        let progress = control.progress.lock().begin(control.now(), rids.collect());
         let stopped = AtomicBool::new(false);
         let write = |placed: &mut &Placed, interrupted: &dyn Fn() -> bool| {
             if stopped.load(Ordering::Relaxed) {
@@ -182,7 +183,7 @@ impl PutDriver for Driver<'_> {
         let (written, told) = share(placed.iter().collect(), threads, &interrupted, starved, write);
         // A copy within this host does not look up meanwhile.
         let interrupted = told || stopped.into_inner() || (bytes >= WORTH_A_LOOK && self.store.is_interrupted());
-        control.progress.end(&progress);
+        control.progress.lock().end(&progress);
         (written, interrupted)
     }
 
@@ -209,7 +210,7 @@ impl PutDriver for Driver<'_> {
 
     fn give_up_later(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
         let control = &self.store.shared.control;
-        control.orphans.give_up(control, &origin.session, rids, settled);
+        orphans::give_up(control, &origin.session, rids, settled);
     }
 
     async fn pause(&self, time: Duration) {

@@ -1,39 +1,34 @@
 //! The memory that this store gives to the pool: made, served, populated in
-//! the background, given back.
+//! the background, given back, as [`crate::machine::owner`] decides.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
-use mooncake_transfer::{Fence, ProcessGone, Reign, SegmentServer, ServerEvents, Uuid, thread};
-use mooncake_wire::message::{
-    Endpoint, EpochTaken, FenceDone, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request,
-};
+use mooncake_transfer::{Fence, Reign, SegmentServer, Uuid, thread};
+use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request};
 use parking_lot::{Condvar, Mutex};
 
 use crate::control::Control;
 use crate::directory::wire_process;
 use crate::error::{Cause, StoreError};
 use crate::host::Advertised;
-use crate::session::reign_of;
+use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned, Told, Unmount as Unmounting, must_resume};
+use crate::machine::position::reign_of;
+use crate::machine::session::Recheck;
+use crate::owner_events::{tell_epoch_taken, tell_fenced};
 
 /// Populated before the first put can come, so that it finds room at once.
 const FIRST_STEP: u64 = 4 << 20;
 
 /// Populated between two looks at what else there is to do.
 const STEP: u64 = 32 << 20;
-
-/// How long a close waits for the master's word on what is pinned.
-const PINS_WAIT: Duration = Duration::from_millis(60);
-
-/// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its limit.
-pub(crate) const MAX_SEGMENTS: usize = 8_192;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -74,56 +69,30 @@ pub(crate) struct SegmentOwner {
     name: String,
     advertised: Advertised,
     process: ProcessIdentity,
-    state: Mutex<State>,
+    state: Mutex<Owner<Arc<Held>>>,
     gone: Condvar,
     work: Sender<Work>,
 }
 
-#[derive(Default)]
-struct State {
-    held: Vec<Arc<Held>>,
-    /// Whose memory is being taken back, with what views hold of it once the master has said so.
-    unmounting: HashMap<Uuid, Option<Vec<(u64, u64)>>>,
-    closing: bool,
-}
-
 /// One segment as it is now.
 struct Held {
-    id: SegmentId,
     backing: Backing,
     memory: Arc<SegmentMemory>,
     populated: AtomicU64,
     reported: AtomicU64,
     /// Population has failed: there will not be more.
     stopped_short: AtomicBool,
-    /// It is being unmounted: nothing takes its place.
-    leaving: AtomicBool,
-}
-
-impl Held {
-    fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Acquire)
-    }
 }
 
 enum Work {
     Populate(Arc<Held>),
     /// Sum a replica up that somebody found bad: long work for a large one.
-    Recheck(Suspect),
+    Recheck(Recheck),
     /// Make and mount another segment in the place of one that is Gone.
     Replace(SegmentId, Backing),
     /// `None`: nobody knows what is pinned, so nothing is punched.
-    GiveBack(Arc<Held>, Option<Vec<(u64, u64)>>),
+    GiveBack(Arc<Held>, Option<Pinned>),
     End,
-}
-
-/// A replica that somebody could not verify.
-pub(crate) struct Suspect {
-    pub uuid: Uuid,
-    pub rid: u64,
-    pub offset: u64,
-    pub length: u64,
-    pub crc: u32,
 }
 
 /// What of a store's host the master is told.
@@ -159,43 +128,32 @@ impl SegmentOwner {
 
     /// Makes a segment, mounts it, and starts to populate it.
     pub fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
-        if self.state.lock().held.len() >= MAX_SEGMENTS {
+        if !self.state.lock().has_room() {
             let reason = format!("it has {MAX_SEGMENTS} already, the most there may be; unmount one first");
             return Err(Cause::Setup { what: "another segment of this store", reason }.into());
         }
-        let held = self.mount_new(None, backing)?;
-        Ok((held.id, held.memory.bytes()))
+        self.mount_new(None, backing)
     }
 
     /// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is only
     /// read.
     pub fn unmount(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
-        let found = self.state.lock().held.iter().find(|held| held.id == id).cloned();
-        let held = found.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: id.to_string() }))?;
-        let was_leaving = held.leaving.swap(true, Ordering::AcqRel);
-        if grace.is_zero() {
-            return self.take_back(&held).inspect_err(|_| held.leaving.store(was_leaving, Ordering::Release));
-        }
-        // Never 0, which is at once. What follows when the master says that it is Gone is the same as then.
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).max(1);
-        let body = request::Body::Unmount(Unmount { uuid: held.memory.uuid().to_vec().into(), grace_ms });
-        let told = self.control.finish("unmount", body, self.control.lookup_timeout);
-        told.map(drop).inspect_err(|_| held.leaving.store(was_leaving, Ordering::Release))
+        let unmount = self.state.lock().unmount(id, grace);
+        let unmount = unmount.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: id.to_string() }))?;
+        self.carry_out_unmount(unmount)
     }
 
     // ------------------------------------------------------- for the anchor
 
     /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited for.
     pub fn held(&self) -> Vec<(Uuid, u16)> {
-        let state = self.state.lock();
-        let uuids = state.held.iter().map(|held| held.memory.uuid());
-        uuids.map(|uuid| (uuid, self.server.taken(uuid))).collect()
+        self.state.lock().held(|uuid| self.server.taken(uuid))
     }
 
     /// What has been populated since the last question.
     pub fn newly_populated(&self) -> Vec<Populated> {
         let state = self.state.lock();
-        let news = state.held.iter().filter_map(|held| {
+        let news = state.memories().filter_map(|held| {
             let populated = held.populated.load(Ordering::Acquire);
             (held.reported.swap(populated, Ordering::AcqRel) != populated).then(|| Populated {
                 uuid: held.memory.uuid().to_vec().into(),
@@ -208,12 +166,12 @@ impl SegmentOwner {
 
     /// Has the next beat tell the figures once more.
     pub fn report_again(&self) {
-        self.state.lock().held.iter().for_each(|held| held.reported.store(0, Ordering::Release));
+        self.state.lock().memories().for_each(|held| held.reported.store(0, Ordering::Release));
     }
 
     pub fn wants_to_report(&self) -> bool {
         let news = |held: &Arc<Held>| held.reported.load(Ordering::Acquire) != held.populated.load(Ordering::Acquire);
-        self.state.lock().held.iter().any(news)
+        self.state.lock().memories().any(news)
     }
 
     pub fn fence(&self, fence: Fence) {
@@ -238,11 +196,11 @@ impl SegmentOwner {
         true
     }
 
-    pub fn recheck(&self, suspect: Suspect) {
-        let _ = self.work.send(Work::Recheck(suspect));
+    pub fn recheck(&self, recheck: Recheck) {
+        let _ = self.work.send(Work::Recheck(recheck));
     }
 
-    fn recheck_now(&self, Suspect { uuid, rid, offset, length, crc }: Suspect) {
+    fn recheck_now(&self, Recheck { uuid, rid, offset, length, crc }: Recheck) {
         let good = self.server.recheck(uuid, rid, offset, length, crc);
         if !good {
             tracing::warn!(rid = format_args!("{rid:#x}"), offset, length, "a replica in this segment is bad");
@@ -253,43 +211,31 @@ impl SegmentOwner {
 
     /// The master says that a segment is Gone, and what of it is pinned. It may be this store's.
     pub fn segment_gone(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
-        let mut state = self.state.lock();
-        if let Some(known) = state.unmounting.get_mut(&uuid) {
-            *known = Some(pinned.to_vec());
+        let mut out = Vec::new();
+        if self.state.lock().segment_gone(uuid, pinned, &mut out) {
             self.gone.notify_all();
-            return;
         }
-        let Some(at) = state.held.iter().position(|held| held.memory.uuid() == uuid) else { return };
-        if state.closing {
-            return;
-        }
-        let held = state.held.remove(at);
-        drop(state);
-        self.part_with(held, Some(pinned.to_vec()));
+        self.hand_over(out);
     }
 
     /// The master does not know these segments (any more), nor who reads them: they are replaced.
     pub fn replace(&self, gone: impl Fn(&Uuid) -> bool) {
-        let mut state = self.state.lock();
-        if state.closing {
-            return;
-        }
-        let (lost, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut state.held).into_iter().partition(|held| gone(&held.memory.uuid()));
-        state.held = kept;
-        drop(state);
-        lost.into_iter().for_each(|held| self.part_with(held, None));
+        let mut out = Vec::new();
+        self.state.lock().replace(gone, &mut out);
+        self.hand_over(out);
     }
 
-    /// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway.
-    fn part_with(&self, held: Arc<Held>, pinned: Option<Vec<(u64, u64)>>) {
-        let next = (!held.is_leaving()).then(|| Work::Replace(held.id, held.backing.clone()));
-        if next.is_some() {
-            tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
-        }
-        let _ = self.work.send(Work::GiveBack(held, pinned));
-        if let Some(next) = next {
-            let _ = self.work.send(next);
+    /// Leaves to the owner's thread what takes long.
+    fn hand_over(&self, out: Vec<Output<Arc<Held>>>) {
+        for output in out {
+            let work = match output {
+                Output::GiveBack { memory, pinned } => Work::GiveBack(memory, pinned),
+                Output::Replace { id, memory } => {
+                    tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
+                    Work::Replace(id, memory.backing.clone())
+                }
+            };
+            let _ = self.work.send(work);
         }
     }
 
@@ -298,53 +244,31 @@ impl SegmentOwner {
     /// Takes the segments out of the pool and gives their memory back; the larger
     /// part of that goes on in the background.
     pub fn close(&self) {
-        let held = {
-            let mut state = self.state.lock();
-            if std::mem::replace(&mut state.closing, true) {
-                return;
-            }
-            state.held.clone()
-        };
-        for held in held {
-            if let Err(error) = self.take_back(&held) {
+        let Some(leaving) = self.state.lock().close() else { return };
+        for unmount in leaving {
+            self.state.lock().begin(&unmount);
+            if let Err(error) = self.carry_out_unmount(unmount) {
                 tracing::warn!(%error, "segment not unmounted; the master finds out by itself");
-                let _ = self.work.send(Work::GiveBack(held, None));
             }
         }
-        self.state.lock().held.clear();
+        self.state.lock().closed();
         let _ = self.work.send(Work::End);
     }
 
-    /// Unmounts a segment and gives its memory back.
-    fn take_back(&self, held: &Arc<Held>) -> Result<(), StoreError> {
-        let uuid = held.memory.uuid();
-        self.state.lock().unmounting.insert(uuid, None);
-        let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
-        let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
-        let pinned = match &unmounted {
-            Ok(_) => self.wait_for_pins(uuid),
-            Err(_) => None,
-        };
+    /// Asks the master to unmount a segment, and gives its memory back if that is to be at once.
+    fn carry_out_unmount(&self, unmount: Unmounting<Arc<Held>>) -> Result<(), StoreError> {
+        let body = request::Body::Unmount(Unmount { uuid: unmount.uuid.to_vec().into(), grace_ms: unmount.grace_ms });
+        let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout).map(drop);
+        let mut out = Vec::new();
         let mut state = self.state.lock();
-        state.unmounting.remove(&uuid);
-        unmounted?;
-        state.held.retain(|other| !Arc::ptr_eq(other, held));
-        drop(state);
-        let _ = self.work.send(Work::GiveBack(held.clone(), pinned));
-        Ok(())
-    }
-
-    fn wait_for_pins(&self, uuid: Uuid) -> Option<Vec<(u64, u64)>> {
-        let deadline = Instant::now() + PINS_WAIT;
-        let mut state = self.state.lock();
-        loop {
-            if let Some(pinned) = state.unmounting.get_mut(&uuid).and_then(Option::take) {
-                return Some(pinned);
-            }
-            if self.gone.wait_until(&mut state, deadline).timed_out() {
-                return None;
-            }
+        if let Some(deadline) = state.unmount_answered(self.control.now(), &unmount, told(&unmounted), &mut out) {
+            let deadline = self.control.instant(deadline);
+            while state.waits_for_pins(unmount.uuid) && !self.gone.wait_until(&mut state, deadline).timed_out() {}
+            state.take_back(unmount, &mut out);
         }
+        drop(state);
+        self.hand_over(out);
+        unmounted
     }
 
     // ------------------------------------------------------ its own thread
@@ -359,10 +283,10 @@ impl SegmentOwner {
             match next {
                 Ok(Work::Populate(held)) => populating.push_back(held),
                 Ok(Work::Replace(id, backing)) => self.replace_now(id, &backing),
-                Ok(Work::Recheck(suspect)) => self.recheck_now(suspect),
+                Ok(Work::Recheck(recheck)) => self.recheck_now(recheck),
                 Ok(Work::GiveBack(held, pinned)) => {
                     populating.retain(|other| !Arc::ptr_eq(other, &held));
-                    self.give_back(&held.memory, pinned.as_deref());
+                    self.give_back(&held.memory, pinned.as_ref());
                 }
                 Ok(Work::End) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
@@ -396,7 +320,7 @@ impl SegmentOwner {
     }
 
     fn replace_now(&self, id: SegmentId, backing: &Backing) {
-        while !self.control.is_stopped() && !self.state.lock().closing {
+        while !self.control.is_stopped() && !self.state.lock().is_closing() {
             match self.mount_new(Some(id), backing.clone()) {
                 Ok(_) => return,
                 Err(error) => {
@@ -418,7 +342,7 @@ impl SegmentOwner {
         })
     }
 
-    fn mount_new(&self, id: Option<SegmentId>, backing: Backing) -> Result<Arc<Held>, StoreError> {
+    fn mount_new(&self, id: Option<SegmentId>, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
         let setup = |what: &'static str| move |reason: String| StoreError::from(Cause::Setup { what, reason });
         let memory = Arc::new(self.make(&backing)?);
         let first = memory
@@ -444,41 +368,37 @@ impl SegmentOwner {
             }),
         };
         let held = Arc::new(Held {
-            id: id.unwrap_or(SegmentId(memory.uuid())),
             backing,
             memory,
             populated: AtomicU64::new(first),
             reported: AtomicU64::new(first),
             stopped_short: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
         });
-        // Held before the master knows it: a push about it may come first.
-        self.state.lock().held.push(held.clone());
+        let (uuid, bytes) = (held.memory.uuid(), held.memory.bytes());
+        let id = self.state.lock().mount(id, uuid, held.clone());
         let body = request::Body::Mount(Mount { segment: Some(segment), populated: first });
         const WHAT: &str = "mount";
-        let mounted = self.control.finish_now(WHAT, body, self.control.lookup_timeout);
-        let error = match mounted.map(|answer| answer.body) {
-            Ok(reply::Body::Mount(_)) => {
-                self.server.mounted(held.memory.uuid(), reign_of(&self.control.position()));
-                let _ = self.work.send(Work::Populate(held.clone()));
-                return Ok(held);
-            }
-            Ok(_) => self.control.confused(WHAT),
-            Err(error) => error,
+        let mounted = match self.control.finish_now(WHAT, body, self.control.lookup_timeout) {
+            Ok(answer) if matches!(answer.body, reply::Body::Mount(_)) => Ok((id, bytes)),
+            Ok(_) => Err(self.control.confused(WHAT)),
+            Err(error) => Err(error),
         };
-        self.state.lock().held.retain(|other| !Arc::ptr_eq(other, &held));
-        // Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
-        self.give_back(&held.memory, None);
-        Err(error)
+        let is_held = self.state.lock().mount_answered(uuid, told(&mounted));
+        if is_held {
+            self.server.mounted(uuid, reign_of(&self.control.position()));
+            let _ = self.work.send(Work::Populate(held));
+        } else {
+            self.give_back(&held.memory, None);
+        }
+        mounted
     }
 
-    fn give_back(&self, memory: &SegmentMemory, pinned: Option<&[(u64, u64)]>) {
-        if pinned.is_none() && !self.control.is_stopped() && !self.state.lock().closing {
-            // It may have been mounted just before it was given up; mostly the master does not know it.
+    fn give_back(&self, memory: &SegmentMemory, pinned: Option<&Pinned>) {
+        if self.state.lock().must_unmount(pinned) && !self.control.is_stopped() {
             let body = request::Body::Unmount(Unmount { uuid: memory.uuid().to_vec().into(), grace_ms: 0 });
             let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
-            if let Err(error) = unmounted
-                && !matches!(error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. })
+            if let Err(error) = &unmounted
+                && must_resume(told(&unmounted))
             {
                 // The list of what is held, which says as much, goes to the master as soon as it answers again.
                 tracing::debug!(name = self.name, %error, "the master is told of it when it is back");
@@ -497,59 +417,19 @@ impl SegmentOwner {
     }
 }
 
+/// What the master said.
+fn told<T>(answer: &Result<T, StoreError>) -> Told {
+    match answer.as_ref().map_err(StoreError::cause) {
+        Ok(_) => Told::Done,
+        Err(Cause::Refused { .. } | Cause::BadRequest { .. }) => Told::Refused,
+        Err(_) => Told::Unanswered,
+    }
+}
+
 impl std::fmt::Debug for SegmentOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SegmentOwner").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-/// Hands what the server proves to the anchor.
-pub(crate) struct OwnerEvents {
-    control: std::sync::OnceLock<Arc<Control>>,
-}
-
-impl OwnerEvents {
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { control: std::sync::OnceLock::new() })
-    }
-
-    /// The server starts before there is a session to report to.
-    pub fn report_to(&self, control: Arc<Control>) {
-        let _ = self.control.set(control);
-    }
-}
-
-/// What a server is started with.
-pub(crate) struct Reporter(pub Arc<OwnerEvents>);
-
-impl ServerEvents for Reporter {
-    fn fenced(&self, uuid: Uuid, rid: u64) {
-        if let Some(control) = self.0.control.get() {
-            tell_fenced(control, uuid, rid);
-        }
-    }
-
-    fn epoch_taken(&self, epoch: u16, uuid: Uuid) {
-        if let Some(control) = self.0.control.get() {
-            tell_epoch_taken(control, epoch, &[uuid]);
-        }
-    }
-
-    fn process_gone(&self, gone: ProcessGone) {
-        if let Some(control) = self.0.control.get() {
-            control.deaths.note(gone);
-            control.bell.ring();
-        }
-    }
-}
-
-fn tell_fenced(control: &Control, uuid: Uuid, rid: u64) {
-    control.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.to_vec().into(), rids: vec![rid] }));
-}
-
-fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid]) {
-    let segments = segments.iter().map(|uuid| uuid.to_vec().into()).collect();
-    control.tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: u32::from(epoch), segments }));
 }
 
 /// From the kernel, never 0.

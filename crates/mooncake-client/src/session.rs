@@ -1,9 +1,8 @@
-//! The session of a store with its master, and the position in the log.
+//! The session of a store with its master.
 
 use std::net::IpAddr;
 
-use mooncake_transfer::Reign;
-use mooncake_wire::message::{HelloReply, LogPosition};
+use mooncake_wire::message::HelloReply;
 
 use crate::connection::Address;
 
@@ -36,96 +35,6 @@ impl Session {
             master,
             unix: same_host.then(|| Address::Unix(reply.unix_socket.trim_start_matches(['@', '\0']).to_owned())),
             local_ip,
-        }
-    }
-}
-
-/// The reign that a position is of.
-pub(crate) fn reign_of(position: &LogPosition) -> Reign {
-    Reign { epoch: position.epoch as u16, id: position.reign }
-}
-
-/// Raises what a client remembers of the log to what a reply shows. Another
-/// log counts only with a higher epoch: that is how a newer reign is known.
-///
-/// Of an epoch that two reigns have begun neither may go on with this client, whichever of the two its next hello reaches:
-/// so it shows more of that epoch than any log holds. True when that has just been found out: that hello is due.
-///
-/// Masters of older versions do not say which reign they are in: what is known of it stays.
-#[must_use]
-pub(crate) fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
-    if seen.log_id == highest.log_id && reign_of(seen).clashes_with(reign_of(highest)) {
-        return std::mem::replace(&mut highest.lsn, u64::MAX) != u64::MAX;
-    }
-    let newer = if seen.log_id == highest.log_id {
-        (seen.epoch, seen.lsn) > (highest.epoch, highest.lsn)
-    } else {
-        seen.epoch > highest.epoch
-    };
-    if newer {
-        let known = if (seen.log_id, seen.epoch) == (highest.log_id, highest.epoch) { highest.reign } else { 0 };
-        *highest = LogPosition { reign: if seen.reign == 0 { known } else { seen.reign }, ..*seen };
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
-        LogPosition { log_id, epoch, lsn, reign: 0 }
-    }
-
-    #[test]
-    fn the_highest_position_is_remembered() {
-        let mut highest = LogPosition::default();
-        for (seen, then) in [
-            (at(7, 1, 5), at(7, 1, 5)),
-            (at(7, 1, 4), at(7, 1, 5)),
-            (at(7, 2, 1), at(7, 2, 1)),
-            // An older log, or a new one that does not know this one yet.
-            (at(8, 1, 100), at(7, 2, 1)),
-            (at(8, 3, 0), at(8, 3, 0)),
-            (at(7, 2, 9), at(8, 3, 0)),
-        ] {
-            assert!(!raise(&mut highest, &seen));
-            assert_eq!(highest, then, "{seen:?}");
-        }
-    }
-
-    #[test]
-    fn the_reign_is_remembered_with_the_position() {
-        let of = |reign, position| LogPosition { reign, ..position };
-        let mut highest = of(0, at(7, 1, 5));
-        for (seen, then) in [
-            (of(11, at(7, 2, 0)), of(11, at(7, 2, 0))),
-            (of(11, at(7, 2, 3)), of(11, at(7, 2, 3))),
-            (of(11, at(7, 2, 1)), of(11, at(7, 2, 3))),
-            (of(12, at(8, 2, 9)), of(11, at(7, 2, 3))),
-            // A master of an older version in between does not say.
-            (of(0, at(7, 2, 2)), of(11, at(7, 2, 3))),
-            (of(0, at(7, 2, 4)), of(11, at(7, 2, 4))),
-            (of(11, at(7, 2, 5)), of(11, at(7, 2, 5))),
-            (of(13, at(8, 3, 0)), of(13, at(8, 3, 0))),
-        ] {
-            assert!(!raise(&mut highest, &seen));
-            assert_eq!(highest, then, "{seen:?}");
-        }
-    }
-
-    #[test]
-    fn who_has_seen_two_reigns_of_an_epoch_shows_more_than_either_holds() {
-        for lsn in [1, 9] {
-            let mut highest = LogPosition { reign: 11, ..at(7, 2, 5) };
-            let other = |lsn| LogPosition { reign: 12, ..at(7, 2, lsn) };
-            assert!(raise(&mut highest, &other(lsn)), "a hello is due");
-            assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX));
-            assert!(!raise(&mut highest, &other(100)), "once");
-            assert_eq!((highest.epoch, highest.lsn), (2, u64::MAX), "until that epoch is over");
-            let next = LogPosition { reign: 13, ..at(7, 3, 6) };
-            assert!(!raise(&mut highest, &next));
-            assert_eq!(highest, next);
         }
     }
 }

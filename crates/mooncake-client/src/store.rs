@@ -26,12 +26,14 @@ use crate::host::{self, Advertised, Host};
 use crate::link_set::LinkSet;
 use crate::master_address::{MasterAddress, split_host_port};
 use crate::metrics::{Metrics, Operation, Timer};
+use crate::opening;
 use crate::options::{PutOptions, StoreOptions};
+use crate::owner_events::{OwnerEvents, Reporter};
 use crate::put::{PutItem, PutOutcome};
 use crate::query::RemoveOutcome;
 use crate::ranges::{GetRanges, RangeOutcome};
 use crate::report;
-use crate::segment_owner::{Backing, OwnerEvents, Ownership, Reporter, SegmentId, SegmentOwner, random_key};
+use crate::segment_owner::{Backing, Ownership, SegmentId, SegmentOwner, random_key};
 use crate::view::View;
 
 /// A transfer slower than this has failed, however steadily it drips: bytes a second.
@@ -100,9 +102,11 @@ impl Store {
             true => Err(ConnectionError::Interrupted),
             false => Ok(()),
         };
-        let (connection, session, position) = anchor::open_first(&masters, &name, &process, mark, &check)?;
+        let identity = opening::identity(&name, &process, mark);
+        let (opened, session) = opening::open_first(&masters, &identity, &process, &check)?;
 
-        let control = Control::new(&options, masters, session, position).map_err(setup("making an eventfd"))?;
+        let control =
+            Control::new(&options, masters, session, opened.position()).map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
         events.report_to(control.clone());
         let links = LinkSet::new(&options, mark, control.clone()).map_err(setup("starting links"))?;
@@ -113,11 +117,8 @@ impl Store {
             owner: OnceLock::new(),
             name: name.clone(),
             process,
-            mark,
-            closing: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
         });
-        let anchor = anchor::start(shared.clone(), connection)?;
+        let anchor = anchor::start(shared.clone(), identity, opened)?;
         let inner = Inner {
             shared: shared.clone(),
             registry: Registry::new(),
@@ -482,7 +483,7 @@ impl Inner {
         if forked() || self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.shared.closing.store(true, Ordering::Release);
+        self.shared.control.wants.close();
         self.reporter.get().into_iter().for_each(thread::Thread::unpark);
         let control = &self.shared.control;
         if let Some(owner) = self.shared.owner.get() {
@@ -490,10 +491,9 @@ impl Inner {
         }
         self.shared.links.close();
         // What the master is told next is final: no call that is under way takes a view after it.
-        if !control.pins.seal() {
+        if !control.pins.lock().seal() {
             // The anchor goes on for the views' sake and says goodbye after the last one.
-            self.shared.ending.store(true, Ordering::Release);
-            control.bell.ring();
+            control.end();
             return;
         }
         let over = control.finish(
@@ -506,8 +506,7 @@ impl Inner {
         {
             // It may hold pins of calls that were given up: the anchor tells it once it answers.
             tracing::debug!(%error, "the master does not know yet that this client is gone");
-            self.shared.ending.store(true, Ordering::Release);
-            control.bell.ring();
+            control.end();
             return;
         }
         control.stop();

@@ -1,102 +1,33 @@
-//! Replicas that reads found bad. A thread that lives only while there are any
-//! tells the master, many with one message: no read waits for that. Where the
-//! read did not look the key up a second time, the thread does.
+//! The thread that reports bad replicas, many with one message: [`crate::machine::suspects`]. It lives only while there are
+//! any. Where the read did not look the key up a second time, the thread does.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use mooncake_wire::message::{BadReplica, Lookup, reply, request};
 use mooncake_wire::pack_keys;
-use parking_lot::Mutex;
 
 use crate::control::Control;
 use crate::error::StoreError;
+use crate::machine::suspects::Suspect;
 use crate::rounds::rounds;
-
-/// Most replicas that wait to be reported; the next read of another finds it again.
-const MAX_WAITING: usize = 8_192;
 
 /// Replicas in one message; a master takes no more.
 const ROUND: usize = 1_024;
 
-/// So long a replica is not reported a second time: its owner has not looked yet, or sees nothing wrong.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// A replica that could not be verified.
-#[derive(Debug, Clone)]
-pub(crate) struct Suspect {
-    pub key: Vec<u8>,
-    pub rid: u64,
-    pub reason: String,
-    /// Whether the bytes were the placement's, or a second look-up named it again: nothing has overtaken the reader.
-    pub confirmed: bool,
-}
-
-impl AsRef<[u8]> for Suspect {
-    fn as_ref(&self) -> &[u8] {
-        &self.key
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Suspects {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// By rid.
-    waiting: HashMap<u64, Suspect>,
-    /// When a rid was reported last.
-    reported: HashMap<u64, Instant>,
-    running: bool,
-}
-
-impl Suspects {
-    /// Has a replica reported.
-    pub fn add(&self, control: &Arc<Control>, suspect: Suspect) {
-        let mut state = self.state.lock();
-        if let Some(waiting) = state.waiting.get_mut(&suspect.rid) {
-            waiting.confirmed |= suspect.confirmed;
-        } else {
-            let is_recent = state.reported.get(&suspect.rid).is_some_and(|at| at.elapsed() < PAUSE);
-            if is_recent || state.waiting.len() >= MAX_WAITING {
-                return;
-            }
-            state.waiting.insert(suspect.rid, suspect);
-        }
-        // Also where there was no thread to be had for an earlier report.
-        if !state.running {
-            let control = control.clone();
-            let thread = std::thread::Builder::new().name("mooncake-suspects".into());
-            state.running = mooncake_transfer::thread::start(thread, move || run(&control)).is_ok();
-        }
-    }
-
-    /// All that wait. Nothing: the thread is to end.
-    fn take(&self) -> Vec<Suspect> {
-        let mut state = self.state.lock();
-        let all: Vec<Suspect> = state.waiting.drain().map(|(_, suspect)| suspect).collect();
-        state.running = !all.is_empty();
-        state.reported.retain(|_, at| at.elapsed() < PAUSE);
-        let now = Instant::now();
-        state.reported.extend(all.iter().filter(|suspect| suspect.confirmed).map(|suspect| (suspect.rid, now)));
-        all
-    }
-
-    /// It was not reported after all: the next read that finds it bad says so again.
-    fn forget(&self, suspects: &[Suspect]) {
-        let mut state = self.state.lock();
-        for suspect in suspects {
-            state.reported.remove(&suspect.rid);
-        }
+/// Has a replica reported.
+pub(crate) fn add(control: &Arc<Control>, suspect: Suspect) {
+    let mut suspects = control.suspects.lock();
+    // Also where there was no thread to be had for an earlier report.
+    if suspects.add(control.now(), suspect) && !suspects.is_running() {
+        let control = control.clone();
+        let thread = std::thread::Builder::new().name("mooncake-suspects".into());
+        suspects.set_running(mooncake_transfer::thread::start(thread, move || run(&control)).is_ok());
     }
 }
 
 fn run(control: &Arc<Control>) {
     loop {
-        let all = control.suspects.take();
+        let all = control.suspects.lock().take(control.now());
         if all.is_empty() {
             return;
         }
@@ -106,7 +37,7 @@ fn run(control: &Arc<Control>) {
             }
             if let Err(error) = report(control, round) {
                 tracing::debug!(%error, "bad replicas not reported");
-                control.suspects.forget(round);
+                control.suspects.lock().forget(round);
             }
         }
     }

@@ -91,8 +91,8 @@ impl PinGuard {
         if std::mem::replace(&mut self.released, true) || forked() {
             return;
         }
-        self.control.pins.forget_bytes(self.bytes);
-        if self.control.pins.release(self.era, self.rid) {
+        self.control.pins.lock().forget_bytes(self.bytes);
+        if self.control.pins.lock().release(self.era, self.rid) {
             self.control.bell.ring();
         }
     }
@@ -101,6 +101,24 @@ impl PinGuard {
 impl Drop for PinGuard {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+/// Room for views that are asked for; given back when dropped.
+struct Room<'a> {
+    control: &'a Control,
+    views: usize,
+}
+
+impl<'a> Room<'a> {
+    fn take(control: &'a Control, wanted: usize) -> Self {
+        Room { control, views: control.pins.lock().take_room(wanted) }
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.control.pins.lock().give_room_back(self.views);
     }
 }
 
@@ -118,8 +136,8 @@ impl Inner {
                 let (round, others) = rest.split_at(names.len());
                 rest = others;
                 // Beyond it they are copies, as beyond the bytes that views may hold.
-                let room = self.shared.control.pins.room(names.len());
-                let (names, round) = (&names[..room.views()], &round[..room.views()]);
+                let room = Room::take(&self.shared.control, names.len());
+                let (names, round) = (&names[..room.views], &round[..room.views]);
                 if names.is_empty() {
                     continue;
                 }
@@ -144,7 +162,7 @@ impl Inner {
         const WHAT: &str = "a pin";
         let control = &self.shared.control;
         for _ in 0..ATTEMPTS {
-            let generation = control.pins.generation();
+            let generation = control.pins.lock().generation();
             let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
             let answer = control.mutate(WHAT, body, control.lookup_timeout, Abandoned::VoidsPins)?;
             let objects = match answer.body {
@@ -152,7 +170,7 @@ impl Inner {
                 _ => return Err(control.confused(WHAT)),
             };
             let pinned = objects.iter().filter_map(|object| object.replicas.first()).map(|replica| replica.rid);
-            let Some(era) = control.pins.adopt(generation, pinned) else {
+            let Some(era) = control.pins.lock().adopt(generation, pinned) else {
                 // The master was told meanwhile what this store holds, and these
                 // pins were not on the list; whichever of them came after it must go.
                 control.resume_anew();
@@ -193,10 +211,10 @@ impl Inner {
         };
         // The pin is counted since before the link was made: from here on nobody is told that this store obeys an epoch in
         // which no master knows it.
-        let kept = self.shared.links.vouch_for(&link) && self.shared.control.pins.is_known(pin.era, pin.rid);
+        let kept = self.shared.links.vouch_for(&link) && self.shared.control.pins.lock().is_known(pin.era, pin.rid);
         if link.path() == mooncake_transfer::Path::Tcp
             || !kept
-            || !self.shared.control.pins.admit(object.size, self.settings.local_buffer_size)
+            || !self.shared.control.pins.lock().admit(object.size, self.settings.local_buffer_size)
         {
             return None;
         }

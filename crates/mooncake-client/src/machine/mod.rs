@@ -1,14 +1,28 @@
-//! The store's own logic, without I/O, clock, lock or thread: what it decides,
-//! given what came from the master, from owners and from the caller.
+//! What a store decides, without I/O: no clock, no lock, no thread, no socket. The same inputs give the same outputs.
 //!
-//! The store drives it with sockets and mapped memory, the simulator in
-//! virtual time. Calls are written as futures over a driver. The store's
-//! drivers block inside, so that its futures are ready when they are polled
-//! first and a call stays on its caller's thread ([`ready`]); the
-//! simulator's wait for the world.
+//! The product drives these machines from its threads, under the locks that guard their data; the simulator drives them in
+//! virtual time. They are reachable from outside for its sake alone and have no stable interface. Time comes in as the
+//! duration since an origin that the driver chooses.
+//!
+//! What a call of a store does is written as a future over a driver. The product's drivers block inside, so that its futures
+//! are ready when they are polled first and a call stays on its caller's thread ([`ready`]); the simulator's wait for the
+//! world.
 
+pub mod deaths;
 pub mod get;
+pub mod orphans;
+pub mod owner;
+pub mod parts;
+pub mod pins;
+pub mod position;
+pub mod progress;
 pub mod put;
+pub mod questions;
+pub mod reachability;
+pub mod sequences;
+pub mod session;
+pub mod suspects;
+pub mod wants;
 
 use std::future::Future;
 use std::pin::pin;

@@ -3,15 +3,10 @@
 use std::collections::BTreeSet;
 
 use mooncake_wire::message::Request;
-use parking_lot::Mutex;
 
+/// What a store knows of the mutations of its session.
 #[derive(Debug, Default)]
-pub(crate) struct Sequences {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
+pub struct Sequences {
     last: u64,
     unanswered: BTreeSet<u64>,
     /// Given up on the way, and the master has not been told so.
@@ -26,72 +21,62 @@ const MAX_ABANDONED: usize = 1_024;
 const LAG: u64 = 128;
 
 /// Most of those that are not. More threads than that may well wait at once, for a connection.
-pub(crate) const MAX_UNSETTLED: usize = 4_096;
+pub const MAX_UNSETTLED: usize = 4_096;
 
 impl Sequences {
     /// A new number, unanswered until [`Sequences::answered`].
-    pub fn begin(&self) -> u64 {
-        let mut state = self.state.lock();
-        state.last += 1;
-        let sequence = state.last;
-        state.unanswered.insert(sequence);
+    pub fn begin(&mut self) -> u64 {
+        self.last += 1;
+        let sequence = self.last;
+        self.unanswered.insert(sequence);
         sequence
     }
 
     /// Its reply is here, or nobody will ask for it again.
-    pub fn answered(&self, sequence: u64) {
-        self.state.lock().unanswered.remove(&sequence);
+    pub fn answered(&mut self, sequence: u64) {
+        self.unanswered.remove(&sequence);
     }
 
     /// Nobody waits for it any more, and it may still be on its way, on a connection that later calls do not use. The
     /// master is told before it does anything else: it was carried out by then, or never is.
-    pub fn abandoned(&self, sequence: u64) {
-        let mut state = self.state.lock();
-        state.unanswered.remove(&sequence);
-        state.abandoned.insert(sequence);
-        while state.abandoned.len() > MAX_ABANDONED {
-            state.abandoned.pop_first();
+    pub fn abandoned(&mut self, sequence: u64) {
+        self.unanswered.remove(&sequence);
+        self.abandoned.insert(sequence);
+        while self.abandoned.len() > MAX_ABANDONED {
+            self.abandoned.pop_first();
         }
     }
 
     /// Lets a request tell what is answered and what nobody waits for.
     pub fn tell(&self, request: &mut Request) {
-        let state = self.state.lock();
-        request.abandoned = state.abandoned.iter().copied().collect();
+        request.abandoned = self.abandoned.iter().copied().collect();
         (request.settled_below, request.unsettled) = (0, Vec::new());
         if request.sequence != 0 {
-            request.answered_below = state.answered_below().min(request.sequence);
-            if state.last + 1 - request.answered_below > LAG {
-                (request.settled_below, request.unsettled) = state.settled();
+            request.answered_below = self.answered_below().min(request.sequence);
+            if self.last + 1 - request.answered_below > LAG {
+                (request.settled_below, request.unsettled) = self.settled();
             }
         }
     }
 
     /// Below which number all are answered, or nobody waits for them, and which are not; 0 where they are too many to say.
     pub fn settled(&self) -> (u64, Vec<u64>) {
-        self.state.lock().settled()
-    }
-
-    /// The master has answered a request that told this.
-    pub fn told_abandoned(&self, told: &[u64]) {
-        if !told.is_empty() {
-            let mut state = self.state.lock();
-            state.abandoned.retain(|sequence| !told.contains(sequence));
-        }
-    }
-}
-
-impl State {
-    /// Every lower number has been answered.
-    fn answered_below(&self) -> u64 {
-        self.unanswered.first().copied().unwrap_or(self.last + 1)
-    }
-
-    fn settled(&self) -> (u64, Vec<u64>) {
         match self.unanswered.len() > MAX_UNSETTLED {
             true => (0, Vec::new()),
             false => (self.last + 1, self.unanswered.iter().copied().collect()),
         }
+    }
+
+    /// The master has answered a request that told this.
+    pub fn told_abandoned(&mut self, told: &[u64]) {
+        if !told.is_empty() {
+            self.abandoned.retain(|sequence| !told.contains(sequence));
+        }
+    }
+
+    /// Every lower number has been answered.
+    fn answered_below(&self) -> u64 {
+        self.unanswered.first().copied().unwrap_or(self.last + 1)
     }
 }
 
@@ -107,26 +92,26 @@ mod tests {
 
     #[test]
     fn answered_below_is_the_lowest_unanswered_and_no_more_than_ones_own() {
-        let sequences = Sequences::default();
-        let answered_below = || told(&sequences, u64::MAX).answered_below;
-        assert_eq!(answered_below(), 1);
+        let mut sequences = Sequences::default();
+        assert_eq!(told(&sequences, u64::MAX).answered_below, 1);
         let numbers: Vec<u64> = (0..3).map(|_| sequences.begin()).collect();
         assert_eq!(numbers, [1, 2, 3]);
         sequences.answered(2);
-        assert_eq!(answered_below(), 1);
+        assert_eq!(told(&sequences, u64::MAX).answered_below, 1);
         sequences.answered(1);
-        assert_eq!(answered_below(), 3);
+        assert_eq!(told(&sequences, u64::MAX).answered_below, 3);
         sequences.answered(3);
-        assert_eq!((answered_below(), told(&sequences, 2).answered_below), (4, 2));
+        assert_eq!((told(&sequences, u64::MAX).answered_below, told(&sequences, 2).answered_below), (4, 2));
         assert_eq!(told(&sequences, 0), Request::default(), "a query says nothing of it");
     }
 
     #[test]
     fn what_is_answered_behind_one_that_takes_long_is_told_once_that_is_much() {
-        let sequences = Sequences::default();
+        let mut sequences = Sequences::default();
         let long = sequences.begin();
         for _ in 0..LAG - 1 {
-            sequences.answered(sequences.begin());
+            let sequence = sequences.begin();
+            sequences.answered(sequence);
         }
         assert_eq!(told(&sequences, LAG).settled_below, 0);
         let own = sequences.begin();
@@ -141,18 +126,18 @@ mod tests {
 
     #[test]
     fn what_was_abandoned_is_told_until_the_master_has_heard_it() {
-        let sequences = Sequences::default();
-        let to_abandon = || told(&sequences, 0).abandoned;
+        let mut sequences = Sequences::default();
         let (first, second) = (sequences.begin(), sequences.begin());
         sequences.abandoned(second);
         assert_eq!(told(&sequences, u64::MAX).answered_below, first);
-        assert_eq!(to_abandon(), [second]);
+        assert_eq!(told(&sequences, 0).abandoned, [second]);
         sequences.abandoned(first);
         sequences.told_abandoned(&[second]);
-        assert_eq!(to_abandon(), [first]);
+        assert_eq!(told(&sequences, 0).abandoned, [first]);
         for _ in 0..2 * MAX_ABANDONED {
-            sequences.abandoned(sequences.begin());
+            let sequence = sequences.begin();
+            sequences.abandoned(sequence);
         }
-        assert_eq!(to_abandon().len(), MAX_ABANDONED);
+        assert_eq!(told(&sequences, 0).abandoned.len(), MAX_ABANDONED);
     }
 }

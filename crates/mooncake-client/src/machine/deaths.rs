@@ -2,11 +2,10 @@
 //! enough: it may have to wait for the end of the reader's own connection first, and forgets that in a restart.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_transfer::ProcessGone;
 use mooncake_wire::message::{ReaderGone, anchor_up};
-use parking_lot::Mutex;
 
 /// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.
 const MOST: usize = 4096;
@@ -17,30 +16,28 @@ const AGAIN: Duration = Duration::from_secs(20);
 
 /// The list.
 #[derive(Debug, Default)]
-pub(crate) struct Deaths {
-    list: Mutex<VecDeque<Death>>,
+pub struct Deaths {
+    list: VecDeque<Death>,
 }
 
 #[derive(Debug)]
 struct Death {
     gone: ProcessGone,
-    told: Option<Instant>,
+    told: Option<Duration>,
 }
 
 impl Deaths {
     /// Another one.
-    pub fn note(&self, gone: ProcessGone) {
-        let mut list = self.list.lock();
-        if list.len() == MOST {
-            list.pop_front();
+    pub fn note(&mut self, gone: ProcessGone) {
+        if self.list.len() == MOST {
+            self.list.pop_front();
         }
-        list.push_back(Death { gone, told: None });
+        self.list.push_back(Death { gone, told: None });
     }
 
     /// What the master is to be told now.
-    pub fn to_tell(&self, now: Instant) -> Vec<anchor_up::Body> {
-        let mut list = self.list.lock();
-        let due = list.iter_mut().filter(|death| death.told.is_none_or(|told| now.duration_since(told) >= AGAIN));
+    pub fn to_tell(&mut self, now: Duration) -> Vec<anchor_up::Body> {
+        let due = self.list.iter_mut().filter(|death| death.told.is_none_or(|told| now.saturating_sub(told) >= AGAIN));
         let told = due.map(|death| {
             death.told = Some(now);
             let ProcessGone { session, uuid, mark } = death.gone;
@@ -50,19 +47,19 @@ impl Deaths {
     }
 
     /// Another connection: nobody knows what came over the last one.
-    pub fn tell_again(&self) {
-        self.list.lock().iter_mut().for_each(|death| death.told = None);
+    pub fn tell_again(&mut self) {
+        self.list.iter_mut().for_each(|death| death.told = None);
     }
 
     /// The master need not be told any more what was seen at that segment. The same process may have ended at others:
     /// each is judged for itself.
-    pub fn taken(&self, session: u64, uuid: &[u8]) {
-        self.list.lock().retain(|Death { gone, .. }| gone.session != session || gone.uuid != *uuid);
+    pub fn taken(&mut self, session: u64, uuid: &[u8]) {
+        self.list.retain(|Death { gone, .. }| gone.session != session || gone.uuid != *uuid);
     }
 
     /// Another session: its master knows nothing of the readers of the last one's segments.
-    pub fn start_over(&self) {
-        self.list.lock().clear();
+    pub fn start_over(&mut self) {
+        self.list.clear();
     }
 }
 
@@ -84,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_death_is_told_until_the_master_has_taken_note_of_it() {
-        let (deaths, start) = (Deaths::default(), Instant::now());
+        let (mut deaths, start) = (Deaths::default(), Duration::from_secs(1));
         deaths.note(gone(5));
         deaths.note(gone(6));
         assert_eq!(sessions(deaths.to_tell(start)), [5, 6]);
@@ -105,9 +102,9 @@ mod tests {
 
     #[test]
     fn there_are_not_more_than_can_be_attached() {
-        let deaths = Deaths::default();
+        let mut deaths = Deaths::default();
         (0..MOST as u64 + 3).for_each(|session| deaths.note(gone(session)));
-        let told = sessions(deaths.to_tell(Instant::now()));
+        let told = sessions(deaths.to_tell(Duration::ZERO));
         assert_eq!((told.len(), told[0]), (MOST, 3));
     }
 }

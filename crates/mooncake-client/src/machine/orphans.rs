@@ -1,0 +1,129 @@
+//! Placements that a call has left behind. Of a put whose answer never came
+//! nobody knows them: the same request, with its sequence, is sent until the
+//! master tells what it did. Those of a put that could not be ended, or given
+//! up, are known. Either way they are given up as soon as the master can be
+//! reached, so that no key stays busy and no space stays taken until the
+//! reservation's deadline.
+
+use mooncake_wire::message::{Abort, PutStartReply, Request, reply, request};
+
+/// Most puts remembered; beyond it the master's deadline does it.
+const MAX_ORPHANS: usize = 256;
+
+/// What is left behind, in the order in which it was. `S`: the session that it belongs to.
+#[derive(Debug)]
+pub struct Orphans<S> {
+    waiting: Vec<(S, Orphan)>,
+    /// A worker is at it.
+    running: bool,
+}
+
+/// What one put left behind.
+#[derive(Debug, Clone)]
+pub enum Orphan {
+    /// A `PutStart` without an answer.
+    Unanswered(Box<Request>),
+    /// Placements. What was committed meanwhile stays: the master gives up only what is unfinished.
+    Known(Abort),
+}
+
+impl<S> Default for Orphans<S> {
+    fn default() -> Self {
+        Self { waiting: Vec::new(), running: false }
+    }
+}
+
+impl<S: Clone> Orphans<S> {
+    /// Takes charge of a `PutStart` without an answer. False: there are too many, and nobody asks for its answer again.
+    pub fn add(&mut self, session: S, mut request: Request) -> bool {
+        if let Some(request::Body::PutStart(start)) = &mut request.body {
+            start.wait = false;
+        }
+        self.push(session, Orphan::Unanswered(Box::new(request)))
+    }
+
+    /// Takes charge of placements. `settled`: nothing of this client touches any copy of them again. False: there are too
+    /// many.
+    pub fn give_up(&mut self, session: S, rids: Vec<u64>, settled: bool) -> bool {
+        self.push(session, Orphan::Known(Abort { rids, writer_done: settled }))
+    }
+
+    fn push(&mut self, session: S, orphan: Orphan) -> bool {
+        let has_room = self.waiting.len() < MAX_ORPHANS;
+        if has_room {
+            self.waiting.push((session, orphan));
+        }
+        has_room
+    }
+
+    /// Whether a worker is at what waits. It ends when [`Orphans::first`] gives it nothing.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// A worker begins, or could not be had.
+    pub fn set_running(&mut self, running: bool) {
+        self.running = running;
+    }
+
+    /// What the worker is to do now.
+    pub fn first(&mut self) -> Option<(S, Orphan)> {
+        let next = self.waiting.first().cloned();
+        self.running = next.is_some();
+        next
+    }
+
+    /// The first one is through, but for `rest`. Gives the sequence that is answered with it, if it has one.
+    pub fn settled(&mut self, rest: Option<Abort>) -> Option<u64> {
+        let (_, first) = self.waiting.first_mut()?;
+        let answered = match first {
+            Orphan::Unanswered(request) => Some(request.sequence),
+            Orphan::Known(_) => None,
+        };
+        match rest {
+            Some(abort) => *first = Orphan::Known(abort),
+            None => drop(self.waiting.remove(0)),
+        }
+        answered
+    }
+}
+
+/// What a put was given: nobody has begun to write there.
+pub fn placed(answer: reply::Body) -> Option<Abort> {
+    let reply::Body::PutStart(PutStartReply { slots }) = answer else { return None };
+    let rids: Vec<u64> = slots.iter().flat_map(|slot| &slot.replicas).map(|replica| replica.rid).collect();
+    (!rids.is_empty()).then_some(Abort { rids, writer_done: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::message::{PutSlot, PutStart, Replica};
+
+    use super::*;
+
+    #[test]
+    fn what_a_put_without_an_answer_was_given_is_given_up_once_the_answer_is_here() {
+        let mut orphans = Orphans::default();
+        let start = PutStart { wait: true, ..PutStart::default() };
+        let request = Request { sequence: 5, body: Some(request::Body::PutStart(start)), ..Request::default() };
+        assert!(orphans.add("session", request));
+        let Some((_, Orphan::Unanswered(again))) = orphans.first() else { panic!("nothing is asked again") };
+        let Some(request::Body::PutStart(start)) = &again.body else { panic!("{again:?}") };
+        assert!(!start.wait && again.sequence == 5, "with its sequence, and nothing is waited for");
+        let slot = PutSlot { replicas: vec![Replica { rid: 2, extents: Vec::new() }], ..PutSlot::default() };
+        let answer = reply::Body::PutStart(PutStartReply { slots: vec![slot] });
+        assert_eq!(orphans.settled(placed(answer)), Some(5));
+        let Some((_, Orphan::Known(abort))) = orphans.first() else { panic!("nothing is given up") };
+        assert_eq!(abort, Abort { rids: vec![2], writer_done: true });
+        assert_eq!((orphans.settled(None), orphans.first().is_none(), orphans.is_running()), (None, true, false));
+    }
+
+    #[test]
+    fn beyond_so_many_the_deadline_of_the_master_does_it() {
+        let mut orphans = Orphans::default();
+        assert!((0..MAX_ORPHANS as u64).all(|rid| orphans.give_up((), vec![rid], true)));
+        assert!(!orphans.give_up((), vec![9], true));
+        orphans.settled(None);
+        assert!(orphans.give_up((), vec![9], true));
+    }
+}

@@ -1,0 +1,396 @@
+//! The segments of a store: which are held, which leave the pool, and what becomes of their memory.
+//!
+//! `M` is a segment's memory, with what another one is made of in its place. The driver makes memory, serves it, asks the
+//! master and waits; here is decided what it does. In the order of a mount: [`Owner::mount`], the master's answer,
+//! [`Owner::mount_answered`]. Of an unmount: [`Owner::unmount`], the master's answer, [`Owner::unmount_answered`], then, for
+//! as long as that says and [`Owner::waits_for_pins`], nothing, and [`Owner::take_back`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mooncake_transfer::Uuid;
+
+use crate::segment_owner::SegmentId;
+
+/// How long an unmount waits for the master's word on what is pinned.
+const PINS_WAIT: Duration = Duration::from_millis(60);
+
+/// Most segments of a store: each has its place in the hello with which the store comes back, and a hello has its limit.
+pub const MAX_SEGMENTS: usize = 8_192;
+
+/// What views hold of a segment: offsets and lengths.
+pub type Pinned = Vec<(u64, u64)>;
+
+/// What the driver is to do, later and in this order.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Output<M> {
+    /// Give memory back, all but what is pinned. `None`: nobody knows what is pinned, so nothing is punched; and the master
+    /// may have to be told first ([`Owner::must_unmount`]).
+    GiveBack {
+        /// It.
+        memory: M,
+        /// What views hold of it.
+        pinned: Option<Pinned>,
+    },
+    /// Make and mount another segment in the place of this one.
+    Replace {
+        /// Name that stays.
+        id: SegmentId,
+        /// What it was made of.
+        memory: M,
+    },
+}
+
+/// What the master said to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It is done.
+    Done,
+    /// It does not know the segment, or does not want it.
+    Refused,
+    /// Nothing, or nothing that fits: it may have done it.
+    Unanswered,
+}
+
+/// A segment that is to leave the pool: what the master is asked.
+#[derive(Debug)]
+pub struct Unmount<M> {
+    /// Segment.
+    pub uuid: Uuid,
+    /// So long it is only read, in milliseconds; 0: it goes at once.
+    pub grace_ms: u64,
+    memory: M,
+    /// Whether it was leaving before.
+    was_leaving: bool,
+    /// The store is being closed: its memory goes whatever the master says.
+    at_close: bool,
+}
+
+/// The segments of a store.
+#[derive(Debug)]
+pub struct Owner<M> {
+    held: Vec<Held<M>>,
+    /// Whose memory is being taken back, with what views hold of it once the master has said so.
+    unmounting: BTreeMap<Uuid, Option<Pinned>>,
+    closing: bool,
+}
+
+#[derive(Debug)]
+struct Held<M> {
+    id: SegmentId,
+    uuid: Uuid,
+    memory: M,
+    /// It is being unmounted: nothing takes its place.
+    leaving: bool,
+}
+
+impl<M> Default for Owner<M> {
+    fn default() -> Self {
+        Self { held: Vec::new(), unmounting: BTreeMap::new(), closing: false }
+    }
+}
+
+impl<M: Clone> Owner<M> {
+    /// Whether there may be another segment.
+    pub fn has_room(&self) -> bool {
+        self.held.len() < MAX_SEGMENTS
+    }
+
+    /// The memory of the segments that are held.
+    pub fn memories(&self) -> impl Iterator<Item = &M> {
+        self.held.iter().map(|held| &held.memory)
+    }
+
+    /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited for.
+    pub fn held(&self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
+        self.held.iter().map(|held| (held.uuid, taken(held.uuid))).collect()
+    }
+
+    /// No other segment is to be made.
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    // ----------------------------------------------------------------- mount
+
+    /// Takes charge of a segment and gives its name: its own from now on, or that of the one in whose place it comes. It is
+    /// held before the master knows it: a push about it may come first.
+    pub fn mount(&mut self, id: Option<SegmentId>, uuid: Uuid, memory: M) -> SegmentId {
+        let id = id.unwrap_or(SegmentId(uuid));
+        self.held.push(Held { id, uuid, memory, leaving: false });
+        id
+    }
+
+    /// The master has been asked to mount a segment. False: it is not held any more, and its memory is to be given back,
+    /// nobody knows with which pins. Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
+    #[must_use]
+    pub fn mount_answered(&mut self, uuid: Uuid, told: Told) -> bool {
+        if told != Told::Done {
+            self.held.retain(|held| held.uuid != uuid);
+        }
+        told == Told::Done
+    }
+
+    // --------------------------------------------------------------- unmount
+
+    /// A segment is to leave the pool, at once or when the grace is over. `None`: there is no such segment.
+    pub fn unmount(&mut self, id: SegmentId, grace: Duration) -> Option<Unmount<M>> {
+        let held = self.held.iter_mut().find(|held| held.id == id)?;
+        let was_leaving = std::mem::replace(&mut held.leaving, true);
+        let grace_ms = match grace.is_zero() {
+            true => 0,
+            false => u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).max(1),
+        };
+        let (uuid, memory) = (held.uuid, held.memory.clone());
+        let unmount = Unmount { uuid, memory, grace_ms, was_leaving, at_close: false };
+        self.begin(&unmount);
+        Some(unmount)
+    }
+
+    /// The store is being closed: what is to leave the pool, one after the other ([`Owner::begin`]). `None`: it was before.
+    pub fn close(&mut self) -> Option<Vec<Unmount<M>>> {
+        if std::mem::replace(&mut self.closing, true) {
+            return None;
+        }
+        let unmount = |held: &Held<M>| Unmount {
+            uuid: held.uuid,
+            memory: held.memory.clone(),
+            grace_ms: 0,
+            was_leaving: held.leaving,
+            at_close: true,
+        };
+        Some(self.held.iter().map(unmount).collect())
+    }
+
+    /// The master is about to be asked. What is pinned it says before it answers, or soon after.
+    pub fn begin(&mut self, unmount: &Unmount<M>) {
+        if unmount.grace_ms == 0 {
+            self.unmounting.insert(unmount.uuid, None);
+        }
+    }
+
+    /// The master has been asked. Until when to wait for what is pinned, and then [`Owner::take_back`]. `None`: all is done.
+    /// With a grace what follows when the master says that it is Gone is the same as without being asked.
+    pub fn unmount_answered(
+        &mut self,
+        now: Duration,
+        unmount: &Unmount<M>,
+        told: Told,
+        out: &mut Vec<Output<M>>,
+    ) -> Option<Duration> {
+        if told == Told::Done {
+            return (unmount.grace_ms == 0).then_some(now + PINS_WAIT);
+        }
+        self.unmounting.remove(&unmount.uuid);
+        if unmount.at_close {
+            // The master finds out by itself.
+            out.push(Output::GiveBack { memory: unmount.memory.clone(), pinned: None });
+        } else if let Some(held) = self.held.iter_mut().find(|held| held.uuid == unmount.uuid) {
+            held.leaving = unmount.was_leaving;
+        }
+        None
+    }
+
+    /// Whether the master has not said yet what is pinned.
+    pub fn waits_for_pins(&self, uuid: Uuid) -> bool {
+        self.unmounting.get(&uuid).is_some_and(Option::is_none)
+    }
+
+    /// Gives an unmounted segment's memory back, with what is known of its pins by now.
+    pub fn take_back(&mut self, unmount: Unmount<M>, out: &mut Vec<Output<M>>) {
+        let pinned = self.unmounting.remove(&unmount.uuid).flatten();
+        self.held.retain(|held| held.uuid != unmount.uuid);
+        out.push(Output::GiveBack { memory: unmount.memory, pinned });
+    }
+
+    /// All that [`Owner::close`] has named is through.
+    pub fn closed(&mut self) {
+        self.held.clear();
+    }
+
+    // ------------------------------------------------------------------ gone
+
+    /// The master says that a segment is Gone, and what of it is pinned. It may be this store's. True if an unmount waits
+    /// for that word.
+    pub fn segment_gone(&mut self, uuid: Uuid, pinned: &[(u64, u64)], out: &mut Vec<Output<M>>) -> bool {
+        if let Some(known) = self.unmounting.get_mut(&uuid) {
+            *known = Some(pinned.to_vec());
+            return true;
+        }
+        if !self.closing
+            && let Some(at) = self.held.iter().position(|held| held.uuid == uuid)
+        {
+            part_with(self.held.remove(at), Some(pinned.to_vec()), out);
+        }
+        false
+    }
+
+    /// The master does not know these segments (any more), nor who reads them: they are replaced.
+    pub fn replace(&mut self, gone: impl Fn(&Uuid) -> bool, out: &mut Vec<Output<M>>) {
+        if self.closing {
+            return;
+        }
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.held).into_iter().partition(|held| gone(&held.uuid));
+        self.held = kept;
+        lost.into_iter().for_each(|held| part_with(held, None, out));
+    }
+
+    // ------------------------------------------------------------- give back
+
+    /// Whether the master has to be asked to unmount a segment before its memory is given back: it may have been mounted just
+    /// before it was given up. Mostly the master does not know it.
+    pub fn must_unmount(&self, pinned: Option<&Pinned>) -> bool {
+        pinned.is_none() && !self.closing
+    }
+}
+
+/// Whether the list of what is held, which says as much as that unmount, has to go to the master as soon as it answers.
+pub fn must_resume(told: Told) -> bool {
+    told == Told::Unanswered
+}
+
+/// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway.
+fn part_with<M: Clone>(held: Held<M>, pinned: Option<Pinned>, out: &mut Vec<Output<M>>) {
+    let next = (!held.leaving).then(|| Output::Replace { id: held.id, memory: held.memory.clone() });
+    out.push(Output::GiveBack { memory: held.memory, pinned });
+    out.extend(next);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: SegmentId = SegmentId([1; 16]);
+    const TWO: SegmentId = SegmentId([2; 16]);
+    const NOW: Duration = Duration::from_secs(1);
+
+    /// Two segments, the second in the place of another one.
+    fn owner() -> Owner<&'static str> {
+        let mut owner = Owner::default();
+        assert_eq!(owner.mount(None, ONE.0, "one"), ONE);
+        assert_eq!(owner.mount(Some(TWO), [22; 16], "two"), TWO);
+        owner
+    }
+
+    fn give_back(memory: &'static str, pinned: Option<Pinned>) -> Output<&'static str> {
+        Output::GiveBack { memory, pinned }
+    }
+
+    fn uuids(owner: &Owner<&'static str>) -> Vec<Uuid> {
+        owner.held(|_| 0).into_iter().map(|(uuid, _)| uuid).collect()
+    }
+
+    fn answered(
+        owner: &mut Owner<&'static str>,
+        unmount: &Unmount<&'static str>,
+        told: Told,
+    ) -> (Option<Duration>, Vec<Output<&'static str>>) {
+        let mut out = Vec::new();
+        (owner.unmount_answered(NOW, unmount, told, &mut out), out)
+    }
+
+    fn gone(owner: &mut Owner<&'static str>, uuid: Uuid, pinned: &[(u64, u64)]) -> (bool, Vec<Output<&'static str>>) {
+        let mut out = Vec::new();
+        (owner.segment_gone(uuid, pinned, &mut out), out)
+    }
+
+    #[test]
+    fn each_segment_is_listed_with_the_epoch_that_it_has_taken() {
+        let taken = |uuid: Uuid| if uuid == ONE.0 { 1 } else { 2 };
+        assert_eq!(owner().held(taken), [(ONE.0, 1), ([22; 16], 2)]);
+    }
+
+    #[test]
+    fn another_segment_of_the_same_name_takes_the_place_of_one_that_is_gone() {
+        let mut owner = owner();
+        let out = gone(&mut owner, [22; 16], &[(0, 4)]);
+        let replace = Output::Replace { id: TWO, memory: "two" };
+        assert_eq!(out, (false, vec![give_back("two", Some(vec![(0, 4)])), replace]));
+        assert_eq!(uuids(&owner), [ONE.0]);
+        assert_eq!(gone(&mut owner, [9; 16], &[]), (false, vec![]), "another store's");
+        let mut out = Vec::new();
+        owner.replace(|_| true, &mut out);
+        assert_eq!(out, [give_back("one", None), Output::Replace { id: ONE, memory: "one" }]);
+        assert_eq!(uuids(&owner), [[0; 16]; 0]);
+    }
+
+    #[test]
+    fn nothing_takes_the_place_of_a_segment_that_was_leaving() {
+        let mut owner = owner();
+        let unmount = owner.unmount(ONE, Duration::from_nanos(1)).unwrap();
+        assert_eq!(unmount.grace_ms, 1, "0 is at once");
+        assert_eq!(answered(&mut owner, &unmount, Told::Done), (None, vec![]));
+        assert_eq!(uuids(&owner).len(), 2, "it is still read");
+        assert_eq!(gone(&mut owner, ONE.0, &[]), (false, vec![give_back("one", Some(vec![]))]));
+        assert!(owner.unmount(ONE, Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn an_unmounted_segment_waits_for_the_word_on_its_pins_and_not_for_ever() {
+        for known in [None, Some(vec![(0, 4)])] {
+            let mut owner = owner();
+            let unmount = owner.unmount(ONE, Duration::ZERO).unwrap();
+            assert!(owner.waits_for_pins(ONE.0) && unmount.grace_ms == 0);
+            assert_eq!(answered(&mut owner, &unmount, Told::Done), (Some(NOW + PINS_WAIT), vec![]));
+            if let Some(pinned) = &known {
+                assert_eq!(gone(&mut owner, ONE.0, pinned), (true, vec![]));
+            }
+            assert_eq!(owner.waits_for_pins(ONE.0), known.is_none());
+            let mut out = Vec::new();
+            owner.take_back(unmount, &mut out);
+            assert_eq!(out, [give_back("one", known)]);
+            assert_eq!((uuids(&owner), owner.waits_for_pins(ONE.0)), (vec![[22; 16]], false));
+        }
+    }
+
+    #[test]
+    fn a_segment_that_the_master_did_not_unmount_stays_as_it_was() {
+        for (was_leaving, told) in [(false, Told::Refused), (true, Told::Unanswered)] {
+            let mut owner = owner();
+            if was_leaving {
+                owner.unmount(ONE, NOW).unwrap();
+            }
+            let unmount = owner.unmount(ONE, Duration::ZERO).unwrap();
+            assert_eq!(answered(&mut owner, &unmount, told), (None, vec![]));
+            assert_eq!((uuids(&owner).len(), owner.waits_for_pins(ONE.0)), (2, false));
+            let (_, out) = gone(&mut owner, ONE.0, &[]);
+            assert_eq!(out.len(), if was_leaving { 1 } else { 2 }, "{out:?}");
+        }
+    }
+
+    #[test]
+    fn memory_whose_mount_was_not_answered_is_given_back_behind_an_unmount() {
+        let mut owner = owner();
+        assert!(owner.mount_answered(ONE.0, Told::Done));
+        assert_eq!(uuids(&owner).len(), 2);
+        assert!(!owner.mount_answered(ONE.0, Told::Unanswered));
+        assert_eq!(uuids(&owner), [[22; 16]]);
+        assert!(!owner.mount_answered([22; 16], Told::Refused));
+        assert_eq!(uuids(&owner).len(), 0);
+        assert!(owner.must_unmount(None) && !owner.must_unmount(Some(&vec![])), "it has said what is pinned");
+        let resumes = [Told::Done, Told::Refused, Told::Unanswered].map(must_resume);
+        assert_eq!(resumes, [false, false, true], "only where it does not know");
+    }
+
+    #[test]
+    fn at_the_end_all_memory_is_given_back_and_none_is_made() {
+        let mut owner = owner();
+        let mut leaving = owner.close().unwrap().into_iter();
+        assert!(owner.close().is_none() && owner.is_closing());
+        assert_eq!(gone(&mut owner, ONE.0, &[]), (false, vec![]), "it is unmounted next");
+        let mut out = Vec::new();
+        owner.replace(|_| true, &mut out);
+        let (one, two) = (leaving.next().unwrap(), leaving.next().unwrap());
+        owner.begin(&one);
+        assert_eq!(gone(&mut owner, ONE.0, &[(0, 4)]), (true, vec![]));
+        assert!(answered(&mut owner, &one, Told::Done).0.is_some());
+        owner.take_back(one, &mut out);
+        assert_eq!(out, [give_back("one", Some(vec![(0, 4)]))]);
+        owner.begin(&two);
+        assert_eq!(answered(&mut owner, &two, Told::Unanswered), (None, vec![give_back("two", None)]));
+        owner.closed();
+        assert_eq!(uuids(&owner).len(), 0);
+        assert!(!owner.must_unmount(None), "the end of the session says it");
+    }
+}

@@ -1,0 +1,101 @@
+//! Puts under way: whose reservations the heartbeat renews.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Younger puts need no renewal: their deadline is 30 s away.
+const YOUNG: Duration = Duration::from_secs(5);
+
+/// The reservations of one put call.
+#[derive(Debug)]
+pub struct PutProgress {
+    rids: Vec<u64>,
+    since: Duration,
+    /// Writes of it under way; each fails by itself when no byte moves.
+    writing: AtomicU32,
+    /// A write has ended since the last look.
+    moved: AtomicBool,
+}
+
+impl PutProgress {
+    /// One of its writes begins.
+    pub fn begin_write(&self) {
+        self.writing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One of its writes has ended.
+    pub fn end_write(&self) {
+        self.moved.store(true, Ordering::Relaxed);
+        self.writing.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn has_moved(&self) -> bool {
+        self.moved.swap(false, Ordering::Relaxed) || self.writing.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// All puts of a store that are under way.
+#[derive(Debug, Default)]
+pub struct Progress {
+    puts: Vec<Arc<PutProgress>>,
+}
+
+impl Progress {
+    /// A call begins to write what it has been given.
+    pub fn begin(&mut self, now: Duration, rids: Vec<u64>) -> Arc<PutProgress> {
+        let (writing, moved) = (AtomicU32::new(0), AtomicBool::new(false));
+        let put = Arc::new(PutProgress { rids, since: now, writing, moved });
+        self.puts.push(put.clone());
+        put
+    }
+
+    /// It writes no more.
+    pub fn end(&mut self, put: &Arc<PutProgress>) {
+        if let Some(at) = self.puts.iter().position(|other| Arc::ptr_eq(other, put)) {
+            self.puts.swap_remove(at);
+        }
+    }
+
+    /// Another session began: it has no reservations yet, and its first ones may have the same numbers.
+    pub fn start_over(&mut self) {
+        self.puts.clear();
+    }
+
+    /// Reservations whose puts have got on since the last call.
+    pub fn moved(&mut self, now: Duration) -> Vec<u64> {
+        let old = self.puts.iter().filter(|put| now.saturating_sub(put.since) > YOUNG && put.has_moved());
+        old.flat_map(|put| put.rids.iter().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: Duration = Duration::from_secs(6);
+
+    #[test]
+    fn a_put_is_renewed_while_its_bytes_move_once_it_is_old_enough() {
+        let mut progress = Progress::default();
+        let put = progress.begin(Duration::ZERO, vec![2, 4]);
+        put.begin_write();
+        assert_eq!(progress.moved(YOUNG), [0; 0], "its deadline is far away");
+        assert_eq!(progress.moved(LATER), [2, 4]);
+        put.end_write();
+        assert_eq!(progress.moved(LATER), [2, 4], "it has moved since");
+        assert_eq!(progress.moved(LATER), [0; 0], "and not any more");
+    }
+
+    #[test]
+    fn neither_a_put_that_has_ended_nor_one_of_an_earlier_session_is_renewed() {
+        let mut progress = Progress::default();
+        let (ended, former) = (progress.begin(Duration::ZERO, vec![2]), progress.begin(Duration::ZERO, vec![4]));
+        [&ended, &former].into_iter().for_each(|put| put.begin_write());
+        progress.end(&ended);
+        assert_eq!(progress.moved(LATER), [4]);
+        progress.start_over();
+        assert_eq!(progress.moved(LATER), [0; 0]);
+        progress.end(&former);
+    }
+}

@@ -1,0 +1,330 @@
+//! The session of a store with its master, as the anchor keeps it: heartbeats, what the master asks of an owner, and the
+//! way back after either side was away.
+//!
+//! A driver has one connection at most. It calls [`Anchor::step`] and carries the outputs out, in their order. While it is
+//! connected it then hears what has come ([`Anchor::hear`]), and lets the anchor speak ([`Anchor::tell`],
+//! [`Anchor::beat`]), at the latest at the time that `step` has named; then it begins anew. When a connection breaks it says
+//! so ([`Anchor::lost`]); what becomes of a try to connect it says with [`Anchor::answered`] or [`Anchor::failed`].
+
+use std::time::Duration;
+
+use mooncake_transfer::{Fence, Reign, Uuid};
+use mooncake_wire::Feature;
+use mooncake_wire::message::{
+    AnchorDown, AnchorUp, Beat, EpochTaken, Goodbye, HelloReply, LogPosition, OpenSession, Populated, ProcessIdentity,
+    anchor_down, anchor_up, hello,
+};
+
+use super::parts::Parts;
+use super::pins::Listing;
+use super::position::reign_of;
+use super::reachability::Reachability;
+
+mod output;
+#[cfg(test)]
+mod tests;
+mod way_back;
+
+pub use output::{Output, Outputs, Recheck, Taking};
+use way_back::Try;
+
+/// Time between two beats.
+const BEAT: Duration = Duration::from_millis(500);
+
+/// Time between two pings of a master that does not answer.
+const PING: Duration = Duration::from_millis(100);
+
+/// How long a master keeps a session that is away; after that it has nothing left to end.
+const RETENTION: Duration = Duration::from_secs(600);
+
+/// Time between two tries to reach a master again.
+pub const RECONNECT: Duration = Duration::from_millis(100);
+
+/// Without a word for this long the connection is given up for a new one.
+const SILENCE: Duration = Duration::from_secs(4);
+
+/// Longest time for one try to reach one master.
+pub const TRY: Duration = Duration::from_secs(3);
+
+/// As whom a store shows itself.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Its name, "host:port".
+    pub name: String,
+    /// Its process, without a mark.
+    pub process: ProcessIdentity,
+    /// Shown to owners of what this process maps: see [`mooncake_transfer::LinkOptions::mark`].
+    pub mark: u64,
+}
+
+impl Identity {
+    /// What the hello of a new session asks for.
+    pub fn open(&self) -> hello::Role {
+        let process = ProcessIdentity { mark: self.mark, ..self.process.clone() };
+        hello::Role::Open(OpenSession { host_name: self.name.clone(), process: Some(process) })
+    }
+}
+
+/// The anchor.
+#[derive(Debug)]
+pub struct Anchor {
+    identity: Identity,
+    /// How many there are to try.
+    masters: usize,
+    session: SessionId,
+    state: State,
+    next_beat: Duration,
+    /// Of the last beat.
+    number: u64,
+    /// The next try to connect is not made before.
+    next_try: Duration,
+    next_master: usize,
+    /// Since when the last view of a closed store has ended.
+    ending_since: Option<Duration>,
+    /// What this master has shown of its log: which one it is, and in which reign.
+    shown: LogPosition,
+    /// Sent, and of those that nobody asks for a second time: with the beat behind them, whose pong says that they came.
+    facts: Vec<(u64, AnchorUp)>,
+}
+
+#[derive(Debug)]
+struct SessionId {
+    id: u64,
+    secret: u64,
+    /// Random id of the master's process.
+    instance: Vec<u8>,
+}
+
+impl SessionId {
+    fn of(reply: &HelloReply) -> Self {
+        SessionId { id: reply.session, secret: reply.secret, instance: reply.instance.to_vec() }
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Connected {
+        /// What the master said that it knows.
+        features: u64,
+    },
+    Away,
+    /// A hello is on its way that resumes the session.
+    Resuming(Try, Listing),
+    /// The master did not know the session; a hello is on its way that begins another one.
+    Opening(Try),
+}
+
+impl Anchor {
+    /// Of a session that has just begun, with one of so many masters.
+    pub fn new(now: Duration, identity: Identity, masters: usize, reply: &HelloReply) -> Self {
+        Anchor {
+            identity,
+            masters,
+            session: SessionId::of(reply),
+            state: State::Connected { features: reply.features },
+            next_beat: now,
+            number: 0,
+            next_try: now + RECONNECT,
+            next_master: 0,
+            ending_since: None,
+            shown: reply.position.unwrap_or_default(),
+            facts: Vec::new(),
+        }
+    }
+
+    /// Whether there is a connection to hear and to speak over.
+    pub fn is_connected(&self) -> bool {
+        matches!(self.state, State::Connected { .. })
+    }
+
+    /// The anchor is awake: ends the session or the connection, or says what comes next. While it waits for the outcome of
+    /// a try, which the driver owes it within [`TRY`], there is nothing.
+    pub fn step(&mut self, now: Duration, parts: &mut Parts<'_>, out: &mut Outputs) {
+        if matches!(self.state, State::Resuming(..) | State::Opening(_)) {
+            return;
+        }
+        if parts.wants.is_ending() && self.has_ended(now, parts, out) {
+            out.push(Output::Stop);
+            return;
+        }
+        if parts.wants.take_resume() {
+            if self.is_connected() {
+                self.state = State::Away;
+                out.push(Output::HangUp { silent: false });
+            }
+            self.next_try = now;
+        }
+        if self.is_connected() {
+            self.next_beat = self.next_beat.min(now + interval(parts.reach));
+            out.push(Output::WaitUntil(self.next_beat));
+        } else if now < self.next_try {
+            out.push(Output::WaitUntil(self.next_try));
+        } else {
+            out.push(Output::Reconnect);
+        }
+    }
+
+    /// Nothing is left that the master has to be told. What it holds for this
+    /// session is held until it hears so: without a connection that waits.
+    fn has_ended(&mut self, now: Duration, parts: &mut Parts<'_>, out: &mut Outputs) -> bool {
+        if !parts.pins.seal() {
+            self.ending_since = None;
+            return false;
+        }
+        let since = *self.ending_since.get_or_insert(now);
+        if self.is_connected() && parts.pins.is_empty() {
+            out.push(Output::Goodbye(up(anchor_up::Body::Goodbye(Goodbye {}))));
+            return true;
+        }
+        now.saturating_sub(since) > RETENTION
+    }
+
+    // ------------------------------------------------------- with a connection
+
+    /// Hears the master.
+    pub fn hear(&mut self, now: Duration, message: AnchorDown, parts: &mut Parts<'_>, out: &mut Outputs) {
+        match message.body {
+            Some(anchor_down::Body::Pong(pong)) => {
+                parts.reach.pong(now);
+                self.facts.retain(|(beat, _)| *beat > pong.number);
+                if parts.pins.confirmed(pong.unpin_sequence) {
+                    parts.sequences.answered(pong.unpin_sequence);
+                }
+                if let Some(position) = pong.position {
+                    self.see(position, parts);
+                }
+                // Cheap when there is nothing new to obey and nobody asks.
+                out.push(Output::Obey(reign_of(&self.shown)));
+            }
+            Some(anchor_down::Body::Fence(fence)) => {
+                let Some(uuid) = uuid(&fence.uuid) else { return };
+                out.push(Output::Fence(Fence {
+                    uuid,
+                    rid: fence.rid,
+                    offset: fence.offset,
+                    len: fence.length,
+                    writer: fence.writer,
+                    writer_done: fence.writer_done,
+                }));
+            }
+            Some(anchor_down::Body::Recheck(recheck)) => {
+                let Some(uuid) = uuid(&recheck.uuid) else { return };
+                out.push(Output::Recheck(Recheck {
+                    uuid,
+                    rid: recheck.rid,
+                    offset: recheck.offset,
+                    length: recheck.length,
+                    crc: recheck.crc32c,
+                }));
+            }
+            Some(anchor_down::Body::TakeEpoch(take)) => {
+                // Before it is obeyed: whatever becomes of this connection, the next hello shows which reign that was.
+                self.see(LogPosition { lsn: 0, epoch: take.epoch, reign: take.reign, ..self.shown }, parts);
+                out.push(Output::TakeEpoch(Reign { epoch: take.epoch as u16, id: take.reign }));
+                out.push(Output::Obey(reign_of(&self.shown)));
+            }
+            Some(anchor_down::Body::SegmentGone(gone)) => {
+                let Some(uuid) = uuid(&gone.uuid) else { return };
+                let pinned = gone.pinned.iter().map(|extent| (extent.offset, extent.length)).collect();
+                out.push(Output::SegmentGone { uuid, number: gone.number, pinned });
+            }
+            Some(anchor_down::Body::SessionOver(_)) if parts.wants.is_closing() => {}
+            Some(anchor_down::Body::SessionOver(over)) => {
+                out.push(Output::Ended { reason: over.reason });
+                parts.wants.resume();
+            }
+            Some(anchor_down::Body::ReaderGoneTaken(taken)) => parts.deaths.taken(taken.session, &taken.uuid),
+            // Something newer than this client.
+            None => {}
+        }
+    }
+
+    /// The owner has been asked to take an epoch.
+    pub fn epoch_asked(&mut self, reign: Reign, taking: Taking, parts: &mut Parts<'_>) {
+        match taking {
+            Taking::Begun => {}
+            // The next hello has the master leave it.
+            Taking::TwoReigns => {
+                parts.note(&LogPosition { lsn: u64::MAX, ..self.shown });
+                parts.wants.resume();
+            }
+            Taking::NoOwner => {
+                let taken = EpochTaken { epoch: u32::from(reign.epoch), segments: Vec::new() };
+                parts.up.push(up(anchor_up::Body::EpochTaken(taken)));
+            }
+        }
+    }
+
+    /// The master has shown a position, which may be one that an earlier message has gone beyond.
+    fn see(&mut self, position: LogPosition, parts: &mut Parts<'_>) {
+        parts.note(&position);
+        if position.epoch >= self.shown.epoch {
+            self.shown = position;
+        }
+    }
+
+    /// Sends what waits. True if a beat is due behind it: then [`Anchor::beat`]. `reports`: the owner has new figures.
+    #[must_use]
+    pub fn tell(&mut self, now: Duration, reports: bool, parts: &mut Parts<'_>, out: &mut Outputs) -> bool {
+        let State::Connected { features } = self.state else { return false };
+        if parts.reach.silence(now) > SILENCE {
+            self.state = State::Away;
+            out.push(Output::HangUp { silent: true });
+            return false;
+        }
+        let due = now >= self.next_beat || parts.wants.take_ping() || parts.pins.wants_to_send() || reports;
+        for message in std::mem::take(parts.up) {
+            if !is_asked_for_again(&message) {
+                self.facts.push((self.number + 1, message.clone()));
+            }
+            out.push(Output::Send(message));
+        }
+        if Feature::ReaderGone.is_in(features) {
+            // Those that do not get through are told again over the next connection.
+            out.extend(parts.deaths.to_tell(now).into_iter().map(|body| Output::Send(up(body))));
+        }
+        due
+    }
+
+    /// Sends a beat. `populated`: what the owner has populated since the last one.
+    pub fn beat(&mut self, now: Duration, populated: Vec<Populated>, parts: &mut Parts<'_>, out: &mut Outputs) {
+        self.number += 1;
+        let (unpin_sequence, unpin) = parts.pins.to_send(|| parts.sequences.begin()).unwrap_or_default();
+        let moved = parts.progress.moved(now);
+        let beat = Beat { number: self.number, moved, populated, unpin, unpin_sequence };
+        out.push(Output::Send(up(anchor_up::Body::Beat(beat))));
+        self.next_beat = now + interval(parts.reach);
+    }
+
+    /// The connection broke. `unsent`: what the driver was to send last and did not, as far as it knows.
+    pub fn lost(&mut self, mut unsent: Vec<AnchorUp>, parts: &mut Parts<'_>) {
+        self.state = State::Away;
+        // The next connection begins with a beat and the readers that ended.
+        unsent.retain(|message| {
+            !matches!(&message.body, Some(anchor_up::Body::Beat(_) | anchor_up::Body::ReaderGone(_)))
+        });
+        let facts = unsent.iter().filter(|message| !is_asked_for_again(message)).count();
+        self.facts.truncate(self.facts.len().saturating_sub(facts));
+        // The master answers a fence twice gladly; it must not miss one.
+        parts.put_back(unsent);
+    }
+}
+
+fn interval(reach: &Reachability) -> Duration {
+    if reach.is_unreachable() { PING } else { BEAT }
+}
+
+fn up(body: anchor_up::Body) -> AnchorUp {
+    AnchorUp { body: Some(body) }
+}
+
+/// Whether nothing is lost for good with a message: the master asks once more for what it has asked for, the next beat
+/// says what the last one said, and nothing comes behind a goodbye.
+fn is_asked_for_again(message: &AnchorUp) -> bool {
+    use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked};
+    matches!(&message.body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_)))
+}
+
+fn uuid(bytes: &[u8]) -> Option<Uuid> {
+    bytes.try_into().ok()
+}

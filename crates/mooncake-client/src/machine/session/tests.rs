@@ -1,0 +1,699 @@
+//! The anchor in virtual time: a master is a few lines of the test.
+
+use mooncake_wire::message::{
+    FenceDone, Hello, PeerGone, Pong, ReaderGoneTaken, Refusal, ResumeSession, SegmentGone, SessionOver, TakeEpoch,
+    refusal,
+};
+use mooncake_wire::{FEATURES, MAX_HELLO_FRAME};
+use prost::Message;
+
+use super::*;
+use crate::machine::deaths::Deaths;
+use crate::machine::owner::MAX_SEGMENTS;
+use crate::machine::pins::{MAX_VIEWS, Pins};
+use crate::machine::progress::Progress;
+use crate::machine::sequences::{MAX_UNSETTLED, Sequences};
+use crate::machine::wants::Wants;
+
+const A1: Reign = Reign::numbered(1);
+const A2: Reign = Reign { epoch: 2, id: 7 };
+const B2: Reign = Reign { epoch: 2, id: 8 };
+const UUID: Uuid = [5; 16];
+
+/// A store without threads.
+struct Store {
+    now: Duration,
+    anchor: Anchor,
+    pins: Pins,
+    sequences: Sequences,
+    progress: Progress,
+    deaths: Deaths,
+    position: LogPosition,
+    up: Vec<AnchorUp>,
+    reach: Reachability,
+    wants: Wants,
+    held: Vec<(Uuid, u16)>,
+}
+
+impl Store {
+    /// In session 7 with the first of two masters.
+    fn new() -> Self {
+        let process = ProcessIdentity { pid: 1, ..ProcessIdentity::default() };
+        let identity = Identity { name: "host:1".into(), process, mark: 3 };
+        let first = reply(7);
+        Store {
+            now: Duration::ZERO,
+            anchor: Anchor::new(Duration::ZERO, identity, 2, &first),
+            pins: Pins::default(),
+            sequences: Sequences::default(),
+            progress: Progress::default(),
+            deaths: Deaths::default(),
+            position: first.position.unwrap(),
+            up: Vec::new(),
+            reach: Reachability::default(),
+            wants: Wants::default(),
+            held: vec![(UUID, 1), ([6; 16], 2)],
+        }
+    }
+
+    fn with<R>(&mut self, act: impl FnOnce(&mut Anchor, Duration, &mut Parts<'_>, &mut Outputs) -> R) -> (R, Outputs) {
+        let mut parts = Parts {
+            pins: &mut self.pins,
+            sequences: &mut self.sequences,
+            progress: &mut self.progress,
+            deaths: &mut self.deaths,
+            position: &mut self.position,
+            up: &mut self.up,
+            reach: &self.reach,
+            wants: &self.wants,
+        };
+        let mut out = Outputs::new();
+        let result = act(&mut self.anchor, self.now, &mut parts, &mut out);
+        (result, out)
+    }
+
+    fn after(&mut self, time: Duration) -> &mut Self {
+        self.now += time;
+        self
+    }
+
+    fn step(&mut self) -> Outputs {
+        self.with(|anchor, now, parts, out| anchor.step(now, parts, out)).1
+    }
+
+    fn hear(&mut self, body: anchor_down::Body) -> Outputs {
+        self.with(|anchor, now, parts, out| anchor.hear(now, AnchorDown { body: Some(body) }, parts, out)).1
+    }
+
+    /// A pong to this beat.
+    fn pong(&mut self, number: u64) -> Outputs {
+        self.hear(anchor_down::Body::Pong(Pong { number, ..Pong::default() }))
+    }
+
+    /// What is sent now, with a beat if one is due.
+    fn tell(&mut self) -> Vec<anchor_up::Body> {
+        let (due, mut out) = self.with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
+        if due {
+            out.extend(self.with(|anchor, now, parts, out| anchor.beat(now, Vec::new(), parts, out)).1);
+        }
+        sent(out)
+    }
+
+    fn beat(&mut self) -> Beat {
+        match self.tell().pop() {
+            Some(anchor_up::Body::Beat(beat)) => beat,
+            other => panic!("no beat: {other:?}"),
+        }
+    }
+
+    fn lose(&mut self, unsent: Vec<AnchorUp>) -> &mut Self {
+        self.with(|anchor, _, parts, _| anchor.lost(unsent, parts));
+        self
+    }
+
+    /// Begins a try, and gives the number of its master and what its hello asks for.
+    fn try_again(&mut self) -> (usize, hello::Role) {
+        let out = self.step();
+        let [Output::WaitUntil(_), ..] = &out[..] else { return self.try_now(&out) };
+        self.now += RECONNECT;
+        let out = self.step();
+        self.try_now(&out)
+    }
+
+    fn try_now(&mut self, out: &[Output]) -> (usize, hello::Role) {
+        assert!(matches!(out.last(), Some(Output::Reconnect)), "{out:?}");
+        let held = self.held.clone();
+        let (_, out) = self.with(|anchor, now, parts, out| anchor.reconnect(now, &held, parts, out));
+        connect(out)
+    }
+
+    /// Begins a try to resume, and gives what its hello says.
+    fn resume(&mut self) -> ResumeSession {
+        match self.try_again().1 {
+            hello::Role::Resume(resume) => resume,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(&mut self, reply: &HelloReply) -> Outputs {
+        let out = self.with(|anchor, now, parts, out| anchor.answered(now, reply, parts, out)).1;
+        if matches!(out.last(), Some(Output::Resumed { .. } | Output::Began)) {
+            self.reach.pong(self.now);
+        }
+        out
+    }
+
+    fn fail(&mut self) -> Outputs {
+        self.with(|anchor, _, parts, out| anchor.failed("refused".into(), parts, out)).1
+    }
+
+    fn epoch_asked(&mut self, reign: Reign, taking: Taking) {
+        self.with(|anchor, _, parts, _| anchor.epoch_asked(reign, taking, parts));
+    }
+
+    /// A view over this rid.
+    fn view(&mut self, rid: u64) -> u64 {
+        self.pins.adopt(self.pins.generation(), [rid].into_iter()).expect("it is granted in this generation")
+    }
+
+    fn queue(&mut self, body: anchor_up::Body) {
+        self.up.push(up(body));
+    }
+}
+
+fn reply(session: u64) -> HelloReply {
+    HelloReply {
+        session,
+        secret: session + 100,
+        features: FEATURES,
+        instance: vec![1; 16].into(),
+        position: Some(LogPosition { log_id: 1, epoch: 1, lsn: 4, reign: 0 }),
+        ..HelloReply::default()
+    }
+}
+
+fn refused(kind: refusal::Kind) -> HelloReply {
+    let refusal = Refusal { kind: kind.into(), reason: "no".into() };
+    HelloReply { refusal: Some(refusal), ..HelloReply::default() }
+}
+
+fn in_reign(reign: Reign) -> HelloReply {
+    let position = LogPosition { log_id: 1, epoch: reign.epoch.into(), lsn: 9, reign: reign.id };
+    HelloReply { position: Some(position), ..reply(7) }
+}
+
+fn sent(out: Outputs) -> Vec<anchor_up::Body> {
+    let body = |output| match output {
+        Output::Send(message) => message.body,
+        other => panic!("{other:?}"),
+    };
+    out.into_iter().filter_map(body).collect()
+}
+
+fn connect(out: Outputs) -> (usize, hello::Role) {
+    match out.into_iter().last() {
+        Some(Output::Connect { master, role, .. }) => (master, role),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn peer_gone(byte: u8) -> anchor_up::Body {
+    anchor_up::Body::PeerGone(PeerGone { uuid: vec![byte; 16].into() })
+}
+
+fn fence_done(rid: u64) -> anchor_up::Body {
+    anchor_up::Body::FenceDone(FenceDone { uuid: UUID.to_vec().into(), rids: vec![rid] })
+}
+
+fn is_beat(body: &anchor_up::Body) -> bool {
+    matches!(body, anchor_up::Body::Beat(_))
+}
+
+fn take_epoch(reign: Reign) -> anchor_down::Body {
+    anchor_down::Body::TakeEpoch(TakeEpoch { epoch: reign.epoch.into(), reign: reign.id })
+}
+
+fn obeyed(out: &[Output]) -> Vec<Reign> {
+    let reign = |output: &Output| if let Output::Obey(reign) = output { Some(*reign) } else { None };
+    out.iter().filter_map(reign).collect()
+}
+
+// ------------------------------------------------------------------ beats
+
+#[test]
+fn a_beat_goes_out_at_once_and_then_every_half_second_and_more_often_while_nobody_answers() {
+    let mut store = Store::new();
+    assert!(matches!(store.step()[..], [Output::WaitUntil(Duration::ZERO)]));
+    assert_eq!(store.beat().number, 1);
+    assert!(matches!(store.step()[..], [Output::WaitUntil(until)] if until == BEAT));
+    store.after(BEAT - PING);
+    assert_eq!(store.tell(), []);
+    store.wants.ping();
+    assert_eq!(store.beat().number, 2, "a thread wants a pong");
+    store.reach.expired(store.now);
+    let next = store.now + PING;
+    assert!(matches!(store.step()[..], [Output::WaitUntil(until)] if until == next));
+    store.after(PING).beat();
+    let next = store.now + PING;
+    assert!(matches!(store.step()[..], [Output::WaitUntil(until)] if until == next));
+    store.pong(3);
+    assert!(!store.reach.is_unreachable());
+}
+
+#[test]
+fn a_beat_renews_what_moves_and_tells_ended_views_until_they_are_confirmed() {
+    let mut store = Store::new();
+    let put = store.progress.begin(Duration::ZERO, vec![9]);
+    put.begin_write();
+    let era = store.view(2);
+    store.after(BEAT * 20);
+    store.reach.pong(store.now);
+    assert_eq!(store.beat().moved, [9]);
+    assert!(store.pins.release(era, 2));
+    let told = store.beat();
+    assert_eq!((&told.unpin[..], told.unpin_sequence), (&[2][..], 1));
+    assert_eq!(store.after(BEAT).beat().unpin, [2], "until it is confirmed");
+    let pong = Pong { number: 3, unpin_sequence: told.unpin_sequence, ..Pong::default() };
+    store.hear(anchor_down::Body::Pong(pong));
+    assert_eq!(store.after(BEAT).beat().unpin, [0; 0]);
+    assert_eq!(store.sequences.settled(), (2, vec![]), "that mutation is answered");
+}
+
+#[test]
+fn a_master_that_is_silent_for_too_long_is_left_for_another_connection() {
+    let mut store = Store::new();
+    assert_eq!(store.after(SILENCE).tell().len(), 1);
+    store.queue(fence_done(2));
+    let (due, out) = store.after(BEAT).with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
+    assert!(!due && matches!(out[..], [Output::HangUp { silent: true }]), "{out:?}");
+    assert!(!store.anchor.is_connected() && store.up.len() == 1);
+    store.resume();
+}
+
+// ---------------------------------------------------------------- messages
+
+#[test]
+fn a_fact_is_told_again_over_the_next_connection_until_a_pong_behind_it_has_come() {
+    let mut store = Store::new();
+    store.queue(peer_gone(1));
+    store.queue(fence_done(2));
+    let told = store.tell();
+    assert_eq!((&told[..2], told.len()), (&[peer_gone(1), fence_done(2)][..], 3));
+    store.queue(peer_gone(2));
+    assert_eq!(store.tell(), [peer_gone(2)], "it goes out before its beat");
+    store.pong(1);
+    store.lose(Vec::new()).resume();
+    store.answer(&reply(7));
+    let told = store.tell();
+    assert_eq!(&told[..told.len() - 1], [peer_gone(2)], "the master has the first, and asks for the fence itself");
+    store.pong(1);
+    store.lose(Vec::new()).resume();
+    store.answer(&reply(7));
+    assert_eq!(store.tell()[0], peer_gone(2), "that pong was to an earlier beat");
+    store.pong(3);
+    store.lose(Vec::new()).resume();
+    store.answer(&reply(7));
+    assert!(store.tell().iter().all(is_beat));
+}
+
+#[test]
+fn what_could_not_be_sent_is_sent_once_over_the_next_connection() {
+    let mut store = Store::new();
+    [peer_gone(1), fence_done(2), peer_gone(3), fence_done(4)].into_iter().for_each(|body| store.queue(body));
+    let (_, out) = store.with(|anchor, now, parts, out| anchor.tell(now, false, parts, out));
+    let mut unsent: Vec<AnchorUp> = sent(out).into_iter().map(up).skip(1).collect();
+    unsent.push(up(anchor_up::Body::Beat(Beat::default())));
+    store.lose(unsent);
+    store.queue(fence_done(6));
+    store.resume();
+    store.answer(&reply(7));
+    let told = store.tell();
+    let expected = [peer_gone(1), fence_done(2), peer_gone(3), fence_done(4), fence_done(6)];
+    assert_eq!(&told[..told.len() - 1], expected, "the first may have been lost on the way");
+    assert_eq!(told.iter().filter(|body| is_beat(body)).count(), 1);
+}
+
+#[test]
+fn ended_readers_are_told_over_each_connection_to_a_master_that_knows_of_them() {
+    let mut store = Store::new();
+    store.deaths.note(mooncake_transfer::ProcessGone { session: 4, uuid: UUID, mark: 1 });
+    let tells = |store: &mut Store| {
+        let told = store.tell();
+        told.iter().filter(|body| matches!(body, anchor_up::Body::ReaderGone(_))).count()
+    };
+    assert_eq!((tells(&mut store), tells(&mut store)), (1, 0));
+    store.lose(Vec::new()).resume();
+    store.answer(&HelloReply { features: 0, ..reply(7) });
+    assert_eq!(tells(&mut store), 0, "an older master");
+    store.lose(Vec::new()).resume();
+    store.answer(&reply(7));
+    assert_eq!(tells(&mut store), 1);
+    let taken = ReaderGoneTaken { session: 4, uuid: UUID.to_vec().into() };
+    store.hear(anchor_down::Body::ReaderGoneTaken(taken));
+    store.lose(Vec::new()).resume();
+    store.answer(&reply(7));
+    assert_eq!(tells(&mut store), 0);
+}
+
+#[test]
+fn what_names_no_segment_is_passed_over() {
+    let mut store = Store::new();
+    for uuid in [vec![], vec![5; 15]] {
+        let gone = SegmentGone { uuid: uuid.into(), ..SegmentGone::default() };
+        assert!(store.hear(anchor_down::Body::SegmentGone(gone)).is_empty());
+    }
+    let gone = SegmentGone { uuid: UUID.to_vec().into(), number: 3, pinned: Vec::new() };
+    let out = store.hear(anchor_down::Body::SegmentGone(gone));
+    assert!(matches!(&out[..], [Output::SegmentGone { uuid: UUID, number: 3, pinned }] if pinned.is_empty()));
+    assert!(store.with(|anchor, now, parts, out| anchor.hear(now, AnchorDown::default(), parts, out)).1.is_empty());
+}
+
+// ------------------------------------------------------------------ epochs
+
+#[test]
+fn an_epoch_is_taken_by_the_owner_before_the_links_obey_it() {
+    let mut store = Store::new();
+    let out = store.hear(take_epoch(A2));
+    assert!(matches!(out[..], [Output::TakeEpoch(A2), Output::Obey(A2)]), "{out:?}");
+    store.epoch_asked(A2, Taking::Begun);
+    assert!(store.up.is_empty(), "the owner says it when it is done");
+    assert_eq!(obeyed(&store.pong(1)), [A2], "and once more with each pong, for owners that asked meanwhile");
+    let out = store.hear(take_epoch(A1));
+    assert_eq!(obeyed(&out), [A2], "it never goes back");
+    store.epoch_asked(A2, Taking::NoOwner);
+    let taken = EpochTaken { epoch: 2, segments: Vec::new() };
+    assert_eq!(store.up, [up(anchor_up::Body::EpochTaken(taken))]);
+}
+
+#[test]
+fn whatever_becomes_of_the_connection_the_next_hello_shows_the_epoch_that_was_asked_for() {
+    let mut store = Store::new();
+    store.hear(take_epoch(A2));
+    store.lose(Vec::new());
+    store.held[0].1 = 2;
+    let resume = store.resume();
+    assert_eq!((resume.epochs, resume.epoch_taken), (vec![2, 2], 2));
+    assert_eq!((store.position.epoch, store.position.reign), (2, 7));
+}
+
+#[test]
+fn of_two_reigns_of_one_epoch_a_hello_says_more_than_either_holds() {
+    // The owner finds it out, and the pongs of another master of the same log do.
+    let by_owner = |store: &mut Store| store.epoch_asked(A2, Taking::TwoReigns);
+    let by_pong = |store: &mut Store| {
+        let position = Some(LogPosition { log_id: 1, epoch: 2, lsn: 1, reign: B2.id });
+        store.hear(anchor_down::Body::Pong(Pong { number: 1, position, unpin_sequence: 0 }));
+    };
+    for find_out in [by_owner, by_pong] {
+        let mut store = Store::new();
+        store.hear(take_epoch(A2));
+        find_out(&mut store);
+        assert_eq!((store.position.epoch, store.position.lsn), (2, u64::MAX));
+        let out = store.step();
+        assert!(matches!(out[..], [Output::HangUp { silent: false }, Output::Reconnect]), "at once: {out:?}");
+    }
+}
+
+#[test]
+fn the_answer_to_a_list_counts_before_the_reign_is_obeyed_that_it_came_from() {
+    let mut store = Store::new();
+    let era = store.view(2);
+    store.lose(Vec::new());
+    assert_eq!(store.resume().pins, [2]);
+    let out = store.answer(&HelloReply { unknown_pins: vec![2], ..in_reign(A2) });
+    assert!(!store.pins.all_listed() && !store.pins.is_known(era, 2));
+    assert!(matches!(out[..], [Output::Obey(A2), Output::Resumed { unknown_views: Some(1), .. }]), "{out:?}");
+}
+
+#[test]
+fn an_older_master_has_forgotten_views_unless_it_reigns_as_before() {
+    for (reign, knows) in [(A2, true), (Reign::numbered(2), true), (B2, false), (Reign { epoch: 3, id: 9 }, false)] {
+        let mut store = Store::new();
+        store.hear(take_epoch(A2));
+        store.view(2);
+        store.lose(Vec::new()).resume();
+        store.answer(&HelloReply { features: 0, ..in_reign(reign) });
+        assert_eq!(store.pins.all_listed(), knows, "{reign:?}");
+    }
+}
+
+// ---------------------------------------------------------------- way back
+
+#[test]
+fn masters_are_tried_in_turn_with_a_rest_and_the_one_that_answered_first_the_next_time() {
+    let mut store = Store::new();
+    store.after(BEAT).lose(Vec::new());
+    let mut tried = Vec::new();
+    for _ in 0..3 {
+        let began = store.now;
+        tried.push(store.try_again().0);
+        assert!(store.step().is_empty(), "nothing is begun before its outcome is here");
+        assert!(matches!(&store.fail()[..], [Output::Unreachable { reason }] if reason == "refused"));
+        assert!(tried.len() == 1 || store.now == began + RECONNECT);
+    }
+    store.after(TRY);
+    tried.push(store.try_again().0);
+    store.answer(&reply(7));
+    store.after(RECONNECT).lose(Vec::new());
+    tried.push(store.try_again().0);
+    assert_eq!(tried, [0, 1, 0, 1, 1]);
+}
+
+#[test]
+fn a_list_that_did_not_come_leaves_what_it_replaced_to_be_told() {
+    // No answer, and one that refuses for another reason than that the session is over.
+    for answered in [false, true] {
+        let mut store = Store::new();
+        let era = store.view(2);
+        store.view(4);
+        store.pins.release(era, 2);
+        let told = store.beat();
+        assert_eq!(told.unpin, [2]);
+        store.lose(Vec::new());
+        let first = store.resume();
+        assert_eq!(first.pins, [4]);
+        match answered {
+            false => store.fail(),
+            true => store.answer(&refused(refusal::Kind::Overloaded)),
+        };
+        assert!(!store.pins.is_empty());
+        assert_eq!(store.sequences.settled().1, [told.unpin_sequence], "nobody knows that it was carried out");
+        let second = store.resume();
+        assert!(second.list > first.list, "the first is refused when it comes late");
+        store.answer(&reply(7));
+        assert_eq!(store.sequences.settled().1, [0; 0], "the list says as much");
+        assert_eq!(store.beat().unpin, [0; 0]);
+    }
+}
+
+#[test]
+fn views_that_were_granted_while_a_list_was_on_its_way_are_on_the_next_one_or_void() {
+    let mut store = Store::new();
+    let before = store.pins.generation();
+    let sequence = store.sequences.begin();
+    store.lose(Vec::new());
+    let first = store.resume();
+    assert_eq!((&first.pins[..], first.settled_below, &first.unsettled[..]), (&[][..], 2, &[sequence][..]));
+    assert!(!store.pins.may_settle(sequence), "its reply comes while the list is on its way");
+    assert_eq!(store.pins.adopt(before, [8].into_iter()), None, "it was asked for before");
+    store.view(2);
+    store.fail();
+    // A second list that does not come, and a third.
+    let second = store.resume();
+    assert_eq!((&second.pins[..], &second.unsettled[..]), (&[2][..], &[][..]));
+    store.fail();
+    assert_eq!(store.resume().pins, [2]);
+    store.answer(&reply(7));
+    assert_eq!(store.sequences.settled().1, [0; 0], "the master may hear of it now");
+}
+
+#[test]
+fn views_that_another_process_was_not_told_of_are_listed_once_more() {
+    for (instance, again) in [(1, false), (2, true)] {
+        let mut store = Store::new();
+        store.lose(Vec::new()).resume();
+        store.view(2);
+        store.answer(&HelloReply { instance: vec![instance; 16].into(), ..reply(7) });
+        let out = store.step();
+        assert_eq!(matches!(out[..], [Output::HangUp { silent: false }, Output::Reconnect]), again, "{out:?}");
+        assert_eq!(store.pins.all_listed(), !again);
+    }
+    // The same process as the last time, though not as the first time.
+    let mut store = Store::new();
+    let restarted = HelloReply { instance: vec![2; 16].into(), ..reply(7) };
+    store.lose(Vec::new()).resume();
+    store.answer(&restarted);
+    store.lose(Vec::new()).resume();
+    store.view(2);
+    store.answer(&restarted);
+    assert!(matches!(store.step()[..], [Output::WaitUntil(_)]));
+}
+
+#[test]
+fn a_resume_that_is_wanted_while_one_is_under_way_follows_it_at_once() {
+    for is_first_beat_gone in [false, true] {
+        let mut store = Store::new();
+        store.after(BEAT).lose(Vec::new()).resume();
+        store.wants.resume();
+        assert!(store.step().is_empty(), "the outcome comes first");
+        store.answer(&reply(7));
+        if is_first_beat_gone {
+            store.beat();
+        }
+        let out = store.step();
+        assert!(matches!(out[..], [Output::HangUp { silent: false }, Output::Reconnect]), "{out:?}");
+        store.try_now(&out);
+        store.wants.resume();
+        store.fail();
+        assert!(matches!(store.step()[..], [Output::Reconnect]), "without a rest");
+        assert!(matches!(store.step()[..], [Output::Reconnect]), "it is still due");
+    }
+}
+
+#[test]
+fn what_waits_for_the_anchor_outlasts_a_connection_that_ends_before_its_first_beat() {
+    let mut store = Store::new();
+    store.queue(fence_done(2));
+    store.lose(Vec::new()).resume();
+    store.answer(&reply(7));
+    store.lose(Vec::new()).resume();
+    store.queue(fence_done(4));
+    store.answer(&reply(7));
+    let told = store.tell();
+    assert_eq!(&told[..2], [fence_done(2), fence_done(4)]);
+    assert!(is_beat(&told[2]), "a beat goes out at once");
+}
+
+#[test]
+fn a_reply_that_nobody_waits_for_changes_nothing() {
+    let mut store = Store::new();
+    assert!(store.answer(&in_reign(A2)).is_empty());
+    assert!(store.anchor.is_connected() && store.position.epoch == 1);
+    store.lose(Vec::new());
+    assert!(store.answer(&in_reign(A2)).is_empty());
+    assert!(!store.anchor.is_connected());
+}
+
+// -------------------------------------------------------------- start over
+
+#[test]
+fn another_session_begins_with_nothing_of_the_last_one() {
+    let mut store = Store::new();
+    let era = store.view(2);
+    store.progress.begin(Duration::ZERO, vec![9]).begin_write();
+    store.deaths.note(mooncake_transfer::ProcessGone { session: 4, uuid: UUID, mark: 1 });
+    store.queue(peer_gone(1));
+    store.after(BEAT * 20).lose(Vec::new());
+    store.queue(fence_done(2));
+    let (master, _) = store.try_again();
+    let out = store.answer(&refused(refusal::Kind::UnknownSession));
+    let (same, role) = connect(out);
+    let hello::Role::Open(open) = role else { panic!("{role:?}") };
+    assert_eq!((same, open.process.map(|process| process.mark)), (master, Some(3)));
+    assert!(store.step().is_empty());
+    let out = store.answer(&HelloReply { session: 8, ..in_reign(A2) });
+    assert!(matches!(out[..], [Output::StartOver, Output::Obey(A2), Output::Began]), "{out:?}");
+    assert!(!store.pins.is_known(era, 2));
+    assert!(store.up.is_empty());
+    let told = store.tell();
+    assert!(matches!(&told[..], [anchor_up::Body::Beat(beat)] if beat.moved.is_empty()), "{told:?}");
+    store.lose(Vec::new());
+    let resume = store.resume();
+    assert_eq!((resume.session, resume.pins), (8, vec![]), "views of the last one are on no list");
+}
+
+#[test]
+fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
+    for answered in [false, true] {
+        let mut store = Store::new();
+        let era = store.view(2);
+        store.lose(Vec::new()).resume();
+        store.answer(&refused(refusal::Kind::UnknownSession));
+        let out = match answered {
+            false => store.fail(),
+            true => store.answer(&refused(refusal::Kind::Overloaded)),
+        };
+        assert!(matches!(&out[..], [Output::Unreachable { .. }]), "{out:?}");
+        assert!(store.pins.is_known(era, 2), "nothing is given up before another session is there");
+        assert_eq!(store.resume().session, 7);
+    }
+}
+
+#[test]
+fn a_master_that_ends_the_session_is_asked_whether_it_knows_it() {
+    let mut store = Store::new();
+    let over = || anchor_down::Body::SessionOver(SessionOver { reason: "away".into() });
+    assert!(matches!(&store.hear(over())[..], [Output::Ended { reason }] if reason == "away"));
+    assert!(matches!(store.step()[..], [Output::HangUp { silent: false }, Output::Reconnect]));
+    let mut store = Store::new();
+    store.wants.close();
+    assert!(store.hear(over()).is_empty(), "as it was asked to");
+    assert!(matches!(store.step()[..], [Output::WaitUntil(_)]));
+}
+
+// ------------------------------------------------------------------ the end
+
+#[test]
+fn goodbye_is_said_when_the_last_view_has_ended_and_the_master_knows() {
+    let mut store = Store::new();
+    let era = store.view(2);
+    store.wants.close();
+    store.wants.end();
+    assert!(matches!(store.step()[..], [Output::WaitUntil(_)]), "a view is there");
+    store.pins.release(era, 2);
+    let told = store.beat();
+    assert_eq!(told.unpin, [2]);
+    assert!(matches!(store.step()[..], [Output::WaitUntil(_)]), "it is not confirmed");
+    store.hear(anchor_down::Body::Pong(Pong { number: 1, unpin_sequence: told.unpin_sequence, position: None }));
+    let out = store.step();
+    let goodbye = |message: &AnchorUp| matches!(message.body, Some(anchor_up::Body::Goodbye(_)));
+    assert!(matches!(&out[..], [Output::Goodbye(message), Output::Stop] if goodbye(message)), "{out:?}");
+}
+
+#[test]
+fn a_closed_store_waits_for_its_master_as_long_as_that_keeps_the_session() {
+    let mut store = Store::new();
+    store.wants.close();
+    store.wants.end();
+    store.lose(Vec::new());
+    store.resume();
+    store.fail();
+    // The first look at it was a rest ago.
+    store.after(RETENTION - RECONNECT);
+    assert!(matches!(store.step()[..], [Output::Reconnect]));
+    store.after(BEAT);
+    assert!(matches!(store.step()[..], [Output::Stop]));
+}
+
+#[test]
+fn a_store_that_is_closed_begins_no_other_session() {
+    for ending in [false, true] {
+        let mut store = Store::new();
+        store.view(2);
+        store.wants.close();
+        if ending {
+            store.wants.end();
+        }
+        store.lose(Vec::new()).resume();
+        let out = store.answer(&refused(refusal::Kind::UnknownSession));
+        match ending {
+            true => assert!(matches!(out[..], [Output::Stop, Output::Unreachable { .. }]), "{out:?}"),
+            false => assert!(matches!(out[..], [Output::Unreachable { .. }]), "its close is not through: {out:?}"),
+        }
+    }
+}
+
+// ---------------------------------------------------------------- its size
+
+#[test]
+fn whatever_a_store_holds_it_can_come_back_with() {
+    let most = u64::MAX;
+    let position = LogPosition { log_id: most, epoch: u32::MAX, lsn: most, reign: u32::MAX };
+    let process = ProcessIdentity {
+        boot_id: vec![9; 16].into(),
+        pid: u32::MAX,
+        start_time: most,
+        pid_namespace: most,
+        ..ProcessIdentity::default()
+    };
+    let resume = ResumeSession {
+        session: most,
+        secret: most,
+        process: Some(process),
+        host_name: "n".repeat(1 << 10),
+        segments: vec![vec![9; 16].into(); MAX_SEGMENTS],
+        pins: vec![most; MAX_VIEWS],
+        epoch_taken: u32::MAX,
+        settled_below: most,
+        unsettled: vec![most; MAX_UNSETTLED],
+        epochs: vec![u32::MAX; MAX_SEGMENTS],
+        list: most,
+    };
+    let hello = Hello { highest: Some(position), role: Some(hello::Role::Resume(resume)), ..Hello::default() };
+    // And what a later version may add: some more about each of its segments.
+    assert!(hello.encoded_len() + 32 * MAX_SEGMENTS < MAX_HELLO_FRAME, "{}", hello.encoded_len());
+    // The master names those of them that it does not know.
+    let (gone_segments, unknown_pins) = (vec![vec![9; 16].into(); MAX_SEGMENTS], vec![most; MAX_VIEWS]);
+    let reply = HelloReply { gone_segments, unknown_pins, ..HelloReply::default() };
+    assert!(reply.encoded_len() < MAX_HELLO_FRAME);
+}

@@ -1,0 +1,172 @@
+//! How the anchor comes back after either side was away: it resumes the session, or begins another one where the master does
+//! not know it.
+
+use std::time::Duration;
+
+use mooncake_transfer::Uuid;
+use mooncake_wire::Feature;
+use mooncake_wire::message::{HelloReply, ResumeSession, hello, refusal};
+
+use super::{Anchor, Output, Outputs, RECONNECT, SessionId, State, TRY, uuid};
+use crate::machine::parts::Parts;
+use crate::machine::pins::{Listing, Verdict};
+use crate::machine::position::reign_of;
+
+/// A try to reach one master.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Try {
+    pub master: usize,
+    by: Duration,
+}
+
+impl Anchor {
+    /// Tries to come back. `held`: this store's segments, each with the highest epoch that it has taken.
+    pub fn reconnect(&mut self, now: Duration, held: &[(Uuid, u16)], parts: &mut Parts<'_>, out: &mut Outputs) {
+        self.next_try = now + RECONNECT;
+        // The connection may have ended before they came.
+        parts.put_back(self.facts.drain(..).map(|(_, fact)| fact).collect());
+        let master = self.next_master;
+        self.next_master = (master + 1) % self.masters;
+        // Before the list is made: a view whose reply is here by now is on it, or comes too late for it and is void.
+        let (settled_below, mut unsettled) = parts.sequences.settled();
+        let listing = parts.pins.list();
+        unsettled.retain(|sequence| !listing.held_back.contains(sequence));
+        let role = hello::Role::Resume(ResumeSession {
+            session: self.session.id,
+            secret: self.session.secret,
+            process: Some(self.identity.process.clone()),
+            host_name: self.identity.name.clone(),
+            segments: held.iter().map(|(uuid, _)| uuid.to_vec().into()).collect(),
+            pins: listing.rids.clone(),
+            // A master that does not know of the epochs below opens all of the segments by this one.
+            epoch_taken: held.iter().map(|(_, taken)| u32::from(*taken)).min().unwrap_or(0),
+            settled_below,
+            unsettled,
+            list: listing.number,
+            epochs: held.iter().map(|(_, taken)| u32::from(*taken)).collect(),
+        });
+        let attempt = Try { master, by: now + TRY };
+        self.state = State::Resuming(attempt, listing);
+        out.push(attempt.connect(role, parts));
+    }
+
+    /// The try has failed.
+    pub fn failed(&mut self, reason: String, parts: &mut Parts<'_>, out: &mut Outputs) {
+        if let State::Resuming(_, listing) = std::mem::replace(&mut self.state, State::Away) {
+            parts.pins.unlist(listing);
+        }
+        out.push(Output::Unreachable { reason });
+    }
+
+    /// The master has replied to the hello.
+    pub fn answered(&mut self, now: Duration, reply: &HelloReply, parts: &mut Parts<'_>, out: &mut Outputs) {
+        match std::mem::replace(&mut self.state, State::Away) {
+            State::Resuming(attempt, listing) => self.resume_answered(now, attempt, listing, reply, parts, out),
+            State::Opening(attempt) => self.open_answered(now, attempt, reply, parts, out),
+            // The anchor has not asked.
+            other => self.state = other,
+        }
+    }
+
+    fn resume_answered(
+        &mut self,
+        now: Duration,
+        attempt: Try,
+        listing: Listing,
+        reply: &HelloReply,
+        parts: &mut Parts<'_>,
+        out: &mut Outputs,
+    ) {
+        let is_known = match &reply.refusal {
+            None => true,
+            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => false,
+            Some(refusal) => {
+                parts.pins.unlist(listing);
+                out.push(Output::Unreachable { reason: refusal.reason.clone() });
+                return;
+            }
+        };
+        if let Some(replaced) = listing.replaced() {
+            parts.sequences.answered(replaced);
+        }
+        parts.pins.arrived().into_iter().for_each(|sequence| parts.sequences.answered(sequence));
+        if is_known {
+            // Before any epoch is obeyed.
+            let another = reply.instance[..] != self.session.instance[..];
+            if parts.pins.listed(&listing, self.verdict(reply), another) {
+                parts.wants.resume();
+            }
+            self.session.instance = reply.instance.to_vec();
+            self.connected(now, attempt, reply, parts, out);
+            let gone = reply.gone_segments.iter().filter_map(|gone| uuid(gone)).collect();
+            let unknown_views = (!parts.pins.all_listed()).then_some(reply.unknown_pins.len());
+            out.push(Output::Resumed { gone, unknown_views });
+        } else if parts.wants.is_closing() {
+            // The master has ended it, as asked. Nothing is to begin any more.
+            if parts.wants.is_ending() {
+                out.push(Output::Stop);
+            }
+            out.push(Output::Unreachable { reason: "the store is being closed".into() });
+        } else {
+            self.state = State::Opening(attempt);
+            out.push(attempt.connect(self.identity.open(), parts));
+        }
+    }
+
+    fn open_answered(
+        &mut self,
+        now: Duration,
+        attempt: Try,
+        reply: &HelloReply,
+        parts: &mut Parts<'_>,
+        out: &mut Outputs,
+    ) {
+        if let Some(refusal) = &reply.refusal {
+            out.push(Output::Unreachable { reason: refusal.reason.clone() });
+            return;
+        }
+        // Everything that hung on the old session is void: placements, pins, segments.
+        parts.pins.start_over();
+        parts.progress.start_over();
+        parts.deaths.start_over();
+        parts.up.clear();
+        out.push(Output::StartOver);
+        self.session = SessionId::of(reply);
+        self.connected(now, attempt, reply, parts, out);
+        out.push(Output::Began);
+    }
+
+    fn connected(&mut self, now: Duration, attempt: Try, reply: &HelloReply, parts: &mut Parts<'_>, out: &mut Outputs) {
+        if let Some(position) = &reply.position {
+            parts.note(position);
+            self.shown = *position;
+            out.push(Output::Obey(reign_of(position)));
+        }
+        parts.deaths.tell_again();
+        self.state = State::Connected { features: reply.features };
+        self.next_master = attempt.master;
+        self.next_beat = now;
+    }
+
+    /// What a master says of the views that it was given a list of. An older one says nothing: if it reigns as before, it
+    /// has lost none.
+    fn verdict<'a>(&self, reply: &'a HelloReply) -> Verdict<'a> {
+        if Feature::UnknownPins.is_in(reply.features) {
+            return Verdict::Unknown(&reply.unknown_pins);
+        }
+        match &reply.position {
+            Some(position)
+                if position.epoch == self.shown.epoch && !reign_of(position).clashes_with(reign_of(&self.shown)) =>
+            {
+                Verdict::Unchanged
+            }
+            _ => Verdict::Silent,
+        }
+    }
+}
+
+impl Try {
+    fn connect(&self, role: hello::Role, parts: &Parts<'_>) -> Output {
+        Output::Connect { master: self.master, role, highest: *parts.position, by: self.by }
+    }
+}

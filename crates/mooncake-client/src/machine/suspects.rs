@@ -1,0 +1,117 @@
+//! Replicas that reads found bad, until the master is told. No read waits for that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Most replicas that wait to be reported; the next read of another finds it again.
+const MAX_WAITING: usize = 8_192;
+
+/// So long a replica is not reported a second time: its owner has not looked yet, or sees nothing wrong.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A replica that could not be verified.
+#[derive(Debug, Clone)]
+pub struct Suspect {
+    /// Key of its object.
+    pub key: Vec<u8>,
+    /// Its placement.
+    pub rid: u64,
+    /// What is wrong with it, for people.
+    pub reason: String,
+    /// Whether the bytes were the placement's, or a second look-up named it again: nothing has overtaken the reader.
+    pub confirmed: bool,
+}
+
+impl AsRef<[u8]> for Suspect {
+    fn as_ref(&self) -> &[u8] {
+        &self.key
+    }
+}
+
+/// Those that wait, and when others were reported.
+#[derive(Debug, Default)]
+pub struct Suspects {
+    /// By rid.
+    waiting: BTreeMap<u64, Suspect>,
+    /// When a rid was reported last.
+    reported: BTreeMap<u64, Duration>,
+    /// A worker is at it.
+    running: bool,
+}
+
+impl Suspects {
+    /// Has a replica reported. False: it was reported a moment ago, or too many wait.
+    pub fn add(&mut self, now: Duration, suspect: Suspect) -> bool {
+        if let Some(waiting) = self.waiting.get_mut(&suspect.rid) {
+            waiting.confirmed |= suspect.confirmed;
+            return true;
+        }
+        let is_recent = self.reported.get(&suspect.rid).is_some_and(|at| is_recent(now, *at));
+        if is_recent || self.waiting.len() >= MAX_WAITING {
+            return false;
+        }
+        self.waiting.insert(suspect.rid, suspect);
+        true
+    }
+
+    /// Whether a worker is at what waits. It ends when [`Suspects::take`] gives it nothing.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// A worker begins, or could not be had.
+    pub fn set_running(&mut self, running: bool) {
+        self.running = running;
+    }
+
+    /// All that wait. Nothing: the worker is to end.
+    pub fn take(&mut self, now: Duration) -> Vec<Suspect> {
+        let all: Vec<Suspect> = std::mem::take(&mut self.waiting).into_values().collect();
+        self.running = !all.is_empty();
+        self.reported.retain(|_, at| is_recent(now, *at));
+        self.reported.extend(all.iter().filter(|suspect| suspect.confirmed).map(|suspect| (suspect.rid, now)));
+        all
+    }
+
+    /// They were not reported after all: the next read that finds one bad says so again.
+    pub fn forget(&mut self, suspects: &[Suspect]) {
+        for suspect in suspects {
+            self.reported.remove(&suspect.rid);
+        }
+    }
+}
+
+fn is_recent(now: Duration, at: Duration) -> bool {
+    now.saturating_sub(at) < PAUSE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suspect(rid: u64, confirmed: bool) -> Suspect {
+        Suspect { key: b"key".to_vec(), rid, reason: "bad".into(), confirmed }
+    }
+
+    fn taken(suspects: &mut Suspects, now: Duration) -> Vec<(u64, bool)> {
+        suspects.take(now).into_iter().map(|suspect| (suspect.rid, suspect.confirmed)).collect()
+    }
+
+    #[test]
+    fn a_confirmed_replica_is_reported_once_in_a_while_and_again_when_the_report_failed() {
+        let (mut suspects, start) = (Suspects::default(), Duration::from_secs(1));
+        assert!(suspects.add(start, suspect(4, false)) && suspects.add(start, suspect(2, false)));
+        assert!(suspects.add(start, suspect(4, true)), "another reader is sure");
+        assert_eq!(taken(&mut suspects, start), [(2, false), (4, true)]);
+        assert!(!suspects.add(start + PAUSE / 2, suspect(4, true)));
+        assert!(suspects.add(start + PAUSE / 2, suspect(2, true)), "the master has not heard of it for sure");
+        assert_eq!(taken(&mut suspects, start + PAUSE / 2), [(2, true)]);
+        assert!(suspects.add(start + PAUSE, suspect(4, true)), "it is still bad");
+        suspects.forget(&[suspect(2, true)]);
+        assert!(suspects.add(start + PAUSE, suspect(2, true)));
+        assert_eq!(taken(&mut suspects, start + PAUSE), [(2, true), (4, true)]);
+        assert!(suspects.is_running());
+        assert_eq!(taken(&mut suspects, start + PAUSE), []);
+        assert!(!suspects.is_running());
+    }
+}

@@ -1,0 +1,114 @@
+//! Connections to a master that are to be a session's anchor: how they are made.
+
+use std::time::Instant;
+
+use mooncake_memory::ProcessIdentity;
+use mooncake_wire::message::{HelloReply, LogPosition, hello};
+
+use crate::connection::{Address, Connection, ConnectionError, Patience};
+use crate::directory::wire_process;
+use crate::error::{Cause, StoreError};
+use crate::machine::session::{Identity, RECONNECT, TRY};
+use crate::master_address::MasterAddress;
+use crate::session::Session;
+
+/// Reaches a master of the list and begins a session.
+pub(crate) fn open_first(
+    masters: &MasterAddress,
+    identity: &Identity,
+    process: &ProcessIdentity,
+    check: &dyn Fn() -> Result<(), ConnectionError>,
+) -> Result<(Opened, Session), StoreError> {
+    let mut reasons = Vec::new();
+    let patience_ends = Instant::now() + TRY;
+    let mut index = 0;
+    while index < masters.len() {
+        let patience = Patience { deadline: Instant::now() + TRY, check };
+        match open_at(masters, index, identity.open(), LogPosition::default(), &patience) {
+            Ok(opened) => match opened.reply.refusal {
+                None => {
+                    let session = opened.session(process);
+                    return Ok((opened, session));
+                }
+                Some(refusal) => {
+                    let what = "to begin a session";
+                    return Err(Cause::Refused { master: masters.to_string(), what, reason: refusal.reason }.into());
+                }
+            },
+            Err(Unreached::Interrupted) => return Err(Cause::Interrupted.into()),
+            // A master with too many connections that have not said yet who they are ends the newest.
+            Err(Unreached::Cut(_)) if Instant::now() < patience_ends => {
+                std::thread::sleep(RECONNECT);
+                continue;
+            }
+            Err(Unreached::Cut(reason) | Unreached::Failed(reason)) => reasons.push(reason),
+        }
+        index += 1;
+    }
+    Err(Cause::MasterUnreachable { master: masters.to_string(), reason: reasons.join("; ") }.into())
+}
+
+/// A connection whose hello has been answered.
+pub(crate) struct Opened {
+    pub connection: Connection,
+    pub reply: HelloReply,
+    address: Address,
+}
+
+impl Opened {
+    /// The session that the reply is about.
+    pub fn session(&self, process: &ProcessIdentity) -> Session {
+        Session::new(&self.reply, self.address.clone(), self.connection.local_ip(), &process.boot_id)
+    }
+
+    /// Position in the master's log.
+    pub fn position(&self) -> LogPosition {
+        self.reply.position.unwrap_or_default()
+    }
+}
+
+/// Why there is no such connection.
+pub(crate) enum Unreached {
+    Interrupted,
+    /// A peer listens there, and hung up before an answer.
+    Cut(String),
+    Failed(String),
+}
+
+/// Reaches the master of this number in the list.
+pub(crate) fn open_at(
+    masters: &MasterAddress,
+    index: usize,
+    role: hello::Role,
+    highest: LogPosition,
+    patience: &Patience<'_>,
+) -> Result<Opened, Unreached> {
+    let addresses = masters.resolve(index, patience).map_err(|error| match error {
+        ConnectionError::Interrupted => Unreached::Interrupted,
+        error => Unreached::Failed(error.to_string()),
+    })?;
+    let mut reason = "it has no address".to_owned();
+    let mut cut = false;
+    for address in addresses {
+        let at = Address::Tcp(address);
+        match Connection::open(&at, role.clone(), highest, patience) {
+            Ok((connection, reply)) => return Ok(Opened { connection, reply, address: at }),
+            Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
+            Err(error) => {
+                cut = matches!(&error, ConnectionError::Io(error) if is_cut(error));
+                reason = format!("{address}: {error}");
+            }
+        }
+    }
+    Err(if cut { Unreached::Cut(reason) } else { Unreached::Failed(reason) })
+}
+
+fn is_cut(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// As whom the store shows itself.
+pub(crate) fn identity(name: &str, process: &ProcessIdentity, mark: u64) -> Identity {
+    Identity { name: name.to_owned(), process: wire_process(process), mark }
+}
