@@ -21,6 +21,9 @@ use crate::opening::{Opened, Unreached, open_at};
 use crate::segment_owner::SegmentOwner;
 use crate::session::Session;
 
+#[cfg(test)]
+mod tests;
+
 /// Longest time for a goodbye.
 const FAREWELL: Duration = Duration::from_millis(100);
 
@@ -43,10 +46,7 @@ pub(crate) fn start(
 ) -> Result<std::thread::JoinHandle<()>, StoreError> {
     let thread = std::thread::Builder::new().name("mooncake-anchor".into());
     let spawned = mooncake_transfer::thread::start(thread, move || {
-        let control = &shared.control;
-        let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
-        let connection = Some(opened.connection);
-        Driver { machine, connection, fresh: None, send_by: Instant::now(), shared: shared.clone() }.run();
+        Driver::new(shared, identity, opened).run();
     });
     spawned.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() }.into())
 }
@@ -62,6 +62,12 @@ struct Driver {
 }
 
 impl Driver {
+    fn new(shared: Arc<Shared>, identity: Identity, opened: Opened) -> Self {
+        let control = &shared.control;
+        let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
+        Driver { machine, connection: Some(opened.connection), fresh: None, send_by: Instant::now(), shared }
+    }
+
     fn run(&mut self) {
         let shared = self.shared.clone();
         let control = &shared.control;

@@ -159,13 +159,8 @@ mod tests {
     use tokio::net::UnixStream;
 
     use super::*;
-    use crate::call_loops::CallLoops;
     use crate::log::Log;
     use crate::machine::anchors::Lend;
-    use crate::machine::convert::SoftPinTtl;
-    use crate::machine::hello;
-    use crate::process_watch::ProcessWatch;
-    use crate::shared::Identity;
 
     const MEMORY: [u8; 16] = [3; 16];
 
@@ -185,19 +180,7 @@ mod tests {
 
     impl Owner {
         fn new() -> Owner {
-            let identity = Identity {
-                told: hello::Identity {
-                    instance: [0; 16],
-                    boot_id: [7; 16],
-                    unix_socket: String::new(),
-                    lookup_protect_ms: 0,
-                },
-                soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
-                after_bulk_free: None,
-            };
-            let log = Arc::new(Log::new(1, 0, None, false));
-            let (loops, processes) = (CallLoops::start().unwrap(), ProcessWatch::new().unwrap());
-            let shared = Arc::new(Shared::new(Core::new(Config::default()), log, identity, loops, processes));
+            let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
             let spec = SessionSpec { secret: 1, name: "o:1".to_owned(), boot_id: vec![7; 16], process: Vec::new() };
             let anchor = Arc::new(AnchorQueue::default());
             let opened = shared.apply(|core, now, effects| {

@@ -11,7 +11,7 @@ use prost::Message;
 use crate::anchor::Registered;
 use crate::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
-use crate::machine::hello::{self, Admission, Admitted, Kind, Wish};
+use crate::machine::hello::{self, Admission, Admitted, Asked, Kind};
 use crate::metrics::Op;
 use crate::routes::AnchorQueue;
 use crate::shared::Shared;
@@ -44,8 +44,8 @@ pub async fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Hello, En
 
 /// Answers a hello: the framed reply, and what the connection is.
 pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role<'_>), LogClosed> {
-    let (reply, role) = match Wish::read(hello, crate::random::number(), shared.routes.anchors()) {
-        Ok(wish) => admit(shared, wish, via).await?,
+    let (reply, role) = match Asked::read(hello, crate::random::number(), shared.routes.anchors()) {
+        Ok(asked) => admit(shared, asked, via).await?,
         Err(refusal) => refuse(shared, refusal),
     };
     let mut out = Vec::new();
@@ -53,7 +53,7 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
     Ok((out, role))
 }
 
-async fn admit(shared: &Arc<Shared>, wish: Wish, via: Via) -> Result<(HelloReply, Role<'_>), LogClosed> {
+async fn admit(shared: &Arc<Shared>, asked: Asked, via: Via) -> Result<(HelloReply, Role<'_>), LogClosed> {
     let queue = Arc::new(AnchorQueue::default());
     let admitted = shared.apply_async(|core, now, effects| {
         let admission = Admission {
@@ -61,7 +61,7 @@ async fn admit(shared: &Arc<Shared>, wish: Wish, via: Via) -> Result<(HelloReply
             claims: &mut shared.epoch_claims.lock(),
             log: shared.log.standing(),
         };
-        let mut admitted = wish.admit(core, admission, now, &queue, effects)?;
+        let mut admitted = asked.admit(core, admission, now, &queue, effects)?;
         if let Some(replaced) = admitted.replaced.take() {
             replaced.close();
         }
@@ -92,7 +92,7 @@ fn refuse<'a>(shared: &Shared, refusal: Refusal) -> (HelloReply, Role<'a>) {
     (hello::refused(refusal, &shared.identity.told, shared.position()), Role::Refused)
 }
 
-/// Tells people, and the metrics, who came.
+/// Tells people, and the metrics, which client came.
 fn tell(shared: &Shared, admitted: &Admitted<Arc<AnchorQueue>>, watched: bool) {
     let session = admitted.session.0;
     match &admitted.kind {

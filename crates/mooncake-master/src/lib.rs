@@ -17,6 +17,7 @@ pub mod decoders;
 mod hello;
 mod http;
 mod log;
+// For the simulator, without a stable interface.
 #[doc(hidden)]
 pub mod machine;
 mod master;
@@ -26,6 +27,8 @@ mod peer_log;
 mod process_watch;
 mod query_pages;
 mod random;
+#[cfg(test)]
+mod reply_order;
 mod routes;
 mod settings;
 mod shared;

@@ -317,23 +317,24 @@ mod tests {
 
     const BOOT: [u8; 16] = [7; 16];
 
+    impl Shared {
+        /// An empty core over a log.
+        pub fn of(log: Arc<Log>) -> Shared {
+            let told =
+                hello::Identity { instance: [0; 16], boot_id: BOOT, unix_socket: String::new(), lookup_protect_ms: 0 };
+            let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
+            let identity = Identity { told, soft_pin, after_bulk_free: None };
+            let (loops, processes) = (CallLoops::start().unwrap(), ProcessWatch::new().unwrap());
+            Shared::new(Core::new(Config::default()), log, identity, loops, processes)
+        }
+    }
+
     #[test]
     fn what_a_panic_leaves_of_an_operation_is_never_logged() {
         let root = std::env::temp_dir().join(format!("mooncake-panic-{}", std::process::id()));
         let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, BOOT, None).unwrap();
         let log = Arc::new(Log::new(1, 0, Some(sink), false));
-        let identity = Identity {
-            told: hello::Identity {
-                instance: [0; 16],
-                boot_id: BOOT,
-                unix_socket: String::new(),
-                lookup_protect_ms: 0,
-            },
-            soft_pin: SoftPinTtl { default_ms: 0, max_ms: 0 },
-            after_bulk_free: None,
-        };
-        let processes = ProcessWatch::new().unwrap();
-        let shared = Shared::new(Core::new(Config::default()), log, identity, CallLoops::start().unwrap(), processes);
+        let shared = Shared::of(log);
         shared.apply(|_, _, effects| effects.records.push(Record::Epoch(1))).unwrap();
         let broken = catch_unwind(AssertUnwindSafe(|| {
             shared.apply(|_, _, effects| {

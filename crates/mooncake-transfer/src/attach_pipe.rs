@@ -53,7 +53,7 @@ impl AttachPipe {
 
     /// Sends a frame now or, if the peer is slow to read, in a later [`Self::flush`].
     pub(crate) fn send(&mut self, frame: &Frame) -> io::Result<()> {
-        if self.outbox.len() >= MAX_WAITING {
+        if self.room() == 0 {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read"));
         }
         self.outbox.extend(frame.encode());
@@ -80,9 +80,9 @@ impl AttachPipe {
         Ok(!self.is_waiting())
     }
 
-    /// Whether [`Self::send`] takes a frame now.
-    pub(crate) fn has_room(&self) -> bool {
-        self.outbox.len() < MAX_WAITING
+    /// Number of frames that [`Self::send`] takes now.
+    pub(crate) fn room(&self) -> usize {
+        MAX_WAITING.saturating_sub(self.outbox.len()).div_ceil(FRAME_LEN)
     }
 
     /// Whether to poll for room to write.

@@ -2,19 +2,19 @@
 //!
 //! A store that reads or writes its own segment, or that of another store in
 //! the same process, needs neither socket nor second mapping. Its writes pass the
-//! owner's gate; of its views the owner knows nothing, so that it is asked for an
-//! epoch as a process is that maps the segment.
+//! owner's gate; what its views hold back is [`machine::Insiders`]' to know.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
-use mooncake_memory::{SegmentMemory, forked};
+use mooncake_memory::{CopyError, SegmentMemory, forked};
 use parking_lot::Mutex;
 
 use crate::Uuid;
 use crate::gate::Gate;
 use crate::link::Watcher;
+use crate::machine::{self, Segment, Writes};
 use crate::reign::Reign;
 use crate::wake::Bell;
 
@@ -26,8 +26,6 @@ pub(crate) struct Served {
     pub gate: Arc<Gate>,
     /// Being given back: no reads and no writes begin any more.
     pub removed: AtomicBool,
-    /// Highest epoch that it has taken: nothing older is written here, and everybody who maps it has said so.
-    pub taken: AtomicU16,
     pub insiders: Arc<Insiders>,
 }
 
@@ -35,14 +33,14 @@ impl Served {
     /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which reign that is.
     pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, bell: Arc<Bell>) -> Served {
         let settled = bell.clone();
-        let state = Mutex::new(State { reign: Reign::numbered(epoch), ..State::default() });
+        let machine = machine::Insiders::new(Reign::numbered(epoch));
+        let state = Mutex::new(State { machine, inside: HashMap::new() });
         Served {
             insiders: Arc::new(Insiders { uuid: memory.uuid(), state, bell }),
             memory,
             access_key,
             gate: Gate::new(epoch, Box::new(move || settled.ring())),
             removed: AtomicBool::new(false),
-            taken: AtomicU16::new(epoch),
         }
     }
 
@@ -51,7 +49,36 @@ impl Served {
     }
 }
 
-/// The links and views that stores of this process have in a segment of it.
+// What the owner's book asks of it.
+impl Writes for Arc<Served> {
+    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+        self.gate.fence(self.memory.mapping(), rid, offset, len)
+    }
+
+    fn raise_epoch(&self, epoch: u16) -> Vec<u64> {
+        self.gate.raise_epoch(epoch)
+    }
+
+    fn retain_active(&self, ids: &mut Vec<u64>) {
+        self.gate.retain_active(ids);
+    }
+}
+
+impl Segment for Arc<Served> {
+    fn max_stamp(&self, offset: u64, len: u64) -> Result<u64, CopyError> {
+        self.memory.mapping().max_stamp(offset, len)
+    }
+
+    fn raise_insiders(&self, asked: Reign) -> bool {
+        self.insiders.state.lock().machine.raise(asked)
+    }
+
+    fn insiders_obey(&self, epoch: u16) -> bool {
+        self.insiders.state.lock().machine.obey(epoch)
+    }
+}
+
+/// The links and views that stores of this process have in a segment of it: [`machine::Insiders`], and where to ask them.
 #[derive(Debug)]
 pub(crate) struct Insiders {
     uuid: Uuid,
@@ -59,60 +86,35 @@ pub(crate) struct Insiders {
     bell: Arc<Bell>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    next: u64,
-    /// Latest reign of the segment's master, that those in it are asked for. A newcomer has nothing older to swear off.
-    reign: Reign,
-    each: HashMap<u64, Insider>,
-}
-
 #[derive(Debug)]
-struct Insider {
-    inside: Weak<Inside>,
-    /// Latest reign that it obeys, and that it is asked for.
-    obeyed: Reign,
-    asked: Reign,
+struct State {
+    machine: machine::Insiders,
+    inside: HashMap<u64, Weak<Inside>>,
 }
 
 impl Insiders {
     pub(crate) fn enter(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Arc<Inside> {
         let mut state = self.state.lock();
-        let (number, began) = (state.next, state.reign);
-        state.next += 1;
+        let number = state.machine.enter();
         let inside = Arc::new(Inside { insiders: self.clone(), number, watcher: watcher.clone() });
-        state.each.insert(number, Insider { inside: Arc::downgrade(&inside), obeyed: began, asked: began });
+        state.inside.insert(number, Arc::downgrade(&inside));
         inside
     }
 
-    /// The master that knows the segment is in this reign. Those who came before that was known go by its number until they
-    /// are asked; no other master knows anything of the segment by then.
+    /// See [`machine::Insiders::mounted`].
     pub(crate) fn mounted(&self, reign: Reign) {
-        let mut state = self.state.lock();
-        state.reign = state.reign.or_later(reign);
+        self.state.lock().machine.mounted(reign);
     }
 
-    /// Latest reign that the segment was mounted in, or its owner asked to obey.
+    /// See [`machine::Insiders::reign`].
     pub(crate) fn reign(&self) -> Reign {
-        self.state.lock().reign
+        self.state.lock().machine.reign()
     }
 
     /// Those who do not obey a reign yet, to be asked by [`Inside::ask`] without any lock.
     pub(crate) fn below(&self, asked: Reign) -> Vec<Arc<Inside>> {
-        let mut state = self.state.lock();
-        state.reign = state.reign.or_later(asked);
-        let below = state.each.values_mut().filter(|insider| insider.obeyed.epoch < asked.epoch);
-        below
-            .filter_map(|insider| {
-                insider.asked = insider.asked.or_later(asked);
-                insider.inside.upgrade()
-            })
-            .collect()
-    }
-
-    /// Whether all of them have taken an epoch.
-    pub(crate) fn obey(&self, epoch: u16) -> bool {
-        self.state.lock().each.values().all(|insider| insider.obeyed.epoch >= epoch)
+        let state = self.state.lock();
+        state.machine.below(asked).filter_map(|number| state.inside.get(&number)?.upgrade()).collect()
     }
 }
 
@@ -131,11 +133,7 @@ impl Inside {
 
     /// See [`crate::Link::is_waited_for_in`].
     pub(crate) fn is_waited_for_in(&self, reign: Reign) -> bool {
-        let state = self.insiders.state.lock();
-        let insider = state.each.get(&self.number);
-        insider.is_some_and(|Insider { obeyed, asked, .. }| {
-            reign.knows_what_is_known_in(*obeyed) || reign.knows_what_is_known_in(*asked)
-        })
+        self.insiders.state.lock().machine.is_waited_for_in(self.number, reign)
     }
 
     /// Has its store asked. Called without any lock of the owner.
@@ -145,9 +143,7 @@ impl Inside {
 
     /// Its store obeys the reign.
     pub(crate) fn confirm(&self, reign: Reign) {
-        if let Some(insider) = self.insiders.state.lock().each.get_mut(&self.number) {
-            insider.obeyed = insider.obeyed.or_later(reign);
-        }
+        self.insiders.state.lock().machine.confirm(self.number, reign);
         self.insiders.bell.ring();
     }
 }
@@ -156,7 +152,10 @@ impl Drop for Inside {
     fn drop(&mut self) {
         // In a forked child the parent's locks may be held for ever.
         if !forked() {
-            self.insiders.state.lock().each.remove(&self.number);
+            let mut state = self.insiders.state.lock();
+            state.machine.leave(self.number);
+            state.inside.remove(&self.number);
+            drop(state);
             self.insiders.bell.ring();
         }
     }

@@ -154,7 +154,7 @@ impl HelloReply {
 
 /// What a frame asks for or says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Op {
+pub enum Op {
     /// Lane: send me these bytes.
     Read,
     /// Lane: here come bytes.
@@ -194,28 +194,34 @@ const OPS: [Op; 10] = [
 /// A request on a lane, a message on an attach connection. Bytes 32 to 48 are
 /// the place of a signed capability, zero for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub struct Frame {
+    /// What it is.
     pub op: Op,
+    /// Epoch of its sender, or the one that it is about.
     pub epoch: u16,
+    /// Placement, or what the [`Op`] has in its place.
     pub rid: u64,
+    /// First byte of its extent.
     pub offset: u64,
+    /// Bytes of its extent.
     pub len: u64,
+    /// Number of the request or the question; its answer has the same.
     pub sequence: u64,
 }
 
 impl Frame {
     /// A message that needs no extent.
-    pub(crate) const fn plain(op: Op, epoch: u16) -> Frame {
+    pub const fn plain(op: Op, epoch: u16) -> Frame {
         Frame { op, epoch, rid: 0, offset: 0, len: 0, sequence: 0 }
     }
 
     /// The question whether a reign is obeyed.
-    pub(crate) fn take_epoch(asked: Reign) -> Frame {
+    pub fn take_epoch(asked: Reign) -> Frame {
         Frame { rid: asked.id.into(), ..Frame::plain(Op::TakeEpoch, asked.epoch) }
     }
 
     /// The reign that an [`Op::TakeEpoch`] asks for.
-    pub(crate) fn reign(&self) -> Reign {
+    pub fn reign(&self) -> Reign {
         Reign { epoch: self.epoch, id: u32::try_from(self.rid).unwrap_or(0) }
     }
 

@@ -261,6 +261,14 @@ impl Sink {
     }
 }
 
+#[cfg(test)]
+impl Log {
+    /// Frames go to another file from now on.
+    pub fn write_to(&self, file: File) {
+        self.writer.lock().sink.as_mut().expect("there is a log").file = file;
+    }
+}
+
 /// Snapshots that were being written when a master died.
 fn remove_temporaries(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };

@@ -257,7 +257,7 @@ pub fn process_of(core: &Core, session: SessionId) -> Option<ProcessIdentity> {
 mod tests {
     use mooncake_wire::message::{EpochTaken, FenceDone, Goodbye, PeerGone, Populated, Rechecked};
 
-    use super::super::desk::{Client, Desk, End, HOST, MARK, MEMORY};
+    use super::super::testbed::{Client, End, HOST, MARK, MEMORY, Testbed};
     use super::*;
 
     fn uuid() -> bytes::Bytes {
@@ -277,28 +277,28 @@ mod tests {
     }
 
     /// A client that has something to come back for: it lingers as away when its anchor ends.
-    fn reader(desk: &mut Desk, boot_id: &[u8]) -> Client {
-        let reader = desk.open_on(boot_id);
+    fn reader(testbed: &mut Testbed, boot_id: &[u8]) -> Client {
+        let reader = testbed.open_on(boot_id);
         let keys = Some(mooncake_wire::pack_keys(&[b"missing"]));
-        desk.call(reader, mooncake_wire::message::request::Body::Pin(mooncake_wire::message::Pin { keys }));
+        testbed.call(reader, mooncake_wire::message::request::Body::Pin(mooncake_wire::message::Pin { keys }));
         reader
     }
 
     #[test]
     fn a_beat_is_answered_by_its_number_with_where_the_log_stands_then() {
-        let mut desk = Desk::new();
-        let client = desk.open();
+        let mut testbed = Testbed::new();
+        let client = testbed.open();
         let position = Some(LogPosition { lsn: 51, ..LogPosition::default() });
         let pong = Pong { number: 8, position, unpin_sequence: 0 };
-        assert_eq!(desk.says(client, beat()), Ok(Some(anchor_down::Body::Pong(pong))));
+        assert_eq!(testbed.says(client, beat()), Ok(Some(anchor_down::Body::Pong(pong))));
     }
 
     #[test]
     fn nothing_that_a_replaced_anchor_says_of_its_session_is_done() {
-        let mut desk = Desk::new();
-        let first = desk.owner();
-        desk.core.raise_epoch(desk.now, 2, &mut desk.effects);
-        let second = desk.resume(first);
+        let mut testbed = Testbed::new();
+        let first = testbed.owner();
+        testbed.core.raise_epoch(testbed.now, 2, &mut testbed.effects);
+        let second = testbed.resume(first);
         let words = || {
             [
                 beat(),
@@ -310,71 +310,75 @@ mod tests {
         };
         for word in words() {
             let said = format!("{word:?}");
-            assert_eq!(desk.says(first, word), Err(End::Superseded), "{said}");
-            assert_eq!((desk.stats().segments_closed, desk.stats().sessions), (1, 1), "{said}");
+            assert_eq!(testbed.says(first, word), Err(End::Superseded), "{said}");
+            assert_eq!((testbed.stats().segments_closed, testbed.stats().sessions), (1, 1), "{said}");
         }
         for word in words() {
-            assert!(desk.says(second, word).is_ok());
+            assert!(testbed.says(second, word).is_ok());
         }
-        assert_eq!((desk.stats().sessions, desk.owner_of_memory()), (0, None), "the same counts on the other one");
+        assert_eq!(
+            (testbed.stats().sessions, testbed.owner_of_memory()),
+            (0, None),
+            "the same counts on the other one"
+        );
     }
 
     #[test]
-    fn what_comes_late_on_an_anchor_that_ended_brings_nobody_back() {
-        let mut desk = Desk::new();
-        let client = desk.owner();
-        assert!(desk.hangs_up(client));
-        assert_eq!(desk.says(client, beat()), Err(End::Superseded));
-        assert_eq!(desk.stats().sessions_away, 1);
+    fn what_comes_late_on_an_anchor_that_ended_brings_no_session_back() {
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        assert!(testbed.hangs_up(client));
+        assert_eq!(testbed.says(client, beat()), Err(End::Superseded));
+        assert_eq!(testbed.stats().sessions_away, 1);
     }
 
     #[test]
     fn a_peers_proof_counts_at_once_behind_the_end_of_the_owners_anchor() {
-        let mut desk = Desk::new();
-        let (owner, peer) = (desk.owner(), desk.open());
-        desk.hangs_up(owner);
-        assert!(desk.knows(owner));
-        assert_eq!(desk.says(peer, peer_gone()), Ok(None));
-        assert!(!desk.knows(owner));
+        let mut testbed = Testbed::new();
+        let (owner, peer) = (testbed.owner(), testbed.open());
+        testbed.hangs_up(owner);
+        assert!(testbed.knows(owner));
+        assert_eq!(testbed.says(peer, peer_gone()), Ok(None));
+        assert!(!testbed.knows(owner));
     }
 
     #[test]
     fn a_peers_proof_that_comes_before_the_end_of_the_owners_anchor_counts_with_it() {
-        let mut desk = Desk::new();
-        let (owner, first) = (desk.owner(), desk.open());
+        let mut testbed = Testbed::new();
+        let (owner, first) = (testbed.owner(), testbed.open());
         // Also of a peer whose own anchor was replaced since.
-        desk.resume(first);
-        assert_eq!(desk.says(first, peer_gone()), Ok(None));
-        assert!(desk.knows(owner), "nobody talks a living owner away");
-        desk.hangs_up(owner);
-        assert!(!desk.knows(owner));
+        testbed.resume(first);
+        assert_eq!(testbed.says(first, peer_gone()), Ok(None));
+        assert!(testbed.knows(owner), "no peer talks a living owner away");
+        testbed.hangs_up(owner);
+        assert!(!testbed.knows(owner));
     }
 
     #[test]
-    fn who_cannot_have_seen_an_owners_end_proves_nothing() {
+    fn a_process_that_cannot_have_seen_an_owners_end_proves_nothing() {
         for boot_id in [&[8; 16][..], &[]] {
-            let mut desk = Desk::new();
-            let (owner, stranger) = (desk.owner(), desk.open_on(boot_id));
-            desk.says(stranger, peer_gone()).unwrap();
-            desk.says(owner, peer_gone()).unwrap();
-            desk.hangs_up(owner);
-            desk.says(stranger, peer_gone()).unwrap();
-            assert!(desk.knows(owner), "{boot_id:?}");
+            let mut testbed = Testbed::new();
+            let (owner, stranger) = (testbed.owner(), testbed.open_on(boot_id));
+            testbed.says(stranger, peer_gone()).unwrap();
+            testbed.says(owner, peer_gone()).unwrap();
+            testbed.hangs_up(owner);
+            testbed.says(stranger, peer_gone()).unwrap();
+            assert!(testbed.knows(owner), "{boot_id:?}");
         }
     }
 
     #[test]
     fn an_owners_proof_of_a_readers_end_is_taken_once_it_counts() {
-        let mut desk = Desk::new();
-        let owner = desk.owner();
-        let reader = reader(&mut desk, &HOST);
+        let mut testbed = Testbed::new();
+        let owner = testbed.owner();
+        let reader = reader(&mut testbed, &HOST);
         let taken = ReaderGoneTaken { session: reader.session.0, uuid: uuid() };
         let taken = Ok(Some(anchor_down::Body::ReaderGoneTaken(taken)));
-        assert_eq!(desk.says(owner, reader_gone(reader, MARK)), Ok(None), "the reader's anchor is there");
-        assert!(desk.knows(reader));
-        desk.hangs_up(reader);
-        assert!(!desk.knows(reader), "it was kept for this moment");
-        assert_eq!(desk.says(owner, reader_gone(reader, MARK)), taken, "it need not be said again");
+        assert_eq!(testbed.says(owner, reader_gone(reader, MARK)), Ok(None), "the reader's anchor is there");
+        assert!(testbed.knows(reader));
+        testbed.hangs_up(reader);
+        assert!(!testbed.knows(reader), "it was kept for this moment");
+        assert_eq!(testbed.says(owner, reader_gone(reader, MARK)), taken, "it need not be said again");
     }
 
     #[test]
@@ -382,23 +386,23 @@ mod tests {
         for (boot_id, mark, by_owner) in
             [(HOST, MARK + 1, true), (HOST, 0, true), ([8; 16], MARK, true), (HOST, MARK, false)]
         {
-            let mut desk = Desk::new();
-            let (owner, other) = (desk.owner(), desk.open());
-            let reader = reader(&mut desk, &boot_id);
-            desk.hangs_up(reader);
+            let mut testbed = Testbed::new();
+            let (owner, other) = (testbed.owner(), testbed.open());
+            let reader = reader(&mut testbed, &boot_id);
+            testbed.hangs_up(reader);
             let by = if by_owner { owner } else { other };
-            let said = desk.says(by, reader_gone(reader, mark)).unwrap();
+            let said = testbed.says(by, reader_gone(reader, mark)).unwrap();
             assert!(matches!(said, Some(anchor_down::Body::ReaderGoneTaken(_))), "it is no proof, now or later");
-            assert!(desk.knows(reader), "{boot_id:?} {mark} {by_owner}");
-            let own = desk.says(owner, reader_gone(owner, MARK));
-            assert!(own.is_ok() && desk.knows(owner), "an owner says nothing of itself");
+            assert!(testbed.knows(reader), "{boot_id:?} {mark} {by_owner}");
+            let own = testbed.says(owner, reader_gone(owner, MARK));
+            assert!(own.is_ok() && testbed.knows(owner), "an owner says nothing of itself");
         }
-        let mut desk = Desk::new();
-        let owner = desk.owner();
-        let reader = reader(&mut desk, &HOST);
-        desk.hangs_up(reader);
-        assert!(desk.says(owner, reader_gone(reader, MARK)).unwrap().is_some());
-        assert!(!desk.knows(reader));
+        let mut testbed = Testbed::new();
+        let owner = testbed.owner();
+        let reader = reader(&mut testbed, &HOST);
+        testbed.hangs_up(reader);
+        assert!(testbed.says(owner, reader_gone(reader, MARK)).unwrap().is_some());
+        assert!(!testbed.knows(reader));
     }
 
     #[test]
@@ -412,14 +416,14 @@ mod tests {
             anchor_up::Body::PeerGone(PeerGone { uuid: short() }),
             anchor_up::Body::ReaderGone(ReaderGone { session: 1, uuid: short(), mark: MARK }),
         ];
-        let mut desk = Desk::new();
-        let client = desk.owner();
-        desk.effects = Effects::default();
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        testbed.effects = Effects::default();
         for word in garbage {
             let said = format!("{word:?}");
-            assert!(matches!(desk.says(client, word), Err(End::Garbage(_))), "{said}");
+            assert!(matches!(testbed.says(client, word), Err(End::Garbage(_))), "{said}");
         }
-        assert!(desk.effects.is_empty());
+        assert!(testbed.effects.is_empty());
         assert!(Said::read(AnchorUp { body: None }).unwrap().is_none(), "a newer client's message is ignored");
     }
 }

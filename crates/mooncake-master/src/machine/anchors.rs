@@ -21,8 +21,8 @@ struct Held<Q> {
     reported_gone: bool,
 }
 
-/// Who has the anchors. A driver that looks them up without the core's lock has them behind one of their own; it lends them
-/// for one step at a time, so that its deliveries never wait for the core.
+/// A keeper of the anchors. A driver that looks them up without the core's lock keeps them behind one of their own, and lends
+/// them for one step at a time, so that its deliveries never wait for the core.
 pub trait Lend {
     /// What is sent down an anchor.
     type Queue: PartialEq + Clone;
@@ -124,7 +124,7 @@ pub fn ended<L: Lend>(
 }
 
 /// Another process has proven that a session's process is gone. That counts once the session's own anchor is down; until
-/// then the anchor keeps it, so that nobody can talk a living client's segments away. Gives whether the session is over.
+/// then the anchor keeps it, so that no process can talk a living client's segments away. Gives whether the session is over.
 pub(super) fn reported_gone<L: Lend>(
     core: &mut Core,
     anchors: &mut L,
@@ -148,30 +148,30 @@ pub fn is_last(push: &Push) -> bool {
 mod tests {
     use mooncake_wire::message::{PeerGone, anchor_up};
 
-    use super::super::desk::{Desk, MEMORY};
+    use super::super::testbed::{MEMORY, Testbed};
 
     #[test]
     fn an_older_anchor_that_ends_late_hides_nothing() {
-        let mut desk = Desk::new();
-        let first = desk.owner();
-        let second = desk.resume(first);
-        assert_eq!(desk.closed, [first.queue], "the one that was replaced is closed");
-        assert!(!desk.hangs_up(first));
-        assert_eq!((desk.stats().sessions_away, desk.anchors.get(second.session)), (0, Some(&second.queue)));
-        assert!(desk.hangs_up(second));
-        assert_eq!((desk.stats().sessions_away, desk.anchors.count()), (1, 0));
-        assert!(!desk.hangs_up(second), "it ends once");
+        let mut testbed = Testbed::new();
+        let first = testbed.owner();
+        let second = testbed.resume(first);
+        assert_eq!(testbed.closed, [first.queue], "the one that was replaced is closed");
+        assert!(!testbed.hangs_up(first));
+        assert_eq!((testbed.stats().sessions_away, testbed.anchors.get(second.session)), (0, Some(&second.queue)));
+        assert!(testbed.hangs_up(second));
+        assert_eq!((testbed.stats().sessions_away, testbed.anchors.count()), (1, 0));
+        assert!(!testbed.hangs_up(second), "it ends once");
     }
 
     #[test]
     fn what_an_anchor_kept_of_the_end_of_its_process_goes_with_it() {
-        let mut desk = Desk::new();
-        let (first, peer) = (desk.owner(), desk.open());
-        desk.says(peer, anchor_up::Body::PeerGone(PeerGone { uuid: MEMORY.to_vec().into() })).unwrap();
+        let mut testbed = Testbed::new();
+        let (first, peer) = (testbed.owner(), testbed.open());
+        testbed.says(peer, anchor_up::Body::PeerGone(PeerGone { uuid: MEMORY.to_vec().into() })).unwrap();
         // It has come back since, so that the report was wrong.
-        let second = desk.resume(first);
-        desk.hangs_up(first);
-        desk.hangs_up(second);
-        assert!(desk.knows(second), "it is only away");
+        let second = testbed.resume(first);
+        testbed.hangs_up(first);
+        testbed.hangs_up(second);
+        assert!(testbed.knows(second), "it is only away");
     }
 }

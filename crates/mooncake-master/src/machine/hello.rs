@@ -43,7 +43,7 @@ pub struct Standing {
 
 /// A hello that makes sense.
 #[derive(Debug)]
-pub struct Wish {
+pub struct Asked {
     highest: Option<Shown>,
     role: Role,
 }
@@ -114,9 +114,9 @@ pub enum Kind {
     Attached,
 }
 
-impl Wish {
+impl Asked {
     /// Reads a hello. `secret` is random and not 0, for a session that it may open; `anchors` are how many there are.
-    pub fn read(hello: Hello, secret: u64, anchors: usize) -> Result<Wish, Refusal> {
+    pub fn read(hello: Hello, secret: u64, anchors: usize) -> Result<Asked, Refusal> {
         if hello.version_min > VERSION || hello.version_max < VERSION {
             let asked = (hello.version_min, hello.version_max);
             let reason = format!("this master speaks version {VERSION}, the client {} to {}", asked.0, asked.1);
@@ -150,10 +150,10 @@ impl Wish {
             Some(hello::Role::Attach(attach)) => Role::Attach(attach),
             None => return Err(bad_request("the hello asks for no role known here".to_owned())),
         };
-        Ok(Wish { highest, role })
+        Ok(Asked { highest, role })
     }
 
-    /// Admits who is known, or new. What goes down an anchor goes to `queue`.
+    /// Admits a client that is known, or new. What goes down an anchor goes to `queue`.
     pub fn admit<L: Lend>(
         self,
         core: &mut Core,
@@ -298,7 +298,7 @@ fn refuse(kind: refusal::Kind, reason: String) -> Refusal {
 mod tests {
     use mooncake_wire::message::{AttachCall, OpenSession, ResumeSession};
 
-    use super::super::desk::{Client, Desk, HOST, LOG_ID, MEMORY, coming_back, from};
+    use super::super::testbed::{Client, HOST, LOG_ID, MEMORY, Testbed, coming_back, from};
     use super::*;
 
     fn open() -> OpenSession {
@@ -309,8 +309,8 @@ mod tests {
         from(hello::Role::Attach(AttachCall { session: client.session.0, secret }))
     }
 
-    fn refused(desk: &mut Desk, hello: Hello) -> (refusal::Kind, String) {
-        let refusal = desk.hello(hello).unwrap_err();
+    fn refused(testbed: &mut Testbed, hello: Hello) -> (refusal::Kind, String) {
+        let refusal = testbed.hello(hello).unwrap_err();
         (refusal.kind(), refusal.reason)
     }
 
@@ -321,21 +321,21 @@ mod tests {
 
     #[test]
     fn a_new_session_has_the_secret_that_was_drawn_and_an_anchor() {
-        let mut desk = Desk::new();
-        let (client, reply) = desk.hello(from(hello::Role::Open(open()))).unwrap();
+        let mut testbed = Testbed::new();
+        let (client, reply) = testbed.hello(from(hello::Role::Open(open()))).unwrap();
         assert_eq!((reply.secret, reply.pid_proof, reply.session), (901, 1, client.session.0));
         assert_eq!((reply.version, &reply.boot_id[..], &*reply.unix_socket), (VERSION, &HOST[..], "socket"));
-        assert_eq!(desk.anchors.get(client.session), Some(&client.queue));
-        let attached = desk.hello(attach(client, 901)).unwrap().1;
+        assert_eq!(testbed.anchors.get(client.session), Some(&client.queue));
+        let attached = testbed.hello(attach(client, 901)).unwrap().1;
         assert_eq!((attached.session, attached.secret), (client.session.0, 0));
-        assert_eq!(desk.anchors.get(client.session), Some(&client.queue), "a call connection is no anchor");
+        assert_eq!(testbed.anchors.get(client.session), Some(&client.queue), "a call connection is no anchor");
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_and_changes_nothing() {
-        let mut desk = Desk::new();
-        let owner = desk.owner();
-        desk.effects = Effects::default();
+        let mut testbed = Testbed::new();
+        let owner = testbed.owner();
+        testbed.effects = Effects::default();
         let process = |len| Some(ProcessIdentity { boot_id: vec![7; len].into(), ..ProcessIdentity::default() });
         let back = || coming_back(owner);
         let name = "n".repeat(NAME_MAX + 1);
@@ -352,60 +352,64 @@ mod tests {
         let resumes = resumes.into_iter().map(hello::Role::Resume);
         for role in opens.chain(resumes) {
             let said = format!("{role:?}");
-            assert_eq!(refused(&mut desk, from(role)).0, refusal::Kind::BadRequest, "{said}");
+            assert_eq!(refused(&mut testbed, from(role)).0, refusal::Kind::BadRequest, "{said}");
         }
         let hello = Hello { role: None, ..from(hello::Role::Open(open())) };
-        assert_eq!(refused(&mut desk, hello).0, refusal::Kind::BadRequest);
+        assert_eq!(refused(&mut testbed, hello).0, refusal::Kind::BadRequest);
         for (version_min, version_max) in [(VERSION + 1, VERSION + 1), (0, VERSION - 1)] {
             let hello = Hello { version_min, version_max, ..from(hello::Role::Open(open())) };
-            assert_eq!(refused(&mut desk, hello).0, refusal::Kind::Version);
+            assert_eq!(refused(&mut testbed, hello).0, refusal::Kind::Version);
         }
-        assert!(desk.effects.is_empty() && desk.anchors.count() == 1);
-        let full = Wish::read(from(hello::Role::Open(open())), 1, SESSIONS_MAX).unwrap_err();
+        assert!(testbed.effects.is_empty() && testbed.anchors.count() == 1);
+        let full = Asked::read(from(hello::Role::Open(open())), 1, SESSIONS_MAX).unwrap_err();
         assert_eq!(full.kind(), refusal::Kind::Overloaded);
-        assert!(Wish::read(from(hello::Role::Resume(back())), 1, SESSIONS_MAX).is_ok(), "it is counted already");
+        assert!(Asked::read(from(hello::Role::Resume(back())), 1, SESSIONS_MAX).is_ok(), "it is counted already");
     }
 
     #[test]
     fn a_stranger_is_not_believed_whatever_it_claims_to_have_seen() {
-        let mut desk = Desk::new();
-        let owner = desk.owner();
+        let mut testbed = Testbed::new();
+        let owner = testbed.owner();
         let wrong = ResumeSession { secret: owner.secret + 1, ..coming_back(owner) };
         for role in [hello::Role::Resume(wrong), attach(owner, owner.secret + 1).role.unwrap()] {
             let hello = Hello { highest: seen(1), ..from(role) };
-            assert_eq!(refused(&mut desk, hello).0, refusal::Kind::UnknownSession);
+            assert_eq!(refused(&mut testbed, hello).0, refusal::Kind::UnknownSession);
         }
-        assert_eq!((desk.core.epoch(), desk.closed.len()), (1, 0));
+        assert_eq!((testbed.core.epoch(), testbed.closed.len()), (1, 0));
         let hello = Hello { highest: seen(1), ..attach(owner, owner.secret) };
-        desk.hello(hello).unwrap();
-        assert_eq!(desk.core.epoch(), 2, "a client's claim counts");
+        testbed.hello(hello).unwrap();
+        assert_eq!(testbed.core.epoch(), 2, "a client's claim counts");
         let hello = Hello { highest: seen(60_000), ..from(hello::Role::Open(open())) };
-        let sessions = desk.stats().sessions;
-        assert_eq!(refused(&mut desk, hello).0, refusal::Kind::BadRequest);
-        assert_eq!((desk.core.epoch(), desk.stats().sessions), (2, sessions), "who is not believed is not served");
+        let sessions = testbed.stats().sessions;
+        assert_eq!(refused(&mut testbed, hello).0, refusal::Kind::BadRequest);
+        assert_eq!(
+            (testbed.core.epoch(), testbed.stats().sessions),
+            (2, sessions),
+            "a client that is not believed is not served"
+        );
     }
 
     #[test]
     fn what_was_seen_of_this_log_before_it_was_lost_is_this_masters_own() {
-        let mut desk = Desk::new();
+        let mut testbed = Testbed::new();
         for (log_id, raised) in [(LOG_ID, 1), (LOG_ID - 1, 1), (LOG_ID - 2, 2)] {
             let highest = Some(LogPosition { log_id, epoch: 1, lsn: 40, reign: 0 });
-            desk.hello(Hello { highest, ..from(hello::Role::Open(open())) }).unwrap();
-            assert_eq!(desk.core.epoch(), raised, "{log_id}");
+            testbed.hello(Hello { highest, ..from(hello::Role::Open(open())) }).unwrap();
+            assert_eq!(testbed.core.epoch(), raised, "{log_id}");
         }
     }
 
     #[test]
     fn an_older_list_of_views_is_refused_and_takes_no_anchor_away() {
-        let mut desk = Desk::new();
-        let owner = desk.owner();
+        let mut testbed = Testbed::new();
+        let owner = testbed.owner();
         let list = |list| from(hello::Role::Resume(ResumeSession { list, ..coming_back(owner) }));
-        let (second, _) = desk.hello(list(5)).unwrap();
-        let (kind, reason) = refused(&mut desk, list(4));
+        let (second, _) = testbed.hello(list(5)).unwrap();
+        let (kind, reason) = refused(&mut testbed, list(4));
         assert_eq!((kind, reason.contains("list 4")), (refusal::Kind::BadRequest, true));
-        assert_eq!(desk.anchors.get(owner.session), Some(&second.queue));
-        let (third, _) = desk.hello(list(5)).unwrap();
-        assert_eq!(desk.anchors.get(owner.session), Some(&third.queue), "the same one may come twice");
+        assert_eq!(testbed.anchors.get(owner.session), Some(&second.queue));
+        let (third, _) = testbed.hello(list(5)).unwrap();
+        assert_eq!(testbed.anchors.get(owner.session), Some(&third.queue), "the same one may come twice");
     }
 
     #[test]
@@ -413,29 +417,29 @@ mod tests {
         for (features, epochs, closed) in
             [(0, vec![2], 1), (FEATURES, vec![], 1), (FEATURES, vec![1], 1), (FEATURES, vec![2], 0)]
         {
-            let mut desk = Desk::new();
-            let owner = desk.owner();
-            desk.core.raise_epoch(desk.now, 2, &mut desk.effects);
+            let mut testbed = Testbed::new();
+            let owner = testbed.owner();
+            testbed.core.raise_epoch(testbed.now, 2, &mut testbed.effects);
             let said = format!("{features} {epochs:?}");
             let resume = ResumeSession { epoch_taken: 2, epochs, ..coming_back(owner) };
-            desk.hello(Hello { features, ..from(hello::Role::Resume(resume)) }).unwrap();
-            assert_eq!(desk.stats().segments_closed, closed, "{said}");
+            testbed.hello(Hello { features, ..from(hello::Role::Resume(resume)) }).unwrap();
+            assert_eq!(testbed.stats().segments_closed, closed, "{said}");
         }
     }
 
     #[test]
-    fn who_comes_back_is_told_which_of_its_segments_are_gone_and_which_views_nobody_knows() {
-        let mut desk = Desk::new();
-        let owner = desk.owner();
+    fn a_client_that_comes_back_is_told_which_of_its_segments_are_gone_and_which_views_the_log_does_not_know() {
+        let mut testbed = Testbed::new();
+        let owner = testbed.owner();
         let other = vec![9; 16];
         let segments = vec![MEMORY.to_vec().into(), other.clone().into()];
         let unknown = |count: u64| (1..=count).map(|counter| Rid::new(1, 1_000 + counter).0).collect::<Vec<_>>();
         let back = |pins| ResumeSession { segments: segments.clone(), pins, ..coming_back(owner) };
-        let (_, reply) = desk.hello(from(hello::Role::Resume(back(unknown(2))))).unwrap();
+        let (_, reply) = testbed.hello(from(hello::Role::Resume(back(unknown(2))))).unwrap();
         assert_eq!((&reply.gone_segments[..], &reply.unknown_pins), (&[other.into()][..], &unknown(2)));
         assert_eq!(reply.secret, owner.secret);
         let many = unknown(UNKNOWN_PINS_MAX as u64 + 1);
-        let (_, reply) = desk.hello(from(hello::Role::Resume(back(many)))).unwrap();
+        let (_, reply) = testbed.hello(from(hello::Role::Resume(back(many)))).unwrap();
         assert_eq!(reply.unknown_pins, [0], "too many to name: all of them");
     }
 }

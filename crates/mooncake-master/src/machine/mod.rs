@@ -8,8 +8,6 @@
 pub mod anchor_frames;
 pub mod anchors;
 pub mod convert;
-#[cfg(test)]
-mod desk;
 pub mod epoch_claim;
 pub mod hello;
 pub mod pattern;
@@ -17,3 +15,5 @@ pub mod queries;
 pub mod removals;
 pub mod requests;
 pub mod start;
+#[cfg(test)]
+mod testbed;

@@ -81,7 +81,7 @@ pub fn answer(removed: u64) -> Answer {
 mod tests {
     use mooncake_core::{Ended, PutConfig, PutSlot, PutStarted, SessionId};
 
-    use super::super::desk::Desk;
+    use super::super::testbed::Testbed;
     use super::*;
 
     /// A mutation of the session.
@@ -90,9 +90,9 @@ mod tests {
     }
 
     /// Stores an object under "k" and its number.
-    fn put(desk: &mut Desk, session: SessionId, number: u64) {
+    fn put(testbed: &mut Testbed, session: SessionId, number: u64) {
         let key = format!("k{number}").into_bytes();
-        let Desk { core, now, effects, .. } = desk;
+        let Testbed { core, now, effects, .. } = testbed;
         let config = PutConfig::default();
         let start = origin(session, 100 + 2 * number);
         let started = core.put_start(*now, start, &[(&key, 10)], &config, false, effects);
@@ -103,38 +103,38 @@ mod tests {
     }
 
     /// A master with objects 0 to 4, and their owner.
-    fn with_objects() -> (Desk, SessionId) {
-        let mut desk = Desk::new();
-        let session = desk.owner().session;
-        (0..5).for_each(|number| put(&mut desk, session, number));
-        (desk, session)
+    fn with_objects() -> (Testbed, SessionId) {
+        let mut testbed = Testbed::new();
+        let session = testbed.owner().session;
+        (0..5).for_each(|number| put(&mut testbed, session, number));
+        (testbed, session)
     }
 
     #[test]
     fn it_takes_in_slices_what_was_there_when_it_began_and_a_repeat_is_told_the_same() {
-        let (mut desk, session) = with_objects();
+        let (mut testbed, session) = with_objects();
         let nine = origin(session, 9);
-        assert!(Removal::answered_before(&mut desk.core, nine).is_none());
-        let mut removal = Removal::begin(&desk.core, true, Some(nine));
-        put(&mut desk, session, 5);
+        assert!(Removal::answered_before(&mut testbed.core, nine).is_none());
+        let mut removal = Removal::begin(&testbed.core, true, Some(nine));
+        put(&mut testbed, session, 5);
         let mut slices = 1;
-        while !removal.take_all(&mut desk.core, desk.now, 2, &mut desk.effects) {
+        while !removal.take_all(&mut testbed.core, testbed.now, 2, &mut testbed.effects) {
             slices += 1;
         }
-        assert!(slices > 2 && desk.core.peek(b"k5").is_some());
-        assert_eq!((removal.removed(), desk.stats().keys), (5, 1));
-        remember(&mut desk.core, nine, removal.removed(), &mut desk.effects);
-        let again = Removal::answered_before(&mut desk.core, nine).unwrap();
+        assert!(slices > 2 && testbed.core.peek(b"k5").is_some());
+        assert_eq!((removal.removed(), testbed.stats().keys), (5, 1));
+        remember(&mut testbed.core, nine, removal.removed(), &mut testbed.effects);
+        let again = Removal::answered_before(&mut testbed.core, nine).unwrap();
         assert_eq!(again.body, answer(5).body);
-        let reused = Removal::answered_before(&mut desk.core, origin(session, 100)).unwrap();
+        let reused = Removal::answered_before(&mut testbed.core, origin(session, 100)).unwrap();
         assert!(matches!(reused.body, reply::Body::Refusal(_)), "a put had that number: {reused:?}");
     }
 
     #[test]
     fn it_stops_when_its_client_gives_it_up() {
-        let (mut desk, session) = with_objects();
+        let (mut testbed, session) = with_objects();
         let nine = origin(session, 9);
-        let Desk { core, now, effects, .. } = &mut desk;
+        let Testbed { core, now, effects, .. } = &mut testbed;
         let mut all = Removal::begin(core, true, Some(nine));
         assert!(!all.take_all(core, *now, 2, effects));
         let mut chosen = Removal::begin(core, true, Some(nine));
@@ -147,9 +147,9 @@ mod tests {
 
     #[test]
     fn of_what_it_shows_it_takes_what_is_chosen() {
-        let (mut desk, session) = with_objects();
+        let (mut testbed, session) = with_objects();
         let nine = origin(session, 9);
-        let Desk { core, now, effects, .. } = &mut desk;
+        let Testbed { core, now, effects, .. } = &mut testbed;
         let mut removal = Removal::begin(core, true, Some(nine));
         let mut chosen = Vec::new();
         while !removal.show(core, *now, 2, 1 << 20, |candidate, key| {

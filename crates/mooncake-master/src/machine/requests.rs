@@ -134,12 +134,12 @@ pub struct Tally {
     pub hit_bytes: u64,
 }
 
-/// Whether a request says that others are not waited for any more, which is [noted](note_settled) before it is looked at.
+/// Whether a request says that its client waits for others no more, which is [noted](note_settled) before it is read.
 pub fn says_settled(request: &Request) -> bool {
     !request.abandoned.is_empty() || request.settled_below != 0
 }
 
-/// Notes which other mutations nobody waits for any more, and which of them have been answered.
+/// Notes which other mutations the client waits for no more, and which of them have been answered.
 pub fn note_settled(core: &mut Core, session: SessionId, request: &Request) {
     core.abandon(session, &request.abandoned);
     core.settle_replies(session, request.settled_below, &request.unsettled);
@@ -219,8 +219,8 @@ impl<'m> PutStart<'m> {
         Ok(PutStart { sizes: &ask.sizes, config, entries, wait: ask.wait })
     }
 
-    /// Reserves what can be reserved now. A put that is parked is answered by [`Effects::woken`], under its ticket; if
-    /// nobody waits for that any more, the ticket is to be [cancelled](Core::cancel_ticket).
+    /// Reserves what can be reserved now. A put that is parked is answered by [`Effects::woken`], under its ticket. A driver
+    /// whose client is gone before that [cancels](Core::cancel_ticket) the ticket.
     pub fn run(
         &self,
         core: &mut Core,
@@ -345,7 +345,7 @@ mod tests {
     use mooncake_wire::message::request::Body;
     use mooncake_wire::pack_keys;
 
-    use super::super::desk::{Client, Desk, MEMORY};
+    use super::super::testbed::{Client, MEMORY, Testbed};
     use super::*;
 
     fn put_start(keys: &[&str], wait: bool) -> message::PutStart {
@@ -359,16 +359,16 @@ mod tests {
     }
 
     /// Reserves room for a key.
-    fn reserve(desk: &mut Desk, client: Client, key: &str) -> u64 {
-        let answer = desk.call(client, Body::PutStart(put_start(&[key], false)));
+    fn reserve(testbed: &mut Testbed, client: Client, key: &str) -> u64 {
+        let answer = testbed.call(client, Body::PutStart(put_start(&[key], false)));
         let reply::Body::PutStart(reply) = answer.body else { panic!("{answer:?}") };
         assert_eq!(reply.slots[0].kind(), Kind::Placed);
         reply.slots[0].replicas[0].rid
     }
 
-    fn put(desk: &mut Desk, client: Client, key: &str) -> u64 {
-        let rid = reserve(desk, client, key);
-        let answer = desk.call(client, put_end(rid));
+    fn put(testbed: &mut Testbed, client: Client, key: &str) -> u64 {
+        let rid = reserve(testbed, client, key);
+        let answer = testbed.call(client, put_end(rid));
         let outcomes = vec![Ending::Committed.into()];
         assert_eq!(answer.body, reply::Body::PutEnd(message::PutEndReply { outcomes }));
         rid
@@ -410,16 +410,16 @@ mod tests {
     #[test]
     fn what_is_to_be_done_once_has_a_number() {
         for (at, body) in all().into_iter().enumerate() {
-            let mut desk = Desk::new();
-            let client = desk.open();
+            let mut testbed = Testbed::new();
+            let client = testbed.open();
             let said = format!("{body:?}");
-            let answer = desk.request(client, Request { body: Some(body), ..Request::default() }).unwrap();
+            let answer = testbed.request(client, Request { body: Some(body), ..Request::default() }).unwrap();
             // The first seven change nothing, or nothing that a repeat changes.
             assert_eq!(is_bad(&answer), at >= 7, "{said}: {answer:?}");
         }
-        let mut desk = Desk::new();
-        let client = desk.open();
-        let nothing = desk.request(client, Request { sequence: 1, ..Request::default() }).unwrap();
+        let mut testbed = Testbed::new();
+        let client = testbed.open();
+        let nothing = testbed.request(client, Request { sequence: 1, ..Request::default() }).unwrap();
         assert!(is_bad(&nothing), "{nothing:?}");
     }
 
@@ -458,70 +458,70 @@ mod tests {
                 ..message::BadReplica::default()
             }),
         ];
-        let mut desk = Desk::new();
-        let client = desk.owner();
-        desk.effects = Effects::default();
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        testbed.effects = Effects::default();
         for body in garbage {
             let said = format!("{body:.80?}");
-            let answer = desk.call(client, body);
+            let answer = testbed.call(client, body);
             assert!(is_bad(&answer), "{said}: {answer:?}");
         }
-        assert!(desk.effects.is_empty());
-        assert!(!is_bad(&desk.call(client, segment(whole()))), "the same without the fault");
+        assert!(testbed.effects.is_empty());
+        assert!(!is_bad(&testbed.call(client, segment(whole()))), "the same without the fault");
     }
 
     #[test]
     fn what_is_put_is_there_for_all_that_asks_until_it_is_removed() {
-        let mut desk = Desk::new();
-        let client = desk.owner();
-        let rid = put(&mut desk, client, "k");
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        let rid = put(&mut testbed, client, "k");
         let keys = || Some(pack_keys(&["k", "missing"]));
 
-        let answer = desk.call(client, Body::Exists(message::Exists { keys: keys(), sizes: true }));
+        let answer = testbed.call(client, Body::Exists(message::Exists { keys: keys(), sizes: true }));
         let told = message::ExistsReply { found: vec![1, 0].into(), sizes: vec![1000, 0] };
         assert_eq!((answer.body, answer.tally), (reply::Body::Exists(told), tally(2, 0, 0)));
 
         for body in [Body::Lookup(message::Lookup { keys: keys() }), Body::Pin(message::Pin { keys: keys() })] {
-            let answer = desk.call(client, body);
+            let answer = testbed.call(client, body);
             let reply::Body::Lookup(told) = answer.body else { panic!("{answer:?}") };
             assert_eq!((told.objects[0].replicas[0].rid, told.objects[0].crc32c), (rid, 7));
             assert_eq!((told.objects[1].replicas.len(), answer.tally), (0, tally(2, 1, 1000)));
         }
-        assert_eq!(desk.stats().pins, 1);
-        let answer = desk.call(client, Body::Unpin(message::Unpin { rids: vec![rid] }));
-        assert_eq!((desk.stats().pins, answer.tally), (0, tally(1, 0, 0)));
+        assert_eq!(testbed.stats().pins, 1);
+        let answer = testbed.call(client, Body::Unpin(message::Unpin { rids: vec![rid] }));
+        assert_eq!((testbed.stats().pins, answer.tally), (0, tally(1, 0, 0)));
 
-        let answer = desk.call(client, Body::Describe(message::Describe { keys: keys() }));
+        let answer = testbed.call(client, Body::Describe(message::Describe { keys: keys() }));
         let reply::Body::Describe(told) = answer.body else { panic!("{answer:?}") };
         assert_eq!((told.objects[0].size, &*told.segments[0].name), (1000, "h:1"));
         let numbers = vec![told.segments[0].number; 2];
-        let answer = desk.call(client, Body::Segments(message::Segments { numbers }));
+        let answer = testbed.call(client, Body::Segments(message::Segments { numbers }));
         let reply::Body::Segments(told) = answer.body else { panic!("{answer:?}") };
         assert_eq!((told.segments.len(), told.segments[0].session), (1, client.session.0), "each once");
 
-        let answer = desk.call(client, Body::Remove(message::Remove { keys: keys(), force: true }));
+        let answer = testbed.call(client, Body::Remove(message::Remove { keys: keys(), force: true }));
         use message::remove_reply::Outcome;
         let outcomes = vec![Outcome::Removed.into(), Outcome::Missing.into()];
         let told = reply::Body::Remove(message::RemoveReply { outcomes });
         assert_eq!((answer.body, answer.tally), (told, tally(2, 1, 0)));
-        assert_eq!(desk.stats().keys, 0);
+        assert_eq!(testbed.stats().keys, 0);
     }
 
     #[test]
     fn a_put_that_waits_is_answered_when_the_one_before_it_ends() {
-        let mut desk = Desk::new();
-        let (first, second) = (desk.owner(), desk.open());
-        let rid = reserve(&mut desk, first, "k");
-        let wait = |desk: &mut Desk, sequence| {
+        let mut testbed = Testbed::new();
+        let (first, second) = (testbed.owner(), testbed.open());
+        let rid = reserve(&mut testbed, first, "k");
+        let wait = |testbed: &mut Testbed, sequence| {
             let body = Some(Body::PutStart(put_start(&["k"], true)));
-            desk.request(second, Request { sequence, body, ..Request::default() }).unwrap_err()
+            testbed.request(second, Request { sequence, body, ..Request::default() }).unwrap_err()
         };
-        let given_up = wait(&mut desk, 100);
-        desk.core.cancel_ticket(desk.now, given_up, &mut desk.effects);
-        let ticket = wait(&mut desk, 101);
-        assert!(desk.effects.woken.is_empty());
-        desk.call(first, put_end(rid));
-        let woken = std::mem::take(&mut desk.effects.woken);
+        let given_up = wait(&mut testbed, 100);
+        testbed.core.cancel_ticket(testbed.now, given_up, &mut testbed.effects);
+        let ticket = wait(&mut testbed, 101);
+        assert!(testbed.effects.woken.is_empty());
+        testbed.call(first, put_end(rid));
+        let woken = std::mem::take(&mut testbed.effects.woken);
         assert_eq!(woken, [(ticket, vec![PutSlot::Exists])]);
         let answer = Answer::put_start(&woken[0].1);
         let reply::Body::PutStart(told) = answer.body else { panic!("{answer:?}") };
@@ -530,43 +530,43 @@ mod tests {
 
     #[test]
     fn a_repeat_gets_the_first_answer_until_the_client_says_that_it_has_it() {
-        let mut desk = Desk::new();
-        let client = desk.owner();
-        let rid = reserve(&mut desk, client, "k");
-        let end = |desk: &mut Desk| {
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        let rid = reserve(&mut testbed, client, "k");
+        let end = |testbed: &mut Testbed| {
             let request = Request { sequence: 50, body: Some(put_end(rid)), ..Request::default() };
-            desk.request(client, request).unwrap()
+            testbed.request(client, request).unwrap()
         };
-        let (first, again) = (end(&mut desk), end(&mut desk));
+        let (first, again) = (end(&mut testbed), end(&mut testbed));
         assert_eq!(first.body, again.body);
-        assert_eq!(desk.stats().puts_committed, 1);
+        assert_eq!(testbed.stats().puts_committed, 1);
         let next = Request { sequence: 52, answered_below: 52, settled_below: 52, ..Request::default() };
         let body = Some(Body::Unpin(message::Unpin::default()));
-        desk.request(client, Request { body, ..next }).unwrap();
-        let forgotten = end(&mut desk);
+        testbed.request(client, Request { body, ..next }).unwrap();
+        let forgotten = end(&mut testbed);
         assert!(matches!(forgotten.body, reply::Body::Refusal(_)), "{forgotten:?}");
         assert_eq!(forgotten.tally, tally(1, 1, 0));
     }
 
     #[test]
     fn what_its_client_has_given_up_is_not_carried_out_when_it_comes() {
-        let mut desk = Desk::new();
-        let client = desk.owner();
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
         let ping = Some(Body::Ping(message::Ping {}));
-        desk.request(client, Request { abandoned: vec![60], body: ping, ..Request::default() }).unwrap();
+        testbed.request(client, Request { abandoned: vec![60], body: ping, ..Request::default() }).unwrap();
         let late = Some(Body::PutStart(put_start(&["k"], false)));
-        let answer = desk.request(client, Request { sequence: 60, body: late, ..Request::default() }).unwrap();
+        let answer = testbed.request(client, Request { sequence: 60, body: late, ..Request::default() }).unwrap();
         assert!(matches!(answer.body, reply::Body::Refusal(_)), "{answer:?}");
-        assert_eq!(desk.stats().unfinished_puts, 0);
+        assert_eq!(testbed.stats().unfinished_puts, 0);
     }
 
     #[test]
     fn a_session_that_closes_is_over_with_its_memory() {
-        let mut desk = Desk::new();
-        let client = desk.owner();
-        desk.call(client, Body::CloseSession(message::CloseSession {}));
-        assert!(!desk.knows(client) && desk.owner_of_memory().is_none());
-        let answer = desk.call(client, Body::PutStart(put_start(&["k"], false)));
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        testbed.call(client, Body::CloseSession(message::CloseSession {}));
+        assert!(!testbed.knows(client) && testbed.owner_of_memory().is_none());
+        let answer = testbed.call(client, Body::PutStart(put_start(&["k"], false)));
         let reply::Body::Refusal(refusal) = answer.body else { panic!("{answer:?}") };
         assert_eq!(refusal.kind(), refusal::Kind::UnknownSession);
     }

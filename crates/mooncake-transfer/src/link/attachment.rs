@@ -1,6 +1,5 @@
 //! A peer's segment, mapped here, and the connection that goes with it.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use mooncake_memory::{Expect, Guarded, Mapping, Presence, forked, has_exited, peer_credentials, peer_pidfd, recv_fds};
+use mooncake_memory::{
+    CopyError, Expect, Guarded, Mapping, Presence, forked, has_exited, peer_credentials, peer_pidfd, recv_fds,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -20,6 +21,7 @@ use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::error::TransferError;
 use crate::gate::Gate;
+use crate::machine::{FAREWELL, Heard, Leave, Peer, Remains, Writes};
 use crate::reign::Reign;
 use crate::wait::{SLICE, Wait};
 use crate::wire::{FEATURE_INTRODUCTIONS, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, Status};
@@ -38,11 +40,10 @@ pub(super) struct Attachment {
     answered: Condvar,
     /// Tells the other processes that the memory is mapped here.
     presence: Presence,
-    views: Mutex<HashMap<(u64, u64), usize>>,
+    remains: Mutex<Remains>,
+    /// As in there, for those who write.
     owner_gone: AtomicBool,
     hung_up: AtomicBool,
-    /// Set once the segment is Gone: the pinned extents that the master named.
-    forgotten: Mutex<Option<Vec<(u64, u64)>>>,
     /// The reclaimer has it on its list.
     queued: AtomicBool,
     watcher: Arc<Watcher>,
@@ -51,30 +52,28 @@ pub(super) struct Attachment {
 
 struct Talk {
     pipe: AttachPipe,
-    upgrade: Upgrade,
-    quiesces: Vec<Quiesce>,
-    /// Latest reign that this process said that it obeys; first the one that the segment was mounted in, or its owner asked
-    /// for, when it let this process in.
-    obeyed: Reign,
-    epochs: Vec<EpochAsked>,
+    peer: Peer,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Upgrade {
-    No,
-    Asked,
-    Granted,
+/// The gate of this process's writes, and the mapping that they go through.
+struct OwnWrites<'a> {
+    gate: &'a Gate,
+    writable: Option<&'a Mapping>,
 }
 
-struct Quiesce {
-    writing: Vec<u64>,
-    frame: Frame,
-}
+// Without a writable mapping nothing is under way.
+impl Writes for OwnWrites<'_> {
+    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+        self.writable.map_or(Ok(Vec::new()), |mapping| self.gate.fence(mapping, rid, offset, len))
+    }
 
-struct EpochAsked {
-    reign: Reign,
-    writing: Vec<u64>,
-    confirmed: bool,
+    fn raise_epoch(&self, epoch: u16) -> Vec<u64> {
+        self.gate.raise_epoch(epoch)
+    }
+
+    fn retain_active(&self, ids: &mut Vec<u64>) {
+        self.gate.retain_active(ids);
+    }
 }
 
 /// Why TCP is used instead.
@@ -153,19 +152,12 @@ impl Attachment {
             writable: OnceLock::new(),
             gate: Gate::new(reply.reign.epoch, Box::new(move || bell.ring())),
             pidfd: Arc::new(Guarded::new(pidfd)),
-            talk: Mutex::new(Talk {
-                pipe,
-                upgrade: Upgrade::No,
-                quiesces: Vec::new(),
-                obeyed: reply.reign,
-                epochs: Vec::new(),
-            }),
+            talk: Mutex::new(Talk { pipe, peer: Peer::new(reply.reign) }),
             stream,
             answered: Condvar::new(),
-            views: Mutex::default(),
+            remains: Mutex::default(),
             owner_gone: AtomicBool::new(false),
             hung_up: AtomicBool::new(false),
-            forgotten: Mutex::default(),
             queued: AtomicBool::new(false),
             watcher: watcher.clone(),
             reclaimer: reclaimer.clone(),
@@ -190,9 +182,7 @@ impl Attachment {
 
     /// See [`super::Link::is_waited_for_in`].
     pub(super) fn is_waited_for_in(&self, reign: Reign) -> bool {
-        let talk = self.talk.lock();
-        let asked = talk.epochs.iter().map(|asked| asked.reign);
-        std::iter::once(talk.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+        self.talk.lock().peer.is_waited_for_in(reign)
     }
 
     pub(super) fn gate(&self) -> &Arc<Gate> {
@@ -229,13 +219,13 @@ impl Attachment {
             if self.is_over() {
                 return Err(self.gone());
             }
-            match talk.upgrade {
-                Upgrade::Granted => break,
-                Upgrade::No => {
-                    talk.pipe.send(&Frame::plain(Op::Upgrade, 0)).map_err(|source| self.broken(source))?;
-                    talk.upgrade = Upgrade::Asked;
+            match talk.peer.leave_to_write() {
+                Leave::Granted => break,
+                Leave::Ask(question) => {
+                    talk.pipe.send(&question).map_err(|source| self.broken(source))?;
+                    talk.peer.has_asked();
                 }
-                Upgrade::Asked => {}
+                Leave::Awaited => {}
             }
             if (wait.interrupted)() {
                 return Err(TransferError::Interrupted);
@@ -278,25 +268,10 @@ impl Attachment {
                     return asked;
                 }
             };
-            match frame.op {
-                Op::Upgraded => {
-                    talk.upgrade = Upgrade::Granted;
-                    self.answered.notify_all();
-                }
-                Op::Quiesce => {
-                    // Without a writable mapping nothing can be under way.
-                    let writing = self.writable.get().map(|m| self.gate.fence(m, frame.rid, frame.offset, frame.len));
-                    let writing = writing.transpose().ok().flatten().unwrap_or_default();
-                    talk.quiesces.push(Quiesce { writing, frame });
-                }
-                Op::TakeEpoch => {
-                    let writing = self.gate.raise_epoch(frame.epoch);
-                    let reign = frame.reign();
-                    talk.epochs.push(EpochAsked { reign, writing, confirmed: false });
-                    asked = Some(asked.map_or(reign, |asked| asked.or_later(reign)));
-                }
-                // A later version's message that needs no answer.
-                _ => {}
+            match talk.peer.heard(&frame, &self.own_writes()) {
+                Heard::Granted => drop(self.answered.notify_all()),
+                Heard::AskMaster(reign) => asked = Some(asked.map_or(reign, |asked| asked.or_later(reign))),
+                Heard::Question | Heard::Nothing => {}
             }
         }
     }
@@ -304,34 +279,25 @@ impl Attachment {
     /// Answers what has become true.
     pub(super) fn answer(&self) {
         let mut talk = self.talk.lock();
-        let Talk { pipe, quiesces, epochs, .. } = &mut *talk;
-        let send = |pipe: &mut AttachPipe, frame: Frame| {
-            // A dead connection is noticed where it is read.
-            let _ = pipe.send(&frame);
-        };
-        quiesces.retain_mut(|quiesce| {
-            self.gate.retain_active(&mut quiesce.writing);
-            if !quiesce.writing.is_empty() || !pipe.has_room() {
-                return true;
+        let Talk { pipe, peer } = &mut *talk;
+        let mut answers = Vec::new();
+        loop {
+            let room = pipe.room();
+            peer.answer(&self.own_writes(), room, &mut answers);
+            let is_all = answers.len() < room || room == 0;
+            for frame in answers.drain(..) {
+                // A dead connection is noticed where it is read.
+                let _ = pipe.send(&frame);
             }
-            let Frame { rid, offset, len, .. } = quiesce.frame;
-            if let Some(mapping) = self.writable.get() {
-                // The writes that were waited for may have stamped over the
-                // owner's tombstone; a later one must still find it.
-                let _ = mapping.tombstone(rid, offset, len);
+            if is_all {
+                break;
             }
-            send(pipe, Frame { op: Op::Quiesced, ..quiesce.frame });
-            false
-        });
-        epochs.retain_mut(|asked| {
-            self.gate.retain_active(&mut asked.writing);
-            if !asked.confirmed || !asked.writing.is_empty() || !pipe.has_room() {
-                return true;
-            }
-            send(pipe, Frame::plain(Op::EpochTaken, asked.reign.epoch));
-            false
-        });
+        }
         let _ = pipe.flush();
+    }
+
+    fn own_writes(&self) -> OwnWrites<'_> {
+        OwnWrites { gate: &self.gate, writable: self.writable.get().map(|mapping| &**mapping) }
     }
 
     pub(super) fn wants_room(&self) -> bool {
@@ -340,23 +306,21 @@ impl Attachment {
 
     /// The owner's process has ended. True the first time.
     pub(super) fn owner_ended(self: &Arc<Self>) -> bool {
-        let first = !self.owner_gone.swap(true, Ordering::AcqRel);
+        self.owner_gone.store(true, Ordering::Release);
         self.answered.notify_all();
-        if first {
+        let (first, is_due) = {
+            let mut remains = self.remains.lock();
+            (remains.owner_ended(), remains.is_due())
+        };
+        if first && is_due {
             self.give_back_later();
         }
         first
     }
 
-    /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks for a
-    /// higher epoch waits for that one only.
+    /// This process obeys the reign: see [`Peer::confirm`].
     pub(super) fn confirm_epoch(&self, reign: Reign) {
-        let mut talk = self.talk.lock();
-        talk.obeyed = talk.obeyed.or_later(reign);
-        for asked in talk.epochs.iter_mut().filter(|asked| asked.reign.epoch <= reign.epoch) {
-            asked.confirmed = true;
-        }
-        drop(talk);
+        self.talk.lock().peer.confirm(reign);
         self.watcher.bell().ring();
     }
 
@@ -366,21 +330,20 @@ impl Attachment {
     /// peers give the memory back, all but the pinned extents. Takes its time:
     /// for the reclaimer's thread.
     pub(super) fn forget(&self, pinned: &[(u64, u64)]) {
+        let has_exited = matches!(has_exited(self.pidfd.as_fd()), Ok(true));
         {
-            // Told twice, by a master that was restarted meanwhile: what it has forgotten may still be viewed.
-            let mut forgotten = self.forgotten.lock();
-            let keep = forgotten.get_or_insert_default();
-            let more = pinned.iter().filter(|extent| !keep.contains(extent)).copied().collect::<Vec<_>>();
-            keep.extend(more);
-        }
-        if matches!(has_exited(self.pidfd.as_fd()), Ok(true)) {
-            self.owner_gone.store(true, Ordering::Release);
+            let mut remains = self.remains.lock();
+            remains.forget(pinned);
+            if has_exited {
+                remains.owner_ended();
+                self.owner_gone.store(true, Ordering::Release);
+            }
         }
         self.give_back();
     }
 
     fn give_back_later(self: &Arc<Self>) {
-        if self.forgotten.lock().is_none() || self.queued.swap(true, Ordering::AcqRel) {
+        if self.queued.swap(true, Ordering::AcqRel) {
             return;
         }
         let attachment = self.clone();
@@ -391,24 +354,14 @@ impl Attachment {
     }
 
     fn give_back(&self) {
-        let Some(pinned) = self.forgotten.lock().clone() else { return };
-        if !self.owner_gone.load(Ordering::Acquire) {
+        if !self.remains.lock().is_due() {
             return;
         }
         let readable = self.readable();
         let keep = || {
-            // Nobody else is left: what others had pinned is of no use any more. Those who are, are asked for by
-            // their locks and not by the master, which may be away.
-            let alone = matches!(self.presence.is_alone(), Ok(true));
-            // The owner asked for a reign that this store's master has not shown: that one may not know of all views.
-            let asked_by_another = || self.talk.lock().epochs.iter().any(|asked| !asked.confirmed);
-            let mut keep = match alone {
-                true => Vec::new(),
-                false if asked_by_another() => vec![(0, readable.bytes())],
-                false => pinned,
-            };
-            keep.extend(self.views.lock().keys());
-            keep
+            let is_alone = matches!(self.presence.is_alone(), Ok(true));
+            let is_asked_by_another = self.talk.lock().peer.is_asked_by_another();
+            self.remains.lock().keep(readable.bytes(), is_alone, is_asked_by_another)
         };
         if let Err(e) = readable.give_back(keep) {
             tracing::warn!(peer = &*self.peer, "giving the memory of a dead owner back: {e}");
@@ -416,22 +369,16 @@ impl Attachment {
     }
 
     pub(super) fn view_made(&self, offset: u64, len: u64) {
-        *self.views.lock().entry((offset, len)).or_insert(0) += 1;
+        self.remains.lock().view_made(offset, len);
     }
 
     /// A view has ended. On a segment that is Gone its bytes go back to the
     /// host, if no other process can hold a view of the same ones.
     pub(super) fn view_ended(self: &Arc<Self>, offset: u64, len: u64) {
-        {
-            let mut views = self.views.lock();
-            let Some(count) = views.get_mut(&(offset, len)) else { return };
-            *count -= 1;
-            if *count > 0 {
-                return;
-            }
-            views.remove(&(offset, len));
+        let is_due = self.remains.lock().view_ended(offset, len);
+        if is_due {
+            self.give_back_later();
         }
-        self.give_back_later();
     }
 }
 
@@ -444,14 +391,12 @@ impl Drop for Attachment {
         self.readable = None;
         self.writable = OnceLock::new();
         // The pipe may be full of answers that an owner that stands still has not read.
-        if let Ok(false) = self.talk.get_mut().pipe.send_last(&DETACHED) {
+        if let Ok(false) = self.talk.get_mut().pipe.send_last(&FAREWELL) {
             let empty = AttachPipe::new(self.stream.clone());
             self.watcher.flush(self.id, std::mem::replace(&mut self.talk.get_mut().pipe, empty));
         }
     }
 }
-
-const DETACHED: Frame = Frame::plain(Op::Detached, 0);
 
 /// An attempt to map a segment. However it ends early, its owner is told that
 /// nothing is mapped: the descriptors were let go of, or are never received.
@@ -471,7 +416,7 @@ impl Drop for SaysUnmapped {
             && !forked()
         {
             // There is room behind a hello. An owner that closed the connection has not put this process on record.
-            let _ = rustix::net::send(&***stream, &DETACHED.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = rustix::net::send(&***stream, &FAREWELL.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 }

@@ -21,8 +21,9 @@ use mooncake_memory::{
 
 use crate::Uuid;
 use crate::error::{TransferError, WriteError};
-use crate::gate::{Denied, Gate};
+use crate::gate::Gate;
 use crate::local::{Inside, Served};
+use crate::machine::Denied;
 use crate::reign::Reign;
 use crate::wait::Wait;
 use crate::wire::{Status, epoch_of, is_placement};

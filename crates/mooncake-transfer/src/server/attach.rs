@@ -1,6 +1,5 @@
-//! Processes that map a segment: who they are, and what they have promised.
+//! The processes that map a segment: how each is let in, heard, and seen to end.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,126 +7,28 @@ use std::sync::Arc;
 
 use mooncake_memory::{Guarded, ProcessIdentity, peer_credentials, peer_pidfd, send_fds};
 
+use super::Shared;
 use super::door::refuse;
-use super::fence_list::FenceList;
-use super::{Fence, ProcessGone, Shared, State};
-use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
-use crate::reign::Reign;
-use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, Frame, Hello, HelloReply, LANE_VERSION, Op, Status};
+use crate::machine::Newcomer;
+use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, Hello, HelloReply, LANE_VERSION, Status};
 
-/// Most attachments at a time, all segments together.
-const MAX_ATTACHED: usize = 4096;
-
-/// Fences that an attached process is asked about before it has answered the first of them. Their frames lie in the
-/// memory of its connection while it stands still.
-const MOST_UNANSWERED: usize = 1024;
-
-/// One process's attachment to one segment. The record outlives the
-/// connection: only a farewell or the process's end removes it.
-pub(super) struct Attach {
+/// The process of an attachment, as long as the owner's book has that.
+pub(super) struct Attached {
     session: u64,
-    uuid: Uuid,
     pid: u32,
-    /// Number by which the master knows that this is the session's process, once it has shown it; 0 = none.
-    mark: u64,
     pidfd: Arc<Guarded<OwnedFd>>,
-    pipe: Option<AttachPipe>,
-    writable: bool,
-    epoch: u16,
-    /// Latest reign that it is to be asked to obey, and the epoch that it has been asked for.
-    reign_wanted: Reign,
-    epoch_asked: u16,
-    /// Fences that it is still to be asked about: by their ids, so that one who stands still costs no more than the
-    /// fences themselves.
-    questions: VecDeque<u64>,
-    /// Asked and not answered.
-    unanswered: usize,
-    /// Its word that it has taken an epoch covers its views.
-    knows_pins: bool,
+    pub(super) pipe: Option<AttachPipe>,
 }
 
-impl Attach {
-    pub(super) fn uuid(&self) -> Uuid {
-        self.uuid
-    }
-
-    /// Highest epoch whose elders it has sworn off.
-    pub(super) fn epoch(&self) -> u16 {
-        self.epoch
-    }
-
+impl Attached {
     pub(super) fn pidfd(&self) -> &Arc<Guarded<OwnedFd>> {
         &self.pidfd
     }
 
     pub(super) fn pipe(&self) -> Option<&AttachPipe> {
         self.pipe.as_ref()
-    }
-
-    pub(super) fn writes_for(&self, session: u64, uuid: &Uuid) -> bool {
-        self.writable && self.session == session && self.uuid == *uuid
-    }
-
-    /// Sends if there is a connection left to send on. Without one the answer
-    /// never comes, and the end of the process is the proof.
-    pub(super) fn send(&mut self, frame: &Frame) {
-        if let Some(pipe) = &mut self.pipe
-            && let Err(e) = pipe.send(frame)
-        {
-            self.hang_up(&e);
-        }
-    }
-
-    fn flush(&mut self) {
-        if let Some(pipe) = &mut self.pipe
-            && let Err(e) = pipe.flush()
-        {
-            self.hang_up(&e);
-        }
-    }
-
-    /// Asks to obey a reign, unless it does; true when an answer is needed.
-    /// Readers are asked too: their views are pins that the new epoch's master
-    /// must hear of before it gives space out.
-    pub(super) fn ask_epoch(&mut self, asked: Reign) -> bool {
-        if self.epoch >= asked.epoch {
-            return false;
-        }
-        self.reign_wanted = self.reign_wanted.or_later(asked);
-        self.put_epoch();
-        true
-    }
-
-    /// It is to be asked about a fence when its turn comes.
-    pub(super) fn ask_fence(&mut self, fence_id: u64) {
-        self.questions.push_back(fence_id);
-    }
-
-    /// Puts the questions that have their turn. A process that stands still is not asked more than its connection
-    /// holds, so that the connection lasts until it goes on.
-    pub(super) fn put_questions(&mut self, attach_id: u64, fences: &FenceList, epoch: u16) {
-        if self.pipe.is_none() {
-            // Nobody is there to answer: its end is the proof.
-            self.questions.clear();
-        }
-        self.put_epoch();
-        while self.unanswered < MOST_UNANSWERED
-            && let Some(id) = self.questions.pop_front()
-        {
-            let Some(Fence { rid, offset, len, .. }) = fences.question(id, attach_id).copied() else { continue };
-            self.send(&Frame { op: Op::Quiesce, epoch, rid, offset, len, sequence: id });
-            self.unanswered += 1;
-        }
-    }
-
-    /// The highest one is enough, and one on the way at a time.
-    fn put_epoch(&mut self) {
-        if self.epoch_asked < self.reign_wanted.epoch && self.pipe.as_ref().is_some_and(|pipe| !pipe.is_waiting()) {
-            self.epoch_asked = self.reign_wanted.epoch;
-            self.send(&Frame::take_epoch(self.reign_wanted));
-        }
     }
 
     pub(super) fn hang_up(&mut self, why: &io::Error) {
@@ -163,7 +64,7 @@ impl Shared {
         if served.is_removed() {
             return Err(Status::UnknownSegment);
         }
-        if state.attached.len() >= MAX_ATTACHED {
+        if state.owner.is_full() {
             return Err(Status::Overloaded);
         }
         let reply = HelloReply {
@@ -182,86 +83,63 @@ impl Shared {
             _ => return Ok(()),
         }
         let knows_pins = hello.features & FEATURE_KNOWN_PINS != 0;
-        // While an epoch is being taken, an older version may come with pins that only the former reign knew.
-        let is_silent = !knows_pins && state.epochs.iter().any(|pending| pending.uuid() == hello.uuid);
-        let id = state.next_id();
-        let attach = Attach {
+        let id = state.owner.attach(Newcomer { session: hello.session, uuid: hello.uuid, knows_pins });
+        let attached = Attached {
             session: hello.session,
-            uuid: hello.uuid,
             pid: credentials.pid,
-            mark: 0,
             pidfd: Arc::new(Guarded::new(pidfd)),
             pipe: Some(AttachPipe::new(stream.clone())),
-            writable: false,
-            epoch: if is_silent { 0 } else { state.reign.epoch },
-            reign_wanted: Reign::default(),
-            epoch_asked: 0,
-            questions: VecDeque::new(),
-            unanswered: 0,
-            knows_pins,
         };
-        state.attached.insert(id, attach);
+        state.attached.insert(id, attached);
         Ok(())
     }
 
-    /// The process is gone: whatever it was asked has become true.
-    pub(super) fn process_gone(&self, attach_id: u64) {
-        let gone = self.state.lock().detach(attach_id);
-        // What the hello said of the session anybody could have said.
-        if let Some(Attach { session, uuid, mark, .. }) = gone
-            && mark != 0
-        {
-            self.events.process_gone(ProcessGone { session, uuid, mark });
-        }
+    /// The process is gone.
+    pub(super) fn process_gone(&self, id: u64) {
+        let later = {
+            let mut state = self.state.lock();
+            let mut out = Vec::new();
+            state.owner.process_ended(id, &mut out);
+            state.carry_out(out)
+        };
+        self.report(later);
     }
 
     /// Reads what an attached process has to say.
-    pub(super) fn attach_readable(&self, attach_id: u64) {
+    pub(super) fn attach_readable(&self, id: u64) {
+        let mut later = Vec::new();
         let mut state = self.state.lock();
-        loop {
-            let State { attached, fences, reign, .. } = &mut *state;
-            let Some(attach) = attached.get_mut(&attach_id) else { return };
-            let Some(pipe) = &mut attach.pipe else { return };
-            let frame = match pipe.receive() {
-                Ok(Some(frame)) => frame,
-                Ok(None) => return attach.put_questions(attach_id, fences, reign.epoch),
-                Err(e) => return attach.hang_up(&e),
-            };
-            match frame.op {
-                Op::Upgrade => {
-                    // On record before the answer allows the first store.
-                    attach.writable = true;
-                    attach.send(&Frame::plain(Op::Upgraded, reign.epoch));
+        while let Some(pipe) = state.attached.get_mut(&id).and_then(|attached| attached.pipe.as_mut()) {
+            match pipe.receive() {
+                Ok(Some(frame)) => {
+                    let mut out = Vec::new();
+                    state.owner.heard(id, &frame, &mut out);
+                    later.extend(state.carry_out(out));
                 }
-                // An older version says so although it may hold views that the master does not know.
-                Op::EpochTaken if !attach.knows_pins => {}
-                Op::EpochTaken => attach.epoch = attach.epoch.max(frame.epoch),
-                Op::Quiesced => {
-                    attach.unanswered = attach.unanswered.saturating_sub(1);
-                    fences.answered(frame.sequence, attach_id);
-                }
-                Op::Detached => drop(state.detach(attach_id)),
-                Op::Introduce => attach.mark = frame.rid,
-                _ => attach.hang_up(&io::Error::new(io::ErrorKind::InvalidData, "it sent a message that is not its")),
+                Ok(None) => break,
+                Err(e) => state.lost(id, &e),
             }
         }
+        drop(state);
+        self.report(later);
     }
 
-    pub(super) fn attach_writable(&self, attach_id: u64) {
+    pub(super) fn attach_writable(&self, id: u64) {
         let mut state = self.state.lock();
-        let State { attached, fences, reign, .. } = &mut *state;
-        if let Some(attach) = attached.get_mut(&attach_id) {
-            attach.flush();
-            attach.put_questions(attach_id, fences, reign.epoch);
-        }
-    }
-}
-
-impl State {
-    /// An attachment is no more.
-    fn detach(&mut self, attach_id: u64) -> Option<Attach> {
-        self.fences.detached(attach_id);
-        self.attached.remove(&attach_id)
+        let Some(pipe) = state.attached.get_mut(&id).and_then(|attached| attached.pipe.as_mut()) else { return };
+        let later = match pipe.flush() {
+            Ok(()) => {
+                let (has_room, mut out) = (!pipe.is_waiting(), Vec::new());
+                state.owner.room(id, has_room, &mut out);
+                state.carry_out(out)
+            }
+            Err(e) => {
+                state.lost(id, &e);
+                Vec::new()
+            }
+        };
+        drop(state);
+        self.report(later);
     }
 }
 

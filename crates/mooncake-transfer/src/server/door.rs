@@ -13,6 +13,7 @@ use mooncake_memory::{Guarded, has_exited};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Shared;
+use super::attach::Attached;
 use super::lane;
 use super::pending::{Caller, Pending, Progress};
 use super::strangers::Strangers;
@@ -43,7 +44,7 @@ pub(super) fn run(shared: &Arc<Shared>, tcp: &Guarded<TcpListener>, unix: Option
             rest_until = None;
         }
         let watched = watched(shared);
-        let soonest = pending.iter().map(Pending::deadline).chain(shared.next_cut()).chain(rest_until).min();
+        let soonest = pending.iter().map(Pending::deadline).chain(shared.next_settle()).chain(rest_until).min();
         let timeout = soonest.map(|at| timespec(at.saturating_duration_since(now) + Duration::from_millis(1)));
 
         let listening = if rest_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
@@ -141,11 +142,11 @@ pub(super) fn run(shared: &Arc<Shared>, tcp: &Guarded<TcpListener>, unix: Option
 
 fn watched(shared: &Shared) -> Vec<Watched> {
     let state = shared.state.lock();
-    let watch = |(id, attach): (&u64, &super::attach::Attach)| Watched {
+    let watch = |(id, attached): (&u64, &Attached)| Watched {
         id: *id,
-        pidfd: attach.pidfd().clone(),
-        stream: attach.pipe().map(|pipe| pipe.stream().clone()),
-        wants_room: attach.pipe().is_some_and(|pipe| pipe.is_waiting()),
+        pidfd: attached.pidfd().clone(),
+        stream: attached.pipe().map(|pipe| pipe.stream().clone()),
+        wants_room: attached.pipe().is_some_and(|pipe| pipe.is_waiting()),
     };
     state.attached.iter().map(watch).collect()
 }
@@ -178,7 +179,7 @@ fn find(shared: &Shared, hello: &Hello) -> Result<Arc<Served>, Status> {
     if hello.version != LANE_VERSION {
         return Err(Status::Version);
     }
-    let served = shared.state.lock().segments.get(&hello.uuid).cloned().ok_or(Status::UnknownSegment)?;
+    let served = shared.state.lock().owner.segment(&hello.uuid).cloned().ok_or(Status::UnknownSegment)?;
     if served.access_key == hello.access_key { Ok(served) } else { Err(Status::WrongKey) }
 }
 

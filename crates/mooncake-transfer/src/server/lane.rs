@@ -19,9 +19,10 @@ use rustix::net::RecvFlags;
 use super::Shared;
 use super::door::refuse;
 use crate::Uuid;
-use crate::gate::{Admitted, Denied};
+use crate::gate::Admitted;
 use crate::local::Served;
 use crate::loopback::unpace;
+use crate::machine::Denied;
 use crate::reign::Reign;
 use crate::wire::{
     FRAME_LEN, Frame, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer, is_placement,
@@ -116,8 +117,9 @@ pub(super) fn open(
             None => return refuse(&**stream, hello, Status::Overloaded),
         }
     }
-    let id = state.next_id();
-    let reign = state.reign;
+    state.next_lane += 1;
+    let id = state.next_lane;
+    let reign = state.owner.reign();
     state.lanes.insert(id, control.clone());
     drop(state);
     let ended = Ended { shared: shared.clone(), id };

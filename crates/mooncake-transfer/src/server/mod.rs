@@ -1,8 +1,8 @@
 //! The owner's side: serves segments, and proves that nobody writes there any more.
 
 mod attach;
+mod carry;
 mod door;
-mod fence_list;
 mod fences;
 mod lane;
 mod pending;
@@ -24,14 +24,14 @@ use parking_lot::{Condvar, Mutex};
 use crate::Uuid;
 use crate::error::ServerError;
 use crate::local::{self, Served};
+use crate::machine::Owner;
 use crate::reign::Reign;
 use crate::wake::Bell;
 
+pub use crate::machine::{Fence, ProcessGone};
 pub(crate) use lane::LaneControl;
 
-use attach::Attach;
-use fence_list::FenceList;
-use fences::PendingEpoch;
+use attach::Attached;
 
 /// How a server listens.
 #[derive(Debug, Clone)]
@@ -67,34 +67,6 @@ pub trait ServerEvents: Send + Sync {
     fn process_gone(&self, _gone: ProcessGone) {}
 }
 
-/// The proven end of a process that had a segment mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProcessGone {
-    /// Session that it mapped it for.
-    pub session: u64,
-    /// The segment.
-    pub uuid: Uuid,
-    /// Number that it showed: see [`crate::LinkOptions::mark`].
-    pub mark: u64,
-}
-
-/// A placement whose writer must be shut out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fence {
-    /// Segment.
-    pub uuid: Uuid,
-    /// Placement.
-    pub rid: u64,
-    /// First byte of its extent.
-    pub offset: u64,
-    /// Bytes of its extent.
-    pub len: u64,
-    /// Session that was to write it.
-    pub writer: u64,
-    /// That session said that nothing of it will touch the extent again.
-    pub writer_done: bool,
-}
-
 /// Serves the segments of one process.
 #[derive(Debug)]
 pub struct SegmentServer {
@@ -108,6 +80,8 @@ pub(crate) struct Shared {
     unix_name: String,
     events: Box<dyn ServerEvents>,
     bell: Arc<Bell>,
+    /// Origin of the owner's time.
+    started: Instant,
     stopping: AtomicBool,
     state: Mutex<State>,
     lane_ended: Condvar,
@@ -115,21 +89,11 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Latest one that it was asked to obey.
-    reign: Reign,
-    next: u64,
-    segments: HashMap<Uuid, Arc<Served>>,
+    owner: Owner<Arc<Served>>,
+    /// The processes of the owner's attachments, by the same numbers.
+    attached: HashMap<u64, Attached>,
     lanes: HashMap<u64, Arc<LaneControl>>,
-    attached: HashMap<u64, Attach>,
-    fences: FenceList,
-    epochs: Vec<PendingEpoch>,
-}
-
-impl State {
-    fn next_id(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
+    next_lane: u64,
 }
 
 impl SegmentServer {
@@ -151,6 +115,7 @@ impl SegmentServer {
             unix_name,
             events,
             bell: Arc::new(Bell::new().map_err(os("eventfd"))?),
+            started: Instant::now(),
             stopping: AtomicBool::new(false),
             state: Mutex::default(),
             lane_ended: Condvar::new(),
@@ -168,14 +133,14 @@ impl SegmentServer {
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
         let bell = self.shared.bell.clone();
         let mut state = self.shared.state.lock();
-        let served = Arc::new(Served::new(memory, access_key, state.reign.epoch, bell));
+        let served = Arc::new(Served::new(memory, access_key, state.owner.reign().epoch, bell));
         local::announce(&served);
-        state.segments.insert(served.memory.uuid(), served);
+        state.owner.add(served.memory.uuid(), served);
     }
 
     /// A master knows the segment since this reign: whoever maps it from here on is told so.
     pub fn mounted(&self, uuid: Uuid, reign: Reign) {
-        if let Some(served) = self.shared.state.lock().segments.get(&uuid) {
+        if let Some(served) = self.shared.state.lock().owner.segment(&uuid) {
             served.insiders.mounted(reign);
         }
     }
@@ -188,8 +153,14 @@ impl SegmentServer {
             return false;
         }
         local::withdraw(&uuid);
-        let Some(served) = self.shared.state.lock().segments.remove(&uuid) else { return true };
+        let mut state = self.shared.state.lock();
+        let mut out = Vec::new();
+        let Some((served, over)) = state.owner.remove(&uuid, &mut out) else { return true };
         served.removed.store(true, Ordering::Release);
+        // Their streams close.
+        let later = state.carry_out(out);
+        drop(state);
+        self.shared.report(later);
         let mut writing = served.gate.close();
         served.gate.cut(&writing);
         let deadline = Instant::now() + self.shared.options.data_timeout;
@@ -197,10 +168,6 @@ impl SegmentServer {
         for lane in state.lanes.values().filter(|lane| lane.uuid() == uuid) {
             lane.cut();
         }
-        // Their streams close; a fence of this segment has nothing left to guard.
-        state.attached.retain(|_, attach| attach.uuid() != uuid);
-        state.epochs.retain(|pending| pending.uuid() != uuid);
-        let over = state.fences.remove_segment(&uuid);
         let drained = loop {
             served.gate.retain_active(&mut writing);
             if writing.is_empty() && !state.lanes.values().any(|lane| lane.uuid() == uuid) {
@@ -221,8 +188,7 @@ impl SegmentServer {
 
     /// Highest epoch that a segment has taken; 0 for one that is not served here. It may have been asked for a higher one.
     pub fn taken(&self, uuid: Uuid) -> u16 {
-        let state = self.shared.state.lock();
-        state.segments.get(&uuid).map_or(0, |served| served.taken.load(Ordering::Acquire))
+        self.shared.state.lock().owner.taken(&uuid)
     }
 
     /// Where data lanes are accepted.
@@ -242,12 +208,12 @@ impl SegmentServer {
 
     /// Number of processes that have one of the segments mapped, once per attachment.
     pub fn attached(&self) -> usize {
-        self.shared.state.lock().attached.len()
+        self.shared.state.lock().owner.attached()
     }
 
     /// Whether an extent still carries a placement whose bytes have this checksum.
     pub fn recheck(&self, uuid: Uuid, rid: u64, offset: u64, len: u64, crc: u32) -> bool {
-        let Some(served) = self.shared.state.lock().segments.get(&uuid).cloned() else { return false };
+        let Some(served) = self.shared.state.lock().owner.segment(&uuid).cloned() else { return false };
         let mapping = served.memory.mapping();
         let is_whole = || matches!(mapping.check_stamps(rid, offset, len), Ok(true));
         // Once before, which saves the sum, and once behind it, which says what the sum was of.
@@ -261,7 +227,7 @@ impl SegmentServer {
         }
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.bell.ring();
-        let uuids: Vec<Uuid> = self.shared.state.lock().segments.keys().copied().collect();
+        let uuids: Vec<Uuid> = self.shared.state.lock().owner.uuids().collect();
         for uuid in uuids {
             self.remove(uuid);
         }

@@ -2,25 +2,26 @@
 //! thousand of them while one writer stands still: nothing that happens to one
 //! of them looks at the others.
 
-use std::collections::{BTreeSet, HashMap};
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::Fence;
 use crate::Uuid;
 
+#[derive(Debug)]
 pub(super) struct PendingFence {
     pub fence: Fence,
     /// Writes in the segment's gate.
     pub writing: Vec<u64>,
     /// Attached processes that have not answered.
     pub asked: Vec<u64>,
-    pub cut_at: Option<Instant>,
+    pub cut_at: Option<Duration>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct FenceList {
-    pending: HashMap<u64, PendingFence>,
-    placements: HashMap<(Uuid, u64), u64>,
+    pending: BTreeMap<u64, PendingFence>,
+    placements: BTreeMap<(Uuid, u64), u64>,
     /// Those that wait for a gate, which says no more than that a write has ended: to be looked at each time.
     writing: BTreeSet<u64>,
     /// Those that wait for nobody any more.
@@ -92,7 +93,7 @@ impl FenceList {
     }
 
     /// When a lane is to be cut next.
-    pub fn next_cut(&self) -> Option<Instant> {
+    pub fn next_cut(&self) -> Option<Duration> {
         self.writing.iter().filter_map(|id| self.pending.get(id)?.cut_at).min()
     }
 

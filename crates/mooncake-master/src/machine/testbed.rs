@@ -11,18 +11,18 @@ use super::anchor_frames::Said;
 use super::anchors::{self, Anchor, Anchors, Superseded};
 use super::convert::SoftPinTtl;
 use super::epoch_claim::EpochClaims;
-use super::hello::{Admission, Identity, Standing, Wish};
+use super::hello::{Admission, Asked as AskedByHello, Identity, Standing};
 use super::requests::{self, Answer, Asked};
 
 pub const MEMORY: [u8; 16] = [3; 16];
 pub const HOST: [u8; 16] = [7; 16];
 /// The log's.
 pub const LOG_ID: u64 = 11;
-/// Of the process of each session that [`Desk::open`] opens.
+/// Of the process of each session that [`Testbed::open`] opens.
 pub const MARK: u64 = 0xa11ce;
 const MIB: u64 = 1 << 20;
 
-pub struct Desk {
+pub struct Testbed {
     pub core: Core,
     /// A queue is a number.
     pub anchors: Anchors<u32>,
@@ -50,9 +50,9 @@ pub enum End {
     Superseded,
 }
 
-impl Desk {
-    pub fn new() -> Desk {
-        let mut desk = Desk {
+impl Testbed {
+    pub fn new() -> Testbed {
+        let mut testbed = Testbed {
             core: Core::new(Config::default()),
             anchors: Anchors::default(),
             claims: EpochClaims::new(std::time::Duration::ZERO),
@@ -62,14 +62,14 @@ impl Desk {
             queues: 0,
             sequence: 0,
         };
-        desk.core.begin(desk.now, None, &mut desk.effects);
-        desk
+        testbed.core.begin(testbed.now, None, &mut testbed.effects);
+        testbed
     }
 
     pub fn hello(&mut self, hello: Hello) -> Result<(Client, HelloReply), Refusal> {
         self.queues += 1;
         let (queue, secret) = (self.queues, 900 + u64::from(self.queues));
-        let wish = Wish::read(hello, secret, self.anchors.count())?;
+        let asked = AskedByHello::read(hello, secret, self.anchors.count())?;
         let reign = self.core.reign();
         let position = LogPosition { log_id: LOG_ID, epoch: reign.epoch.into(), lsn: 50, reign: reign.id };
         let admission = Admission {
@@ -77,7 +77,7 @@ impl Desk {
             claims: &mut self.claims,
             log: Standing { position, first_id: LOG_ID - 1 },
         };
-        let mut admitted = wish.admit(&mut self.core, admission, self.now, &queue, &mut self.effects)?;
+        let mut admitted = asked.admit(&mut self.core, admission, self.now, &queue, &mut self.effects)?;
         self.closed.extend(admitted.replaced.take());
         let session = admitted.session;
         let identity =
@@ -147,7 +147,7 @@ impl Desk {
             requests::note_settled(&mut self.core, session, &request);
         }
         let soft_pin = SoftPinTtl { default_ms: 1_000, max_ms: 10_000 };
-        let Desk { core, now, effects, .. } = self;
+        let Testbed { core, now, effects, .. } = self;
         Ok(match requests::read(&mut request, soft_pin) {
             Err(reason) => Answer::bad(reason),
             Ok(Asked::Query(query)) => query.run(core, *now, session),

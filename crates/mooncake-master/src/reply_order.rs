@@ -1,0 +1,256 @@
+//! Replies and pushes follow the log: what a client is told of a change is in the log by then. Here the log is a pipe that
+//! takes nothing until it is read.
+
+use std::fs::File;
+use std::io::{PipeReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use mooncake_core::{
+    Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid, SessionId,
+    SessionSpec, Time,
+};
+use mooncake_wire::message::{
+    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Reply, Request, anchor_down, anchor_up, hello,
+    reply, request,
+};
+use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame};
+use prost::Message;
+use rustix::fs::{OFlags, fcntl_setfl};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::anchor::{self, Registered};
+use crate::call;
+use crate::connection::Connection;
+use crate::hello::{Via, answer};
+use crate::log::{Folder, Log, Sink};
+use crate::machine::anchors::Lend;
+use crate::routes::{AnchorQueue, Next};
+use crate::shared::Shared;
+
+/// For what is sent too early to come.
+const QUIET: Duration = Duration::from_millis(100);
+const SOON: Duration = Duration::from_secs(10);
+
+/// A master with one client, which owns memory.
+struct Master {
+    shared: Arc<Shared>,
+    session: SessionId,
+    anchor: Arc<AnchorQueue>,
+    sequence: u64,
+    root: PathBuf,
+}
+
+impl Master {
+    fn new(name: &str, fsync: bool) -> Master {
+        let root = std::env::temp_dir().join(format!("mooncake-order-{name}-{fsync}-{}", std::process::id()));
+        let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, [7; 16], None).unwrap();
+        let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, Some(sink), fsync))));
+        let (session, anchor) = (SessionId(0), Arc::new(AnchorQueue::default()));
+        let mut master = Master { shared, session, anchor, sequence: 0, root };
+        let (uuid, name) = (SegmentUuid([3; 16]), "o:1".to_owned());
+        let spec = SessionSpec { secret: 1, name: name.clone(), boot_id: vec![7; 16], process: Vec::new() };
+        let memory = SegmentSpec { uuid, name, bytes: 1 << 20, endpoint: Vec::new() };
+        master.session = master.core(|core, now, effects| {
+            core.begin(now, None, effects);
+            core.open_session(now, spec, effects).unwrap()
+        });
+        (&master.shared.routes).lend(|anchors| anchors.set(master.session, master.anchor.clone()));
+        let origin = master.origin();
+        master.core(|core, now, effects| core.mount(now, origin, memory, 1 << 20, effects).unwrap());
+        master
+    }
+
+    fn core<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
+        self.shared.apply(operation).unwrap()
+    }
+
+    fn origin(&mut self) -> Origin {
+        self.sequence += 1;
+        Origin { session: self.session, sequence: self.sequence, answered_below: 0 }
+    }
+
+    fn reserve(&mut self) -> Rid {
+        let origin = self.origin();
+        let config = PutConfig::default();
+        let started =
+            self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", 9)], &config, false, effects));
+        let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
+        let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+        replicas[0].rid
+    }
+
+    /// Stores an object, and takes a view of it.
+    fn view(&mut self) -> Rid {
+        let rid = self.reserve();
+        let (end, pin) = (self.origin(), self.origin());
+        let ended = Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 1 };
+        self.core(|core, now, effects| {
+            core.put_end(now, end, &[ended], effects).unwrap();
+            assert!(core.pin(now, pin, &[b"k"], effects).unwrap()[0].is_some());
+        });
+        rid
+    }
+
+    /// From now on the log takes nothing, until what is given is released.
+    fn block(&self) -> Blocked {
+        let (stuffing, end) = std::io::pipe().unwrap();
+        let mut file = File::from(OwnedFd::from(end));
+        fcntl_setfl(&file, OFlags::NONBLOCK).unwrap();
+        let stuffed = std::iter::from_fn(|| file.write(&[0; 1024]).ok()).sum();
+        fcntl_setfl(&file, OFlags::empty()).unwrap();
+        self.shared.log.write_to(file);
+        Blocked { stuffing, stuffed, writes: self.shared.log.stats().writes }
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+/// A log whose file is a full pipe.
+struct Blocked {
+    stuffing: PipeReader,
+    stuffed: usize,
+    writes: u64,
+}
+
+impl Blocked {
+    /// Returns when a change waits for its append.
+    async fn is_awaited(&self, master: &Master) {
+        let append = async {
+            while master.shared.log.stats().writes == self.writes {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, append).await.expect("nothing is appended");
+    }
+
+    /// The log takes what waits for it. One that waits for the disk finds then that a pipe has none: it is renamed away, and
+    /// what waits is told all the same.
+    fn release(&mut self) {
+        self.stuffing.read_exact(&mut vec![0; self.stuffed]).unwrap();
+    }
+}
+
+/// Runs what waits for the log in a thread of its own, as it holds that up.
+fn elsewhere<T: Send + 'static>(task: impl AsyncFnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    std::thread::spawn(move || runtime.block_on(task()))
+}
+
+/// Both ends of a connection; the first one is for another thread.
+fn pair() -> (std::os::unix::net::UnixStream, UnixStream) {
+    let (near, far) = UnixStream::pair().unwrap();
+    (near.into_std().unwrap(), far)
+}
+
+/// Nothing comes on a connection.
+async fn is_silent(stream: &mut UnixStream) -> bool {
+    timeout(QUIET, stream.read_u8()).await.is_err()
+}
+
+/// The next frame of a connection.
+async fn next_frame<M: Message + Default>(stream: &mut UnixStream) -> M {
+    let mut reader = FrameReader::default();
+    let read = async {
+        loop {
+            if let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+                return M::decode(frame).unwrap();
+            }
+            assert!(stream.read_buf(reader.buffer_mut()).await.unwrap() > 0, "closed");
+        }
+    };
+    timeout(SOON, read).await.expect("nothing comes")
+}
+
+async fn send(stream: &mut UnixStream, message: &impl Message) {
+    let mut bytes = Vec::new();
+    encode_frame(message, &mut bytes);
+    stream.write_all(&bytes).await.unwrap();
+}
+
+#[tokio::test]
+async fn neither_the_reply_to_a_change_nor_a_push_that_tells_of_it_leaves_before_it_is_in_the_log() {
+    for fsync in [false, true] {
+        let mut master = Master::new("call", fsync);
+        let rid = master.reserve();
+        let mut blocked = master.block();
+        let (near, mut far) = pair();
+        let (shared, session) = (master.shared.clone(), master.session);
+        let calls = elsewhere(async move || {
+            let mut connection = Connection::new(UnixStream::from_std(near).unwrap());
+            call::serve(&shared, session, &mut connection).await
+        });
+        let body = Some(request::Body::Abort(Abort { rids: vec![rid.0], writer_done: true }));
+        send(&mut far, &Request { id: 1, sequence: master.origin().sequence, body, ..Request::default() }).await;
+        blocked.is_awaited(&master).await;
+        assert!(is_silent(&mut far).await, "a reply");
+        assert!(timeout(QUIET, master.anchor.next()).await.is_err(), "a fence");
+        blocked.release();
+        let reply: Reply = next_frame(&mut far).await;
+        assert!(matches!(reply.body, Some(reply::Body::Done(_))), "{reply:?}");
+        let Ok(Some(Next::Bytes(_))) = timeout(SOON, master.anchor.next()).await else { panic!("no fence") };
+        drop(far);
+        assert!(calls.join().unwrap().is_err(), "it ends with its connection");
+    }
+}
+
+#[tokio::test]
+async fn a_beat_that_changes_something_is_answered_once_that_is_in_the_log() {
+    for fsync in [false, true] {
+        let mut master = Master::new("beat", fsync);
+        let rid = master.view();
+        let mut blocked = master.block();
+        let (near, mut far) = pair();
+        let (shared, session, queue) = (master.shared.clone(), master.session, master.anchor.clone());
+        let anchor = elsewhere(async move || {
+            let registered = Registered { shared: &shared, session, queue };
+            anchor::serve(&shared, registered, Connection::new(UnixStream::from_std(near).unwrap())).await
+        });
+        let unpin_sequence = master.origin().sequence;
+        let beat = Beat { number: 8, unpin: vec![rid.0], unpin_sequence, ..Beat::default() };
+        send(&mut far, &AnchorUp { body: Some(anchor_up::Body::Beat(beat)) }).await;
+        blocked.is_awaited(&master).await;
+        assert!(is_silent(&mut far).await);
+        blocked.release();
+        let down: AnchorDown = next_frame(&mut far).await;
+        let Some(anchor_down::Body::Pong(pong)) = &down.body else { panic!("{down:?}") };
+        assert_eq!(pong.unpin_sequence, unpin_sequence);
+        drop(far);
+        assert!(anchor.join().unwrap().is_err(), "it ends with its connection");
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_told_its_id_once_it_is_in_the_log() {
+    for fsync in [false, true] {
+        let master = Master::new("hello", fsync);
+        let mut blocked = master.block();
+        let open = OpenSession { host_name: "h:1".to_owned(), process: None };
+        let role = Some(hello::Role::Open(open));
+        let hello = Hello { version_min: VERSION, version_max: VERSION, role, ..Hello::default() };
+        let shared = master.shared.clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        let answering = elsewhere(async move || {
+            let (reply, _role) = answer(&shared, hello, Via::Tcp).await.unwrap();
+            tell.send(reply).unwrap();
+        });
+        blocked.is_awaited(&master).await;
+        assert!(told.recv_timeout(QUIET).is_err());
+        blocked.release();
+        let reply = told.recv_timeout(SOON).expect("no answer");
+        answering.join().unwrap();
+        let mut reader = FrameReader::default();
+        reader.buffer_mut().extend_from_slice(&reply);
+        let reply = HelloReply::decode(reader.next_frame(MAX_FRAME).unwrap().unwrap()).unwrap();
+        assert!(reply.session > master.session.0 && reply.refusal.is_none(), "{reply:?}");
+    }
+}

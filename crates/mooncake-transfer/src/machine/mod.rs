@@ -1,0 +1,22 @@
+//! What is decided here, apart from the sockets, threads, clocks and locks that carry it out.
+//!
+//! These are state machines: the same inputs give the same outputs. Time is a [`std::time::Duration`] since an origin
+//! that the driver chooses. In the product the drivers are the files beside this folder; in virtual time it is the
+//! simulator. For that this module can be reached from outside; it has no stable interface.
+
+#[cfg(test)]
+mod fixture;
+mod gate;
+mod insiders;
+mod owner;
+mod peer;
+mod remains;
+#[cfg(test)]
+mod together;
+
+pub use crate::wire::{Frame, Op};
+pub use gate::{Denied, Gate, Stamps, Writes};
+pub use insiders::Insiders;
+pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};
+pub use peer::{FAREWELL, Heard, Leave, Peer};
+pub use remains::Remains;

@@ -1,0 +1,170 @@
+//! Fences and epochs: proof that nothing of an old writer can still land.
+
+use std::time::Duration;
+
+use super::fence_list::PendingFence;
+use super::{Fence, Held, Output, Owner, Segment};
+use crate::Uuid;
+use crate::error::TwoReigns;
+use crate::reign::Reign;
+
+/// How long a lane in mid-write may finish by itself.
+pub(super) const GRACE: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(super) struct PendingEpoch {
+    pub uuid: Uuid,
+    epoch: u16,
+    writing: Vec<u64>,
+    cut_at: Option<Duration>,
+}
+
+impl<S: Segment> Owner<S> {
+    /// Shuts the writer of a placement out. True when that is done now;
+    /// otherwise [`Output::Fenced`] follows when it is. It never
+    /// does where the extent carries a stamp that is newer than the placement:
+    /// memory that turned, and whoever is placed there next could not write.
+    pub fn fence(&mut self, now: Duration, fence: Fence, out: &mut Vec<Output>) -> bool {
+        let Some(Held { segment, .. }) = self.segments.get(&fence.uuid) else {
+            // No memory, nothing that could land.
+            return true;
+        };
+        let Ok(writing) = segment.fence(fence.rid, fence.offset, fence.len) else {
+            out.push(Output::Outside(fence));
+            return true;
+        };
+        // Asked a second time (the master restarted): one answer is enough.
+        if self.fences.is_pending(&fence) {
+            return false;
+        }
+        let writers = self.attached.iter_mut().filter(|(_, attached)| attached.writes_for(fence.writer, &fence.uuid));
+        let mut writers: Vec<_> = if fence.writer_done { Vec::new() } else { writers.collect() };
+        let asked: Vec<u64> = writers.iter().map(|(attachment, _)| **attachment).collect();
+        if writing.is_empty() && asked.is_empty() {
+            return !is_marred(segment, &fence, out);
+        }
+        self.next += 1;
+        let id = self.next;
+        let cut_at = (!writing.is_empty()).then(|| now + GRACE);
+        self.fences.insert(id, PendingFence { fence, writing, asked, cut_at });
+        for (attachment, attached) in &mut writers {
+            attached.ask_fence(id);
+            attached.put_questions(**attachment, &self.fences, self.reign.epoch, out);
+        }
+        false
+    }
+
+    /// Obeys a reign: refuses writes of older epochs from now on. Gives the
+    /// segments that have nothing older under way; for the others
+    /// [`Output::EpochTaken`] follows, once their lanes are
+    /// drained or cut and every process that maps them, and every store of this one that reads them, has confirmed or is
+    /// gone. May be asked again.
+    ///
+    /// In another reign of the epoch that it obeys already it does nothing, and of that epoch nothing is reported any more:
+    /// a report says the number only, and either master would take it for its own.
+    pub fn take_epoch(&mut self, now: Duration, asked: Reign, out: &mut Vec<Output>) -> Result<Vec<Uuid>, TwoReigns> {
+        let epoch = asked.epoch;
+        if asked.clashes_with(self.reign) {
+            self.epochs.retain(|pending| pending.epoch != epoch);
+            return Err(TwoReigns { asked, obeyed: self.reign });
+        }
+        self.reign = self.reign.or_later(asked);
+        let mut done = Vec::new();
+        for (uuid, Held { segment, taken }) in &mut self.segments {
+            let writing = segment.raise_epoch(epoch);
+            let mut open = !writing.is_empty();
+            for (id, attached) in self.attached.iter_mut().filter(|(_, attached)| attached.uuid == *uuid) {
+                open |= attached.ask_epoch(*id, asked, out);
+            }
+            if !segment.raise_insiders(asked) {
+                open = true;
+                out.push(Output::AskInsiders { uuid: *uuid, reign: asked });
+            }
+            self.epochs.retain(|pending| pending.uuid != *uuid || pending.epoch > epoch);
+            if open {
+                let cut_at = (!writing.is_empty()).then(|| now + GRACE);
+                self.epochs.push(PendingEpoch { uuid: *uuid, epoch, writing, cut_at });
+            } else {
+                *taken = epoch.max(*taken);
+                done.push(*uuid);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Looks at every unfinished promise again, and reports those that are kept. To be called after each input, when a write
+    /// that is waited for has ended, and at [`Self::next_cut`].
+    pub fn settle(&mut self, now: Duration, out: &mut Vec<Output>) {
+        let Owner { next, segments, attached, fences, epochs, .. } = self;
+        fences.look_at_writes(|pending| {
+            let Some(Held { segment, .. }) = segments.get(&pending.fence.uuid) else { return true };
+            segment.retain_active(&mut pending.writing);
+            cut_when_due(pending.fence.uuid, &pending.writing, &mut pending.cut_at, now, out);
+            pending.writing.is_empty()
+        });
+        for fence in fences.take_proven() {
+            let Fence { uuid, rid, offset, len, .. } = fence;
+            if let Some(Held { segment, .. }) = segments.get(&uuid) {
+                // Those that were waited for may have stamped over the first tombstone. What began before there is
+                // another one is waited for as they were.
+                match segment.fence(rid, offset, len) {
+                    Ok(writing) if !writing.is_empty() => {
+                        *next += 1;
+                        fences.insert(
+                            *next,
+                            PendingFence { fence, writing, asked: Vec::new(), cut_at: Some(now + GRACE) },
+                        );
+                        continue;
+                    }
+                    Ok(_) => {}
+                    Err(_) => out.push(Output::Outside(fence)),
+                }
+                if is_marred(segment, &fence, out) {
+                    continue;
+                }
+            }
+            out.push(Output::Fenced { uuid, rid });
+        }
+        epochs.retain_mut(|PendingEpoch { uuid, epoch, writing, cut_at }| {
+            let Some(Held { segment, taken }) = segments.get_mut(uuid) else { return false };
+            segment.retain_active(writing);
+            cut_when_due(*uuid, writing, cut_at, now, out);
+            let silent = attached.values().any(|attached| attached.uuid == *uuid && attached.epoch < *epoch);
+            if !writing.is_empty() || silent || !segment.insiders_obey(*epoch) {
+                return true;
+            }
+            *taken = (*epoch).max(*taken);
+            out.push(Output::EpochTaken { epoch: *epoch, uuid: *uuid });
+            false
+        });
+    }
+
+    /// When lanes are to be cut next.
+    pub fn next_cut(&self) -> Option<Duration> {
+        let epochs = self.epochs.iter().filter_map(|pending| pending.cut_at);
+        epochs.chain(self.fences.next_cut()).min()
+    }
+}
+
+/// Whether a stamp is newer than the tombstone. In a reign an extent that is being fenced is nobody else's, so nobody has
+/// written that. One that was released long ago, and is asked for again, needs no second answer; and one that another had
+/// when the log lost its end comes back with the epoch.
+fn is_marred(segment: &impl Segment, fence: &Fence, out: &mut Vec<Output>) -> bool {
+    match segment.max_stamp(fence.offset, fence.len) {
+        Ok(found) if found > fence.rid | 1 => {
+            out.push(Output::Marred { fence: *fence, found });
+            true
+        }
+        _ => false,
+    }
+}
+
+fn cut_when_due(uuid: Uuid, writing: &[u64], cut_at: &mut Option<Duration>, now: Duration, out: &mut Vec<Output>) {
+    if writing.is_empty() {
+        *cut_at = None;
+    } else if cut_at.is_some_and(|at| at <= now) {
+        // Once is enough: the lane ends as soon as its thread sees it.
+        out.push(Output::Cut { uuid, writes: writing.to_vec() });
+        *cut_at = None;
+    }
+}

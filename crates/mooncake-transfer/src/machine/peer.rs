@@ -1,0 +1,291 @@
+//! A peer's side of an attachment: what its owner has asked, and what may be answered when.
+//!
+//! A question about a fence is answered when no write of this process can touch the extent any more; one about an
+//! epoch when besides the master of that reign knows all pins of this process.
+
+use super::Writes;
+use crate::reign::Reign;
+use crate::wire::{Frame, Op};
+
+/// What a peer says last: the memory is unmapped.
+pub const FAREWELL: Frame = Frame::plain(Op::Detached, 0);
+
+/// One attachment of this process to a segment of another one. Its writes pass a [`super::Gate`] of their own.
+#[derive(Debug)]
+pub struct Peer {
+    upgrade: Upgrade,
+    quiesces: Vec<Quiesce>,
+    /// Latest reign that this process said that it obeys; first the one that the segment was mounted in, or its owner asked
+    /// for, when it let this process in.
+    obeyed: Reign,
+    epochs: Vec<EpochAsked>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Upgrade {
+    No,
+    Asked,
+    Granted,
+}
+
+#[derive(Debug)]
+struct Quiesce {
+    writing: Vec<u64>,
+    frame: Frame,
+}
+
+#[derive(Debug)]
+struct EpochAsked {
+    reign: Reign,
+    writing: Vec<u64>,
+    confirmed: bool,
+}
+
+/// Whether the memory may be mapped writable. It may with the owner's consent: from then on the owner waits for this process
+/// when it fences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// It may.
+    Granted,
+    /// Not before this is sent, and [`Peer::has_asked`].
+    Ask(Frame),
+    /// The owner has been asked.
+    Awaited,
+}
+
+/// What follows from what the owner said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// [`Peer::answer`] may have something to say.
+    Question,
+    /// Whoever waits to write may.
+    Granted,
+    /// As with a question; and the master is to be asked whether it reigns so, and knows all pins of this process. If it does,
+    /// [`Peer::confirm`] follows.
+    AskMaster(Reign),
+    /// Nothing: a later version's message that needs no answer.
+    Nothing,
+}
+
+impl Peer {
+    /// A peer that was let in, and what its owner obeyed by then.
+    pub fn new(obeyed: Reign) -> Peer {
+        Peer { upgrade: Upgrade::No, quiesces: Vec::new(), obeyed, epochs: Vec::new() }
+    }
+
+    // ------------------------------------------------------ this process's side
+
+    /// Whether this process may write, and what is to be done for it.
+    pub fn leave_to_write(&self) -> Leave {
+        match self.upgrade {
+            Upgrade::No => Leave::Ask(Frame::plain(Op::Upgrade, 0)),
+            Upgrade::Asked => Leave::Awaited,
+            Upgrade::Granted => Leave::Granted,
+        }
+    }
+
+    /// The owner has been asked for that.
+    pub fn has_asked(&mut self) {
+        if self.upgrade == Upgrade::No {
+            self.upgrade = Upgrade::Asked;
+        }
+    }
+
+    /// See [`crate::Link::is_waited_for_in`].
+    pub fn is_waited_for_in(&self, reign: Reign) -> bool {
+        let asked = self.epochs.iter().map(|asked| asked.reign);
+        std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+    }
+
+    /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks for a
+    /// higher epoch waits for that one only.
+    pub fn confirm(&mut self, reign: Reign) {
+        self.obeyed = self.obeyed.or_later(reign);
+        for asked in self.epochs.iter_mut().filter(|asked| asked.reign.epoch <= reign.epoch) {
+            asked.confirmed = true;
+        }
+    }
+
+    /// Whether the owner asked for a reign that this process's master has not shown: that one may not know of all views.
+    pub fn is_asked_by_another(&self) -> bool {
+        self.epochs.iter().any(|asked| !asked.confirmed)
+    }
+
+    // ---------------------------------------------------------- the owner's side
+
+    /// The owner has sent this.
+    pub fn heard(&mut self, frame: &Frame, writes: &impl Writes) -> Heard {
+        match frame.op {
+            Op::Upgraded => {
+                self.upgrade = Upgrade::Granted;
+                Heard::Granted
+            }
+            Op::Quiesce => {
+                // Outside of the segment nothing can be under way.
+                let writing = writes.fence(frame.rid, frame.offset, frame.len).unwrap_or_default();
+                self.quiesces.push(Quiesce { writing, frame: *frame });
+                Heard::Question
+            }
+            Op::TakeEpoch => {
+                let (reign, writing) = (frame.reign(), writes.raise_epoch(frame.epoch));
+                self.epochs.push(EpochAsked { reign, writing, confirmed: false });
+                Heard::AskMaster(reign)
+            }
+            _ => Heard::Nothing,
+        }
+    }
+
+    /// Says what has become true, as far as there is room for so many messages.
+    pub fn answer(&mut self, writes: &impl Writes, room: usize, out: &mut Vec<Frame>) {
+        self.quiesces.retain_mut(|Quiesce { writing, frame }| {
+            writes.retain_active(writing);
+            if !writing.is_empty() || out.len() >= room {
+                return true;
+            }
+            // The writes that were waited for may have stamped over the owner's tombstone: a later one must still find it, and
+            // what began before there is another one is waited for as they were.
+            *writing = writes.fence(frame.rid, frame.offset, frame.len).unwrap_or_default();
+            if !writing.is_empty() {
+                return true;
+            }
+            out.push(Frame { op: Op::Quiesced, ..*frame });
+            false
+        });
+        self.epochs.retain_mut(|asked| {
+            writes.retain_active(&mut asked.writing);
+            if !asked.confirmed || !asked.writing.is_empty() || out.len() >= room {
+                return true;
+            }
+            out.push(Frame::plain(Op::EpochTaken, asked.reign.epoch));
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{KIB, Memory, rid};
+    use super::super::{Denied, Segment};
+    use super::*;
+
+    const ROOM: usize = 16;
+    const ONE: Reign = Reign { epoch: 1, id: 5 };
+    const A2: Reign = Reign { epoch: 2, id: 7 };
+    const B2: Reign = Reign { epoch: 2, id: 8 };
+    const A3: Reign = Reign { epoch: 3, id: 9 };
+
+    fn quiesce(counter: u64) -> Frame {
+        Frame { op: Op::Quiesce, epoch: 1, rid: rid(1, counter), offset: counter * KIB, len: KIB, sequence: counter }
+    }
+
+    fn answers(peer: &mut Peer, writes: &impl Writes) -> Vec<Frame> {
+        let mut out = Vec::new();
+        peer.answer(writes, ROOM, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_fence_is_answered_behind_the_last_write_of_its_extent_and_tombstoned_again() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+        let (write, elsewhere) = (memory.admit(rid(1, 3), 3 * KIB, KIB), memory.admit(rid(1, 4), 4 * KIB, KIB));
+        assert_eq!(peer.heard(&quiesce(3), &memory), Heard::Question);
+        assert_eq!(answers(&mut peer, &memory), []);
+        memory.stamps.stamp(rid(1, 3), 3 * KIB, KIB);
+        memory.ended(write);
+        assert_eq!(answers(&mut peer, &memory), [Frame { op: Op::Quiesced, ..quiesce(3) }]);
+        assert_eq!(memory.max_stamp(3 * KIB, KIB).unwrap(), rid(1, 3) | 1);
+        assert_eq!(answers(&mut peer, &memory), [], "{elsewhere} is not its matter, and one answer is enough");
+        assert_eq!(peer.heard(&quiesce(64), &memory), Heard::Question);
+        assert_eq!(answers(&mut peer, &memory).len(), 1, "nothing is under way outside of the segment");
+    }
+
+    #[test]
+    fn a_write_that_begins_while_the_tombstone_is_stamped_over_is_waited_for_too() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+        let first = memory.admit(rid(1, 3), 3 * KIB, KIB);
+        peer.heard(&quiesce(3), &memory);
+        memory.stamps.stamp(rid(1, 3), 3 * KIB, KIB);
+        memory.ended(first);
+        let second = memory.admit(rid(1, 3), 3 * KIB, KIB);
+        assert_eq!(answers(&mut peer, &memory), []);
+        memory.ended(second);
+        assert_eq!(answers(&mut peer, &memory).len(), 1);
+    }
+
+    #[test]
+    fn an_epoch_is_answered_when_its_master_knows_all_and_older_writes_have_ended() {
+        for confirmed_first in [false, true] {
+            let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+            let write = memory.admit(rid(1, 1), KIB, KIB);
+            assert_eq!(peer.heard(&Frame::take_epoch(A2), &memory), Heard::AskMaster(A2));
+            let late = memory.gate.borrow_mut().admit(&*memory.stamps, rid(1, 2), 2 * KIB, KIB, ());
+            assert!(matches!(late, Err(Denied::OldEpoch { least: 2 })));
+            memory.admit(rid(2, 3), 3 * KIB, KIB);
+            if confirmed_first {
+                peer.confirm(A2);
+                assert_eq!(answers(&mut peer, &memory), []);
+            }
+            memory.ended(write);
+            if !confirmed_first {
+                assert_eq!(answers(&mut peer, &memory), []);
+                peer.confirm(A2);
+            }
+            assert_eq!(answers(&mut peer, &memory), [Frame::plain(Op::EpochTaken, 2)]);
+            assert_eq!(answers(&mut peer, &memory), []);
+        }
+    }
+
+    #[test]
+    fn the_word_about_a_reign_settles_earlier_ones_and_no_later_one() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+        for reign in [A2, A3] {
+            peer.heard(&Frame::take_epoch(reign), &memory);
+        }
+        peer.confirm(A2);
+        assert!(peer.is_asked_by_another());
+        assert_eq!(answers(&mut peer, &memory), [Frame::plain(Op::EpochTaken, 2)]);
+        peer.heard(&Frame::take_epoch(A2), &memory);
+        peer.confirm(A3);
+        assert!(!peer.is_asked_by_another());
+        assert_eq!(answers(&mut peer, &memory), [3, 2].map(|epoch| Frame::plain(Op::EpochTaken, epoch)));
+    }
+
+    #[test]
+    fn it_is_waited_for_in_the_reign_that_it_obeys_and_in_those_that_it_is_asked_for() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+        assert!(peer.is_waited_for_in(ONE) && !peer.is_waited_for_in(A2));
+        peer.heard(&Frame::take_epoch(A2), &memory);
+        assert!(peer.is_waited_for_in(ONE) && peer.is_waited_for_in(A2) && !peer.is_waited_for_in(B2));
+        peer.confirm(A2);
+        answers(&mut peer, &memory);
+        assert!(!peer.is_waited_for_in(ONE) && peer.is_waited_for_in(A2));
+    }
+
+    #[test]
+    fn the_owner_is_asked_once_before_the_memory_is_written() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+        let ask = Leave::Ask(Frame::plain(Op::Upgrade, 0));
+        assert_eq!((peer.leave_to_write(), peer.leave_to_write()), (ask, ask), "it has not been sent yet");
+        peer.has_asked();
+        assert_eq!(peer.leave_to_write(), Leave::Awaited);
+        assert_eq!(peer.heard(&Frame::plain(Op::Upgraded, 1), &memory), Heard::Granted);
+        peer.has_asked();
+        assert_eq!(peer.leave_to_write(), Leave::Granted);
+        assert_eq!(peer.heard(&FAREWELL, &memory), Heard::Nothing, "an owner that says so is of a later version");
+    }
+
+    #[test]
+    fn no_more_is_answered_at_a_time_than_there_is_room_for() {
+        let (memory, mut peer) = (Memory::new(64, 1), Peer::new(ONE));
+        for counter in 1..=3 {
+            peer.heard(&quiesce(counter), &memory);
+        }
+        peer.heard(&Frame::take_epoch(A2), &memory);
+        peer.confirm(A2);
+        for (room, sequences) in [(0, &[][..]), (2, &[1, 2]), (1, &[3]), (0, &[]), (5, &[0])] {
+            let mut out = Vec::new();
+            peer.answer(&memory, room, &mut out);
+            assert_eq!(out.iter().map(|frame| frame.sequence).collect::<Vec<_>>(), sequences);
+        }
+    }
+}

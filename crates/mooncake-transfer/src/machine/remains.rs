@@ -1,0 +1,119 @@
+//! What remains of a mapped segment when it is Gone, and when the rest of its memory is given back.
+//!
+//! An owner gives its memory back itself. When it has died its peers do, all but the extents that are pinned and those
+//! of their own views.
+
+use std::collections::BTreeMap;
+
+/// One mapping's part in that. Extents are (offset, length).
+#[derive(Debug, Default)]
+pub struct Remains {
+    /// Of this process's views, with their numbers.
+    views: BTreeMap<(u64, u64), usize>,
+    owner_ended: bool,
+    /// Set once the segment is Gone: the pinned extents that the master named.
+    forgotten: Option<Vec<(u64, u64)>>,
+}
+
+impl Remains {
+    /// A view is about to be made: it is on the list before the look at its bytes.
+    pub fn view_made(&mut self, offset: u64, len: u64) {
+        *self.views.entry((offset, len)).or_insert(0) += 1;
+    }
+
+    /// A view has ended. True: memory can be given back now that it could not before.
+    pub fn view_ended(&mut self, offset: u64, len: u64) -> bool {
+        let Some(count) = self.views.get_mut(&(offset, len)) else { return false };
+        *count -= 1;
+        if *count > 0 {
+            return false;
+        }
+        self.views.remove(&(offset, len));
+        self.is_due()
+    }
+
+    /// The owner's process has ended, which alone proves that it gives nothing back any more. True the first time.
+    pub fn owner_ended(&mut self) -> bool {
+        !std::mem::replace(&mut self.owner_ended, true)
+    }
+
+    /// The segment is Gone, and this of it is pinned.
+    pub fn forget(&mut self, pinned: &[(u64, u64)]) {
+        // Told twice, by a master that was restarted meanwhile: what it has forgotten may still be viewed.
+        let keep = self.forgotten.get_or_insert_default();
+        let more = pinned.iter().filter(|extent| !keep.contains(extent)).copied().collect::<Vec<_>>();
+        keep.extend(more);
+    }
+
+    /// Whether this process is to give the memory back, all but [`Self::keep`].
+    pub fn is_due(&self) -> bool {
+        self.owner_ended && self.forgotten.is_some()
+    }
+
+    /// What stays of a segment of so many bytes. Asked when no view can be made any more that is not on the list.
+    ///
+    /// When no other process has it mapped, what others had pinned is of no use any more. They are asked for by
+    /// their locks and not by the master, which may be away. And a reign that this process's master has not shown is
+    /// another's, whose pins are not among those that were named.
+    pub fn keep(&self, bytes: u64, is_alone: bool, is_asked_by_another: bool) -> Vec<(u64, u64)> {
+        let mut keep = match (is_alone, is_asked_by_another) {
+            (true, _) => Vec::new(),
+            (false, true) => vec![(0, bytes)],
+            (false, false) => self.forgotten.clone().unwrap_or_default(),
+        };
+        keep.extend(self.views.keys());
+        keep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 1 << 20;
+
+    #[test]
+    fn memory_is_given_back_when_it_is_gone_and_its_owners_process_has_ended() {
+        let (mut first, mut last) = (Remains::default(), Remains::default());
+        first.forget(&[]);
+        assert!(!first.is_due(), "its owner gives it back");
+        assert!(first.owner_ended() && first.is_due());
+        assert!(last.owner_ended() && !last.is_due(), "its objects may be looked up again");
+        assert!(!last.owner_ended());
+        last.forget(&[]);
+        assert!(last.is_due());
+    }
+
+    #[test]
+    fn own_views_stay_and_what_others_have_pinned_while_there_are_others() {
+        let mut remains = Remains::default();
+        remains.forget(&[(0, 4096)]);
+        remains.view_made(8192, 100);
+        assert_eq!(remains.keep(BYTES, true, false), [(8192, 100)]);
+        assert_eq!(remains.keep(BYTES, false, false), [(0, 4096), (8192, 100)]);
+        assert_eq!(remains.keep(BYTES, false, true), [(0, BYTES), (8192, 100)]);
+        assert_eq!(remains.keep(BYTES, true, true), [(8192, 100)]);
+    }
+
+    #[test]
+    fn what_a_master_once_named_as_pinned_is_kept_when_it_is_told_again_without_it() {
+        let mut remains = Remains::default();
+        for pinned in [&[(0, 4096)][..], &[], &[(8192, 1)], &[(8192, 1)]] {
+            remains.forget(pinned);
+        }
+        assert_eq!(remains.keep(BYTES, false, false), [(0, 4096), (8192, 1)]);
+    }
+
+    #[test]
+    fn the_last_view_of_an_extent_lets_go_of_it() {
+        let mut remains = Remains::default();
+        (0..3).for_each(|_| remains.view_made(0, 100));
+        assert!(!remains.view_ended(0, 100), "the segment is not Gone");
+        remains.forget(&[]);
+        remains.owner_ended();
+        assert!(!remains.view_ended(0, 100), "there is one more");
+        assert_eq!(remains.keep(BYTES, true, false), [(0, 100)]);
+        assert!(remains.view_ended(0, 100) && remains.keep(BYTES, true, false).is_empty());
+        assert!(!remains.view_ended(0, 100));
+    }
+}
