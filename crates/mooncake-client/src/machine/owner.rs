@@ -123,12 +123,15 @@ impl<M: Clone> Owner<M> {
 
     /// The master has been asked to mount a segment. False: it is not held any more, and its memory is to be given back,
     /// nobody knows with which pins. Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
+    /// Or the master has mounted it behind its word that it does not know it, as a list of what is held came first: another
+    /// one has its place by then.
     #[must_use]
     pub fn mount_answered(&mut self, uuid: Uuid, told: Told) -> bool {
+        let was_held = self.held.iter().any(|held| held.uuid == uuid);
         if told != Told::Done {
             self.held.retain(|held| held.uuid != uuid);
         }
-        told == Told::Done
+        told == Told::Done && was_held
     }
 
     // --------------------------------------------------------------- unmount
@@ -371,6 +374,17 @@ mod tests {
         assert!(owner.must_unmount(None) && !owner.must_unmount(Some(&vec![])), "it has said what is pinned");
         let resumes = [Told::Done, Told::Refused, Told::Unanswered].map(must_resume);
         assert_eq!(resumes, [false, false, true], "only where it does not know");
+    }
+
+    #[test]
+    fn a_segment_that_is_mounted_behind_the_word_that_it_is_not_known_is_taken_back() {
+        let mut owner = owner();
+        let mut out = Vec::new();
+        // A list of what is held came to the master before the request that mounts it.
+        owner.replace(|uuid| *uuid == ONE.0, &mut out);
+        assert_eq!(out, [give_back("one", None), Output::Replace { id: ONE, memory: "one" }]);
+        assert!(!owner.mount_answered(ONE.0, Told::Done), "it would be mounted for ever, and nobody serves it");
+        assert!(owner.must_unmount(None));
     }
 
     #[test]
