@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use mooncake_client::SegmentId;
+use mooncake_client::machine::owner::{Output, Pinned, Told, must_resume};
 use mooncake_core::GRANULE;
+use mooncake_transfer::Uuid;
 use mooncake_wire::message::{
-    Ended, Endpoint, Mount, Pin, PutConfig, PutEnd, PutStart, Remove, ReplicaOutcome, Segment, put_slot, reply, request,
+    Ended, Endpoint, Mount, Pin, PutConfig, PutEnd, PutStart, Remove, ReplicaOutcome, Segment, Unmount, put_slot,
+    reply, request,
 };
 use mooncake_wire::pack_keys;
 
-use crate::calls::Abandoned;
+use crate::calls::{Abandoned, NoAnswer};
 use crate::store::Store;
 
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -18,6 +22,14 @@ const SEGMENT: u64 = 48;
 
 /// Pins are asked for again this often when the session was resumed meanwhile.
 const ATTEMPTS: usize = 3;
+
+fn told(answer: &Result<reply::Body, NoAnswer>) -> Told {
+    match answer {
+        Ok(_) => Told::Done,
+        Err(NoAnswer::Refused(_)) => Told::Refused,
+        Err(NoAnswer::Late) => Told::Unanswered,
+    }
+}
 
 fn key(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
@@ -32,31 +44,58 @@ impl Store {
         self.inner.world.sleep_micros(1_000 + self.inner.world.below(micros)).await;
     }
 
-    /// Lends memory to the pool, and other memory in the place of what is gone.
+    /// Lends memory to the pool, and other memory in the place of what is gone: what the owner's thread does.
     pub async fn lend(self) {
-        loop {
+        while self.session_id().is_none() {
+            self.rest(20_000).await;
+        }
+        while !self.mount(None).await {
             self.rest(100_000).await;
-            if self.session_id().is_none() || !self.held().is_empty() {
-                continue;
+        }
+        loop {
+            let next = self.inner.work.borrow_mut().pop_front();
+            match next {
+                Some(Output::GiveBack { memory, pinned }) => self.give_back(memory, pinned.as_ref()).await,
+                Some(Output::Replace { id, .. }) => {
+                    while !self.mount(Some(id)).await {
+                        self.rest(100_000).await;
+                    }
+                }
+                None => self.rest(20_000).await,
             }
-            let mut uuid = [0; 16];
-            uuid[..8].copy_from_slice(&self.inner.world.number().to_le_bytes());
-            let segment = Segment {
-                uuid: uuid.to_vec().into(),
-                name: format!("host-{}", self.inner.process.0),
-                bytes: SEGMENT * GRANULE,
-                endpoint: Some(Endpoint::default()),
-                ..Segment::default()
-            };
-            // Held before the master knows it: a push about it may come first.
-            self.hold(uuid);
-            let body = request::Body::Mount(Mount { segment: Some(segment), populated: SEGMENT * GRANULE });
-            if self.mutate(body, PATIENCE, Abandoned::Stays).await.is_err() {
-                self.let_go(&uuid);
-                // Perhaps only the answer was lost. The list of what is held says that it is not.
+        }
+    }
+
+    async fn mount(&self, id: Option<SegmentId>) -> bool {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&self.inner.world.number().to_le_bytes());
+        self.serve(uuid);
+        let segment = Segment {
+            uuid: uuid.to_vec().into(),
+            name: format!("host-{}", self.inner.process.0),
+            bytes: SEGMENT * GRANULE,
+            endpoint: Some(Endpoint::default()),
+            ..Segment::default()
+        };
+        self.inner.owner.borrow_mut().mount(id, uuid, uuid);
+        let body = request::Body::Mount(Mount { segment: Some(segment), populated: SEGMENT * GRANULE });
+        let told = told(&self.mutate(body, PATIENCE, Abandoned::Stays).await);
+        let is_held = self.inner.owner.borrow_mut().mount_answered(uuid, told);
+        if !is_held {
+            self.give_back(uuid, None).await;
+        }
+        told == Told::Done
+    }
+
+    async fn give_back(&self, uuid: Uuid, pinned: Option<&Pinned>) {
+        let must_unmount = self.inner.owner.borrow().must_unmount(pinned);
+        if must_unmount {
+            let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
+            if must_resume(told(&self.mutate(body, PATIENCE, Abandoned::Forgotten).await)) {
                 self.resume_anew();
             }
         }
+        self.serve_no_more(&uuid);
     }
 
     /// Puts objects of no bytes.

@@ -15,6 +15,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 pub enum Abandoned {
     /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
     Stays,
+    /// It ends something, and whether it comes late is all the same.
+    Forgotten,
     /// Pins that it may have been given are voided.
     VoidsPins,
 }
@@ -58,7 +60,7 @@ impl Store {
                 }
             }
             Ok(_) => sequences.answered(sequence),
-            Err(_) if sent => {
+            Err(_) if sent && abandoned != Abandoned::Forgotten => {
                 sequences.abandoned(sequence);
                 if abandoned == Abandoned::VoidsPins {
                     self.resume_anew();

@@ -12,7 +12,7 @@ use mooncake_master::machine::anchor_frames::{self, Heard, Said};
 use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
 use mooncake_master::machine::convert::{self, SoftPinTtl};
 use mooncake_master::machine::epoch_claim::EpochClaims;
-use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing, Wish};
+use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
 use mooncake_master::machine::removals::{self, Removal};
 use mooncake_master::machine::requests::{self, Answer, Asked};
 use mooncake_master::machine::start::{self, Epoch, Seen};
@@ -87,8 +87,19 @@ struct State {
 /// Down an anchor.
 struct Queue {
     sender: Rc<Sender<FromMaster>>,
+    /// What waits for the reply to the hello, which is the first that comes over an anchor.
+    waiting: Option<Vec<FromMaster>>,
     /// Another anchor has taken its place, or the session is over: it is to be closed.
     over: Slot<()>,
+}
+
+impl Queue {
+    fn push(&mut self, message: FromMaster) {
+        match &mut self.waiting {
+            Some(waiting) => waiting.push(message),
+            None => _ = self.sender.send(message),
+        }
+    }
 }
 
 /// As the process identity of a client in this world.
@@ -202,8 +213,9 @@ impl Master {
         }
         for (session, push) in effects.pushes {
             let last = anchors::is_last(&push);
-            if let Some(queue) = state.anchors.get(session).and_then(|queue| state.queues.get(queue)) {
-                let _ = queue.sender.send(FromMaster::Anchor(convert::push(push)));
+            let State { anchors, queues, .. } = &mut *state;
+            if let Some(queue) = anchors.get(session).and_then(|queue| queues.get_mut(queue)) {
+                queue.push(FromMaster::Anchor(convert::push(push)));
                 if last {
                     queue.over.set(());
                 }
@@ -282,17 +294,17 @@ impl Master {
         let admitted = self.apply_with(|state, now, effects| {
             state.next_queue += 1;
             let queue = state.next_queue;
-            let wish = Wish::read(hello, secret, state.anchors.count())?;
+            let asked = hello::Asked::read(hello, secret, state.anchors.count())?;
             let log = Standing { position: Self::position(state), first_id: state.log_id };
             let admission = Admission { anchors: &mut state.anchors, claims: &mut state.claims, log };
-            let admitted = wish.admit(&mut state.core, admission, now, &queue, effects)?;
+            let admitted = asked.admit(&mut state.core, admission, now, &queue, effects)?;
             if let Some(replaced) = admitted.replaced.and_then(|queue| state.queues.get(&queue)) {
                 replaced.over.set(());
             }
             let is_anchor = !matches!(admitted.kind, Kind::Attached);
             if is_anchor {
                 let over = Slot::new(&self.world);
-                state.queues.insert(queue, Queue { sender: to.clone(), over });
+                state.queues.insert(queue, Queue { sender: to.clone(), waiting: Some(Vec::new()), over });
             }
             Ok((admitted, is_anchor.then_some(queue)))
         });
@@ -311,8 +323,13 @@ impl Master {
                 (hello::refused(refusal, &state.identity, Self::position(&state)), None)
             }
         };
-        // In front of what is pushed: the reply is the first that comes over an anchor.
         let _ = to.send(FromMaster::Hello(reply));
+        if let Some((_, Some(queue))) = &admitted
+            && let Some(queue) = self.state.borrow_mut().queues.get_mut(queue)
+        {
+            let waiting = queue.waiting.take().unwrap_or_default();
+            waiting.into_iter().for_each(|message| queue.push(message));
+        }
         admitted
     }
 

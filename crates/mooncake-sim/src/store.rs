@@ -1,11 +1,12 @@
 //! A store in a process: the product's own session with the master, and what its threads share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use mooncake_client::machine::deaths::Deaths;
+use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::progress::Progress;
@@ -74,8 +75,11 @@ pub(crate) struct Inner {
     wants: Wants,
     bell: Slot<()>,
     session: RefCell<Option<Session>>,
-    /// Segments that it holds.
-    held: RefCell<Vec<(Uuid, u16)>>,
+    pub owner: RefCell<Owner<Uuid>>,
+    /// Highest epoch that each segment has taken.
+    taken: RefCell<BTreeMap<Uuid, u16>>,
+    /// What the owner's thread is to do.
+    pub work: RefCell<VecDeque<owner::Output<Uuid>>>,
     /// The anchor's way to the master, to be cut.
     cutter: RefCell<Option<Box<dyn Fn()>>>,
     sessions: Cell<u32>,
@@ -113,7 +117,9 @@ impl Store {
             wants: Wants::default(),
             bell: Slot::new(world),
             session: RefCell::default(),
-            held: RefCell::default(),
+            owner: RefCell::default(),
+            taken: RefCell::default(),
+            work: RefCell::default(),
             cutter: RefCell::default(),
             sessions: Cell::new(0),
             resumes: Cell::new(0),
@@ -181,15 +187,18 @@ impl Store {
         self.inner.bell.set(());
     }
 
-    /// A segment is held from now on: before its master knows it.
-    pub(crate) fn hold(&self, uuid: Uuid) {
-        let epoch = self.position().epoch as u16;
-        self.inner.held.borrow_mut().push((uuid, epoch));
+    /// Fresh memory: nothing older than this epoch can be there.
+    pub(crate) fn serve(&self, uuid: Uuid) {
+        self.inner.taken.borrow_mut().insert(uuid, self.position().epoch as u16);
     }
 
-    /// It is held no more.
-    pub(crate) fn let_go(&self, uuid: &Uuid) {
-        self.inner.held.borrow_mut().retain(|(held, _)| held != uuid);
+    /// It is served no more.
+    pub(crate) fn serve_no_more(&self, uuid: &Uuid) {
+        self.inner.taken.borrow_mut().remove(uuid);
+    }
+
+    fn hand_over(&self, out: Vec<owner::Output<Uuid>>) {
+        self.inner.work.borrow_mut().extend(out);
     }
 
     /// Views that it has taken so far.
@@ -197,9 +206,10 @@ impl Store {
         self.inner.views.get()
     }
 
-    /// The segments that it holds.
+    /// The segments that it holds, each with the highest epoch that it has taken.
     pub fn held(&self) -> Vec<(Uuid, u16)> {
-        self.inner.held.borrow().clone()
+        let taken = self.inner.taken.borrow();
+        self.inner.owner.borrow().held(|uuid| taken.get(&uuid).copied().unwrap_or(0))
     }
 
     fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
@@ -365,12 +375,16 @@ impl Driver {
                     let unknown = unknown_views.unwrap_or(0) as u64;
                     store.inner.unknown_views.set(store.inner.unknown_views.get() + unknown);
                     self.publish_fresh();
-                    store.inner.held.borrow_mut().retain(|(uuid, _)| !gone.contains(uuid));
+                    let mut out = Vec::new();
+                    store.inner.owner.borrow_mut().replace(|uuid| gone.contains(uuid), &mut out);
+                    store.hand_over(out);
                 }
                 Output::Began => {
                     store.inner.sessions.set(store.inner.sessions.get() + 1);
                     self.publish_fresh();
-                    store.inner.held.borrow_mut().clear();
+                    let mut out = Vec::new();
+                    store.inner.owner.borrow_mut().replace(|_| true, &mut out);
+                    store.hand_over(out);
                 }
                 Output::Unreachable { .. } => self.fresh = None,
                 Output::Fence(fence) => {
@@ -380,16 +394,18 @@ impl Driver {
                 }
                 Output::TakeEpoch(reign) => {
                     let held = {
-                        let mut held = store.inner.held.borrow_mut();
-                        held.iter_mut().for_each(|(_, taken)| *taken = (*taken).max(reign.epoch));
-                        held.iter().map(|(uuid, _)| uuid.to_vec().into()).collect()
+                        let mut held = store.inner.taken.borrow_mut();
+                        held.values_mut().for_each(|taken| *taken = (*taken).max(reign.epoch));
+                        held.keys().map(|uuid| uuid.to_vec().into()).collect()
                     };
                     store.decide(|parts| self.machine.epoch_asked(reign, Taking::Begun, parts));
                     let taken = EpochTaken { epoch: u32::from(reign.epoch), segments: held };
                     store.tell(anchor_up::Body::EpochTaken(taken));
                 }
-                Output::SegmentGone { uuid, .. } => {
-                    store.inner.held.borrow_mut().retain(|(held, _)| *held != uuid);
+                Output::SegmentGone { uuid, pinned, .. } => {
+                    let mut out = Vec::new();
+                    store.inner.owner.borrow_mut().segment_gone(uuid, &pinned, &mut out);
+                    store.hand_over(out);
                 }
                 Output::StartOver | Output::Recheck(_) | Output::Obey(_) | Output::Ended { .. } | Output::Stop => {}
             }

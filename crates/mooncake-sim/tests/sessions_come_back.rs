@@ -182,7 +182,7 @@ fn runs(name: &str, seeds: u64, loses_tails: bool) -> Tally {
 #[test]
 fn after_any_trouble_every_store_has_a_session_and_nobody_holds_what_is_not_there() {
     let tally = runs("trouble", 40, false);
-    assert!(tally.resumes > 400 && tally.views > 4_000 && tally.restarts > 100, "{tally:?}");
+    assert!(tally.resumes > 400 && tally.views > 1_500 && tally.restarts > 100, "{tally:?}");
 }
 
 #[test]
