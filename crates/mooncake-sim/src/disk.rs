@@ -1,0 +1,145 @@
+//! What outlasts a master: its folder with the log, and the witnesses of logs on a host.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use mooncake_core::{Record, Reign};
+use mooncake_master::machine::start::{Found, Seen, Witnessed};
+
+use crate::world::{HostId, ProcessId, World};
+
+/// A master's folder. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Folder {
+    log: Rc<RefCell<Option<Log>>>,
+}
+
+/// A log.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    pub id: u64,
+    /// Records of each frame; the first one has LSN 1.
+    pub frames: Vec<Vec<Record>>,
+    /// Boot under which its last file was begun.
+    pub last_boot: [u8; 16],
+}
+
+impl Folder {
+    /// Another folder with the same log.
+    pub fn copy(&self) -> Folder {
+        Folder { log: Rc::new(RefCell::new(self.log.borrow().clone())) }
+    }
+
+    /// Its log is that one from here on. Its master must not be running.
+    pub fn put_back(&self, copy: &Folder) {
+        *self.log.borrow_mut() = copy.log.borrow().clone();
+    }
+
+    /// So many frames at the end are lost.
+    pub fn lose_tail(&self, frames: u64) {
+        if let Some(log) = self.log.borrow_mut().as_mut() {
+            let left = log.frames.len().saturating_sub(frames as usize);
+            log.frames.truncate(left);
+        }
+    }
+
+    /// Number of frames.
+    pub fn frames(&self) -> u64 {
+        self.log.borrow().as_ref().map_or(0, |log| log.frames.len() as u64)
+    }
+
+    pub(crate) fn read(&self) -> Option<Log> {
+        self.log.borrow().clone()
+    }
+
+    pub(crate) fn begin(&self, id: u64, boot: [u8; 16]) {
+        let mut log = self.log.borrow_mut();
+        let log = log.get_or_insert(Log { id, frames: Vec::new(), last_boot: boot });
+        log.last_boot = boot;
+    }
+
+    pub(crate) fn append(&self, records: Vec<Record>) {
+        self.log.borrow_mut().as_mut().expect("begun").frames.push(records);
+    }
+}
+
+impl Log {
+    /// What a start finds of it.
+    pub fn found(&self) -> Found {
+        let reign = self.frames.iter().flatten().fold(Reign::default(), Reign::after);
+        Found { last_lsn: self.frames.len() as u64, reign, last_boot: Some(self.last_boot) }
+    }
+}
+
+/// A machine: its boot, and the witnesses there. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Its number.
+    pub id: HostId,
+    inner: Rc<HostInner>,
+}
+
+#[derive(Debug)]
+struct HostInner {
+    boot: Cell<[u8; 16]>,
+    witnesses: RefCell<BTreeMap<u64, Witness>>,
+}
+
+#[derive(Debug)]
+struct Witness {
+    seen: Seen,
+    holder: Option<ProcessId>,
+}
+
+impl Host {
+    /// A machine that has just been started.
+    pub fn new(world: &World, id: HostId) -> Host {
+        let host = Host { id, inner: Rc::new(HostInner { boot: Cell::default(), witnesses: RefCell::default() }) };
+        host.boot(world);
+        host
+    }
+
+    /// The machine is started again: nothing is left of what only its memory held. Its processes must have ended.
+    pub fn boot(&self, world: &World) {
+        let mut boot = [0; 16];
+        boot[..8].copy_from_slice(&world.number().to_le_bytes());
+        boot[8] = self.id.0;
+        self.inner.boot.set(boot);
+        self.inner.witnesses.borrow_mut().clear();
+    }
+
+    /// Which boot this is.
+    pub fn boot_id(&self) -> [u8; 16] {
+        self.inner.boot.get()
+    }
+
+    /// The witness of a log, if there is one; it is held where another process that lives has it.
+    pub(crate) fn witness(&self, world: &World, log_id: u64) -> Option<Witnessed> {
+        let witnesses = self.inner.witnesses.borrow();
+        let witness = witnesses.get(&log_id)?;
+        let held = witness.holder.is_some_and(|holder| world.is_alive(holder));
+        Some(Witnessed { seen: witness.seen, held })
+    }
+
+    /// A master begins to keep the witness of a log, in the place of any other.
+    pub(crate) fn keep_witness(&self, log_id: u64, holder: ProcessId, seen: Seen) {
+        self.inner.witnesses.borrow_mut().insert(log_id, Witness { seen, holder: Some(holder) });
+    }
+
+    /// What a master stores in its witness, as long as that is its own.
+    pub(crate) fn store_witness(&self, log_id: u64, holder: ProcessId, seen: Seen) {
+        if let Some(witness) = self.inner.witnesses.borrow_mut().get_mut(&log_id)
+            && witness.holder == Some(holder)
+        {
+            witness.seen = seen;
+        }
+    }
+
+    /// The witness of a log is gone.
+    pub fn forget_witness(&self, folder: &Folder) {
+        if let Some(log) = folder.read() {
+            self.inner.witnesses.borrow_mut().remove(&log.id);
+        }
+    }
+}

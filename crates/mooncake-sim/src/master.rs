@@ -1,0 +1,432 @@
+//! A master's process: the pool's core behind the product's own hello, anchors and requests, and a log.
+//!
+//! What comes between is this file's: connections, the order of append and reply, deadlines of connections, the clock.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use mooncake_core::{Config, Core, Effects, Origin, PutSlot, PutStarted, Record, Reign, SessionId, Ticket, Time};
+use mooncake_master::machine::anchor_frames::{self, Heard, Said};
+use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
+use mooncake_master::machine::convert::{self, SoftPinTtl};
+use mooncake_master::machine::epoch_claim::EpochClaims;
+use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
+use mooncake_master::machine::removals::{self, Removal};
+use mooncake_master::machine::requests::{self, Answer, Asked};
+use mooncake_master::machine::start::{self, Epoch, Seen};
+use mooncake_wire::message::{
+    AnchorDown, AnchorUp, Hello, HelloReply, LogPosition, ProcessIdentity, Reply, Request, refusal, reply,
+};
+
+use crate::disk::{Folder, Host};
+use crate::pipe::{Closed, Receiver, Sender, pipe};
+use crate::world::{ProcessId, Slot, World};
+
+const TICK: Duration = Duration::from_millis(20);
+
+/// A gap this long between two ticks: the process itself was stopped.
+const STALL: Duration = Duration::from_millis(500);
+
+/// An anchor that says nothing for so long is given up.
+const SILENT: Duration = Duration::from_secs(15);
+
+/// Objects looked at in one step.
+const SLICE: usize = 1000;
+
+const SOFT_PIN: SoftPinTtl = SoftPinTtl { default_ms: 1_000, max_ms: 10_000 };
+
+/// What clients send.
+#[derive(Debug)]
+pub enum ToMaster {
+    /// First of all.
+    Hello(Hello),
+    /// On an anchor.
+    Anchor(AnchorUp),
+    /// On a call connection.
+    Call(Request),
+}
+
+/// What they hear.
+#[derive(Debug)]
+pub enum FromMaster {
+    /// First of all.
+    Hello(HelloReply),
+    /// On an anchor.
+    Anchor(AnchorDown),
+    /// On a call connection.
+    Reply(Reply),
+}
+
+/// A running master. Clones are the same one.
+#[derive(Clone)]
+pub struct Master {
+    world: World,
+    host: Host,
+    /// Its process.
+    pub process: ProcessId,
+    folder: Folder,
+    delay_micros: u64,
+    state: Rc<RefCell<State>>,
+}
+
+struct State {
+    core: Core,
+    anchors: Anchors<u32>,
+    claims: EpochClaims,
+    identity: Identity,
+    log_id: u64,
+    lsn: u64,
+    reign: Reign,
+    queues: BTreeMap<u32, Queue>,
+    next_queue: u32,
+    parked: BTreeMap<Ticket, Slot<Vec<PutSlot>>>,
+}
+
+/// Down an anchor.
+struct Queue {
+    sender: Rc<Sender<FromMaster>>,
+    /// What waits for the reply to the hello, which is the first that comes over an anchor.
+    waiting: Option<Vec<FromMaster>>,
+    /// Another anchor has taken its place, or the session is over: it is to be closed.
+    over: Slot<()>,
+}
+
+impl Queue {
+    fn push(&mut self, message: FromMaster) {
+        match &mut self.waiting {
+            Some(waiting) => waiting.push(message),
+            None => _ = self.sender.send(message),
+        }
+    }
+}
+
+/// As the process identity of a client in this world.
+pub fn identity_of(process: ProcessId, boot_id: [u8; 16]) -> ProcessIdentity {
+    ProcessIdentity { boot_id: boot_id.to_vec().into(), pid: process.0, start_time: 1, pid_namespace: 1, mark: 0 }
+}
+
+impl Master {
+    /// Starts a master on a folder; none where no epoch is left.
+    pub fn start(world: &World, host: &Host, folder: &Folder, config: Config, delay_micros: u64) -> Option<Master> {
+        let process = world.start_process(host.id);
+        let log = folder.read();
+        let log_id = log.as_ref().map_or_else(|| world.number() | 1, |log| log.id);
+        let found = log.as_ref().map(crate::disk::Log::found);
+        let begin = start::decide(found, &host.boot_id(), host.witness(world, log_id)).ok()?;
+        let mut core = Core::new(Config { reign_seed: world.number(), ..config });
+        let (mut lsn, mut sessions) = (0, BTreeSet::new());
+        for records in log.iter().flat_map(|log| &log.frames) {
+            lsn += 1;
+            for record in records {
+                match record {
+                    Record::SessionOpened { session, .. } => _ = sessions.insert(*session),
+                    Record::SessionOver(session) => _ = sessions.remove(session),
+                    _ => {}
+                }
+                core.replay(record.clone())
+                    .unwrap_or_else(|error| panic!("seed {}: {error}: {record:?}", world.seed()));
+            }
+        }
+        let reign = found.map(|found| found.reign).unwrap_or_default();
+        // What it said must not vouch for a file of this boot before the raised epoch is in the log.
+        let before = if begin.epoch == Epoch::Kept { lsn } else { u64::MAX };
+        host.keep_witness(log_id, process, Seen { lsn: before, reign: begin.highest });
+        folder.begin(log_id, host.boot_id());
+        let mut instance = [0; 16];
+        instance[..8].copy_from_slice(&world.number().to_le_bytes());
+        let state = State {
+            core,
+            anchors: Anchors::default(),
+            claims: EpochClaims::new(world.now()),
+            identity: Identity {
+                instance,
+                boot_id: host.boot_id(),
+                unix_socket: String::new(),
+                lookup_protect_ms: 2_000,
+            },
+            log_id,
+            lsn,
+            reign,
+            queues: BTreeMap::new(),
+            next_queue: 0,
+            parked: BTreeMap::new(),
+        };
+        let master = Master {
+            world: world.clone(),
+            host: host.clone(),
+            process,
+            folder: folder.clone(),
+            delay_micros,
+            state: Rc::new(RefCell::new(state)),
+        };
+        let raised = begin.epoch.raised();
+        master.apply(|core, now, effects| core.begin(now, raised, effects));
+        master.judge_processes(&sessions);
+        let ticking = master.clone();
+        world.spawn(process, async move { ticking.tick().await });
+        Some(master)
+    }
+
+    /// Whether it runs, or stands still.
+    pub fn is_alive(&self) -> bool {
+        self.world.is_alive(self.process)
+    }
+
+    /// A process connects: what it sends over, and hears from. None where nothing listens.
+    pub fn connect(&self) -> Option<(Sender<ToMaster>, Receiver<FromMaster>)> {
+        if !self.is_alive() {
+            return None;
+        }
+        let (up, from) = pipe(&self.world, self.delay_micros);
+        let (to, down) = pipe(&self.world, self.delay_micros);
+        let master = self.clone();
+        self.world.spawn(self.process, async move { master.serve(from, Rc::new(to)).await });
+        Some((up, down))
+    }
+
+    /// Asks the core, from outside of the world.
+    pub fn look<R>(&self, ask: impl FnOnce(&Core) -> R) -> R {
+        ask(&self.state.borrow().core)
+    }
+
+    // ---------------------------------------------------------------- operations
+
+    /// Carries one operation out: it is in the log before anything of it is told.
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
+        self.apply_with(|state, now, effects| operation(&mut state.core, now, effects))
+    }
+
+    fn apply_with<R>(&self, operation: impl FnOnce(&mut State, Time, &mut Effects) -> R) -> R {
+        let now = Time(self.world.micros());
+        let mut state = self.state.borrow_mut();
+        let mut effects = Effects::default();
+        let result = operation(&mut state, now, &mut effects);
+        if !effects.records.is_empty() {
+            state.lsn += 1;
+            state.reign = effects.records.iter().fold(state.reign, Reign::after);
+            let records: Vec<Record> = std::mem::take(&mut effects.records).into_iter().collect();
+            self.folder.append(records);
+            let seen = Seen { lsn: state.lsn, reign: state.reign };
+            self.host.store_witness(state.log_id, self.process, seen);
+        }
+        for (session, push) in effects.pushes {
+            let last = anchors::is_last(&push);
+            let State { anchors, queues, .. } = &mut *state;
+            if let Some(queue) = anchors.get(session).and_then(|queue| queues.get_mut(queue)) {
+                queue.push(FromMaster::Anchor(convert::push(push)));
+                if last {
+                    queue.over.set(());
+                }
+            }
+        }
+        for (ticket, slots) in effects.woken {
+            if let Some(slot) = state.parked.remove(&ticket) {
+                slot.set(slots);
+            }
+        }
+        result
+    }
+
+    fn position(state: &State) -> LogPosition {
+        LogPosition { log_id: state.log_id, epoch: state.reign.epoch.into(), lsn: state.lsn, reign: state.reign.id }
+    }
+
+    async fn tick(self) {
+        let mut last = self.world.now();
+        loop {
+            self.world.sleep(TICK).await;
+            let gap = self.world.now().saturating_sub(last);
+            last = self.world.now();
+            if gap > STALL {
+                self.apply(|core, now, _| core.stalled(now));
+            }
+            self.apply(|core, now, effects| core.tick(now, effects));
+            self.apply(|core, now, effects| core.background(now, SLICE, effects));
+        }
+    }
+
+    /// Clients that the log names: those gone while no master was there are over at once, the others are watched.
+    fn judge_processes(&self, sessions: &BTreeSet<SessionId>) {
+        for &session in sessions {
+            if let Some(identity) = self.look(|core| anchor_frames::process_of(core, session)) {
+                self.watch(session, &identity);
+            }
+        }
+    }
+
+    /// Whether the master learns by itself when a client's process ends: it sees those of its own host.
+    fn watch(&self, session: SessionId, identity: &ProcessIdentity) -> bool {
+        if identity.boot_id[..] != self.host.boot_id()[..] {
+            return false;
+        }
+        let (master, late) = (self.clone(), 1_000 + self.world.below(30_000));
+        self.world.watch(ProcessId(identity.pid), move || {
+            let inside = master.clone();
+            master.world.spawn(master.process, async move {
+                inside.world.sleep_micros(late).await;
+                inside.apply(|core, now, effects| core.process_gone(now, session, effects));
+            });
+        });
+        true
+    }
+
+    // --------------------------------------------------------------- connections
+
+    async fn serve(self, mut from: Receiver<ToMaster>, to: Rc<Sender<FromMaster>>) {
+        let Ok(ToMaster::Hello(hello)) = from.next().await else { return };
+        match self.admit(hello, &to) {
+            Some((session, Some(queue))) => {
+                let over = self.state.borrow().queues[&queue].over.clone();
+                let listen = self.listen(session, queue, &mut from);
+                self.world.race(over.get(), listen).await;
+                self.anchor_ended(session, queue);
+            }
+            Some((session, None)) => _ = self.answer_calls(session, &mut from, &to).await,
+            None => {}
+        }
+    }
+
+    /// Answers a hello: whose connection it is, and by which number its anchor goes if it is one.
+    fn admit(&self, hello: Hello, to: &Rc<Sender<FromMaster>>) -> Option<(SessionId, Option<u32>)> {
+        let secret = self.world.number() | 1;
+        let admitted = self.apply_with(|state, now, effects| {
+            state.next_queue += 1;
+            let queue = state.next_queue;
+            let asked = hello::Asked::read(hello, secret, state.anchors.count())?;
+            let log = Standing { position: Self::position(state), first_id: state.log_id };
+            let admission = Admission { anchors: &mut state.anchors, claims: &mut state.claims, log };
+            let admitted = asked.admit(&mut state.core, admission, now, &queue, effects)?;
+            if let Some(replaced) = admitted.replaced.and_then(|queue| state.queues.get(&queue)) {
+                replaced.over.set(());
+            }
+            let is_anchor = !matches!(admitted.kind, Kind::Attached);
+            if is_anchor {
+                let over = Slot::new(&self.world);
+                state.queues.insert(queue, Queue { sender: to.clone(), waiting: Some(Vec::new()), over });
+            }
+            Ok((admitted, is_anchor.then_some(queue)))
+        });
+        let watched = |kind: &Kind, session| match kind {
+            Kind::Opened { process, .. } | Kind::Resumed { process, .. } => self.watch(session, process),
+            Kind::Attached => false,
+        };
+        let (reply, admitted) = match admitted {
+            Ok((admitted, queue)) => {
+                let (session, watched) = (admitted.session, watched(&admitted.kind, admitted.session));
+                let state = self.state.borrow();
+                (admitted.reply(watched, &state.identity, Self::position(&state)), Some((session, queue)))
+            }
+            Err(refusal) => {
+                let state = self.state.borrow();
+                (hello::refused(refusal, &state.identity, Self::position(&state)), None)
+            }
+        };
+        let _ = to.send(FromMaster::Hello(reply));
+        if let Some((_, Some(queue))) = &admitted
+            && let Some(queue) = self.state.borrow_mut().queues.get_mut(queue)
+        {
+            let waiting = queue.waiting.take().unwrap_or_default();
+            waiting.into_iter().for_each(|message| queue.push(message));
+        }
+        admitted
+    }
+
+    async fn listen(&self, session: SessionId, queue: u32, from: &mut Receiver<ToMaster>) {
+        loop {
+            let Some(Ok(ToMaster::Anchor(said))) = self.world.until(self.world.now() + SILENT, from.next()).await
+            else {
+                return;
+            };
+            let Ok(Some(said)) = Said::read(said) else { continue };
+            let heard = self.apply_with(|state, now, effects| {
+                let State { core, anchors, .. } = state;
+                said.obey(core, anchors, now, Anchor { session, queue: &queue }, effects)
+            });
+            let heard = match heard {
+                Ok(heard) => heard,
+                Err(Superseded) => return,
+            };
+            let state = self.state.borrow();
+            if let Some(reply) = heard.reply(Self::position(&state)) {
+                let _ = state.queues[&queue].sender.send(FromMaster::Anchor(reply));
+            }
+            if matches!(heard, Heard::Goodbye) {
+                return;
+            }
+        }
+    }
+
+    fn anchor_ended(&self, session: SessionId, queue: u32) {
+        self.apply_with(|state, now, effects| {
+            state.queues.remove(&queue);
+            let State { core, anchors, .. } = state;
+            anchors::ended(core, anchors, now, Anchor { session, queue: &queue }, effects)
+        });
+    }
+
+    async fn answer_calls(
+        &self,
+        session: SessionId,
+        from: &mut Receiver<ToMaster>,
+        to: &Sender<FromMaster>,
+    ) -> Result<(), Closed> {
+        loop {
+            let ToMaster::Call(mut request) = from.next().await? else { return Ok(()) };
+            let id = request.id;
+            let answer = self.answer(session, &mut request).await;
+            let over = matches!(&answer.body, reply::Body::Refusal(r) if r.kind() == refusal::Kind::UnknownSession);
+            let position = Some(Self::position(&self.state.borrow()));
+            to.send(FromMaster::Reply(Reply { id, position, body: Some(answer.body) }))?;
+            if over {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&self, session: SessionId, request: &mut Request) -> Answer {
+        let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
+        if requests::says_settled(request) {
+            requests::note_settled(&mut self.state.borrow_mut().core, session, request);
+        }
+        let put = match requests::read(request, SOFT_PIN) {
+            Err(reason) => return Answer::bad(reason),
+            Ok(Asked::Query(query)) => {
+                let now = Time(self.world.micros());
+                return query.run(&mut self.state.borrow_mut().core, now, session);
+            }
+            Ok(Asked::Change(change)) => {
+                return self.apply(|core, now, effects| change.run(core, now, origin, effects)).answer();
+            }
+            Ok(Asked::RemoveAll { force }) => return self.remove_all(origin, force),
+            Ok(Asked::RemoveMatching { .. }) => unreachable!("no caller of this world has patterns"),
+            Ok(Asked::PutStart(put)) => put,
+        };
+        let started = self.apply_with(|state, now, effects| {
+            let started = put.run(&mut state.core, now, origin, effects);
+            if let Ok(PutStarted::Parked(ticket)) = started {
+                state.parked.insert(ticket, Slot::new(&self.world));
+            }
+            started
+        });
+        match started {
+            Ok(PutStarted::Now(slots)) => Answer::put_start(&slots),
+            Ok(PutStarted::Parked(ticket)) => {
+                let slot = self.state.borrow().parked[&ticket].clone();
+                Answer::put_start(&slot.get().await)
+            }
+            Err(refused) => Answer::refused(&refused, put.sizes.len()),
+        }
+    }
+
+    fn remove_all(&self, origin: Origin, force: bool) -> Answer {
+        if let Some(answer) = Removal::answered_before(&mut self.state.borrow_mut().core, origin) {
+            return answer;
+        }
+        let mut removal = Removal::begin(&mut self.state.borrow_mut().core, force, Some(origin));
+        while !self.apply(|core, now, effects| removal.take_all(core, now, SLICE, effects)) {}
+        self.apply(|core, _, effects| removals::remember(core, origin, removal.removed(), effects));
+        removals::answer(removal.removed())
+    }
+}
