@@ -424,7 +424,7 @@ impl Master {
         if let Some(answer) = Removal::answered_before(&mut self.state.borrow_mut().core, origin) {
             return answer;
         }
-        let mut removal = Removal::begin(&mut self.state.borrow_mut().core, force, Some(origin));
+        let mut removal = Removal::begin(&self.state.borrow().core, force, Some(origin));
         while !self.apply(|core, now, effects| removal.take_all(core, now, SLICE, effects)) {}
         self.apply(|core, _, effects| removals::remember(core, origin, removal.removed(), effects));
         removals::answer(removal.removed())
