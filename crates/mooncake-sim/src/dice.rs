@@ -27,9 +27,4 @@ impl Dice {
     pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
-
-    /// One of several.
-    pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len() as u64) as usize]
-    }
 }

@@ -26,16 +26,6 @@ pub(crate) struct Log {
 }
 
 impl Folder {
-    /// Another folder with the same log.
-    pub fn copy(&self) -> Folder {
-        Folder { log: Rc::new(RefCell::new(self.log.borrow().clone())) }
-    }
-
-    /// Its log is that one from here on. Its master must not be running.
-    pub fn put_back(&self, copy: &Folder) {
-        *self.log.borrow_mut() = copy.log.borrow().clone();
-    }
-
     /// So many frames at the end are lost.
     pub fn lose_tail(&self, frames: u64) {
         if let Some(log) = self.log.borrow_mut().as_mut() {

@@ -1,7 +1,7 @@
 //! The product's own logic in virtual time: many clients, owners and readers, masters with logs, and a world in which
 //! processes freeze and die, messages are lost, connections break and logs lose their ends.
 //!
-//! What decides is the product's: the pool's core, and the machines of the master, the data plane and the client. What
+//! What decides is the product's: the pool's core, and the machines of the master and of a store's session and segments. What
 //! moves bytes and messages between them is this crate's, one small step at a time, in one thread. Everything follows from
 //! a seed, so that a failure can be run again.
 #![forbid(unsafe_code)]
@@ -11,7 +11,6 @@ mod calls;
 mod dice;
 mod disk;
 mod master;
-mod memory;
 mod pipe;
 mod store;
 mod world;
@@ -20,7 +19,6 @@ pub use calls::{Abandoned, NoAnswer};
 pub use dice::Dice;
 pub use disk::{Folder, Host};
 pub use master::{FromMaster, Master, ToMaster};
-pub use memory::{Memory, Writer, word};
 pub use pipe::{Closed, Receiver, Sender, pipe};
 pub use store::{Masters, Store};
 pub use world::{HostId, ProcessId, Slot, TaskId, World};
