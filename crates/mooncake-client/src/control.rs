@@ -681,6 +681,21 @@ impl Control {
     }
 }
 
+#[cfg(test)]
+impl Control {
+    /// Of session 7, in epoch 1, with a master that is not there.
+    pub fn alone() -> Arc<Control> {
+        use mooncake_wire::message::HelloReply;
+
+        let options = StoreOptions::new("127.0.0.1", "127.0.0.1:1");
+        let masters = MasterAddress::parse(&options.master).unwrap();
+        let at = Address::Tcp(([127, 0, 0, 1], 1).into());
+        let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
+        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
+        Arc::new(Control::new(&options, masters, session, position).unwrap())
+    }
+}
+
 impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Control")

@@ -129,6 +129,24 @@ impl LinkSet {
     }
 }
 
+/// Where a peer of this host finds a segment that is served with access key 1.
+#[cfg(test)]
+pub(crate) fn address_of(
+    server: &mooncake_transfer::SegmentServer,
+    memory: &mooncake_memory::SegmentMemory,
+) -> SegmentAddress {
+    SegmentAddress {
+        uuid: memory.uuid(),
+        bytes: memory.bytes(),
+        name: "owner".into(),
+        boot_id: mooncake_memory::boot_id().unwrap(),
+        unix_socket: server.unix_name().into(),
+        tcp: Vec::new(),
+        access_key: 1,
+        process: None,
+    }
+}
+
 #[cfg(test)]
 impl LinkSet {
     /// Links that map also what is of this process.
@@ -183,14 +201,10 @@ impl LinkEvents for Events {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use mooncake_memory::{SegmentMemory, SegmentOptions, Source, boot_id};
+    use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
     use mooncake_transfer::{SegmentServer, ServerEvents, ServerOptions};
-    use mooncake_wire::message::{HelloReply, LogPosition};
 
     use super::*;
-    use crate::connection::Address;
-    use crate::master_address::MasterAddress;
-    use crate::session::Session;
 
     struct Quiet;
 
@@ -205,23 +219,8 @@ mod tests {
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         server.add(memory.clone(), 1);
         memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
-        let address = SegmentAddress {
-            uuid: memory.uuid(),
-            bytes: memory.bytes(),
-            name: "owner".into(),
-            boot_id: boot_id().unwrap(),
-            unix_socket: server.unix_name().into(),
-            tcp: Vec::new(),
-            access_key: 1,
-            process: None,
-        };
-        let options = StoreOptions::new("127.0.0.1", "127.0.0.1:1");
-        let masters = MasterAddress::parse(&options.master).unwrap();
-        let at = Address::Tcp(([127, 0, 0, 1], 1).into());
-        let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
-        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
-        let control = Arc::new(Control::new(&options, masters, session, position).unwrap());
-        (server, address, LinkSet::over_shared_memory(control))
+        let address = address_of(&server, &memory);
+        (server, address, LinkSet::over_shared_memory(Control::alone()))
     }
 
     const RID: u64 = 1 << 48 | 2;

@@ -80,12 +80,10 @@ fn settled(control: &Control, rest: Option<Abort>) {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_wire::message::{HelloReply, LogPosition};
+    use mooncake_wire::message::HelloReply;
 
     use super::*;
     use crate::connection::Address;
-    use crate::master_address::MasterAddress;
-    use crate::options::StoreOptions;
 
     /// Of session 7 with this secret: its number is what each log begins with.
     fn session(secret: u64) -> Session {
@@ -93,15 +91,10 @@ mod tests {
         Session::new(&reply, Address::Tcp(([127, 0, 0, 1], 1).into()), None, &[0; 16])
     }
 
-    fn control() -> Arc<Control> {
-        let options = StoreOptions::new("127.0.0.1", "127.0.0.1:1");
-        let masters = MasterAddress::parse(&options.master).unwrap();
-        Arc::new(Control::new(&options, masters, session(1), LogPosition::default()).unwrap())
-    }
-
     #[test]
     fn placements_of_an_earlier_session_of_the_same_number_are_not_given_up_in_this_one() {
-        let control = control();
+        let control = Control::alone();
+        control.set_session(session(1));
         // No thread: what is left waiting is what would be sent.
         control.orphans.lock().set_running(true);
         let former = control.session();

@@ -62,31 +62,17 @@ pub(crate) fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid])
 mod tests {
     use std::time::{Duration, Instant};
 
-    use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions, Source, boot_id};
-    use mooncake_transfer::{Fence, Reign, SegmentAddress, SegmentServer, ServerOptions, Wait};
-    use mooncake_wire::message::{HelloReply, LogPosition};
+    use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions, Source};
+    use mooncake_transfer::{Fence, Reign, SegmentServer, ServerOptions, Wait};
 
     use super::*;
-    use crate::connection::Address;
     use crate::host::Advertised;
-    use crate::link_set::LinkSet;
+    use crate::link_set::{LinkSet, address_of};
     use crate::machine::parts::Parts;
-    use crate::master_address::MasterAddress;
-    use crate::options::StoreOptions;
     use crate::segment_owner::{Ownership, SegmentOwner};
-    use crate::session::Session;
 
     const A2: Reign = Reign { epoch: 2, id: 7 };
     const RID: u64 = 1 << 48 | 2;
-
-    fn control() -> Arc<Control> {
-        let options = StoreOptions::new("127.0.0.1", "127.0.0.1:1");
-        let masters = MasterAddress::parse(&options.master).unwrap();
-        let at = Address::Tcp(([127, 0, 0, 1], 1).into());
-        let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
-        let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
-        Arc::new(Control::new(&options, masters, session, position).unwrap())
-    }
 
     /// An owner with a segment that nothing maps and one that a store has written to. What the owner says by itself goes to
     /// one anchor and what its server reports to another, so that a test sees who said it.
@@ -101,7 +87,7 @@ mod tests {
 
     impl Host {
         fn new() -> Self {
-            let (says, reports) = (control(), control());
+            let (says, reports) = (Control::alone(), Control::alone());
             let events = OwnerEvents::new();
             events.report_to(reports.clone());
             let options = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
@@ -118,18 +104,9 @@ mod tests {
                 .map(|_| Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap()))
                 .inspect(|memory| server.add(memory.clone(), 1))
                 .collect();
-            let links = LinkSet::over_shared_memory(control());
+            let links = LinkSet::over_shared_memory(Control::alone());
             let memory = &memories[1];
-            let address = SegmentAddress {
-                uuid: memory.uuid(),
-                bytes: memory.bytes(),
-                name: "owner".into(),
-                boot_id: boot_id().unwrap(),
-                unix_socket: server.unix_name().into(),
-                tcp: Vec::new(),
-                access_key: 1,
-                process: None,
-            };
+            let address = address_of(&server, memory);
             let wait = Wait::until(Instant::now() + Duration::from_secs(5));
             links.link(&address, &wait).unwrap().write(RID, 0, &[Source::new(b"new")], &wait).unwrap();
             Host { owner, says, reports, free: memories[0].uuid(), mapped: memory.uuid(), links }
@@ -205,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_process_that_ended_is_noted_for_the_anchor() {
-        let (events, control) = (OwnerEvents::new(), control());
+        let (events, control) = (OwnerEvents::new(), Control::alone());
         let gone = ProcessGone { session: 7, uuid: [1; 16], mark: 3 };
         Reporter(events.clone()).process_gone(gone);
         events.report_to(control.clone());

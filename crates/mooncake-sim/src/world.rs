@@ -4,8 +4,7 @@
 //! nothing until it is thawed; one that is killed stops between two steps, and what it had open is closed.
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -39,7 +38,8 @@ struct Inner {
     /// Microseconds.
     now: Cell<u64>,
     order: Cell<u64>,
-    queue: RefCell<BinaryHeap<Reverse<Queued>>>,
+    /// By time in microseconds, and in the order in which it came.
+    queue: RefCell<BTreeMap<(u64, u64), What>>,
     dice: RefCell<Dice>,
     processes: RefCell<BTreeMap<ProcessId, Process>>,
     next_process: Cell<u32>,
@@ -57,32 +57,9 @@ struct Process {
     watchers: Vec<Box<dyn FnOnce()>>,
 }
 
-struct Queued {
-    at: u64,
-    order: u64,
-    what: What,
-}
-
 enum What {
     Wake(TaskId),
     Do(Box<dyn FnOnce()>),
-}
-
-impl PartialEq for Queued {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-impl Eq for Queued {}
-impl PartialOrd for Queued {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Queued {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
 }
 
 impl World {
@@ -253,21 +230,17 @@ impl World {
 
     fn queue(&self, at: u64, what: What) {
         let order = self.inner.order.replace(self.inner.order.get() + 1);
-        self.inner.queue.borrow_mut().push(Reverse(Queued { at, order, what }));
+        self.inner.queue.borrow_mut().insert((at, order), what);
     }
 
     /// Goes on for so long.
     pub fn run(&self, time: Duration) {
         let end = self.micros() + time.as_micros() as u64;
         loop {
-            let next = {
-                let mut queue = self.inner.queue.borrow_mut();
-                match queue.peek() {
-                    Some(Reverse(next)) if next.at <= end => queue.pop(),
-                    _ => None,
-                }
-            };
-            let Some(Reverse(Queued { at, what, .. })) = next else { break };
+            let mut queue = self.inner.queue.borrow_mut();
+            let Some(next) = queue.first_entry().filter(|next| next.key().0 <= end) else { break };
+            let ((at, _), what) = next.remove_entry();
+            drop(queue);
             self.inner.now.set(at);
             match what {
                 What::Do(then) => then(),
