@@ -2,28 +2,26 @@
 
 use std::time::Duration;
 
-use mooncake_client::SegmentId;
 use mooncake_client::machine::owner::{Output, Pinned, Told, must_resume};
-use mooncake_core::GRANULE;
+use mooncake_client::machine::position::reign_of;
+use mooncake_client::{PutOutcome, SegmentId};
 use mooncake_transfer::Uuid;
-use mooncake_wire::message::{
-    Ended, Endpoint, Mount, Pin, PutConfig, PutEnd, PutStart, Remove, ReplicaOutcome, Segment, Unmount, put_slot,
-    reply, request,
-};
+use mooncake_wire::message::{Endpoint, Mount, Remove, Segment, Unmount, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, NoAnswer};
+use crate::calls::{Abandoned, Answer, NoAnswer};
+use crate::master::identity_of;
+use crate::memory::Memory;
+use crate::puts::{Item, Options, PATIENCE};
 use crate::store::Store;
-
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Granules of a segment.
 const SEGMENT: u64 = 48;
 
-/// Pins are asked for again this often when the session was resumed meanwhile.
-const ATTEMPTS: usize = 3;
+/// Objects that there are at most.
+pub const KEYS: u64 = 14;
 
-fn told(answer: &Result<reply::Body, NoAnswer>) -> Told {
+fn told(answer: &Result<Answer, NoAnswer>) -> Told {
     match answer {
         Ok(_) => Told::Done,
         Err(NoAnswer::Refused(_)) => Told::Refused,
@@ -37,7 +35,7 @@ fn key(number: u64) -> Vec<u8> {
 
 impl Store {
     fn key(&self) -> Vec<u8> {
-        key(self.inner.world.below(14))
+        key(self.inner.world.below(KEYS))
     }
 
     async fn rest(&self, micros: u64) {
@@ -55,7 +53,7 @@ impl Store {
         loop {
             let next = self.inner.work.borrow_mut().pop_front();
             match next {
-                Some(Output::GiveBack { memory, pinned }) => self.give_back(memory, pinned.as_ref()).await,
+                Some(Output::GiveBack { memory, pinned }) => self.give_back(&memory, pinned.as_ref()).await,
                 Some(Output::Replace { id, .. }) => {
                     while !self.mount(Some(id)).await {
                         self.rest(100_000).await;
@@ -67,27 +65,36 @@ impl Store {
     }
 
     async fn mount(&self, id: Option<SegmentId>) -> bool {
+        let inner = &self.inner;
         let mut uuid = [0; 16];
-        uuid[..8].copy_from_slice(&self.inner.world.number().to_le_bytes());
-        self.serve(uuid);
+        uuid[..8].copy_from_slice(&inner.world.number().to_le_bytes());
+        let (memory, server) = (Memory::new(&inner.network.ledger, uuid, SEGMENT), self.server());
+        server.add(memory.clone());
+        let process = identity_of(inner.process, inner.host.boot_id());
         let segment = Segment {
             uuid: uuid.to_vec().into(),
-            name: format!("host-{}", self.inner.process.0),
-            bytes: SEGMENT * GRANULE,
-            endpoint: Some(Endpoint::default()),
+            name: format!("host-{}", inner.process.0),
+            bytes: memory.bytes(),
+            endpoint: Some(Endpoint {
+                boot_id: inner.host.boot_id().to_vec().into(),
+                process: Some(process),
+                ..Endpoint::default()
+            }),
             ..Segment::default()
         };
-        self.inner.owner.borrow_mut().mount(id, uuid, uuid);
-        let body = request::Body::Mount(Mount { segment: Some(segment), populated: SEGMENT * GRANULE });
+        inner.owner.borrow_mut().mount(id, uuid, memory.clone());
+        let body = request::Body::Mount(Mount { segment: Some(segment), populated: memory.bytes() });
         let told = told(&self.mutate(body, PATIENCE, Abandoned::Stays).await);
-        let is_held = self.inner.owner.borrow_mut().mount_answered(uuid, told);
-        if !is_held {
-            self.give_back(uuid, None).await;
+        let is_held = inner.owner.borrow_mut().mount_answered(uuid, told);
+        match is_held {
+            true => server.mounted(uuid, reign_of(&self.position())),
+            false => self.give_back(&memory, None).await,
         }
         told == Told::Done
     }
 
-    async fn give_back(&self, uuid: Uuid, pinned: Option<&Pinned>) {
+    async fn give_back(&self, memory: &Memory, pinned: Option<&Pinned>) {
+        let uuid: Uuid = memory.uuid();
         let must_unmount = self.inner.owner.borrow().must_unmount(pinned);
         if must_unmount {
             let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
@@ -95,42 +102,47 @@ impl Store {
                 self.resume_anew();
             }
         }
-        self.serve_no_more(&uuid);
+        self.server().remove(uuid).await;
+        if let Some(pinned) = pinned {
+            memory.give_back(pinned);
+        }
     }
 
-    /// Puts objects of no bytes.
+    /// Puts objects, one or a few at a time.
     pub async fn put(self, stops: Duration) {
-        while self.inner.world.now() < stops {
+        let world = self.inner.world.clone();
+        while world.now() < stops {
             self.rest(60_000).await;
-            let start = PutStart {
-                keys: Some(pack_keys(&[self.key()])),
-                sizes: vec![GRANULE * (1 + self.inner.world.below(4))],
-                config: Some(PutConfig {
-                    replica_num: 1,
-                    replace: self.inner.world.percent(30),
-                    ..PutConfig::default()
-                }),
-                wait: true,
-                groups: None,
-            };
-            let patience = PATIENCE + Duration::from_millis(2_500);
-            let Ok(reply::Body::PutStart(reply)) =
-                self.mutate(request::Body::PutStart(start), patience, Abandoned::Stays).await
-            else {
-                continue;
-            };
-            let placed = reply.slots.iter().filter(|slot| slot.kind() == put_slot::Kind::Placed);
-            let ended: Vec<Ended> = placed
-                .map(|slot| Ended {
-                    replicas: slot.replicas.iter().map(|it| ReplicaOutcome { rid: it.rid, good: true }).collect(),
-                    crc32c: 0,
-                })
+            let items: Vec<Item> = (0..1 + world.below(3) / 2)
+                .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(4) })
                 .collect();
-            if ended.is_empty() {
-                continue;
+            let options = Options {
+                replicas: 1 + u32::from(world.percent(25)),
+                replace: world.percent(30),
+                pace: [300, 3_000, 40_000][world.below(3) as usize],
+            };
+            for outcome in self.put_batch(&items, &options).await {
+                let mut tally = self.inner.tally.borrow_mut();
+                match outcome {
+                    Ok(PutOutcome::Stored { .. }) => tally.puts += 1,
+                    Ok(PutOutcome::Existed) => {}
+                    Err(_) => tally.failed_puts += 1,
+                }
             }
-            self.rest(5_000).await;
-            let _ = self.mutate(request::Body::PutEnd(PutEnd { ended }), 2 * PATIENCE, Abandoned::Stays).await;
+        }
+    }
+
+    /// Gets some.
+    pub async fn get(self, stops: Duration) {
+        while self.inner.world.now() < stops {
+            self.rest(30_000).await;
+            let found = self.get_batch(&[&self.key()]).await;
+            let mut tally = self.inner.tally.borrow_mut();
+            match found.into_iter().next() {
+                Some(Ok(Some(_))) => tally.gets += 1,
+                Some(Ok(None)) => tally.misses += 1,
+                _ => {}
+            }
         }
     }
 
@@ -147,35 +159,11 @@ impl Store {
     pub async fn view(self, stops: Duration) {
         while self.inner.world.now() < stops {
             self.rest(60_000).await;
-            if let Some((era, rid)) = self.pin(self.key()).await {
-                self.inner.views.set(self.inner.views.get() + 1);
+            if let Some(view) = self.borrow(&self.key()).await {
+                self.inner.tally.borrow_mut().views += 1;
                 self.inner.world.sleep_micros(10_000 + self.inner.world.below(3_000_000)).await;
-                self.release(era, rid);
+                drop(view);
             }
-        }
-    }
-
-    async fn pin(&self, key: Vec<u8>) -> Option<(u64, u64)> {
-        for _ in 0..ATTEMPTS {
-            let generation = self.inner.pins.borrow().generation();
-            let body = request::Body::Pin(Pin { keys: Some(pack_keys(&[&key])) });
-            let answer = self.mutate(body, PATIENCE, Abandoned::VoidsPins).await.ok()?;
-            let reply::Body::Lookup(found) = answer else { unreachable!("a pin is answered by what it found") };
-            let rid = found.objects.first()?.replicas.first()?.rid;
-            let adopted = self.inner.pins.borrow_mut().adopt(generation, [rid].into_iter());
-            match adopted {
-                Some(era) => return Some((era, rid)),
-                // The master was told meanwhile what this store holds, and this pin was not on the list; if it came after it,
-                // it must go.
-                None => self.resume_anew(),
-            }
-        }
-        None
-    }
-
-    fn release(&self, era: u64, rid: u64) {
-        if self.inner.pins.borrow_mut().release(era, rid) {
-            self.ring();
         }
     }
 }

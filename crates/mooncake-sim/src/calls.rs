@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mooncake_wire::message::{AttachCall, Reply, Request, hello, refusal, reply, request};
 
+use crate::directory::Numbering;
 use crate::master::{FromMaster, ToMaster};
 use crate::store::{Session, Store};
 
@@ -19,6 +20,15 @@ pub enum Abandoned {
     Forgotten,
     /// Pins that it may have been given are voided.
     VoidsPins,
+}
+
+/// A reply, and what its segment numbers mean.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub body: reply::Body,
+    pub numbering: Numbering,
+    /// Session that the call was made in.
+    pub session: Session,
 }
 
 /// Why there is no answer.
@@ -37,18 +47,18 @@ enum Lost {
 
 impl Store {
     /// A call that changes nothing.
-    pub async fn query(&self, body: request::Body, patience: Duration) -> Result<reply::Body, NoAnswer> {
+    pub(crate) async fn query(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
         let mut request = Request { body: Some(body), ..Request::default() };
         self.call(&mut request, patience).await.0
     }
 
     /// A call that changes something: made once, however often it is sent.
-    pub async fn mutate(
+    pub(crate) async fn mutate(
         &self,
         body: request::Body,
         patience: Duration,
         abandoned: Abandoned,
-    ) -> Result<reply::Body, NoAnswer> {
+    ) -> Result<Answer, NoAnswer> {
         let sequence = self.inner.sequences.borrow_mut().begin();
         let mut request = Request { sequence, body: Some(body), ..Request::default() };
         let (answer, sent) = self.call(&mut request, patience).await;
@@ -71,7 +81,7 @@ impl Store {
         answer
     }
 
-    async fn call(&self, request: &mut Request, patience: Duration) -> (Result<reply::Body, NoAnswer>, bool) {
+    async fn call(&self, request: &mut Request, patience: Duration) -> (Result<Answer, NoAnswer>, bool) {
         let world = self.inner.world.clone();
         let (by, mut sent) = (world.now() + patience, false);
         let started = world.now();
@@ -82,7 +92,8 @@ impl Store {
             request.id = world.number();
             self.inner.sequences.borrow().tell(request);
             match self.exchange(request, by, &mut sent).await {
-                Ok(reply) => {
+                Ok((reply, session, instance)) => {
+                    let log_id = reply.position.as_ref().map_or(0, |position| position.log_id);
                     if let Some(position) = &reply.position {
                         self.note_position(position);
                     }
@@ -93,7 +104,8 @@ impl Store {
                         Some(reply::Body::Refusal(refusal)) => return (Err(NoAnswer::Refused(refusal.reason)), sent),
                         Some(body) => {
                             self.inner.sequences.borrow_mut().told_abandoned(&request.abandoned);
-                            return (Ok(body), sent);
+                            let numbering = Numbering { log_id, instance };
+                            return (Ok(Answer { body, numbering, session }), sent);
                         }
                         None => unreachable!("masters of this world answer with something"),
                     }
@@ -114,7 +126,7 @@ impl Store {
         (Err(NoAnswer::Late), sent)
     }
 
-    async fn exchange(&self, request: &Request, by: Duration, sent: &mut bool) -> Result<Reply, Lost> {
+    async fn exchange(&self, request: &Request, by: Duration, sent: &mut bool) -> Result<(Reply, Session, [u8; 16]), Lost> {
         let session = self.session().ok_or(Lost::Connection)?;
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
         let opened = self.open(session.master, role, self.position(), by).await;
@@ -132,7 +144,10 @@ impl Store {
             self.inner.world.after(self.inner.world.below(3_000), cut);
         }
         match self.inner.world.until(by, down.next()).await {
-            Some(Ok(FromMaster::Reply(reply))) if reply.id == request.id => Ok(reply),
+            Some(Ok(FromMaster::Reply(answer))) if answer.id == request.id => {
+                let instance = reply.instance[..].try_into().expect("16 bytes");
+                Ok((answer, session, instance))
+            }
             _ => Err(Lost::Connection),
         }
     }

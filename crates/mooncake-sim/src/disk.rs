@@ -13,6 +13,7 @@ use crate::world::{HostId, ProcessId, World};
 #[derive(Debug, Clone, Default)]
 pub struct Folder {
     log: Rc<RefCell<Option<Log>>>,
+    has_lost_tail: Rc<Cell<bool>>,
 }
 
 /// A log.
@@ -29,9 +30,14 @@ impl Folder {
     /// So many frames at the end are lost.
     pub fn lose_tail(&self, frames: u64) {
         if let Some(log) = self.log.borrow_mut().as_mut() {
+            self.has_lost_tail.set(self.has_lost_tail.get() || frames > 0);
             let left = log.frames.len().saturating_sub(frames as usize);
             log.frames.truncate(left);
         }
+    }
+
+    pub(crate) fn has_lost_tail(&self) -> bool {
+        self.has_lost_tail.get()
     }
 
     /// Number of frames.

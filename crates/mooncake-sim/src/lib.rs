@@ -6,19 +6,33 @@
 //! a seed, so that a failure can be run again.
 #![forbid(unsafe_code)]
 
+mod attachment;
 mod callers;
 mod calls;
 mod dice;
+mod directory;
 mod disk;
+mod gets;
+mod lane;
+mod ledger;
+mod links;
 mod master;
+mod memory;
+mod network;
 mod pipe;
+mod puts;
+mod server;
 mod store;
+mod suspects;
+mod views;
 mod world;
 
 pub use calls::{Abandoned, NoAnswer};
 pub use dice::Dice;
 pub use disk::{Folder, Host};
+pub use ledger::Ledger;
 pub use master::{FromMaster, Master, ToMaster};
+pub use network::{Masters, Network};
 pub use pipe::{Closed, Receiver, Sender, pipe};
-pub use store::{Masters, Store};
+pub use store::{Store, Tally};
 pub use world::{HostId, ProcessId, Slot, TaskId, World};

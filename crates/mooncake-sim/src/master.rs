@@ -21,6 +21,7 @@ use mooncake_wire::message::{
 };
 
 use crate::disk::{Folder, Host};
+use crate::ledger::Ledger;
 use crate::pipe::{Closed, Receiver, Sender, pipe};
 use crate::world::{ProcessId, Slot, World};
 
@@ -67,6 +68,7 @@ pub struct Master {
     /// Its process.
     pub process: ProcessId,
     folder: Folder,
+    ledger: Ledger,
     delay_micros: u64,
     state: Rc<RefCell<State>>,
 }
@@ -109,9 +111,17 @@ pub fn identity_of(process: ProcessId, boot_id: [u8; 16]) -> ProcessIdentity {
 
 impl Master {
     /// Starts a master on a folder; none where no epoch is left.
-    pub fn start(world: &World, host: &Host, folder: &Folder, config: Config, delay_micros: u64) -> Option<Master> {
+    pub fn start(
+        world: &World,
+        host: &Host,
+        folder: &Folder,
+        ledger: &Ledger,
+        config: Config,
+        delay_micros: u64,
+    ) -> Option<Master> {
         let process = world.start_process(host.id);
         let log = folder.read();
+        ledger.found(log.iter().flat_map(|log| log.frames.iter().flatten()), folder.has_lost_tail());
         let log_id = log.as_ref().map_or_else(|| world.number() | 1, |log| log.id);
         let found = log.as_ref().map(crate::disk::Log::found);
         let begin = start::decide(found, &host.boot_id(), host.witness(world, log_id)).ok()?;
@@ -158,6 +168,7 @@ impl Master {
             host: host.clone(),
             process,
             folder: folder.clone(),
+            ledger: ledger.clone(),
             delay_micros,
             state: Rc::new(RefCell::new(state)),
         };
@@ -207,6 +218,7 @@ impl Master {
             state.lsn += 1;
             state.reign = effects.records.iter().fold(state.reign, Reign::after);
             let records: Vec<Record> = std::mem::take(&mut effects.records).into_iter().collect();
+            records.iter().for_each(|record| self.ledger.logged(record));
             self.folder.append(records);
             let seen = Seen { lsn: state.lsn, reign: state.reign };
             self.host.store_witness(state.log_id, self.process, seen);

@@ -1,7 +1,7 @@
 //! A store in a process: the product's own session with the master, and what its threads share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,50 +9,29 @@ use mooncake_client::machine::deaths::Deaths;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
 use mooncake_client::machine::pins::Pins;
+use mooncake_client::machine::position::reign_of;
 use mooncake_client::machine::progress::Progress;
+use mooncake_client::machine::questions::Questions;
 use mooncake_client::machine::reachability::Reachability;
 use mooncake_client::machine::sequences::Sequences;
-use mooncake_client::machine::session::{Anchor, Identity, Output, Outputs, Taking};
+use mooncake_client::machine::session::{Anchor, Identity, Output, Outputs, Recheck, Taking};
+use mooncake_client::machine::suspects::Suspects;
 use mooncake_client::machine::wants::Wants;
 use mooncake_transfer::Uuid;
-use mooncake_wire::message::{AnchorUp, EpochTaken, FenceDone, Hello, HelloReply, LogPosition, anchor_up, hello};
+use mooncake_wire::message::{
+    AnchorUp, EpochTaken, FenceDone, Hello, HelloReply, LogPosition, Rechecked, anchor_up, hello,
+};
 use mooncake_wire::{FEATURES, VERSION};
 
+use crate::directory::Directory;
 use crate::disk::Host;
-use crate::master::{FromMaster, Master, ToMaster, identity_of};
+use crate::links::{EpochQuestion, Links, no_questions};
+use crate::master::{FromMaster, ToMaster, identity_of};
+use crate::memory::Memory;
+use crate::network::Network;
 use crate::pipe::{Closed, Receiver, Sender};
+use crate::server::{Event, Server};
 use crate::world::{ProcessId, Slot, World};
-
-/// The masters that may be reached, by their numbers in every store's list. Clones are the same list.
-#[derive(Clone, Default)]
-pub struct Masters {
-    all: Rc<RefCell<Vec<Option<Master>>>>,
-}
-
-impl Masters {
-    /// A master is reached by this number from now on, or none is.
-    pub fn set(&self, number: usize, master: Option<Master>) {
-        let mut all = self.all.borrow_mut();
-        let len = all.len().max(number + 1);
-        all.resize_with(len, || None);
-        all[number] = master;
-    }
-
-    /// The master of a number.
-    pub fn get(&self, number: usize) -> Option<Master> {
-        self.all.borrow().get(number).cloned().flatten()
-    }
-
-    /// How many numbers there are.
-    pub fn len(&self) -> usize {
-        self.all.borrow().len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
 
 /// A store. Clones are the same one.
 #[derive(Clone)]
@@ -64,28 +43,55 @@ pub(crate) struct Inner {
     pub world: World,
     pub host: Host,
     pub process: ProcessId,
-    pub masters: Masters,
+    pub network: Network,
     pub pins: RefCell<Pins>,
     pub sequences: RefCell<Sequences>,
-    progress: RefCell<Progress>,
+    pub progress: RefCell<Progress>,
     deaths: RefCell<Deaths>,
+    pub suspects: RefCell<Suspects>,
     position: RefCell<LogPosition>,
     up: RefCell<Vec<AnchorUp>>,
     pub reach: Reachability,
     wants: Wants,
     bell: Slot<()>,
     session: RefCell<Option<Session>>,
-    pub owner: RefCell<Owner<Uuid>>,
-    /// Highest epoch that each segment has taken.
-    taken: RefCell<BTreeMap<Uuid, u16>>,
+    /// Number by which owners and the master know this process for its session's.
+    pub mark: Cell<u64>,
+    pub owner: RefCell<Owner<Memory>>,
+    /// What is served of it; there is one once the store is set up.
+    server: RefCell<Option<Server>>,
+    pub links: Links,
+    pub questions: RefCell<Questions<EpochQuestion>>,
+    pub directory: RefCell<Directory>,
     /// What the owner's thread is to do.
-    pub work: RefCell<VecDeque<owner::Output<Uuid>>>,
+    pub work: RefCell<VecDeque<owner::Output<Memory>>>,
     /// The anchor's way to the master, to be cut.
     cutter: RefCell<Option<Box<dyn Fn()>>>,
     sessions: Cell<u32>,
     resumes: Cell<u32>,
     unknown_views: Cell<u64>,
-    pub views: Cell<u64>,
+    pub tally: RefCell<Tally>,
+}
+
+/// What a store's callers have been told.
+#[derive(Debug, Default, Clone)]
+pub struct Tally {
+    /// Puts that stored something.
+    pub puts: u64,
+    /// Puts that failed.
+    pub failed_puts: u64,
+    /// Gets that gave an object's bytes.
+    pub gets: u64,
+    /// Gets that did not find it.
+    pub misses: u64,
+    /// Of those: it was there and could not be read.
+    pub unread: u64,
+    /// Views taken.
+    pub views: u64,
+    /// Of those: of memory of this process.
+    pub own_views: u64,
+    /// Replicas that were to be reported as bad.
+    pub suspects: u64,
 }
 
 /// What call connections attach to.
@@ -97,36 +103,56 @@ pub(crate) struct Session {
     pub master: usize,
 }
 
+impl Session {
+    /// Whether it is the same one, perhaps with another process of the master.
+    pub fn is(&self, other: &Session) -> bool {
+        (self.id, self.secret) == (other.id, other.secret)
+    }
+}
+
 type Connection = (Sender<ToMaster>, Receiver<FromMaster>);
 
 impl Store {
     /// Sets a store up in a process.
-    pub fn start(world: &World, host: &Host, process: ProcessId, masters: &Masters) -> Store {
+    pub fn start(world: &World, host: &Host, process: ProcessId, network: &Network) -> Store {
         let inner = Inner {
             world: world.clone(),
             host: host.clone(),
             process,
-            masters: masters.clone(),
+            network: network.clone(),
             pins: RefCell::default(),
             sequences: RefCell::default(),
             progress: RefCell::default(),
             deaths: RefCell::default(),
+            suspects: RefCell::default(),
             position: RefCell::default(),
             up: RefCell::default(),
             reach: Reachability::default(),
             wants: Wants::default(),
             bell: Slot::new(world),
             session: RefCell::default(),
+            mark: Cell::new(0),
             owner: RefCell::default(),
-            taken: RefCell::default(),
+            server: RefCell::default(),
+            links: Links::default(),
+            questions: no_questions(),
+            directory: RefCell::default(),
             work: RefCell::default(),
             cutter: RefCell::default(),
             sessions: Cell::new(0),
             resumes: Cell::new(0),
             unknown_views: Cell::new(0),
-            views: Cell::new(0),
+            tally: RefCell::default(),
         };
         let store = Store { inner: Rc::new(inner) };
+        let weak = Rc::downgrade(&store.inner);
+        let server = Server::new(world, process, move |event| {
+            if let Some(inner) = weak.upgrade() {
+                Store { inner }.report(event);
+            }
+        });
+        network.servers.add(&server);
+        *store.inner.server.borrow_mut() = Some(server);
         let anchor = store.clone();
         world.spawn(process, async move { anchor.keep_session().await });
         store
@@ -187,29 +213,57 @@ impl Store {
         self.inner.bell.set(());
     }
 
-    /// Fresh memory: nothing older than this epoch can be there.
-    pub(crate) fn serve(&self, uuid: Uuid) {
-        self.inner.taken.borrow_mut().insert(uuid, self.position().epoch as u16);
+    pub(crate) fn server(&self) -> Server {
+        self.inner.server.borrow().clone().expect("there is one since the start")
     }
 
-    /// It is served no more.
-    pub(crate) fn serve_no_more(&self, uuid: &Uuid) {
-        self.inner.taken.borrow_mut().remove(uuid);
-    }
-
-    fn hand_over(&self, out: Vec<owner::Output<Uuid>>) {
+    fn hand_over(&self, out: Vec<owner::Output<Memory>>) {
         self.inner.work.borrow_mut().extend(out);
     }
 
-    /// Views that it has taken so far.
-    pub fn views(&self) -> u64 {
-        self.inner.views.get()
+    /// What its callers have been told so far.
+    pub fn tally(&self) -> Tally {
+        self.inner.tally.borrow().clone()
     }
 
     /// The segments that it holds, each with the highest epoch that it has taken.
     pub fn held(&self) -> Vec<(Uuid, u16)> {
-        let taken = self.inner.taken.borrow();
-        self.inner.owner.borrow().held(|uuid| taken.get(&uuid).copied().unwrap_or(0))
+        let server = self.server();
+        self.inner.owner.borrow().held(|uuid| server.taken(&uuid))
+    }
+
+    /// What its server has proven.
+    fn report(&self, event: Event) {
+        match event {
+            Event::Fenced(uuid, rid) => self.tell_fenced(uuid, rid),
+            Event::EpochTaken(epoch, uuid) => self.tell_epoch_taken(epoch, &[uuid]),
+            Event::ProcessGone(gone) => {
+                self.inner.deaths.borrow_mut().note(gone);
+                self.ring();
+            }
+        }
+    }
+
+    fn tell_fenced(&self, uuid: Uuid, rid: u64) {
+        self.inner.network.ledger.is_over(rid, "a fence");
+        self.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.to_vec().into(), rids: vec![rid] }));
+    }
+
+    fn tell_epoch_taken(&self, epoch: u16, segments: &[Uuid]) {
+        for served in segments.iter().filter_map(|uuid| self.server().find(uuid)) {
+            served.memory.has_taken(epoch);
+        }
+        let segments = segments.iter().map(|uuid| uuid.to_vec().into()).collect();
+        self.tell(anchor_up::Body::EpochTaken(EpochTaken { epoch: u32::from(epoch), segments }));
+    }
+
+    /// Whether an extent of its memory still carries a placement whose bytes have this checksum.
+    fn recheck(&self, Recheck { uuid, rid, offset, length, crc }: Recheck) {
+        let found = self.server().find(&uuid);
+        let good = found.is_some_and(|served| {
+            served.memory.is_stamped(rid, offset, length) && served.memory.sum(offset, length) == crc
+        });
+        self.tell(anchor_up::Body::Rechecked(Rechecked { uuid: uuid.to_vec().into(), rid, good }));
     }
 
     fn decide<R>(&self, decide: impl FnOnce(&mut Parts<'_>) -> R) -> R {
@@ -237,7 +291,7 @@ impl Store {
             mark: number | 1,
         };
         let (connection, reply) = loop {
-            let master = world.below(self.inner.masters.len().max(1) as u64) as usize;
+            let master = world.below(self.inner.network.masters.len().max(1) as u64) as usize;
             let by = world.now() + Duration::from_secs(3);
             match self.open(master, identity.open(), LogPosition::default(), by).await {
                 Some((connection, reply)) if reply.refusal.is_none() => {
@@ -248,8 +302,12 @@ impl Store {
             }
         };
         self.note_position(&reply.position.unwrap_or_default());
+        self.inner.mark.set(identity.mark);
+        let reign = reign_of(&self.position());
+        *self.inner.questions.borrow_mut() = Questions::new(reign);
+        self.inner.links.begin(reply.session, reign.epoch);
         self.inner.sessions.set(1);
-        let machine = Anchor::new(world.now(), identity, self.inner.masters.len(), &reply);
+        let machine = Anchor::new(world.now(), identity, self.inner.network.masters.len(), &reply);
         let mut driver = Driver { store: self, machine, connection: None, fresh: None };
         driver.adopt(connection);
         driver.run().await;
@@ -262,7 +320,7 @@ impl Store {
         highest: LogPosition,
         by: Duration,
     ) -> Option<(Connection, HelloReply)> {
-        let (up, mut down) = self.inner.masters.get(master)?.connect()?;
+        let (up, mut down) = self.inner.network.masters.get(master)?.connect()?;
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
@@ -382,32 +440,36 @@ impl Driver {
                 Output::Began => {
                     store.inner.sessions.set(store.inner.sessions.get() + 1);
                     self.publish_fresh();
+                    store.start_links_over(store.session_id().unwrap_or_default());
                     let mut out = Vec::new();
                     store.inner.owner.borrow_mut().replace(|_| true, &mut out);
                     store.hand_over(out);
                 }
                 Output::Unreachable { .. } => self.fresh = None,
                 Output::Fence(fence) => {
-                    // Nothing is written in this store's memory.
-                    let done = FenceDone { uuid: fence.uuid.to_vec().into(), rids: vec![fence.rid] };
-                    store.tell(anchor_up::Body::FenceDone(done));
+                    if store.server().fence(fence) {
+                        store.tell_fenced(fence.uuid, fence.rid);
+                    }
                 }
                 Output::TakeEpoch(reign) => {
-                    let held = {
-                        let mut held = store.inner.taken.borrow_mut();
-                        held.values_mut().for_each(|taken| *taken = (*taken).max(reign.epoch));
-                        held.keys().map(|uuid| uuid.to_vec().into()).collect()
-                    };
-                    store.decide(|parts| self.machine.epoch_asked(reign, Taking::Begun, parts));
-                    let taken = EpochTaken { epoch: u32::from(reign.epoch), segments: held };
-                    store.tell(anchor_up::Body::EpochTaken(taken));
+                    let taken = store.server().take_epoch(reign);
+                    let taking = taken.as_ref().map_or(Taking::TwoReigns, |_| Taking::Begun);
+                    if let Some(taken) = taken {
+                        store.tell_epoch_taken(reign.epoch, &taken);
+                    }
+                    store.decide(|parts| self.machine.epoch_asked(reign, taking, parts));
                 }
-                Output::SegmentGone { uuid, pinned, .. } => {
+                Output::SegmentGone { uuid, number, pinned } => {
+                    store.inner.directory.borrow_mut().forget(number);
                     let mut out = Vec::new();
                     store.inner.owner.borrow_mut().segment_gone(uuid, &pinned, &mut out);
                     store.hand_over(out);
+                    store.forget_links(uuid, &pinned);
                 }
-                Output::StartOver | Output::Recheck(_) | Output::Obey(_) | Output::Ended { .. } | Output::Stop => {}
+                Output::Recheck(recheck) => store.recheck(recheck),
+                Output::Obey(reign) => store.obey(reign),
+                Output::StartOver => *store.inner.directory.borrow_mut() = Directory::default(),
+                Output::Ended { .. } | Output::Stop => {}
             }
         }
         if is_broken {
@@ -433,7 +495,7 @@ impl Driver {
 }
 
 impl Store {
-    fn tell(&self, body: anchor_up::Body) {
+    pub(crate) fn tell(&self, body: anchor_up::Body) {
         self.inner.up.borrow_mut().push(AnchorUp { body: Some(body) });
         self.inner.bell.set(());
     }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use mooncake_core::Config;
-use mooncake_sim::{Folder, Host, HostId, Master, Masters, Store, World};
+use mooncake_sim::{Folder, Host, HostId, Master, Network, Store, World};
 
 /// Faults come for so long.
 const TROUBLE: Duration = Duration::from_secs(12);
@@ -21,7 +21,7 @@ struct Pool {
     world: World,
     host: Host,
     folder: Folder,
-    masters: Masters,
+    network: Network,
     stores: Vec<(Host, Store)>,
     /// What has ended.
     past: Tally,
@@ -30,6 +30,10 @@ struct Pool {
 
 #[derive(Debug, Default)]
 struct Tally {
+    puts: u64,
+    gets: u64,
+    unread: u64,
+    suspects: u64,
     views: u64,
     sessions: u64,
     resumes: u64,
@@ -40,7 +44,11 @@ struct Tally {
 impl Tally {
     fn add(&mut self, store: &Store) {
         let (sessions, resumes, unknown_views) = store.history();
-        self.views += store.views();
+        self.views += store.tally().views;
+        self.puts += store.tally().puts;
+        self.gets += store.tally().gets;
+        self.unread += store.tally().unread;
+        self.suspects += store.tally().suspects;
         self.sessions += u64::from(sessions);
         self.resumes += u64::from(resumes);
         self.unknown_views += unknown_views;
@@ -54,7 +62,7 @@ impl Pool {
         let other = Host::new(&world, HostId(2));
         let mut pool = Pool {
             folder: Folder::default(),
-            masters: Masters::default(),
+            network: Network::new(seed),
             stores: Vec::new(),
             past: Tally::default(),
             loses_tails,
@@ -74,17 +82,19 @@ impl Pool {
     fn start_master(&mut self) {
         let config =
             Config { reservation_ms: 3_000, retention_ms: 15_000, seed: self.world.seed(), ..Config::default() };
-        let master = Master::start(&self.world, &self.host, &self.folder, config, 300);
-        self.masters.set(0, master);
+        let master = Master::start(&self.world, &self.host, &self.folder, &self.network.ledger, config, 300);
+        self.network.masters.set(0, master);
     }
 
     fn start_store(&self, host: &Host) -> Store {
         let process = self.world.start_process(host.id);
-        let store = Store::start(&self.world, host, process, &self.masters);
+        let store = Store::start(&self.world, host, process, &self.network);
         let stops = Duration::from_secs(1) + TROUBLE;
         self.world.spawn(process, store.clone().lend());
         self.world.spawn(process, store.clone().put(stops));
         self.world.spawn(process, store.clone().put(stops));
+        self.world.spawn(process, store.clone().get(stops));
+        self.world.spawn(process, store.clone().get(stops));
         self.world.spawn(process, store.clone().view(stops));
         self.world.spawn(process, store.clone().view(stops));
         self.world.spawn(process, store.clone().remove(stops));
@@ -104,7 +114,7 @@ impl Pool {
                 self.stores[nth].1 = self.start_store(&host);
             }
             13..15 => {
-                let master = self.masters.get(0).expect("one is set");
+                let master = self.network.masters.get(0).expect("one is set");
                 world.freeze(master.process, [30_000, 800_000, 2_500_000][world.below(3) as usize]);
             }
             15..17 => self.restart_master(),
@@ -114,7 +124,7 @@ impl Pool {
 
     fn restart_master(&mut self) {
         let world = self.world.clone();
-        world.kill(self.masters.get(0).expect("one is set").process);
+        world.kill(self.network.masters.get(0).expect("one is set").process);
         self.past.restarts += 1;
         if self.loses_tails && world.percent(60) {
             self.folder.lose_tail(world.below(self.folder.frames() / 20 + 1));
@@ -143,7 +153,7 @@ impl Pool {
 
     fn is_at_rest(&self) {
         let seed = self.world.seed();
-        let master = self.masters.get(0).expect("one is set");
+        let master = self.network.masters.get(0).expect("one is set");
         let stats = master.look(|core| core.stats());
         assert_eq!(stats.sessions, self.stores.len() as u64, "seed {seed}: sessions, {stats:?}");
         assert_eq!(stats.sessions_away, 0, "seed {seed}: a store has not come back");
@@ -170,6 +180,10 @@ fn runs(name: &str, seeds: u64, loses_tails: bool) -> Tally {
     for seed in seeds.clone() {
         let tally = Pool::new(seed, loses_tails).run();
         sum.views += tally.views;
+        sum.puts += tally.puts;
+        sum.gets += tally.gets;
+        sum.unread += tally.unread;
+        sum.suspects += tally.suspects;
         sum.sessions += tally.sessions;
         sum.resumes += tally.resumes;
         sum.unknown_views += tally.unknown_views;

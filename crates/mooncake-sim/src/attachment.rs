@@ -1,0 +1,302 @@
+//! A segment of another process, mapped here: the product's peer of its owner, behind a connection of this world.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use mooncake_memory::CopyError;
+use mooncake_transfer::machine::{
+    Denied, FAREWELL, Frame, Gate, Heard, Leave, Newcomer, Op, Peer, Remains, Writes,
+};
+use mooncake_transfer::{Reign, Uuid};
+
+use crate::memory::Memory;
+use crate::pipe::{Receiver, Sender};
+use crate::server::{FromOwner, Server, ToOwner};
+use crate::world::{ProcessId, Slot, World};
+
+/// How long an owner may take to give its memory, or leave to write there.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long messages within a host take.
+const WITHIN_HOST_MICROS: u64 = 60;
+
+/// Longest time that the end of an owner takes to become known.
+const END_IS_KNOWN_MICROS: u64 = 30_000;
+
+/// One attachment. Dropped when nothing of this process is over it any more.
+pub(crate) struct Attachment {
+    world: World,
+    process: ProcessId,
+    pub memory: Memory,
+    peer: RefCell<Peer>,
+    gate: RefCell<Gate<()>>,
+    is_writable: Cell<bool>,
+    remains: RefCell<Remains>,
+    owner: ProcessId,
+    owner_gone: Cell<bool>,
+    hung_up: Cell<bool>,
+    up: Sender<ToOwner>,
+    bell: Slot<()>,
+}
+
+/// What an attachment has to say to its store.
+pub(crate) trait Watcher: Clone + 'static {
+    /// The owner asks to obey a reign.
+    fn asked(&self, attachment: &Rc<Attachment>, reign: Reign);
+    /// The owner's process has ended.
+    fn owner_gone(&self, uuid: Uuid);
+}
+
+/// A write that passed the gate.
+pub(crate) struct Admitted {
+    attachment: Rc<Attachment>,
+    id: u64,
+}
+
+/// Says that nothing is mapped, unless that came to be.
+struct SaysUnmapped<'a>(Option<&'a Sender<ToOwner>>);
+
+impl Drop for SaysUnmapped<'_> {
+    fn drop(&mut self) {
+        if let Some(up) = self.0 {
+            let _ = up.send(ToOwner::Frame(FAREWELL));
+        }
+    }
+}
+
+impl Attachment {
+    /// Has the owner give its memory, and maps it.
+    pub async fn open(
+        world: &World,
+        process: ProcessId,
+        server: &Server,
+        (newcomer, mark): (Newcomer, u64),
+        watcher: impl Watcher,
+    ) -> Option<Rc<Attachment>> {
+        let owner = server.process();
+        let (up, mut down) = server.connect(WITHIN_HOST_MICROS)?;
+        let mut unmapped = SaysUnmapped(Some(&up));
+        up.send(ToOwner::Hello(newcomer, process)).ok()?;
+        let Some(Ok(FromOwner::Given(memory, reign))) = world.until(world.now() + PATIENCE, down.next()).await else {
+            return None;
+        };
+        up.send(ToOwner::Frame(Frame { rid: mark, ..Frame::plain(Op::Introduce, 0) })).ok()?;
+        unmapped.0 = None;
+        drop(unmapped);
+        memory.map(process);
+        let attachment = Rc::new(Attachment {
+            world: world.clone(),
+            process,
+            memory,
+            peer: RefCell::new(Peer::new(reign)),
+            gate: RefCell::new(Gate::new(reign.epoch)),
+            is_writable: Cell::new(false),
+            remains: RefCell::default(),
+            owner,
+            owner_gone: Cell::new(false),
+            hung_up: Cell::new(false),
+            up,
+            bell: Slot::new(world),
+        });
+        let (weak, inside, of_end) = (Rc::downgrade(&attachment), world.clone(), watcher.clone());
+        let bell = attachment.bell.clone();
+        world.spawn(process, async move { listen(&inside, &weak, &mut down, &bell, &watcher).await });
+        let (weak, inside) = (Rc::downgrade(&attachment), world.clone());
+        world.watch(owner, move || {
+            let late = inside.below(END_IS_KNOWN_MICROS);
+            let world = inside.clone();
+            inside.spawn(process, async move {
+                world.sleep_micros(late).await;
+                if let Some(attachment) = weak.upgrade()
+                    && attachment.owner_ended()
+                {
+                    of_end.owner_gone(attachment.memory.uuid());
+                }
+            });
+        });
+        Some(attachment)
+    }
+
+    /// Whether another one is to be made.
+    pub fn is_over(&self) -> bool {
+        self.hung_up.get() || self.owner_gone.get()
+    }
+
+    pub fn is_waited_for_in(&self, reign: Reign) -> bool {
+        self.peer.borrow().is_waited_for_in(reign)
+    }
+
+    pub fn confirm(&self, reign: Reign) {
+        self.peer.borrow_mut().confirm(reign);
+        self.bell.set(());
+    }
+
+    // ---------------------------------------------------------------- writers
+
+    /// Waits until this process may write there. False: it may not.
+    pub async fn may_write(&self) -> bool {
+        let by = self.world.now() + PATIENCE;
+        loop {
+            if self.is_over() {
+                return false;
+            }
+            let leave = self.peer.borrow().leave_to_write();
+            match leave {
+                Leave::Granted => break,
+                Leave::Ask(question) => {
+                    if self.up.send(ToOwner::Frame(question)).is_err() {
+                        return false;
+                    }
+                    self.peer.borrow_mut().has_asked();
+                }
+                Leave::Awaited => {}
+            }
+            if self.world.now() >= by {
+                return false;
+            }
+            self.world.sleep_micros(300).await;
+        }
+        self.is_writable.set(true);
+        true
+    }
+
+    pub fn admit(self: &Rc<Self>, rid: u64, offset: u64, len: u64) -> Result<Admitted, Denied> {
+        let id = self.gate.borrow_mut().admit(&self.memory, rid, offset, len, ())?;
+        Ok(Admitted { attachment: self.clone(), id })
+    }
+
+    // ---------------------------------------------------------------- readers
+
+    pub fn view_made(&self, offset: u64, len: u64) {
+        self.remains.borrow_mut().view_made(offset, len);
+    }
+
+    pub fn view_ended(&self, offset: u64, len: u64) {
+        if self.remains.borrow_mut().view_ended(offset, len) {
+            self.give_back();
+        }
+    }
+
+    // -------------------------------------------------------------- give back
+
+    /// The segment is Gone, and this of it is pinned.
+    pub fn forget(&self, pinned: &[(u64, u64)]) {
+        let has_exited = !self.world.is_alive(self.owner);
+        {
+            let mut remains = self.remains.borrow_mut();
+            remains.forget(pinned);
+            if has_exited {
+                remains.owner_ended();
+                self.owner_gone.set(true);
+            }
+        }
+        self.give_back();
+    }
+
+    /// True the first time.
+    fn owner_ended(&self) -> bool {
+        self.owner_gone.set(true);
+        let (first, is_due) = {
+            let mut remains = self.remains.borrow_mut();
+            (remains.owner_ended(), remains.is_due())
+        };
+        if first && is_due {
+            self.give_back();
+        }
+        first
+    }
+
+    fn give_back(&self) {
+        // One that was killed does nothing more.
+        if !self.remains.borrow().is_due() || !self.world.is_alive(self.process) {
+            return;
+        }
+        let is_alone = self.memory.is_alone(&self.world);
+        let is_asked_by_another = self.peer.borrow().is_asked_by_another();
+        let keep = self.remains.borrow().keep(self.memory.bytes(), is_alone, is_asked_by_another);
+        self.memory.give_back(&keep);
+    }
+}
+
+/// Hears the owner, and answers what has become true.
+async fn listen<W: Watcher>(
+    world: &World,
+    weak: &Weak<Attachment>,
+    down: &mut Receiver<FromOwner>,
+    bell: &Slot<()>,
+    watcher: &W,
+) {
+    loop {
+        let heard = RefCell::new(None);
+        let has_hung_up = weak.upgrade().is_none_or(|attachment| attachment.hung_up.get());
+        match has_hung_up {
+            false => world.race(async { *heard.borrow_mut() = Some(down.next().await) }, bell.get()).await,
+            true => bell.get().await,
+        }
+        let Some(attachment) = weak.upgrade() else { return };
+        let own = OwnWrites(&attachment);
+        let mut asked = None;
+        let mut next = heard.into_inner();
+        while let Some(said) = next {
+            match said {
+                Ok(FromOwner::Frame(frame)) => {
+                    if let Heard::AskMaster(reign) = attachment.peer.borrow_mut().heard(&frame, &own) {
+                        asked = Some(reign);
+                    }
+                }
+                _ => attachment.hung_up.set(true),
+            }
+            next = down.try_next().map(Ok);
+        }
+        if let Some(reign) = asked {
+            watcher.asked(&attachment, reign);
+        }
+        let mut answers = Vec::new();
+        attachment.peer.borrow_mut().answer(&own, usize::MAX, &mut answers);
+        for frame in answers {
+            let _ = attachment.up.send(ToOwner::Frame(frame));
+        }
+    }
+}
+
+struct OwnWrites<'a>(&'a Attachment);
+
+impl Writes for OwnWrites<'_> {
+    fn fence(&self, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, CopyError> {
+        let OwnWrites(attachment) = self;
+        // Before it may write nothing is under way.
+        match attachment.is_writable.get() {
+            true => attachment.gate.borrow_mut().fence(&attachment.memory, rid, offset, len),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    fn raise_epoch(&self, epoch: u16) -> Vec<u64> {
+        self.0.gate.borrow_mut().raise_epoch(epoch)
+    }
+
+    fn retain_active(&self, ids: &mut Vec<u64>) {
+        self.0.gate.borrow().retain_active(ids);
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let tell = self.attachment.gate.borrow_mut().ended(self.id);
+        if tell {
+            self.attachment.bell.set(());
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.memory.unmap(self.process);
+        // One that was killed says nothing more.
+        if self.world.is_alive(self.process) {
+            let _ = self.up.send(ToOwner::Frame(FAREWELL));
+            self.bell.set(());
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What is true, whatever processes and masters believe: which value was put under which key, which placements are over for
+//! their writers, and what was acknowledged.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use mooncake_core::{Record, Replica, Rid, SegmentNo};
+
+/// The truth. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    inner: Rc<RefCell<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    seed: u64,
+    /// What each placement was to hold, once for each time that its number was given.
+    placed: BTreeMap<u64, Vec<Value>>,
+    /// Placements of which nothing may land any more, and by whose word.
+    over: BTreeMap<u64, &'static str>,
+    acknowledged: BTreeSet<u64>,
+    log: Log,
+    has_lost_tail: bool,
+}
+
+/// A value, and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Value {
+    segment: SegmentNo,
+    key: Vec<u8>,
+    number: u64,
+}
+
+/// What a log tells of objects.
+#[derive(Debug, Default)]
+struct Log {
+    objects: BTreeMap<Vec<u8>, Vec<Replica>>,
+    reserved: BTreeMap<Rid, (Vec<u8>, Vec<Replica>)>,
+    /// Of objects that left by eviction, removal, replacement, or with their segment.
+    left: BTreeSet<Rid>,
+}
+
+/// What a value has in one of its granules.
+pub fn word(value: u64, index: u64) -> u64 {
+    (value << 16 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The checksum of an object's words.
+pub fn checksum(words: impl IntoIterator<Item = u64>) -> u32 {
+    let sum = words.into_iter().fold(0_u64, |sum, word| (sum.rotate_left(7) ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d));
+    (sum >> 32) as u32
+}
+
+impl Ledger {
+    /// Of the world of a seed, which failures name.
+    pub fn new(seed: u64) -> Ledger {
+        Ledger { inner: Rc::new(RefCell::new(Inner { seed, ..Inner::default() })) }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.inner.borrow().seed
+    }
+
+    /// A writer is about to write a value to a placement.
+    pub(crate) fn placed(&self, rid: u64, segment: u32, key: &[u8], number: u64) {
+        let value = Value { segment: SegmentNo(segment), key: key.to_vec(), number };
+        self.inner.borrow_mut().placed.entry(rid).or_default().push(value);
+    }
+
+    /// From here on nothing of a placement may land: its fence is done, or its writer has said so.
+    pub(crate) fn is_over(&self, rid: u64, by: &'static str) {
+        self.inner.borrow_mut().over.entry(rid).or_insert(by);
+    }
+
+    /// Something of a placement lands.
+    ///
+    /// # Panics
+    ///
+    /// Where it must not.
+    pub(crate) fn lands(&self, rid: u64) {
+        let inner = self.inner.borrow();
+        if let Some(by) = inner.over.get(&rid) {
+            panic!("seed {}: {rid:#x} is written, and {by} says that it is over", inner.seed);
+        }
+    }
+
+    /// A reader has found these words under a key.
+    ///
+    /// # Panics
+    ///
+    /// Where nobody has put that.
+    pub(crate) fn was_read(&self, key: &[u8], rid: u64, words: &[u64]) {
+        let inner = self.inner.borrow();
+        let values = inner.placed.get(&rid).map(Vec::as_slice).unwrap_or_default();
+        let is_value = |value: &&Value| {
+            let whole = (0..).zip(words).all(|(index, found)| *found == word(value.number, index));
+            value.key == key && whole
+        };
+        let key = String::from_utf8_lossy(key);
+        assert!(values.iter().any(|value| is_value(&value)), "seed {}: wrong bytes of {key} in {rid:#x}", inner.seed);
+    }
+
+    /// A put was told that its object is stored, in these placements.
+    pub(crate) fn acknowledged(&self, rids: &[u64]) {
+        self.inner.borrow_mut().acknowledged.extend(rids);
+    }
+
+    // ------------------------------------------------------------------- log
+
+    /// The master has logged this.
+    pub(crate) fn logged(&self, record: &Record) {
+        self.inner.borrow_mut().log.note(record);
+    }
+
+    /// A master has found a log, whose end may be lost.
+    pub(crate) fn found<'r>(&self, records: impl Iterator<Item = &'r Record>, tail_is_lost: bool) {
+        let mut inner = self.inner.borrow_mut();
+        inner.has_lost_tail |= tail_is_lost;
+        let left = std::mem::take(&mut inner.log.left);
+        inner.log = Log { left, ..Log::default() };
+        records.for_each(|record| inner.log.note(record));
+    }
+
+    /// Whether some log has lost its end: what it forgot may be gone.
+    pub fn has_lost_tail(&self) -> bool {
+        self.inner.borrow().has_lost_tail
+    }
+
+    /// Objects that were acknowledged and that nothing has taken away, and which the log does not have: placements.
+    pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<u64> {
+        let inner = self.inner.borrow();
+        let there: BTreeSet<Rid> = inner.log.objects.values().flatten().map(|replica| replica.rid).collect();
+        let is_known = |rid: u64| there.contains(&Rid(rid)) || inner.log.left.contains(&Rid(rid));
+        let lasts = |rid: &u64| inner.placed[rid].iter().any(|value| is_there(value.segment));
+        inner.acknowledged.iter().filter(|rid| !is_known(**rid) && lasts(rid)).copied().collect()
+    }
+
+    /// The objects that the log has: keys and replicas.
+    pub fn objects(&self) -> BTreeMap<Vec<u8>, Vec<Replica>> {
+        self.inner.borrow().log.objects.clone()
+    }
+}
+
+impl Log {
+    fn note(&mut self, record: &Record) {
+        match record {
+            Record::Reserved { key, replicas, .. } | Record::ReservedWith { key, replicas, .. } => {
+                self.reserved.insert(replicas[0].rid, (key.to_vec(), replicas.to_vec()));
+            }
+            Record::Committed { reservation, good, .. } => {
+                let first = self.reservation_of(*reservation).expect("reserved before");
+                let (key, mut replicas) = self.reserved.remove(&first).expect("reserved before");
+                replicas.retain(|replica| good.contains(&replica.rid));
+                if let Some(old) = self.objects.insert(key, replicas) {
+                    self.left.extend(old.iter().map(|replica| replica.rid));
+                }
+            }
+            Record::Removed { key, .. } => {
+                let old = self.objects.remove(&key[..]).expect("removed once");
+                self.left.extend(old.iter().map(|replica| replica.rid));
+            }
+            Record::ReplicaDropped { rid, .. } => self.lose(|replica| replica.rid == *rid),
+            Record::SegmentGone(number) => self.lose(|replica| replica.extent.segment == *number),
+            _ => {}
+        }
+    }
+
+    /// The first rid of the reservation that a rid belongs to.
+    fn reservation_of(&self, rid: Rid) -> Option<Rid> {
+        let mut before = self.reserved.range(..=rid).rev().take(8);
+        before.find(|(_, (_, replicas))| replicas.iter().any(|replica| replica.rid == rid)).map(|(first, _)| *first)
+    }
+
+    fn lose(&mut self, which: impl Fn(&Replica) -> bool) {
+        for replicas in self.objects.values_mut() {
+            self.left.extend(replicas.iter().filter(|replica| which(replica)).map(|replica| replica.rid));
+            replicas.retain(|replica| !which(replica));
+        }
+        self.objects.retain(|_, replicas| !replicas.is_empty());
+    }
+}

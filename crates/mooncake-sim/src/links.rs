@@ -1,0 +1,415 @@
+//! How a store reaches segments: of its own process, mapped, or over lanes; and what their owners have asked it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+
+use mooncake_client::machine::questions::{Question, Questions};
+use mooncake_transfer::machine::Newcomer;
+use mooncake_transfer::{Reign, Uuid};
+use mooncake_wire::message::{PeerGone, anchor_up};
+
+use crate::attachment::{Attachment, Watcher};
+use crate::lane::{self, Lane, Unwritten};
+use crate::memory::{Memory, Viewed};
+use crate::server::{Inside, Served, Server};
+use crate::store::Store;
+use crate::world::ProcessId;
+
+/// How long messages between hosts take.
+const BETWEEN_HOSTS_MICROS: u64 = 400;
+
+/// The servers of all stores, by their processes. Clones are the same list.
+#[derive(Clone, Default)]
+pub(crate) struct Servers {
+    all: Rc<RefCell<BTreeMap<ProcessId, Vec<Server>>>>,
+}
+
+impl Servers {
+    pub fn add(&self, server: &Server) {
+        self.all.borrow_mut().entry(server.process()).or_default().push(server.clone());
+    }
+
+    fn of(&self, process: ProcessId, uuid: &Uuid) -> Option<Server> {
+        let all = self.all.borrow();
+        all.get(&process)?.iter().find(|server| server.find(uuid).is_some()).cloned()
+    }
+}
+
+/// Where a segment is.
+#[derive(Debug, Clone)]
+pub(crate) struct Address {
+    pub uuid: Uuid,
+    pub process: ProcessId,
+    /// Its owner's, that is.
+    pub is_on_this_host: bool,
+}
+
+/// The links of a store, and those of its former sessions.
+#[derive(Default)]
+pub(crate) struct Links {
+    session: Cell<u64>,
+    current: RefCell<BTreeMap<Uuid, Rc<Link>>>,
+    /// Being made.
+    making: RefCell<BTreeSet<Uuid>>,
+    attachments: RefCell<Vec<Weak<Attachment>>>,
+    least_epoch: Cell<u16>,
+}
+
+/// A way to one segment.
+pub(crate) struct Link {
+    kind: Kind,
+    forgotten: Cell<bool>,
+}
+
+enum Kind {
+    Local(Rc<Served>, Rc<Inside>),
+    Shared(Rc<Attachment>),
+    Lane(Address),
+}
+
+/// What an owner asks.
+pub(crate) struct EpochQuestion {
+    place: Place,
+    reign: Reign,
+}
+
+enum Place {
+    Attached(Weak<Attachment>),
+    Inside(Weak<Inside>),
+}
+
+/// The bytes of a view, in place.
+pub(crate) struct View {
+    // Ends before what holds it mapped.
+    bytes: Option<Viewed>,
+    hold: Hold,
+}
+
+enum Hold {
+    #[expect(dead_code, reason = "held, and let go of")]
+    Inside(Rc<Inside>),
+    Attached { attachment: Rc<Attachment>, offset: u64, len: u64 },
+}
+
+/// What a read or a view has found instead of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// Another placement's stamps.
+    Stale,
+    /// No way there.
+    Lost,
+}
+
+/// Bytes to be written.
+pub(crate) struct Piece<'a> {
+    pub rid: u64,
+    pub offset: u64,
+    pub words: &'a [u64],
+    /// Longest time between two granules, microseconds.
+    pub pace: u64,
+}
+
+impl Store {
+    /// The link to a segment, made now if there is none.
+    pub(crate) async fn link(&self, address: &Address) -> Option<Rc<Link>> {
+        let (world, links) = (&self.inner.world, &self.inner.links);
+        while links.making.borrow().contains(&address.uuid) {
+            world.sleep_micros(500).await;
+        }
+        if let Some(link) = links.current.borrow().get(&address.uuid).filter(|link| !link.is_over()) {
+            return Some(link.clone());
+        }
+        links.making.borrow_mut().insert(address.uuid);
+        let session = links.session.get();
+        let made = self.make_link(address, session).await;
+        links.making.borrow_mut().remove(&address.uuid);
+        // Another session's links have taken its place.
+        let link = Rc::new(made.filter(|_| links.session.get() == session)?);
+        links.current.borrow_mut().insert(address.uuid, link.clone());
+        Some(link)
+    }
+
+    async fn make_link(&self, address: &Address, session: u64) -> Option<Link> {
+        let Address { uuid, process, is_on_this_host } = *address;
+        let server = self.inner.network.servers.of(process, &uuid);
+        let kind = if process == self.inner.process {
+            let served = server?.find(&uuid)?;
+            let store = Rc::downgrade(&self.inner);
+            let inside = served.enter(move |inside, reign| {
+                if let Some(inner) = store.upgrade() {
+                    Store { inner }.take_epoch_asked(EpochQuestion { place: Place::Inside(inside), reign });
+                }
+            });
+            Kind::Local(served, inside)
+        } else if is_on_this_host {
+            let newcomer = Newcomer { session, uuid, knows_pins: true };
+            let mark = self.inner.mark.get();
+            let watcher = Asked(Rc::downgrade(&self.inner));
+            let opened =
+                Attachment::open(&self.inner.world, self.inner.process, &server?, (newcomer, mark), watcher).await?;
+            self.inner.links.attachments.borrow_mut().push(Rc::downgrade(&opened));
+            Kind::Shared(opened)
+        } else {
+            Kind::Lane(address.clone())
+        };
+        Some(Link { kind, forgotten: Cell::new(false) })
+    }
+
+    /// The link for a placement that was reserved in that session.
+    pub(crate) async fn link_to_write(&self, session: u64, address: &Address) -> Option<Rc<Link>> {
+        if session == self.inner.links.session.get() { self.link(address).await } else { None }
+    }
+
+    /// The segment is Gone.
+    pub(crate) fn forget_links(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+        let links = &self.inner.links;
+        let link = links.current.borrow_mut().remove(&uuid);
+        for attachment in links.attached().iter().filter(|attachment| attachment.memory.uuid() == uuid) {
+            attachment.forget(pinned);
+        }
+        if let Some(link) = link {
+            link.forgotten.set(true);
+        }
+    }
+
+    /// Whether the owner of what is mapped over this link waits for this process.
+    pub(crate) fn vouch_for(&self, link: &Link) -> bool {
+        let reign = self.inner.questions.borrow().reign();
+        match &link.kind {
+            Kind::Local(_, inside) => inside.is_waited_for_in(reign),
+            Kind::Shared(attachment) => attachment.is_waited_for_in(reign),
+            Kind::Lane(_) => true,
+        }
+    }
+
+    /// Begins anew for another session.
+    pub(crate) fn start_links_over(&self, session: u64) {
+        let links = &self.inner.links;
+        links.session.set(session);
+        let former = std::mem::take(&mut *links.current.borrow_mut());
+        former.values().for_each(|link| link.forgotten.set(true));
+        drop(former);
+    }
+
+    /// This store's master is in this reign, and knows all pins of this store.
+    pub(crate) fn obey(&self, reign: Reign) {
+        let is_higher = self.inner.questions.borrow_mut().obey(reign);
+        if is_higher {
+            self.inner.links.drain_epoch(reign.epoch);
+        }
+        if !self.inner.pins.borrow().all_listed() {
+            return;
+        }
+        let ready = self.inner.questions.borrow_mut().ready(reign);
+        ready.into_iter().for_each(EpochQuestion::confirm);
+    }
+
+    fn take_epoch_asked(&self, question: EpochQuestion) {
+        let is_new = self.inner.questions.borrow_mut().ask(question);
+        if is_new {
+            self.ping();
+        }
+    }
+
+    // ------------------------------------------------------------------ bytes
+
+    /// Writes over a link.
+    pub(crate) async fn write(&self, link: &Link, piece: Piece<'_>) -> Result<(), Unwritten> {
+        let settled = || Unwritten { settled: true };
+        let Piece { rid, offset, words, pace } = piece;
+        let len = words.len() as u64 * mooncake_core::GRANULE;
+        if link.is_refused() || rid >> 48 < u64::from(self.inner.links.least_epoch.get()) {
+            return Err(settled());
+        }
+        match &link.kind {
+            Kind::Local(served, _) => {
+                let _admitted = served.admit(rid, offset, len, None).map_err(|_| settled())?;
+                self.fill(&served.memory, piece).await.map_err(|()| settled())
+            }
+            Kind::Shared(attachment) => {
+                if !attachment.may_write().await {
+                    return Err(settled());
+                }
+                let _admitted = attachment.admit(rid, offset, len).map_err(|_| settled())?;
+                self.fill(&attachment.memory, piece).await.map_err(|()| settled())
+            }
+            Kind::Lane(address) => {
+                lane::write(&self.inner.world, self.open_lane(address), rid, offset, words, pace).await
+            }
+        }
+    }
+
+    async fn fill(&self, memory: &Memory, Piece { rid, offset, words, pace }: Piece<'_>) -> Result<(), ()> {
+        let world = &self.inner.world;
+        world.sleep_micros(world.below(50)).await;
+        memory.stamp(rid, offset, words.len() as u64 * mooncake_core::GRANULE).map_err(|_| ())?;
+        for (granule, word) in (offset / mooncake_core::GRANULE..).zip(words) {
+            world.sleep_micros(world.below(pace)).await;
+            memory.write(rid, granule, *word);
+        }
+        Ok(())
+    }
+
+    /// Reads over a link.
+    pub(crate) async fn read(&self, link: &Link, rid: u64, offset: u64, len: u64) -> Result<Vec<u64>, Unread> {
+        if link.is_refused() {
+            return Err(Unread::Lost);
+        }
+        let memory = match &link.kind {
+            Kind::Local(served, _) => &served.memory,
+            Kind::Shared(attachment) => &attachment.memory,
+            Kind::Lane(address) => {
+                let read = lane::read(&self.inner.world, self.open_lane(address), rid, offset, len).await;
+                return read.map_err(|()| Unread::Lost)?.ok_or(Unread::Stale);
+            }
+        };
+        let mut words = Vec::new();
+        for granule in Memory::granules(offset, len) {
+            self.inner.world.sleep_micros(self.inner.world.below(200)).await;
+            words.push(memory.read(granule));
+        }
+        if memory.is_stamped(rid, offset, len) { Ok(words) } else { Err(Unread::Stale) }
+    }
+
+    fn open_lane(&self, address: &Address) -> Option<Lane> {
+        let server = self.inner.network.servers.of(address.process, &address.uuid)?;
+        server.open_lane(address.uuid, BETWEEN_HOSTS_MICROS)
+    }
+}
+
+impl Links {
+    fn attached(&self) -> Vec<Rc<Attachment>> {
+        let mut attachments = self.attachments.borrow_mut();
+        attachments.retain(|attachment| attachment.strong_count() > 0);
+        attachments.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub fn drain_epoch(&self, epoch: u16) {
+        self.least_epoch.set(self.least_epoch.get().max(epoch));
+    }
+
+    /// The store is in its first session.
+    pub fn begin(&self, session: u64, epoch: u16) {
+        self.session.set(session);
+        self.drain_epoch(epoch);
+    }
+}
+
+impl Link {
+    fn is_over(&self) -> bool {
+        self.forgotten.get()
+            || match &self.kind {
+                Kind::Local(served, _) => served.is_removed(),
+                Kind::Shared(attachment) => attachment.is_over(),
+                Kind::Lane(_) => false,
+            }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.forgotten.get() || matches!(&self.kind, Kind::Local(served, _) if served.is_removed())
+    }
+
+    /// Whether nothing is mapped over it.
+    pub fn is_lane(&self) -> bool {
+        matches!(self.kind, Kind::Lane(_))
+    }
+
+    /// A view of a pinned placement's bytes, which the caller sums up.
+    pub async fn view(&self, store: &Store, rid: u64, offset: u64, len: u64) -> Result<(View, Vec<u64>), Unread> {
+        if self.is_refused() {
+            return Err(Unread::Lost);
+        }
+        let (memory, hold) = match &self.kind {
+            Kind::Local(served, inside) => (&served.memory, Hold::Inside(inside.clone())),
+            Kind::Shared(attachment) => {
+                // On the list before the look at the bytes, off it again if they are wrong.
+                attachment.view_made(offset, len);
+                (&attachment.memory, Hold::Attached { attachment: attachment.clone(), offset, len })
+            }
+            Kind::Lane(_) => return Err(Unread::Lost),
+        };
+        let mut view = View { bytes: None, hold };
+        let mut words = Vec::new();
+        for granule in Memory::granules(offset, len) {
+            store.inner.world.sleep_micros(store.inner.world.below(100)).await;
+            words.push(memory.read(granule));
+        }
+        if !memory.is_stamped(rid, offset, len) {
+            return Err(Unread::Stale);
+        }
+        view.bytes = Some(memory.view(offset, len));
+        Ok((view, words))
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.bytes = None;
+        if let Hold::Attached { attachment, offset, len } = &self.hold {
+            attachment.view_ended(*offset, *len);
+        }
+    }
+}
+
+impl EpochQuestion {
+    fn is_asked_where(&self, other: &EpochQuestion) -> bool {
+        match (&self.place, &other.place) {
+            (Place::Attached(one), Place::Attached(other)) => Weak::ptr_eq(one, other),
+            (Place::Inside(one), Place::Inside(other)) => Weak::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    fn confirm(self) {
+        match &self.place {
+            Place::Attached(attachment) => attachment.upgrade().inspect(|it| it.confirm(self.reign)).map(drop),
+            Place::Inside(inside) => inside.upgrade().inspect(|it| it.confirm(self.reign)).map(drop),
+        };
+    }
+}
+
+impl Question for EpochQuestion {
+    fn reign(&self) -> Reign {
+        self.reign
+    }
+
+    fn is_moot(&self) -> bool {
+        match &self.place {
+            Place::Attached(attachment) => attachment.strong_count() == 0,
+            Place::Inside(inside) => inside.strong_count() == 0,
+        }
+    }
+
+    fn repeats(&self, other: &Self) -> bool {
+        self.is_asked_where(other) && self.reign == other.reign
+    }
+
+    fn supersedes(&self, other: &Self) -> bool {
+        self.is_asked_where(other) && self.reign.epoch > other.reign.epoch
+    }
+}
+
+/// The store that an attachment speaks to.
+#[derive(Clone)]
+struct Asked(Weak<crate::store::Inner>);
+
+impl Watcher for Asked {
+    fn asked(&self, attachment: &Rc<Attachment>, reign: Reign) {
+        if let Some(inner) = self.0.upgrade() {
+            let place = Place::Attached(Rc::downgrade(attachment));
+            Store { inner }.take_epoch_asked(EpochQuestion { place, reign });
+        }
+    }
+
+    fn owner_gone(&self, uuid: Uuid) {
+        if let Some(inner) = self.0.upgrade() {
+            Store { inner }.tell(anchor_up::Body::PeerGone(PeerGone { uuid: uuid.to_vec().into() }));
+        }
+    }
+}
+
+/// No questions, and no reign known yet.
+pub(crate) fn no_questions() -> RefCell<Questions<EpochQuestion>> {
+    RefCell::new(Questions::new(Reign::default()))
+}

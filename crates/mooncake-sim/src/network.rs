@@ -1,0 +1,56 @@
+//! What processes find each other by, and what is true of all of them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::ledger::Ledger;
+use crate::links::Servers;
+use crate::master::Master;
+
+/// Clones are the same one.
+#[derive(Clone)]
+pub struct Network {
+    /// Masters.
+    pub masters: Masters,
+    /// The truth.
+    pub ledger: Ledger,
+    pub(crate) servers: Servers,
+}
+
+impl Network {
+    /// Of the world of a seed: nobody is there.
+    pub fn new(seed: u64) -> Network {
+        Network { masters: Masters::default(), ledger: Ledger::new(seed), servers: Servers::default() }
+    }
+}
+
+/// The masters that may be reached, by their numbers in every store's list. Clones are the same list.
+#[derive(Clone, Default)]
+pub struct Masters {
+    all: Rc<RefCell<Vec<Option<Master>>>>,
+}
+
+impl Masters {
+    /// A master is reached by this number from now on, or none is.
+    pub fn set(&self, number: usize, master: Option<Master>) {
+        let mut all = self.all.borrow_mut();
+        let len = all.len().max(number + 1);
+        all.resize_with(len, || None);
+        all[number] = master;
+    }
+
+    /// The master of a number.
+    pub fn get(&self, number: usize) -> Option<Master> {
+        self.all.borrow().get(number).cloned().flatten()
+    }
+
+    /// How many numbers there are.
+    pub fn len(&self) -> usize {
+        self.all.borrow().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,191 @@
+//! Puts: what the product's put asks of a store, carried out in this world.
+
+use std::time::Duration;
+
+use mooncake_client::machine::put::{self, Lost, Placed, PutDriver, Written, write_key};
+use mooncake_client::{Cause, PutOutcome, StoreError};
+use mooncake_core::GRANULE;
+use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, put_end_reply, reply, request};
+use mooncake_wire::pack_keys;
+
+use crate::calls::{Abandoned, NoAnswer};
+use crate::directory::Numbering;
+use crate::ledger::{checksum, word};
+use crate::links::Piece;
+use crate::store::{Session, Store};
+
+/// How long a look-up may take.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Longest that the master parks a put, and some.
+const PARKED: Duration = Duration::from_millis(2_500);
+
+/// One object to be put.
+pub(crate) struct Item {
+    pub key: Vec<u8>,
+    /// What its words are made of.
+    pub value: u64,
+    pub granules: u64,
+}
+
+/// What becomes of them.
+pub(crate) struct Options {
+    pub replicas: u32,
+    pub replace: bool,
+    /// Longest time between two granules, microseconds.
+    pub pace: u64,
+}
+
+struct Driver<'a> {
+    store: &'a Store,
+    items: &'a [Item],
+    options: &'a Options,
+}
+
+/// Where a reservation comes from.
+#[derive(Clone)]
+struct Origin {
+    numbering: Numbering,
+    session: Session,
+}
+
+impl put::Origin for Origin {
+    fn is_of_session(&self, other: &Self) -> bool {
+        self.session.is(&other.session)
+    }
+}
+
+impl Store {
+    /// Puts objects; what became of each.
+    pub(crate) async fn put_batch(&self, items: &[Item], options: &Options) -> Vec<Result<PutOutcome, StoreError>> {
+        let sizes: Vec<u64> = items.iter().map(|item| item.granules * GRANULE).collect();
+        let driver = Driver { store: self, items, options };
+        put::put(&driver, &sizes, items.iter().map(|_| None).collect(), Duration::from_secs(5)).await
+    }
+}
+
+pub(crate) fn error_of(error: &NoAnswer) -> StoreError {
+    Cause::Transfer(format!("{error:?}")).into()
+}
+
+impl PutDriver for Driver<'_> {
+    type Origin = Origin;
+
+    fn now(&self) -> Duration {
+        self.store.inner.world.now()
+    }
+
+    fn key_bytes(&self, index: usize) -> usize {
+        self.items[index].key.len()
+    }
+
+    fn is_current(&self, origin: &Origin) -> bool {
+        self.store.session().is_some_and(|session| session.is(&origin.session))
+    }
+
+    async fn reserve(&self, keys: &[usize], wait: bool, first_rid: u64) -> Result<(Vec<PutSlot>, Origin), StoreError> {
+        let names: Vec<&[u8]> = keys.iter().map(|&index| &self.items[index].key[..]).collect();
+        let Options { replicas, replace, .. } = *self.options;
+        let start = PutStart {
+            keys: Some(pack_keys(&names)),
+            sizes: keys.iter().map(|&index| self.items[index].granules * GRANULE).collect(),
+            config: Some(PutConfig { replica_num: replicas, replace, first_rid, ..PutConfig::default() }),
+            wait,
+            groups: None,
+        };
+        let patience = PATIENCE + if wait { PARKED } else { Duration::ZERO };
+        let asked = self.store.mutate(request::Body::PutStart(start), patience, Abandoned::Stays).await;
+        let answer = asked.map_err(|error| error_of(&error))?;
+        let reply::Body::PutStart(reply) = answer.body else { unreachable!("a put was started") };
+        Ok((reply.slots, Origin { numbering: answer.numbering, session: answer.session }))
+    }
+
+    async fn meet(&self, origin: &Origin, placed: &[Placed]) -> Result<(), StoreError> {
+        let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
+        self.store.meet(origin.numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))
+    }
+
+    async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
+        let inner = &self.store.inner;
+        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+        let progress = inner.progress.borrow_mut().begin(inner.world.now(), rids.collect());
+        let mut written = Vec::new();
+        for Placed { index, slot } in placed {
+            progress.begin_write();
+            let write = |replica| self.store.write_replica(replica, &self.items[*index], origin, self.options.pace);
+            written.push(write_key(&slot.replicas, write).await);
+            progress.end_write();
+        }
+        inner.progress.borrow_mut().end(&progress);
+        (written, false)
+    }
+
+    async fn end(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
+        let good = |ended: &Ended| ended.replicas.iter().filter(|it| it.good).map(|it| it.rid).collect::<Vec<u64>>();
+        let rids: Vec<Vec<u64>> = ended.iter().map(good).collect();
+        let outcomes = self.store.end_put(origin, ended).await?;
+        for (rids, outcome) in rids.iter().zip(outcomes.iter().flatten()) {
+            if *outcome == i32::from(put_end_reply::Outcome::Committed) {
+                self.store.inner.network.ledger.acknowledged(rids);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    async fn give_up(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
+        self.store.give_up(&origin.session, rids, settled).await;
+    }
+
+    fn give_up_later(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
+        let (store, session) = (self.store.clone(), origin.session.clone());
+        let world = store.inner.world.clone();
+        if !rids.is_empty() {
+            world.spawn(store.inner.process, async move { store.give_up(&session, rids, settled).await });
+        }
+    }
+
+    async fn pause(&self, time: Duration) {
+        self.store.inner.world.sleep(time).await;
+    }
+
+    fn confused(&self) -> StoreError {
+        unreachable!("masters of this world answer what they are asked")
+    }
+}
+
+impl Store {
+    async fn write_replica(&self, replica: &Replica, item: &Item, origin: &Origin, pace: u64) -> Result<u32, Lost> {
+        let inner = &self.inner;
+        let lost = |settled| Lost { error: Cause::Transfer("not written".into()).into(), final_word: false, settled };
+        let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
+        inner.network.ledger.placed(replica.rid, extent.segment, &item.key, item.value);
+        let found = inner.directory.borrow().find(origin.numbering, extent.segment);
+        let address = found.ok_or_else(|| lost(true))?;
+        let link = self.link_to_write(origin.session.id, &address).await.ok_or_else(|| lost(true))?;
+        let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
+        let piece = Piece { rid: replica.rid, offset: extent.offset, words: &words, pace };
+        self.write(&link, piece).await.map_err(|unwritten| lost(unwritten.settled))?;
+        Ok(checksum(words))
+    }
+
+    async fn end_put(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
+        if !self.session().is_some_and(|session| session.is(&origin.session)) {
+            return Ok(None);
+        }
+        let body = request::Body::PutEnd(PutEnd { ended });
+        let asked = self.mutate(body, PATIENCE * 2, Abandoned::Forgotten).await;
+        let answer = asked.map_err(|error| error_of(&error))?;
+        let reply::Body::PutEnd(reply) = answer.body else { unreachable!("a put was ended") };
+        Ok(Some(reply.outcomes))
+    }
+
+    async fn give_up(&self, session: &Session, rids: Vec<u64>, settled: bool) {
+        if settled {
+            rids.iter().for_each(|rid| self.inner.network.ledger.is_over(*rid, "its writer"));
+        }
+        if self.session().is_some_and(|current| current.is(session)) {
+            let body = request::Body::Abort(Abort { rids, writer_done: settled });
+            let _ = self.mutate(body, PATIENCE, Abandoned::Forgotten).await;
+        }
+    }
+}
