@@ -14,9 +14,10 @@ use crate::master::identity_of;
 use crate::memory::Memory;
 use crate::puts::{Item, Options, PATIENCE};
 use crate::store::Store;
+use crate::world::Slot;
 
 /// Granules of a segment.
-const SEGMENT: u64 = 48;
+const SEGMENT: u64 = 14;
 
 /// Objects that there are at most.
 pub const KEYS: u64 = 14;
@@ -29,7 +30,8 @@ fn told(answer: &Result<Answer, NoAnswer>) -> Told {
     }
 }
 
-fn key(number: u64) -> Vec<u8> {
+/// The name of one of [`KEYS`].
+pub fn key(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
 }
 
@@ -70,7 +72,7 @@ impl Store {
         uuid[..8].copy_from_slice(&inner.world.number().to_le_bytes());
         let (memory, server) = (Memory::new(&inner.network.ledger, uuid, SEGMENT), self.server());
         server.add(memory.clone());
-        let process = identity_of(inner.process, inner.host.boot_id());
+        let process = identity_of(&inner.world, inner.process, inner.host.boot_id());
         let segment = Segment {
             uuid: uuid.to_vec().into(),
             name: format!("host-{}", inner.process.0),
@@ -130,6 +132,25 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Puts each key in the place of what is there; then those that could not be.
+    pub(crate) fn put_each(&self, keys: Vec<Vec<u8>>) -> Slot<Vec<Vec<u8>>> {
+        let (store, done) = (self.clone(), Slot::new(&self.inner.world));
+        let outcome = done.clone();
+        self.inner.world.spawn(self.inner.process, async move {
+            let mut stuck = Vec::new();
+            for key in keys {
+                let item = Item { key: key.clone(), value: store.inner.world.number() >> 16, granules: 2 };
+                let options = Options { replicas: 1, replace: true, pace: 300 };
+                let put = store.put_batch(&[item], &options).await;
+                if !matches!(put[..], [Ok(PutOutcome::Stored { .. })]) {
+                    stuck.push(key);
+                }
+            }
+            outcome.set(stuck);
+        });
+        done
     }
 
     /// Gets some.

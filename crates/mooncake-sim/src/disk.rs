@@ -36,6 +36,15 @@ impl Folder {
         }
     }
 
+    /// How many extents the log says were proven free, and how many epochs it has begun.
+    pub(crate) fn history(&self) -> (u64, u64) {
+        let log = self.log.borrow();
+        let of = |which: fn(&Record) -> bool| {
+            log.iter().flat_map(|log| log.frames.iter().flatten()).filter(|record| which(record)).count() as u64
+        };
+        (of(|record| matches!(record, Record::Released(_))), of(|record| matches!(record, Record::Epoch(_))))
+    }
+
     pub(crate) fn has_lost_tail(&self) -> bool {
         self.has_lost_tail.get()
     }

@@ -21,9 +21,11 @@ mod memory;
 mod network;
 mod pipe;
 mod puts;
+mod schedule;
 mod server;
 mod store;
 mod suspects;
+mod verdict;
 mod views;
 mod world;
 
@@ -34,5 +36,6 @@ pub use ledger::Ledger;
 pub use master::{FromMaster, Master, ToMaster};
 pub use network::{Masters, Network};
 pub use pipe::{Closed, Receiver, Sender, pipe};
+pub use schedule::{Plan, Sum};
 pub use store::{Store, Tally};
 pub use world::{HostId, ProcessId, Slot, TaskId, World};

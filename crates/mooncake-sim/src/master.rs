@@ -33,6 +33,9 @@ const STALL: Duration = Duration::from_millis(500);
 /// An anchor that says nothing for so long is given up.
 const SILENT: Duration = Duration::from_secs(15);
 
+/// The pid namespace of most processes, masters among them.
+const NAMESPACE: u64 = u64::MAX;
+
 /// Objects looked at in one step.
 const SLICE: usize = 1000;
 
@@ -105,8 +108,9 @@ impl Queue {
 }
 
 /// As the process identity of a client in this world.
-pub fn identity_of(process: ProcessId, boot_id: [u8; 16]) -> ProcessIdentity {
-    ProcessIdentity { boot_id: boot_id.to_vec().into(), pid: process.0, start_time: 1, pid_namespace: 1, mark: 0 }
+pub fn identity_of(world: &World, process: ProcessId, boot_id: [u8; 16]) -> ProcessIdentity {
+    let pid_namespace = if world.is_apart(process) { process.0.into() } else { NAMESPACE };
+    ProcessIdentity { boot_id: boot_id.to_vec().into(), pid: process.0, start_time: 1, pid_namespace, mark: 0 }
 }
 
 impl Master {
@@ -270,7 +274,7 @@ impl Master {
 
     /// Whether the master learns by itself when a client's process ends: it sees those of its own host.
     fn watch(&self, session: SessionId, identity: &ProcessIdentity) -> bool {
-        if identity.boot_id[..] != self.host.boot_id()[..] {
+        if identity.boot_id[..] != self.host.boot_id()[..] || identity.pid_namespace != NAMESPACE {
             return false;
         }
         let (master, late) = (self.clone(), 1_000 + self.world.below(30_000));

@@ -94,6 +94,20 @@ pub struct Tally {
     pub suspects: u64,
 }
 
+impl Tally {
+    /// Adds another store's.
+    pub fn add(&mut self, other: &Tally) {
+        self.puts += other.puts;
+        self.failed_puts += other.failed_puts;
+        self.gets += other.gets;
+        self.misses += other.misses;
+        self.unread += other.unread;
+        self.views += other.views;
+        self.own_views += other.own_views;
+        self.suspects += other.suspects;
+    }
+}
+
 /// What call connections attach to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Session {
@@ -287,7 +301,7 @@ impl Store {
         let number = world.number();
         let identity = Identity {
             name: format!("host-{}:{}", self.inner.host.id.0, self.inner.process.0),
-            process: identity_of(self.inner.process, self.inner.host.boot_id()),
+            process: identity_of(&world, self.inner.process, self.inner.host.boot_id()),
             mark: number | 1,
         };
         let (connection, reply) = loop {

@@ -51,6 +51,7 @@ struct Inner {
 
 struct Process {
     host: HostId,
+    is_apart: bool,
     frozen_until: u64,
     tasks: Vec<TaskId>,
     /// Done when it ends, by those who hold a pidfd of it.
@@ -125,9 +126,21 @@ impl World {
     /// A process begins.
     pub fn start_process(&self, host: HostId) -> ProcessId {
         let id = ProcessId(self.inner.next_process.replace(self.inner.next_process.get() + 1));
-        let process = Process { host, frozen_until: 0, tasks: Vec::new(), watchers: Vec::new() };
+        let process = Process { host, is_apart: false, frozen_until: 0, tasks: Vec::new(), watchers: Vec::new() };
         self.inner.processes.borrow_mut().insert(id, process);
         id
+    }
+
+    /// It has a pid namespace of its own: the numbers of processes mean nothing there and of it.
+    pub fn put_apart(&self, process: ProcessId) {
+        if let Some(process) = self.inner.processes.borrow_mut().get_mut(&process) {
+            process.is_apart = true;
+        }
+    }
+
+    /// Whether it has.
+    pub fn is_apart(&self, process: ProcessId) -> bool {
+        self.inner.processes.borrow().get(&process).is_some_and(|process| process.is_apart)
     }
 
     /// The process ends between two steps. What it has sent still arrives.

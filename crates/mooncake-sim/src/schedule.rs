@@ -1,0 +1,261 @@
+//! A schedule: one life of a pool in which everything goes wrong, from a seed; then calm, and what must hold in the end.
+
+use std::time::Duration;
+
+use mooncake_core::Config;
+
+use crate::callers::{KEYS, key};
+use crate::disk::{Folder, Host};
+use crate::master::Master;
+use crate::network::Network;
+use crate::store::{Store, Tally};
+use crate::verdict;
+use crate::world::{HostId, World};
+
+/// How long what is left may take to come to rest: longer than a reservation, the retention, an anchor's silence, and what is
+/// told again because it was not taken note of, last.
+const CALM: Duration = Duration::from_secs(45);
+
+/// Between two things that go wrong, or do not.
+const BEAT: Duration = Duration::from_millis(20);
+
+/// How long messages between a client and its master take, microseconds.
+const TO_MASTER_MICROS: u64 = 300;
+
+/// What a schedule is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Everything else follows from it.
+    pub seed: u64,
+    /// Things go wrong for so long.
+    pub trouble: Duration,
+    /// A master that is killed may lose the end of its log.
+    pub loses_tails: bool,
+}
+
+/// What has happened in a schedule.
+#[derive(Debug, Default, Clone)]
+pub struct Sum {
+    /// What callers were told.
+    pub calls: Tally,
+    /// Sessions that stores have begun.
+    pub sessions: u64,
+    /// How often they have come back to one.
+    pub resumes: u64,
+    /// Views that masters did not know then.
+    pub unknown_views: u64,
+    /// Times that the master was killed.
+    pub restarts: u64,
+    /// Extents that owners have proven to be free.
+    pub released: u64,
+    /// Epochs that masters have begun.
+    pub epochs: u64,
+    /// Objects that left for room.
+    pub evicted: u64,
+}
+
+impl Sum {
+    /// Adds another schedule's.
+    pub fn add(&mut self, other: &Sum) {
+        self.calls.add(&other.calls);
+        self.sessions += other.sessions;
+        self.resumes += other.resumes;
+        self.unknown_views += other.unknown_views;
+        self.restarts += other.restarts;
+        self.released += other.released;
+        self.epochs += other.epochs;
+        self.evicted += other.evicted;
+    }
+
+    fn add_store(&mut self, store: &Store) {
+        let (sessions, resumes, unknown_views) = store.history();
+        self.calls.add(&store.tally());
+        self.sessions += u64::from(sessions);
+        self.resumes += u64::from(resumes);
+        self.unknown_views += unknown_views;
+    }
+}
+
+/// One process of stores.
+struct Engine {
+    host: Host,
+    stores: Vec<Store>,
+    /// It has a pid namespace of its own: the master cannot see it end.
+    is_apart: bool,
+}
+
+struct Pool {
+    world: World,
+    hosts: [Host; 2],
+    folder: Folder,
+    network: Network,
+    engines: Vec<Engine>,
+    plan: Plan,
+    config: Config,
+    sum: Sum,
+}
+
+impl Plan {
+    /// Runs it.
+    ///
+    /// # Panics
+    ///
+    /// With the seed, at the first thing that is wrong.
+    pub fn run(self) -> Sum {
+        let mut pool = Pool::new(self);
+        let end = pool.world.now() + self.trouble;
+        while pool.world.now() < end {
+            pool.fault();
+            pool.world.run(BEAT);
+        }
+        pool.conclude()
+    }
+}
+
+impl Pool {
+    fn new(plan: Plan) -> Pool {
+        let world = World::new(plan.seed);
+        let hosts = [Host::new(&world, HostId(1)), Host::new(&world, HostId(2))];
+        let config = Config {
+            reservation_ms: [1_500, 8_000][world.below(2) as usize],
+            retention_ms: [4_000, 12_000][world.below(2) as usize],
+            lookup_protect_ms: 300,
+            seed: plan.seed,
+            ..Config::default()
+        };
+        let mut pool = Pool {
+            folder: Folder::default(),
+            network: Network::new(plan.seed),
+            engines: Vec::new(),
+            sum: Sum::default(),
+            hosts,
+            world,
+            plan,
+            config,
+        };
+        pool.world.lose([0, 2, 8][pool.world.below(3) as usize]);
+        pool.start_master();
+        for nth in 0..4 {
+            let host = pool.hosts[usize::from(nth == 3)].clone();
+            let is_apart = nth == 2 && pool.world.percent(50);
+            let engine = pool.start_engine(host, is_apart, 1 + usize::from(nth == 1));
+            pool.engines.push(engine);
+        }
+        pool
+    }
+
+    fn start_master(&mut self) {
+        let config = self.config.clone();
+        let Network { masters, ledger, .. } = &self.network;
+        masters.set(0, Master::start(&self.world, &self.hosts[0], &self.folder, ledger, config, TO_MASTER_MICROS));
+    }
+
+    fn start_engine(&self, host: Host, is_apart: bool, stores: usize) -> Engine {
+        let process = self.world.start_process(host.id);
+        if is_apart {
+            self.world.put_apart(process);
+        }
+        let stops = Duration::from_secs(1) + self.plan.trouble;
+        let start = |_| {
+            let store = Store::start(&self.world, &host, process, &self.network);
+            self.world.spawn(process, store.clone().lend());
+            for _ in 0..2 {
+                self.world.spawn(process, store.clone().put(stops));
+                self.world.spawn(process, store.clone().get(stops));
+                self.world.spawn(process, store.clone().view(stops));
+            }
+            self.world.spawn(process, store.clone().remove(stops));
+            store
+        };
+        let stores = (0..stores).map(start).collect();
+        Engine { host, stores, is_apart }
+    }
+
+    // ----------------------------------------------------------------- faults
+
+    fn fault(&mut self) {
+        let world = self.world.clone();
+        let engine = world.below(self.engines.len() as u64) as usize;
+        let Engine { stores, .. } = &self.engines[engine];
+        let store = &stores[world.below(stores.len() as u64) as usize];
+        let master = self.network.masters.get(0).expect("one is set").process;
+        match world.below(1000) {
+            0..80 => store.cut_anchor(),
+            80..130 => world.freeze(store.process(), [30_000, 300_000, 1_200_000, 3_500_000][world.below(4) as usize]),
+            130..150 => self.restart_engine(engine),
+            150..170 => world.freeze(master, [30_000, 800_000, 2_500_000][world.below(3) as usize]),
+            170..190 => self.restart_master(),
+            190..192 => self.reboot(world.below(2) as usize),
+            _ => {}
+        }
+    }
+
+    fn restart_engine(&mut self, nth: usize) {
+        self.kill_engine(nth);
+        let Engine { host, stores, is_apart } = &self.engines[nth];
+        self.engines[nth] = self.start_engine(host.clone(), *is_apart, stores.len());
+    }
+
+    fn kill_engine(&mut self, nth: usize) {
+        let Engine { stores, .. } = &self.engines[nth];
+        stores.iter().for_each(|store| self.sum.add_store(store));
+        self.world.kill(stores[0].process());
+    }
+
+    fn restart_master(&mut self) {
+        self.kill_master();
+        self.world.run(Duration::from_millis([2, 200, 900][self.world.below(3) as usize]));
+        self.start_master();
+    }
+
+    fn kill_master(&mut self) {
+        let world = self.world.clone();
+        world.kill(self.network.masters.get(0).expect("one is set").process);
+        self.sum.restarts += 1;
+        if self.plan.loses_tails && world.percent(60) {
+            self.folder.lose_tail(world.below(self.folder.frames() / 20 + 1));
+        }
+        if world.percent(10) {
+            self.hosts[0].forget_witness(&self.folder);
+        }
+    }
+
+    /// A whole machine ends, and what ran there is started again.
+    fn reboot(&mut self, host: usize) {
+        let id = self.hosts[host].id;
+        let there: Vec<usize> = (0..self.engines.len()).filter(|nth| self.engines[*nth].host.id == id).collect();
+        there.iter().for_each(|nth| self.kill_engine(*nth));
+        let has_master = host == 0;
+        if has_master {
+            self.kill_master();
+        }
+        self.hosts[host].boot(&self.world);
+        self.world.run(Duration::from_millis(300));
+        if has_master {
+            self.start_master();
+        }
+        for nth in there {
+            let Engine { host, stores, is_apart } = &self.engines[nth];
+            self.engines[nth] = self.start_engine(host.clone(), *is_apart, stores.len());
+        }
+    }
+
+    // ------------------------------------------------------------------ verdict
+
+    fn conclude(mut self) -> Sum {
+        self.world.lose(0);
+        self.world.run(CALM);
+        let stores: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.stores).collect();
+        let master = self.network.masters.get(0).expect("one is set");
+        verdict::is_at_rest(self.plan.seed, &master, &stores);
+        verdict::acknowledged_objects_are_there(self.plan.seed, &master, &self.network.ledger);
+        verdict::every_key_can_be_put(&self.world, stores[0], (0..KEYS).map(key).collect());
+        for store in stores {
+            self.sum.add_store(store);
+        }
+        self.sum.evicted += master.look(|core| core.stats()).evicted_objects;
+        (self.sum.released, self.sum.epochs) = self.folder.history();
+        self.sum
+    }
+}
+

@@ -1,0 +1,47 @@
+//! What must hold when all is calm.
+
+use std::time::Duration;
+
+use mooncake_core::GRANULE;
+
+use crate::ledger::Ledger;
+use crate::master::Master;
+use crate::store::Store;
+use crate::world::World;
+
+/// Every store has a session, and nobody holds or waits for anything that is not there.
+pub(crate) fn is_at_rest(seed: u64, master: &Master, stores: &[&Store]) {
+    let stats = master.look(|core| core.stats());
+    let count = stores.len() as u64;
+    assert_eq!(stats.sessions, count, "seed {seed}: sessions, {stats:?}");
+    assert_eq!(stats.sessions_away, 0, "seed {seed}: a store has not come back");
+    assert_eq!(stats.pins, 0, "seed {seed}: a pin without a view");
+    assert_eq!(stats.unfinished_puts, 0, "seed {seed}: a put is stuck");
+    assert_eq!(stats.quarantined_extents, 0, "seed {seed}: an extent is stuck in quarantine");
+    assert_eq!(stats.segments_closed, 0, "seed {seed}: a segment is closed");
+    assert_eq!(stats.tickets, 0, "seed {seed}: a parked request is stuck");
+    assert_eq!(stats.segments_live, count, "seed {seed}: every store lends memory");
+    for store in stores {
+        assert!(store.all_listed(), "seed {seed}: a store thinks that its master does not know its views");
+        assert_eq!(store.held().len(), 1, "seed {seed}: what is lent is held");
+    }
+}
+
+/// What callers were told is stored can be read, unless it was taken away or its owner ended.
+pub(crate) fn acknowledged_objects_are_there(seed: u64, master: &Master, ledger: &Ledger) {
+    let objects = ledger.objects();
+    let granules = objects.values().flatten().map(|replica| replica.extent.length.div_ceil(GRANULE)).sum::<u64>();
+    assert_eq!(master.look(|core| core.stats().used_bytes), granules * GRANULE, "seed {seed}: space is lost");
+    if !ledger.has_lost_tail() {
+        let forgotten = ledger.forgotten(|number| master.look(|core| core.segment(number).is_some()));
+        assert!(forgotten.is_empty(), "seed {seed}: acknowledged and forgotten: {forgotten:x?}");
+    }
+}
+
+/// No key is stuck: each can be put in the place of what is there.
+pub(crate) fn every_key_can_be_put(world: &World, store: &Store, keys: Vec<Vec<u8>>) {
+    let done = store.put_each(keys);
+    world.run(Duration::from_secs(10));
+    let (seed, outcome) = (world.seed(), done.take());
+    assert_eq!(outcome, Some(Vec::new()), "seed {seed}: keys that cannot be put");
+}
