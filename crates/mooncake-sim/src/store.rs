@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     resumes: Cell<u32>,
     unknown_views: Cell<u64>,
     pub tally: RefCell<Tally>,
+    /// Views that are asked for and whose memory is not known to be mapped yet.
+    pub unmapped_views: Cell<u32>,
 }
 
 /// What a store's callers have been told.
@@ -157,6 +159,7 @@ impl Store {
             resumes: Cell::new(0),
             unknown_views: Cell::new(0),
             tally: RefCell::default(),
+            unmapped_views: Cell::new(0),
         };
         let store = Store { inner: Rc::new(inner) };
         let weak = Rc::downgrade(&store.inner);
@@ -197,6 +200,11 @@ impl Store {
     /// Whether the master knows every view of this store, as far as that is known here.
     pub fn all_listed(&self) -> bool {
         self.inner.pins.borrow().all_listed()
+    }
+
+    /// Whether it may have pins over memory whose owner does not see this process.
+    pub(crate) fn pins_before_it_maps(&self) -> bool {
+        self.inner.unmapped_views.get() > 0
     }
 
     pub(crate) fn session(&self) -> Option<Session> {

@@ -38,6 +38,14 @@ impl Drop for Borrowed {
 impl Store {
     /// A view of an object; none where it is not there, or a copy would have to do.
     pub(crate) async fn borrow(&self, key: &[u8]) -> Option<Borrowed> {
+        let unmapped = &self.inner.unmapped_views;
+        unmapped.set(unmapped.get() + 1);
+        let borrowed = self.pin_and_map(key).await;
+        unmapped.set(unmapped.get() - 1);
+        borrowed
+    }
+
+    async fn pin_and_map(&self, key: &[u8]) -> Option<Borrowed> {
         for _ in 0..ATTEMPTS {
             let generation = self.inner.pins.borrow().generation();
             let body = request::Body::Pin(Pin { keys: Some(pack_keys(&[key])) });
