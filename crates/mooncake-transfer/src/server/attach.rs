@@ -134,8 +134,9 @@ impl Shared {
                 state.carry_out(out)
             }
             Err(e) => {
-                state.lost(id, &e);
-                Vec::new()
+                let mut out = Vec::new();
+                state.broken(id, &e, &mut out);
+                state.carry_out(out)
             }
         };
         drop(state);

@@ -69,8 +69,19 @@ impl State {
                 let has_room = !pipe.is_waiting();
                 self.owner.room(to, has_room, out);
             }
-            Err(e) => self.lost(to, &e),
+            Err(e) => self.broken(to, &e, out),
         }
+    }
+
+    /// A connection takes nothing any more. What the process has said before that is still to be heard: its farewell may be
+    /// among it, and without that the end of the process would be waited for.
+    pub(super) fn broken(&mut self, id: u64, why: &io::Error, out: &mut Vec<Output>) {
+        while let Some(pipe) = self.attached.get_mut(&id).and_then(|attached| attached.pipe.as_mut())
+            && let Ok(Some(frame)) = pipe.receive()
+        {
+            self.owner.heard(id, &frame, out);
+        }
+        self.lost(id, why);
     }
 }
 
@@ -121,4 +132,70 @@ fn log_marred(&Fence { uuid, rid, offset, len, .. }: &Fence, found: u64) {
         found = format_args!("{found:#x}"),
         "an extent carries a newer stamp; if it is in quarantine it stays there for this epoch"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_memory::{SegmentMemory, SegmentOptions};
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use crate::link::SegmentAddress;
+    use crate::server::{SegmentServer, ServerEvents, ServerOptions};
+    use crate::{LinkEvents, LinkOptions, Links, Path, Paths, Wait};
+
+    use super::*;
+
+    struct Quiet;
+
+    impl ServerEvents for Quiet {
+        fn fenced(&self, _: Uuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: Uuid) {}
+    }
+
+    impl LinkEvents for Quiet {
+        fn owner_gone(&self, _: Uuid) {}
+        fn take_epoch(&self, _: crate::EpochQuestion) {}
+    }
+
+    #[test]
+    fn a_process_that_unmaps_while_it_is_being_asked_is_not_waited_for() {
+        let options = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
+        let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
+        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        server.add(memory.clone(), 1);
+        let address = SegmentAddress {
+            uuid: memory.uuid(),
+            bytes: memory.bytes(),
+            name: "owner".into(),
+            boot_id: mooncake_memory::boot_id().unwrap(),
+            unix_socket: server.unix_name().into(),
+            tcp: Vec::new(),
+            access_key: 1,
+            process: None,
+        };
+        let options = LinkOptions { paths: Paths::only(Path::SharedMemory), ..LinkOptions::new(1) };
+        let links = Links::new(options, Box::new(Quiet)).unwrap();
+        drop(links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap());
+        {
+            let mut state = server.shared.state.lock();
+            let stream = state.attached.values().next().unwrap().pipe().unwrap().stream().clone();
+            // Its farewell is on its way, and the owner's thread waits for the lock.
+            links.close();
+            let closed = || {
+                let mut fds = [PollFd::new(&**stream, PollFlags::empty())];
+                poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap();
+                fds[0].revents().contains(PollFlags::HUP)
+            };
+            let until = Instant::now() + Duration::from_secs(5);
+            while !closed() {
+                assert!(Instant::now() < until, "it is still mapped");
+                std::thread::yield_now();
+            }
+            let mut out = Vec::new();
+            assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(2), &mut out), Ok(Vec::new()));
+            state.carry_out(out);
+        }
+        server.shared.settle();
+        assert_eq!((server.taken(memory.uuid()), server.attached()), (2, 0));
+    }
 }
