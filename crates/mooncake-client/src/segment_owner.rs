@@ -383,13 +383,15 @@ impl SegmentOwner {
             Ok(_) => Err(self.control.confused(WHAT)),
             Err(error) => Err(error),
         };
-        let is_held = self.state.lock().mount_answered(uuid, told(&mounted));
+        let mut out = Vec::new();
+        let is_held = self.state.lock().mount_answered(uuid, told(&mounted), &mut out);
         if is_held {
             self.server.mounted(uuid, reign_of(&self.control.position()));
             let _ = self.work.send(Work::Populate(held));
         } else {
             self.give_back(&held.memory, None);
         }
+        self.hand_over(out);
         mounted
     }
 

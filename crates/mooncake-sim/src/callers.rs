@@ -87,7 +87,9 @@ impl Store {
         inner.owner.borrow_mut().mount(id, uuid, memory.clone());
         let body = request::Body::Mount(Mount { segment: Some(segment), populated: memory.bytes() });
         let told = told(&self.mutate(body, PATIENCE, Abandoned::Stays).await);
-        let is_held = inner.owner.borrow_mut().mount_answered(uuid, told);
+        let mut out = Vec::new();
+        let is_held = inner.owner.borrow_mut().mount_answered(uuid, told, &mut out);
+        self.hand_over(out);
         match is_held {
             true => server.mounted(uuid, reign_of(&self.position())),
             false => self.give_back(&memory, None).await,

@@ -126,7 +126,12 @@ impl Store {
         (Err(NoAnswer::Late), sent)
     }
 
-    async fn exchange(&self, request: &Request, by: Duration, sent: &mut bool) -> Result<(Reply, Session, [u8; 16]), Lost> {
+    async fn exchange(
+        &self,
+        request: &Request,
+        by: Duration,
+        sent: &mut bool,
+    ) -> Result<(Reply, Session, [u8; 16]), Lost> {
         let session = self.session().ok_or(Lost::Connection)?;
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
         let opened = self.open(session.master, role, self.position(), by).await;

@@ -1,8 +1,6 @@
 //! Gets: what the product's get asks of a store, carried out in this world.
 
-use mooncake_client::machine::get::{
-    Doubt, GetDriver, LostReplica, Unread, read_any_replica, read_batch,
-};
+use mooncake_client::machine::get::{Doubt, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
 use mooncake_client::machine::suspects::Suspect;
 use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};

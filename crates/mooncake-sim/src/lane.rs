@@ -20,10 +20,18 @@ pub(crate) type Lane = (Sender<ToLane>, Receiver<FromLane>);
 /// What a peer sends.
 #[derive(Debug)]
 pub(crate) enum ToLane {
-    Write { rid: u64, offset: u64, len: u64 },
+    Write {
+        rid: u64,
+        offset: u64,
+        len: u64,
+    },
     /// The next granule of it.
     Word(u64),
-    Read { rid: u64, offset: u64, len: u64 },
+    Read {
+        rid: u64,
+        offset: u64,
+        len: u64,
+    },
 }
 
 /// What it hears.
@@ -81,7 +89,9 @@ async fn take_in(
     to: &Sender<FromLane>,
 ) -> Option<()> {
     let cut = Cut { is_cut: Rc::default() };
-    let Ok(admitted) = served.admit(rid, offset, len, Some(cut.clone())) else { return to.send(FromLane::Refused).ok() };
+    let Ok(admitted) = served.admit(rid, offset, len, Some(cut.clone())) else {
+        return to.send(FromLane::Refused).ok();
+    };
     world.sleep_micros(world.below(50)).await;
     if served.memory.stamp_if_newest(rid, offset, len).is_err() {
         return to.send(FromLane::Refused).ok();
@@ -169,4 +179,3 @@ pub(crate) async fn read(
         }
     }
 }
-

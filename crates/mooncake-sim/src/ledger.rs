@@ -49,7 +49,8 @@ pub fn word(value: u64, index: u64) -> u64 {
 
 /// The checksum of an object's words.
 pub fn checksum(words: impl IntoIterator<Item = u64>) -> u32 {
-    let sum = words.into_iter().fold(0_u64, |sum, word| (sum.rotate_left(7) ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let sum =
+        words.into_iter().fold(0_u64, |sum, word| (sum.rotate_left(7) ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d));
     (sum >> 32) as u32
 }
 

@@ -89,7 +89,11 @@ pub(crate) struct View {
 enum Hold {
     #[expect(dead_code, reason = "held, and let go of")]
     Inside(Rc<Inside>),
-    Attached { attachment: Rc<Attachment>, offset: u64, len: u64 },
+    Attached {
+        attachment: Rc<Attachment>,
+        offset: u64,
+        len: u64,
+    },
 }
 
 /// What a read or a view has found instead of bytes.

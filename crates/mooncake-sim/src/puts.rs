@@ -5,7 +5,9 @@ use std::time::Duration;
 use mooncake_client::machine::put::{self, Lost, Placed, PutDriver, Written, write_key};
 use mooncake_client::{Cause, PutOutcome, StoreError};
 use mooncake_core::GRANULE;
-use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, put_end_reply, reply, request};
+use mooncake_wire::message::{
+    Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, put_end_reply, reply, request,
+};
 use mooncake_wire::pack_keys;
 
 use crate::calls::{Abandoned, NoAnswer};

@@ -266,4 +266,3 @@ impl Pool {
         self.sum
     }
 }
-

@@ -239,7 +239,7 @@ impl Store {
         self.inner.server.borrow().clone().expect("there is one since the start")
     }
 
-    fn hand_over(&self, out: Vec<owner::Output<Memory>>) {
+    pub(crate) fn hand_over(&self, out: Vec<owner::Output<Memory>>) {
         self.inner.work.borrow_mut().extend(out);
     }
 

@@ -70,6 +70,8 @@ pub struct Unmount<M> {
 #[derive(Debug)]
 pub struct Owner<M> {
     held: Vec<Held<M>>,
+    /// Gone, or not known to the master, while it was being asked to mount them.
+    lost_mounts: BTreeMap<Uuid, Held<M>>,
     /// Whose memory is being taken back, with what views hold of it once the master has said so.
     unmounting: BTreeMap<Uuid, Option<Pinned>>,
     closing: bool,
@@ -80,13 +82,15 @@ struct Held<M> {
     id: SegmentId,
     uuid: Uuid,
     memory: M,
+    /// The master has been asked to mount it, and has not answered.
+    mounting: bool,
     /// It is being unmounted: nothing takes its place.
     leaving: bool,
 }
 
 impl<M> Default for Owner<M> {
     fn default() -> Self {
-        Self { held: Vec::new(), unmounting: BTreeMap::new(), closing: false }
+        Self { held: Vec::new(), lost_mounts: BTreeMap::new(), unmounting: BTreeMap::new(), closing: false }
     }
 }
 
@@ -117,21 +121,23 @@ impl<M: Clone> Owner<M> {
     /// held before the master knows it: a push about it may come first.
     pub fn mount(&mut self, id: Option<SegmentId>, uuid: Uuid, memory: M) -> SegmentId {
         let id = id.unwrap_or(SegmentId(uuid));
-        self.held.push(Held { id, uuid, memory, leaving: false });
+        self.held.push(Held { id, uuid, memory, mounting: true, leaving: false });
         id
     }
 
     /// The master has been asked to mount a segment. False: it is not held any more, and its memory is to be given back,
     /// nobody knows with which pins. Perhaps only the answer was lost: nothing may be placed in memory that nobody serves.
-    /// Or the master has mounted it behind its word that it does not know it, as a list of what is held came first: another
-    /// one has its place by then.
+    /// Or the master has mounted it behind its word that it does not know it, as a list of what is held came first: then
+    /// another one takes its place. One that was never mounted has none: its caller learns that, and makes another or not.
     #[must_use]
-    pub fn mount_answered(&mut self, uuid: Uuid, told: Told) -> bool {
-        let was_held = self.held.iter().any(|held| held.uuid == uuid);
+    pub fn mount_answered(&mut self, uuid: Uuid, told: Told, out: &mut Vec<Output<M>>) -> bool {
+        let lost = self.lost_mounts.remove(&uuid).filter(|lost| told == Told::Done && !lost.leaving && !self.closing);
+        out.extend(lost.map(|Held { id, memory, .. }| Output::Replace { id, memory }));
         if told != Told::Done {
             self.held.retain(|held| held.uuid != uuid);
         }
-        told == Told::Done && was_held
+        let held = self.held.iter_mut().find(|held| held.uuid == uuid);
+        held.map(|held| held.mounting = false).is_some()
     }
 
     // --------------------------------------------------------------- unmount
@@ -223,7 +229,8 @@ impl<M: Clone> Owner<M> {
         if !self.closing
             && let Some(at) = self.held.iter().position(|held| held.uuid == uuid)
         {
-            part_with(self.held.remove(at), Some(pinned.to_vec()), out);
+            let held = self.held.remove(at);
+            self.part_with(held, Some(pinned.to_vec()), out);
         }
         false
     }
@@ -236,7 +243,19 @@ impl<M: Clone> Owner<M> {
         let (lost, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.held).into_iter().partition(|held| gone(&held.uuid));
         self.held = kept;
-        lost.into_iter().for_each(|held| part_with(held, None, out));
+        lost.into_iter().for_each(|held| self.part_with(held, None, out));
+    }
+
+    /// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway. While it is being
+    /// mounted what becomes of it depends on the master's answer.
+    fn part_with(&mut self, held: Held<M>, pinned: Option<Pinned>, out: &mut Vec<Output<M>>) {
+        if held.mounting {
+            self.lost_mounts.insert(held.uuid, held);
+            return;
+        }
+        let next = (!held.leaving).then(|| Output::Replace { id: held.id, memory: held.memory.clone() });
+        out.push(Output::GiveBack { memory: held.memory, pinned });
+        out.extend(next);
     }
 
     // ------------------------------------------------------------- give back
@@ -253,13 +272,6 @@ pub fn must_resume(told: Told) -> bool {
     told == Told::Unanswered
 }
 
-/// Gives a segment's memory back, and has another one made in its place unless it was leaving anyway.
-fn part_with<M: Clone>(held: Held<M>, pinned: Option<Pinned>, out: &mut Vec<Output<M>>) {
-    let next = (!held.leaving).then(|| Output::Replace { id: held.id, memory: held.memory.clone() });
-    out.push(Output::GiveBack { memory: held.memory, pinned });
-    out.extend(next);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,7 +285,15 @@ mod tests {
         let mut owner = Owner::default();
         assert_eq!(owner.mount(None, ONE.0, "one"), ONE);
         assert_eq!(owner.mount(Some(TWO), [22; 16], "two"), TWO);
+        for uuid in [ONE.0, [22; 16]] {
+            assert_eq!(mounted(&mut owner, uuid, Told::Done), (true, vec![]));
+        }
         owner
+    }
+
+    fn mounted(owner: &mut Owner<&'static str>, uuid: Uuid, told: Told) -> (bool, Vec<Output<&'static str>>) {
+        let mut out = Vec::new();
+        (owner.mount_answered(uuid, told, &mut out), out)
     }
 
     fn give_back(memory: &'static str, pinned: Option<Pinned>) -> Output<&'static str> {
@@ -364,27 +384,38 @@ mod tests {
 
     #[test]
     fn memory_whose_mount_was_not_answered_is_given_back_behind_an_unmount() {
-        let mut owner = owner();
-        assert!(owner.mount_answered(ONE.0, Told::Done));
-        assert_eq!(uuids(&owner).len(), 2);
-        assert!(!owner.mount_answered(ONE.0, Told::Unanswered));
-        assert_eq!(uuids(&owner), [[22; 16]]);
-        assert!(!owner.mount_answered([22; 16], Told::Refused));
-        assert_eq!(uuids(&owner).len(), 0);
-        assert!(owner.must_unmount(None) && !owner.must_unmount(Some(&vec![])), "it has said what is pinned");
+        for told in [Told::Unanswered, Told::Refused] {
+            let mut owner = Owner::default();
+            owner.mount(None, ONE.0, "one");
+            assert_eq!(uuids(&owner), [ONE.0], "a push about it may come first");
+            assert_eq!(mounted(&mut owner, ONE.0, told), (false, vec![]));
+            assert_eq!(uuids(&owner).len(), 0);
+            assert!(owner.must_unmount(None) && !owner.must_unmount(Some(&vec![])), "it has said what is pinned");
+        }
         let resumes = [Told::Done, Told::Refused, Told::Unanswered].map(must_resume);
         assert_eq!(resumes, [false, false, true], "only where it does not know");
     }
 
     #[test]
-    fn a_segment_that_is_mounted_behind_the_word_that_it_is_not_known_is_taken_back() {
-        let mut owner = owner();
-        let mut out = Vec::new();
-        // A list of what is held came to the master before the request that mounts it.
-        owner.replace(|uuid| *uuid == ONE.0, &mut out);
-        assert_eq!(out, [give_back("one", None), Output::Replace { id: ONE, memory: "one" }]);
-        assert!(!owner.mount_answered(ONE.0, Told::Done), "it would be mounted for ever, and nobody serves it");
-        assert!(owner.must_unmount(None));
+    fn what_becomes_of_a_segment_that_goes_while_it_is_mounted_depends_on_the_masters_answer() {
+        for (told, by_push) in
+            [(Told::Done, false), (Told::Done, true), (Told::Refused, false), (Told::Unanswered, true)]
+        {
+            let mut owner = Owner::default();
+            owner.mount(None, ONE.0, "one");
+            let mut out = Vec::new();
+            match by_push {
+                true => assert!(!owner.segment_gone(ONE.0, &[], &mut out)),
+                // A list of what is held came to the master before the request that mounts it.
+                false => owner.replace(|uuid| *uuid == ONE.0, &mut out),
+            }
+            assert_eq!((out, uuids(&owner).len()), (vec![], 0));
+            // Mounted, it would be so for ever, and nobody serves it. Not mounted, its caller was told so.
+            let replace = Output::Replace { id: ONE, memory: "one" };
+            let then = if told == Told::Done { vec![replace] } else { vec![] };
+            assert_eq!(mounted(&mut owner, ONE.0, told), (false, then));
+            assert!(owner.must_unmount(None));
+        }
     }
 
     #[test]
