@@ -116,6 +116,13 @@ impl Attachment {
         Some(attachment)
     }
 
+    /// The connection to its owner breaks. Its memory stays mapped.
+    pub fn cut(&self) {
+        (self.up.cutter())();
+        self.hung_up.set(true);
+        self.bell.set(());
+    }
+
     /// Whether another one is to be made.
     pub fn is_over(&self) -> bool {
         self.hung_up.get() || self.owner_gone.get()

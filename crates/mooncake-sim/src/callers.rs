@@ -45,7 +45,8 @@ impl Store {
     }
 
     /// Lends memory to the pool, and other memory in the place of what is gone: what the owner's thread does.
-    pub async fn lend(self) {
+    /// Sometimes it takes a segment out of the pool, and gives another one.
+    pub async fn lend(self, stops: Duration) {
         while self.session_id().is_none() {
             self.rest(20_000).await;
         }
@@ -61,6 +62,7 @@ impl Store {
                         self.rest(100_000).await;
                     }
                 }
+                None if self.inner.world.now() < stops && self.inner.world.below(400) == 0 => self.unmount().await,
                 None => self.rest(20_000).await,
             }
         }
@@ -95,6 +97,28 @@ impl Store {
             false => self.give_back(&memory, None).await,
         }
         told == Told::Done
+    }
+
+    async fn unmount(&self) {
+        let grace = Duration::from_millis([0, 0, 200][self.inner.world.below(3) as usize]);
+        let Some((uuid, _)) = self.held().first().copied() else { return };
+        let Some(unmount) = self.inner.owner.borrow_mut().unmount(SegmentId(uuid), grace) else { return };
+        let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: unmount.grace_ms });
+        let told = told(&self.mutate(body, PATIENCE, Abandoned::Forgotten).await);
+        let (world, mut out) = (&self.inner.world, Vec::new());
+        let waits = self.inner.owner.borrow_mut().unmount_answered(world.now(), &unmount, told, &mut out);
+        if let Some(until) = waits {
+            while world.now() < until && self.inner.owner.borrow().waits_for_pins(uuid) {
+                world.sleep_micros(1_000).await;
+            }
+            self.inner.owner.borrow_mut().take_back(unmount, &mut out);
+        }
+        self.hand_over(out);
+        if told == Told::Done {
+            while !self.mount(None).await {
+                self.rest(100_000).await;
+            }
+        }
     }
 
     async fn give_back(&self, memory: &Memory, pinned: Option<&Pinned>) {
@@ -151,6 +175,24 @@ impl Store {
                 }
             }
             outcome.set(stuck);
+        });
+        done
+    }
+
+    /// Gets each key a few times, as far as it is needed; then those that could not be had.
+    pub(crate) fn get_each(&self, keys: Vec<Vec<u8>>) -> Slot<Vec<Vec<u8>>> {
+        let (store, done) = (self.clone(), Slot::new(&self.inner.world));
+        let outcome = done.clone();
+        self.inner.world.spawn(self.inner.process, async move {
+            let mut missed = keys;
+            for _ in 0..4 {
+                let names: Vec<&[u8]> = missed.iter().map(Vec::as_slice).collect();
+                let found = store.get_batch(&names).await;
+                let mut had = found.iter().map(|found| matches!(found, Ok(Some(_))));
+                missed.retain(|_| !had.next().unwrap_or_default());
+                store.inner.world.sleep(Duration::from_secs(2)).await;
+            }
+            outcome.set(missed);
         });
         done
     }

@@ -289,6 +289,13 @@ impl Links {
         attachments.iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Breaks the connections under all that is mapped; whether there is any.
+    pub fn cut_attachments(&self) -> bool {
+        let attached = self.attached();
+        attached.iter().for_each(|attachment| attachment.cut());
+        !attached.is_empty()
+    }
+
     pub fn drain_epoch(&self, epoch: u16) {
         self.least_epoch.set(self.least_epoch.get().max(epoch));
     }

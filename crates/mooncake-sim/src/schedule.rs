@@ -82,6 +82,10 @@ struct Engine {
     stores: Vec<Store>,
     /// It has a pid namespace of its own: the master cannot see it end.
     is_apart: bool,
+    /// It lends memory.
+    lends: bool,
+    /// Owners wait for its end.
+    is_torn: bool,
 }
 
 struct Pool {
@@ -142,7 +146,8 @@ impl Pool {
         for nth in 0..4 {
             let host = pool.hosts[usize::from(nth == 3)].clone();
             let is_apart = nth == 2 && pool.world.percent(50);
-            let engine = pool.start_engine(host, is_apart, 1 + usize::from(nth == 1));
+            let lends = nth != 2 || pool.world.percent(50);
+            let engine = pool.start_engine(host, is_apart, lends, 1 + usize::from(nth == 1));
             pool.engines.push(engine);
         }
         pool
@@ -154,7 +159,7 @@ impl Pool {
         masters.set(0, Master::start(&self.world, &self.hosts[0], &self.folder, ledger, config, TO_MASTER_MICROS));
     }
 
-    fn start_engine(&self, host: Host, is_apart: bool, stores: usize) -> Engine {
+    fn start_engine(&self, host: Host, is_apart: bool, lends: bool, stores: usize) -> Engine {
         let process = self.world.start_process(host.id);
         if is_apart {
             self.world.put_apart(process);
@@ -162,7 +167,9 @@ impl Pool {
         let stops = Duration::from_secs(1) + self.plan.trouble;
         let start = |_| {
             let store = Store::start(&self.world, &host, process, &self.network);
-            self.world.spawn(process, store.clone().lend());
+            if lends {
+                self.world.spawn(process, store.clone().lend(stops));
+            }
             for _ in 0..2 {
                 self.world.spawn(process, store.clone().put(stops));
                 self.world.spawn(process, store.clone().get(stops));
@@ -172,7 +179,7 @@ impl Pool {
             store
         };
         let stores = (0..stores).map(start).collect();
-        Engine { host, stores, is_apart }
+        Engine { host, stores, is_apart, lends, is_torn: false }
     }
 
     // ----------------------------------------------------------------- faults
@@ -185,23 +192,34 @@ impl Pool {
         let master = self.network.masters.get(0).expect("one is set").process;
         match world.below(1000) {
             0..80 => store.cut_anchor(),
-            80..130 => world.freeze(store.process(), [30_000, 300_000, 1_200_000, 3_500_000][world.below(4) as usize]),
+            80..130 => {
+                let micros = [30_000, 300_000, 1_200_000, 3_500_000, 6_000_000][world.below(5) as usize];
+                world.freeze(store.process(), micros);
+            }
             130..150 => self.restart_engine(engine),
             150..170 => world.freeze(master, [30_000, 800_000, 2_500_000][world.below(3) as usize]),
             170..190 => self.restart_master(),
-            190..192 => self.reboot(world.below(2) as usize),
+            190..196 => {
+                let is_torn = store.cut_attachments();
+                self.engines[engine].is_torn |= is_torn;
+            }
+            196..198 => self.reboot(world.below(2) as usize),
             _ => {}
         }
     }
 
     fn restart_engine(&mut self, nth: usize) {
         self.kill_engine(nth);
-        let Engine { host, stores, is_apart } = &self.engines[nth];
-        self.engines[nth] = self.start_engine(host.clone(), *is_apart, stores.len());
+        self.engines[nth] = self.start_again(nth);
+    }
+
+    fn start_again(&self, nth: usize) -> Engine {
+        let Engine { host, stores, is_apart, lends, .. } = &self.engines[nth];
+        self.start_engine(host.clone(), *is_apart, *lends, stores.len())
     }
 
     fn kill_engine(&mut self, nth: usize) {
-        let Engine { host, stores, is_apart } = &self.engines[nth];
+        let Engine { host, stores, is_apart, .. } = &self.engines[nth];
         stores.iter().for_each(|store| self.sum.add_store(store));
         if *is_apart || host.id != self.hosts[0].id {
             let unseen = stores.iter().filter(|store| store.pins_before_it_maps());
@@ -243,8 +261,7 @@ impl Pool {
             self.start_master();
         }
         for nth in there {
-            let Engine { host, stores, is_apart } = &self.engines[nth];
-            self.engines[nth] = self.start_engine(host.clone(), *is_apart, stores.len());
+            self.engines[nth] = self.start_again(nth);
         }
     }
 
@@ -252,12 +269,20 @@ impl Pool {
 
     fn conclude(mut self) -> Sum {
         self.world.lose(0);
+        for nth in 0..self.engines.len() {
+            if self.engines[nth].is_torn {
+                self.restart_engine(nth);
+            }
+        }
         self.world.run(CALM);
         let stores: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.stores).collect();
         let master = self.network.masters.get(0).expect("one is set");
-        verdict::is_at_rest(self.plan.seed, &master, &stores, &self.unseen);
+        let lenders: usize = self.engines.iter().filter(|engine| engine.lends).map(|engine| engine.stores.len()).sum();
+        verdict::is_at_rest(self.plan.seed, &master, &stores, lenders as u64, &self.unseen);
         verdict::acknowledged_objects_are_there(self.plan.seed, &master, &self.network.ledger);
-        verdict::every_key_can_be_put(&self.world, stores[0], (0..KEYS).map(key).collect());
+        let keys = || (0..KEYS).map(key).collect();
+        verdict::every_object_can_be_read(&self.world, stores[0], &self.network.ledger, keys());
+        verdict::every_key_can_be_put(&self.world, stores[0], keys());
         for store in stores {
             self.sum.add_store(store);
         }

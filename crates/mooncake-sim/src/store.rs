@@ -197,6 +197,12 @@ impl Store {
         }
     }
 
+    /// The connections to the owners of what it has mapped break. They wait for its process's end from now on. False: there are
+    /// none.
+    pub fn cut_attachments(&self) -> bool {
+        self.inner.links.cut_attachments()
+    }
+
     /// Whether the master knows every view of this store, as far as that is known here.
     pub fn all_listed(&self) -> bool {
         self.inner.pins.borrow().all_listed()

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 
+use mooncake_mutant::mutant;
 use mooncake_wire::message::{Object, Replica};
 
 use crate::error::StoreError;
@@ -208,7 +209,7 @@ fn report_named_again<D: GetDriver>(
 ) {
     for (index, object) in found {
         for replica in &object.replicas {
-            if let Some(cause) = stale.get(&replica.rid) {
+            if let Some(cause) = stale.get(&replica.rid).filter(|_| !mutant!(StaleReplicasAreNotReported)) {
                 let reason = format!("{cause} (it has been, and is still named)");
                 driver.suspect(keys[*index], replica.rid, reason, true);
             }

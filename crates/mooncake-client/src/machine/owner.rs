@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_transfer::Uuid;
 
 use crate::segment_owner::SegmentId;
@@ -253,6 +254,8 @@ impl<M: Clone> Owner<M> {
             self.lost_mounts.insert(held.uuid, held);
             return;
         }
+        let pinned =
+            pinned.filter(|_| !mutant!(PinnedMemoryIsGivenBack)).or(mutant!(PinnedMemoryIsGivenBack).then(Vec::new));
         let next = (!held.leaving).then(|| Output::Replace { id: held.id, memory: held.memory.clone() });
         out.push(Output::GiveBack { memory: held.memory, pinned });
         out.extend(next);
@@ -263,7 +266,7 @@ impl<M: Clone> Owner<M> {
     /// Whether the master has to be asked to unmount a segment before its memory is given back: it may have been mounted just
     /// before it was given up. Mostly the master does not know it.
     pub fn must_unmount(&self, pinned: Option<&Pinned>) -> bool {
-        pinned.is_none() && !self.closing
+        pinned.is_none() && !self.closing && !mutant!(UnansweredMountStays)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use mooncake_mutant::mutant;
+
 /// Most views of a store at a time. Each has its place in the hello with which the store comes back, and a hello has its
 /// limit: one that did not fit would be refused for ever.
 pub const MAX_VIEWS: usize = 65_536;
@@ -103,7 +105,7 @@ impl Pins {
     /// era they belong. None: the master was given a list without them
     /// meanwhile, so they hold nothing.
     pub fn adopt(&mut self, generation: u64, rids: impl Iterator<Item = u64>) -> Option<u64> {
-        if self.generation != generation || self.sealed {
+        if (self.generation != generation && !mutant!(VoidPinsAreAdopted)) || self.sealed {
             return None;
         }
         let Self { live, views, since_list, .. } = self;
@@ -170,6 +172,9 @@ impl Pins {
             let ended = std::mem::take(&mut self.ended);
             self.outstanding = Some((sequence(), ended));
         }
+        if mutant!(EndedViewsAreToldOnce) {
+            return self.outstanding.take();
+        }
         self.outstanding.clone()
     }
 
@@ -210,6 +215,9 @@ impl Pins {
     /// Whether the master may hear that the reply to a call that took views is here. Of the pins that a list leaves out it
     /// keeps those in replies that it does not know to be here: while a list is on its way that has to include these views.
     pub fn may_settle(&mut self, sequence: u64) -> bool {
+        if mutant!(PinsSettleDuringLists) {
+            return true;
+        }
         if self.listing {
             self.held_back.push(sequence);
         }
@@ -229,6 +237,7 @@ impl Pins {
         let Self { live, unknown, since_list, generation, .. } = self;
         let since = since_list.take().unwrap_or_default();
         let named = match verdict {
+            _ if mutant!(UnknownViewsAreForgotten) => &[],
             Verdict::Unknown(rids) if !rids.contains(&ALL) => rids,
             Verdict::Unknown(_) | Verdict::Silent => &listing.rids[..],
             Verdict::Unchanged => &[],

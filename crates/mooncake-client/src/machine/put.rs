@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_wire::message::{Ended, PutSlot, Replica, ReplicaOutcome, put_end_reply, put_slot};
 
 use crate::error::{Cause, StoreError};
@@ -285,7 +286,7 @@ impl<D: PutDriver> Put<'_, D> {
                 }
                 Err(lost) => {
                     let rids = placed.slot.replicas.iter().map(|replica| replica.rid);
-                    if lost.settled {
+                    if lost.settled || mutant!(OpenPutsAreSettled) {
                         given_up.extend(rids);
                     } else {
                         unsettled.extend(rids);
@@ -319,6 +320,9 @@ impl<D: PutDriver> Put<'_, D> {
         };
         // Ended as bad, and nothing of them can land any more: no fence has to prove that.
         self.give_up(origin, spoilt, true).await;
+        if mutant!(OutcomesAreMixedUp) {
+            ended_keys.reverse();
+        }
         for ((index, replicas), outcome) in ended_keys.into_iter().zip(outcomes) {
             match put_end_reply::Outcome::try_from(outcome) {
                 Ok(put_end_reply::Outcome::Committed) => {
@@ -417,7 +421,7 @@ where
                 if stop {
                     break;
                 }
-                written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: false });
+                written.outcomes.push(ReplicaOutcome { rid: replica.rid, good: mutant!(UnwrittenCopiesAreGood) });
             }
         }
     }

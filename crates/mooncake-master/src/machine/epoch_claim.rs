@@ -9,6 +9,7 @@
 //! a log end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes
 //! back fast and adds up, so that an engine that has outlived any number of them is let in after a while.
 
+use mooncake_mutant::mutant;
 use std::time::Duration;
 
 use mooncake_wire::message::{LogPosition, Refusal, refusal};
@@ -98,7 +99,10 @@ impl EpochClaims {
             false => seen.epoch >= own.epoch,
         };
         // In the last epoch there is nothing to raise to: what this master has reached itself it serves all the same.
-        if !ahead || (seen.log_id != own.log_id && seen.epoch == own.epoch && own.epoch == u32::from(u16::MAX)) {
+        if !ahead
+            || mutant!(ClientsAreNotBelieved)
+            || (seen.log_id != own.log_id && seen.epoch == own.epoch && own.epoch == u32::from(u16::MAX))
+        {
             return Ok(None);
         }
         let raised = seen.epoch.max(own.epoch).saturating_add(1);

@@ -3,6 +3,8 @@
 //! A question about a fence is answered when no write of this process can touch the extent any more; one about an
 //! epoch when besides the master of that reign knows all pins of this process.
 
+use mooncake_mutant::mutant;
+
 use super::Writes;
 use crate::reign::Reign;
 use crate::wire::{Frame, Op};
@@ -94,7 +96,8 @@ impl Peer {
     /// See [`crate::Link::is_waited_for_in`].
     pub fn is_waited_for_in(&self, reign: Reign) -> bool {
         let asked = self.epochs.iter().map(|asked| asked.reign);
-        std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+        mutant!(NewcomerIsNotWaitedFor)
+            || std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
     }
 
     /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks for a
@@ -128,7 +131,7 @@ impl Peer {
             }
             Op::TakeEpoch => {
                 let (reign, writing) = (frame.reign(), writes.raise_epoch(frame.epoch));
-                self.epochs.push(EpochAsked { reign, writing, confirmed: false });
+                self.epochs.push(EpochAsked { reign, writing, confirmed: mutant!(PeerAnswersUnasked) });
                 Heard::AskMaster(reign)
             }
             _ => Heard::Nothing,
@@ -139,13 +142,13 @@ impl Peer {
     pub fn answer(&mut self, writes: &impl Writes, room: usize, out: &mut Vec<Frame>) {
         self.quiesces.retain_mut(|Quiesce { writing, frame }| {
             writes.retain_active(writing);
-            if !writing.is_empty() || out.len() >= room {
+            if (!writing.is_empty() && !mutant!(PeerAnswersWhileItWrites)) || out.len() >= room {
                 return true;
             }
             // The writes that were waited for may have stamped over the owner's tombstone: a later one must still find it, and
             // what began before there is another one is waited for as they were.
             *writing = writes.fence(frame.rid, frame.offset, frame.len).unwrap_or_default();
-            if !writing.is_empty() {
+            if !writing.is_empty() && !mutant!(PeerAnswersWhileItWrites) {
                 return true;
             }
             out.push(Frame { op: Op::Quiesced, ..*frame });

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use mooncake_mutant::mutant;
+
 /// One mapping's part in that. Extents are (offset, length).
 #[derive(Debug, Default)]
 pub struct Remains {
@@ -47,7 +49,7 @@ impl Remains {
 
     /// Whether this process is to give the memory back, all but [`Self::keep`].
     pub fn is_due(&self) -> bool {
-        self.owner_ended && self.forgotten.is_some()
+        (self.owner_ended || mutant!(PeerGivesBackOfTheLiving)) && self.forgotten.is_some()
     }
 
     /// What stays of a segment of so many bytes. Asked when no view can be made any more that is not on the list.
@@ -59,9 +61,10 @@ impl Remains {
         let mut keep = match (is_alone, is_asked_by_another) {
             (true, _) => Vec::new(),
             (false, true) => vec![(0, bytes)],
+            (false, false) if mutant!(PeerForgetsPins) => Vec::new(),
             (false, false) => self.forgotten.clone().unwrap_or_default(),
         };
-        keep.extend(self.views.keys());
+        keep.extend(self.views.keys().filter(|_| !mutant!(PeerForgetsOwnViews)));
         keep
     }
 }

@@ -17,6 +17,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use mooncake_memory::CopyError;
+use mooncake_mutant::mutant;
 
 use super::Writes;
 use crate::Uuid;
@@ -201,6 +202,9 @@ impl<S: Segment> Owner<S> {
 
     /// Highest epoch that a segment has taken; 0 for one that is not here. It may have been asked for a higher one.
     pub fn taken(&self, uuid: &Uuid) -> u16 {
+        if mutant!(ResumeSaysWhatWasAsked) {
+            return self.reign.epoch;
+        }
         self.segments.get(uuid).map_or(0, |held| held.taken)
     }
 
@@ -244,6 +248,9 @@ impl<S: Segment> Owner<S> {
                 self.fences.answered(frame.sequence, attachment);
             }
             Op::Detached => {
+                if mutant!(FarewellIsNotHeard) {
+                    return;
+                }
                 self.detach(attachment, out);
             }
             Op::Introduce => attached.mark = frame.rid,
@@ -268,14 +275,24 @@ impl<S: Segment> Owner<S> {
     pub fn connection_lost(&mut self, attachment: u64) {
         if let Some(attached) = self.attached.get_mut(&attachment) {
             attached.lost();
+            if mutant!(ClosedConnectionProvesEpochs) {
+                attached.epoch = u16::MAX;
+            }
+            if mutant!(ClosedConnectionProvesFences) {
+                self.fences.detached(attachment);
+            }
         }
     }
 
     /// The process of an attachment has ended: whatever it was asked has become true.
     pub fn process_ended(&mut self, attachment: u64, out: &mut Vec<Output>) {
+        if mutant!(EndIsNotHeard) {
+            return;
+        }
         // What the hello said of the session anybody could have said.
         if let Some(Attachment { session, uuid, mark, .. }) = self.detach(attachment, out)
             && mark != 0
+            && !mutant!(EndOfReaderIsNotTold)
         {
             out.push(Output::ProcessGone(ProcessGone { session, uuid, mark }));
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
+
 use super::fence_list::PendingFence;
 use super::{Fence, Held, Output, Owner, Segment};
 use crate::Uuid;
@@ -29,16 +31,20 @@ impl<S: Segment> Owner<S> {
             // No memory, nothing that could land.
             return true;
         };
-        let Ok(writing) = segment.fence(fence.rid, fence.offset, fence.len) else {
+        let Ok(mut writing) = segment.fence(fence.rid, fence.offset, fence.len) else {
             out.push(Output::Outside(fence));
             return true;
         };
+        if mutant!(FenceWaitsForNoWrite) {
+            writing.clear();
+        }
         // Asked a second time (the master restarted): one answer is enough.
         if self.fences.is_pending(&fence) {
             return false;
         }
         let writers = self.attached.iter_mut().filter(|(_, attached)| attached.writes_for(fence.writer, &fence.uuid));
-        let mut writers: Vec<_> = if fence.writer_done { Vec::new() } else { writers.collect() };
+        let mut writers: Vec<_> =
+            if fence.writer_done || mutant!(FenceAsksNobody) { Vec::new() } else { writers.collect() };
         let asked: Vec<u64> = writers.iter().map(|(attachment, _)| **attachment).collect();
         if writing.is_empty() && asked.is_empty() {
             return !is_marred(segment, &fence, out);
@@ -76,12 +82,12 @@ impl<S: Segment> Owner<S> {
             for (id, attached) in self.attached.iter_mut().filter(|(_, attached)| attached.uuid == *uuid) {
                 open |= attached.ask_epoch(*id, asked, out);
             }
-            if !segment.raise_insiders(asked) {
+            if !segment.raise_insiders(asked) && !mutant!(InsidersAreNotAsked) {
                 open = true;
                 out.push(Output::AskInsiders { uuid: *uuid, reign: asked });
             }
             self.epochs.retain(|pending| pending.uuid != *uuid || pending.epoch > epoch);
-            if open {
+            if open && !mutant!(EpochIsTakenWhenAsked) {
                 let cut_at = (!writing.is_empty()).then(|| now + GRACE);
                 self.epochs.push(PendingEpoch { uuid: *uuid, epoch, writing, cut_at });
             } else {
@@ -108,7 +114,7 @@ impl<S: Segment> Owner<S> {
                 // Those that were waited for may have stamped over the first tombstone. What began before there is
                 // another one is waited for as they were.
                 match segment.fence(rid, offset, len) {
-                    Ok(writing) if !writing.is_empty() => {
+                    Ok(writing) if !writing.is_empty() && !mutant!(TombstoneIsNotRenewed) => {
                         *next += 1;
                         fences.insert(
                             *next,
@@ -130,7 +136,7 @@ impl<S: Segment> Owner<S> {
             segment.retain_active(writing);
             cut_when_due(*uuid, writing, cut_at, now, out);
             let silent = attached.values().any(|attached| attached.uuid == *uuid && attached.epoch < *epoch);
-            if !writing.is_empty() || silent || !segment.insiders_obey(*epoch) {
+            if !writing.is_empty() || silent || (!segment.insiders_obey(*epoch) && !mutant!(InsidersAreNotAsked)) {
                 return true;
             }
             *taken = (*epoch).max(*taken);

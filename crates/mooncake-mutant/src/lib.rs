@@ -1,0 +1,170 @@
+//! Mutants: faults that a test switches on in the product's decisions, to see that it notices. Each breaks one promise.
+//!
+//! Where the code asks [`mutant!`] the answer is `false` when it is compiled, but in test builds: there a thread can have
+//! one mutant alive, and its decisions are wrong in that one way.
+#![forbid(unsafe_code)]
+
+#[cfg(all(feature = "switches", not(debug_assertions)))]
+compile_error!("mutants are for test builds: the feature `switches` must not be on in a release build");
+
+macro_rules! mutants {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What is wrong.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mutant {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &[Mutant] = &[$(Mutant::$name,)+];
+        }
+    };
+}
+
+mutants! {
+    // ------------------------------------------------------------- owners
+    /// An owner says that it has taken an epoch as soon as it is asked.
+    EpochIsTakenWhenAsked,
+    /// An owner that comes back says of its segments what it was asked, not what they have taken.
+    ResumeSaysWhatWasAsked,
+    /// An owner asks no process that maps its memory when it fences.
+    FenceAsksNobody,
+    /// An owner waits for no write through its own process when it fences.
+    FenceWaitsForNoWrite,
+    /// A closed connection counts as a process's answer about fences.
+    ClosedConnectionProvesFences,
+    /// A closed connection counts as a process's answer about epochs.
+    ClosedConnectionProvesEpochs,
+    /// A process's farewell is not heard.
+    FarewellIsNotHeard,
+    /// The end of a process that maps a segment is not heard.
+    EndIsNotHeard,
+    /// The end of a reader is not told to the master.
+    EndOfReaderIsNotTold,
+    /// An owner reports a fence as done behind a write that has stamped over its tombstone, without another one.
+    TombstoneIsNotRenewed,
+    /// A store of the owner's own process is not asked for an epoch.
+    InsidersAreNotAsked,
+    /// An owner that gives memory back forgets what is pinned of it.
+    PinnedMemoryIsGivenBack,
+    /// A mount without an answer is taken for one that was refused: its memory stays, and nobody serves it.
+    UnansweredMountStays,
+    // -------------------------------------------------------------- gates
+    /// A write may begin where a newer placement or a tombstone is.
+    GateIgnoresStamps,
+    /// A write of an epoch that is over may begin.
+    GateIgnoresEpochs,
+    // -------------------------------------------------------------- peers
+    /// A peer answers about a fence while it writes.
+    PeerAnswersWhileItWrites,
+    /// A peer answers about an epoch before its own master knows all of its views.
+    PeerAnswersUnasked,
+    /// A peer gives back the memory of an owner that lives.
+    PeerGivesBackOfTheLiving,
+    /// A peer that gives memory back forgets what others have pinned of it.
+    PeerForgetsPins,
+    /// A peer that gives memory back forgets its own views.
+    PeerForgetsOwnViews,
+    /// A newcomer looks at memory whose owner does not wait for it.
+    NewcomerIsNotWaitedFor,
+    // ------------------------------------------------------------- stores
+    /// Views that the master says it does not know are taken for known.
+    UnknownViewsAreForgotten,
+    /// Pins that a list has made void are adopted.
+    VoidPinsAreAdopted,
+    /// The master hears that the reply to a pin is here while a list without it is on its way.
+    PinsSettleDuringLists,
+    /// The end of a view is told once, whether the master has heard it or not.
+    EndedViewsAreToldOnce,
+    /// Beats renew no reservation.
+    PutsAreNotRenewed,
+    /// A store answers owners' questions about any reign.
+    AnyReignIsObeyed,
+    /// A copy that was not written is ended as good.
+    UnwrittenCopiesAreGood,
+    /// A put whose bytes may still land is given up as if none could.
+    OpenPutsAreSettled,
+    /// What becomes of the keys of a put goes to others of the same call.
+    OutcomesAreMixedUp,
+    /// A replica whose stamps are wrong is not reported.
+    StaleReplicasAreNotReported,
+    /// A repeated mutation goes under a new number.
+    RetriesAreNew,
+    /// The end of a put goes to whatever session there is.
+    EndsGoToAnySession,
+    // ------------------------------------------------------------ masters
+    /// What comes on a replaced anchor is obeyed.
+    ReplacedAnchorsAreObeyed,
+    /// A master goes on in its epoch whatever its log may have lost.
+    EpochIsKept,
+    /// A master does not believe a client that has seen more than its log holds.
+    ClientsAreNotBelieved,
+    /// A mutation that was carried out before is carried out again.
+    RepeatsAreCarriedOut,
+}
+
+#[cfg(feature = "switches")]
+mod switches {
+    use std::cell::Cell;
+
+    use super::Mutant;
+
+    thread_local! {
+        static ALIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    /// Whether it is alive in this thread.
+    #[doc(hidden)]
+    pub fn is_alive(mutant: Mutant) -> bool {
+        ALIVE.get() == Some(mutant)
+    }
+
+    /// Has it alive in this thread while something runs.
+    pub fn with<R>(mutant: Mutant, run: impl FnOnce() -> R) -> R {
+        struct Killed;
+        impl Drop for Killed {
+            fn drop(&mut self) {
+                ALIVE.set(None);
+            }
+        }
+        ALIVE.set(Some(mutant));
+        let _killed = Killed;
+        run()
+    }
+}
+
+#[cfg(feature = "switches")]
+pub use switches::{is_alive, with};
+
+/// None is.
+#[doc(hidden)]
+#[cfg(not(feature = "switches"))]
+#[inline(always)]
+pub const fn is_alive(_: Mutant) -> bool {
+    false
+}
+
+/// Whether a mutant is alive: `false` but in a test that has it so.
+#[macro_export]
+macro_rules! mutant {
+    ($name:ident) => {
+        $crate::is_alive($crate::Mutant::$name)
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg(feature = "switches")]
+    fn a_mutant_lives_in_one_thread_for_one_call() {
+        use super::{Mutant, with};
+        assert!(!mutant!(EpochIsKept));
+        with(Mutant::EpochIsKept, || {
+            assert!(mutant!(EpochIsKept) && !mutant!(RetriesAreNew));
+            assert!(!std::thread::spawn(|| mutant!(EpochIsKept)).join().unwrap());
+        });
+        assert!(!mutant!(EpochIsKept));
+        assert!(Mutant::ALL.contains(&Mutant::RetriesAreNew));
+    }
+}
