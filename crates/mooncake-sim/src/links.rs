@@ -296,6 +296,11 @@ impl Links {
         !attached.is_empty()
     }
 
+    /// No memory of another process is mapped.
+    pub fn maps_nothing(&self) -> bool {
+        self.attached().is_empty()
+    }
+
     pub fn drain_epoch(&self, epoch: u16) {
         self.least_epoch.set(self.least_epoch.get().max(epoch));
     }

@@ -222,7 +222,7 @@ impl Pool {
         let Engine { host, stores, is_apart, .. } = &self.engines[nth];
         stores.iter().for_each(|store| self.sum.add_store(store));
         if *is_apart || host.id != self.hosts[0].id {
-            let unseen = stores.iter().filter(|store| store.pins_before_it_maps());
+            let unseen = stores.iter().filter(|store| store.pins_unseen());
             self.unseen.extend(unseen.filter_map(Store::session_id));
         }
         self.world.kill(stores[0].process());

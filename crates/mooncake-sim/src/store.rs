@@ -208,9 +208,11 @@ impl Store {
         self.inner.pins.borrow().all_listed()
     }
 
-    /// Whether it may have pins over memory whose owner does not see this process.
-    pub(crate) fn pins_before_it_maps(&self) -> bool {
-        self.inner.unmapped_views.get() > 0
+    /// Whether it may have pins over memory whose owner does not see this process: it has not mapped it yet, or has no more,
+    /// and the master does not know that its views have ended.
+    pub(crate) fn pins_unseen(&self) -> bool {
+        let maps_nothing = self.inner.links.maps_nothing();
+        self.inner.unmapped_views.get() > 0 || (maps_nothing && !self.inner.pins.borrow().is_empty())
     }
 
     pub(crate) fn session(&self) -> Option<Session> {
