@@ -99,9 +99,31 @@ impl Store {
         told == Told::Done
     }
 
+    /// Takes the segment out of the pool, and gives another one once it is gone.
     async fn unmount(&self) {
-        let grace = Duration::from_millis([0, 0, 200][self.inner.world.below(3) as usize]);
         let Some((uuid, _)) = self.held().first().copied() else { return };
+        let mut grace = Duration::from_millis([0, 0, 200][self.inner.world.below(3) as usize]);
+        while self.held().iter().any(|(held, _)| *held == uuid) {
+            self.unmount_one(uuid, grace).await;
+            self.inner.world.sleep(grace + Duration::from_millis(300)).await;
+            // A log that lost its end has forgotten that it was to leave.
+            grace = Duration::ZERO;
+            // What has been given back has to be so before there is room.
+            while let Some(Output::GiveBack { memory, pinned }) = self.next_give_back() {
+                self.give_back(&memory, pinned.as_ref()).await;
+            }
+        }
+        while self.held().is_empty() && self.inner.work.borrow().is_empty() && !self.mount(None).await {
+            self.rest(100_000).await;
+        }
+    }
+
+    fn next_give_back(&self) -> Option<Output<Memory>> {
+        let mut work = self.inner.work.borrow_mut();
+        if matches!(work.front(), Some(Output::GiveBack { .. })) { work.pop_front() } else { None }
+    }
+
+    async fn unmount_one(&self, uuid: Uuid, grace: Duration) {
         let Some(unmount) = self.inner.owner.borrow_mut().unmount(SegmentId(uuid), grace) else { return };
         let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: unmount.grace_ms });
         let told = told(&self.mutate(body, PATIENCE, Abandoned::Forgotten).await);
@@ -114,11 +136,6 @@ impl Store {
             self.inner.owner.borrow_mut().take_back(unmount, &mut out);
         }
         self.hand_over(out);
-        if told == Told::Done {
-            while !self.mount(None).await {
-                self.rest(100_000).await;
-            }
-        }
     }
 
     async fn give_back(&self, memory: &Memory, pinned: Option<&Pinned>) {
