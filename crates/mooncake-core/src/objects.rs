@@ -484,6 +484,9 @@ impl Objects {
                 self.unlist(slot);
                 if self.slab[slot].protected_until > now {
                     self.list(now, slot);
+                } else if self.slab[slot].hold == Hold::Soft {
+                    self.slab[slot].listed_in = ListedIn::Soft;
+                    self.soft.push_front(&mut self.slab, slot);
                 } else {
                     self.slab[slot].listed_in = ListedIn::Policy;
                     self.policy.insert_coldest(&mut self.slab, slot);
