@@ -642,7 +642,7 @@ impl Kept {
     }
 }
 
-fn granule_range(rid: Rid, extent: Extent) -> Result<(u32, u32), ReplayError> {
+pub(crate) fn granule_range(rid: Rid, extent: Extent) -> Result<(u32, u32), ReplayError> {
     let error = ReplayError::NotAnExtent { rid: rid.0, offset: extent.offset, length: extent.length };
     if extent.length == 0 || !extent.offset.is_multiple_of(GRANULE) {
         return Err(error);

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use crate::invariants::ensure;
+
 /// Most keys remembered.
 const MOST: usize = 8_192;
 
@@ -22,6 +24,13 @@ impl EvictedLately {
                 self.set.remove(&oldest);
             }
         }
+    }
+
+    /// What is in order is in the set, and not too much of it.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let (order, set) = (self.order.len(), self.set.len());
+        ensure!(order == set && set <= MOST, "{set} keys of at most {MOST} evicted lately, {order} in their order");
+        Ok(())
     }
 
     pub fn contains(&self, hash: u64) -> bool {

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::invariants::ensure;
+
 /// A request that does not fit the books: the caller's records contradict each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ExtentError {
@@ -132,6 +134,26 @@ impl Extents {
     /// Free runs in order: (start, granules).
     pub fn free_runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.by_start.iter().map(|(start, len)| (*start, *len))
+    }
+
+    /// Both orders name the same free runs, which lie apart from each other and below the limit.
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        let Extents { total, limit, free, by_start, by_len } = self;
+        ensure!(limit <= total, "{limit} granules are populated of {total}");
+        let (mut end, mut sum) = (None, 0);
+        for (start, len) in self.free_runs() {
+            ensure!(len > 0 && end.is_none_or(|end| end < start), "the free run at {start} begins before {end:?} ends");
+            ensure!(
+                by_len.contains(&(len, start)),
+                "the free run at {start} of {len} granules cannot be found by length"
+            );
+            sum += u64::from(len);
+            end = Some(start + len);
+        }
+        ensure!(end.is_none_or(|end| end <= *limit), "granule {end:?} is free, which is above the limit of {limit}");
+        ensure!(by_len.len() == by_start.len(), "{} free runs by length, {} by start", by_len.len(), by_start.len());
+        ensure!(sum == u64::from(*free), "{sum} granules are free, and counted {free}");
+        Ok(())
     }
 
     fn check(&self, start: u32, len: u32) -> Result<u32, ExtentError> {

@@ -7,6 +7,8 @@ use std::num::NonZeroU32;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::ids::Time;
+use crate::invariants::ensure;
+use crate::object::Object;
 use crate::slab::Slab;
 
 /// Members that one renewal reaches: the bound of its work. Groups that engines make have a few.
@@ -107,6 +109,29 @@ impl Groups {
     /// Whether its members are to be protected now, which is noted.
     pub fn is_to_be_protected(&mut self, group: GroupNo, now: Time, every_ms: u64) -> bool {
         Groups::is_due(&mut self.slab[group.slot()].protected, now, every_ms)
+    }
+
+    /// Each group has a member and is found by its name; a member's object is of that group and the other way round.
+    pub fn check_invariants(&self, objects: &Slab<Object>) -> Result<(), String> {
+        self.slab.check_invariants().map_err(|wrong| format!("groups: {wrong}"))?;
+        let mut members = 0;
+        for (slot, group) in self.slab.iter() {
+            let (name, number) = (group.name.escape_ascii(), GroupNo::of(slot));
+            let hash = self.hasher.hash_one(&*group.name);
+            let found = self.by_name.find(hash, |slot| self.slab[*slot].name == group.name);
+            ensure!(found == Some(&slot), "group {name} in slot {slot} is found by its name in {found:?}");
+            ensure!(!group.members.is_empty(), "group {name} has no member");
+            for member in &group.members {
+                let of = objects.get(*member).and_then(|object| object.group);
+                ensure!(of == Some(number), "slot {member} is a member of {name}, {number:?}, and says {of:?}");
+            }
+            members += group.members.len();
+        }
+        let (indexed, groups) = (self.by_name.len(), self.slab.len());
+        ensure!(indexed == groups, "{groups} groups, and {indexed} in the index");
+        let grouped = objects.iter().filter(|(_, object)| object.group.is_some()).count();
+        ensure!(members == grouped, "{members} members of groups, and {grouped} objects are in one");
+        Ok(())
     }
 
     fn is_due(last: &mut Option<Time>, now: Time, every_ms: u64) -> bool {

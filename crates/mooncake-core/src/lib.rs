@@ -17,6 +17,7 @@ mod eviction;
 mod extents;
 mod group;
 mod ids;
+mod invariants;
 mod lookup;
 mod lru;
 mod membership;

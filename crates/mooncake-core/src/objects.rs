@@ -1,5 +1,7 @@
 //! All committed objects: found by key, and each in at most one of the lists from which eviction takes.
 
+mod invariants;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
@@ -52,6 +54,13 @@ pub(crate) struct Own {
     pub had_its_second: Time,
     /// How many of its own the search for others may still pass over.
     pub passes: usize,
+}
+
+/// Their segments in order.
+fn segments_of(places: &[Place]) -> SmallVec<[SegmentNo; 4]> {
+    let mut set: SmallVec<[SegmentNo; 4]> = places.iter().map(|place| place.segment).collect();
+    set.sort_unstable();
+    set
 }
 
 pub(crate) struct Objects {
@@ -213,8 +222,7 @@ impl Objects {
                 step(&mut self.singles[index]);
             }
             places => {
-                let mut set: SmallVec<[SegmentNo; 4]> = places.iter().map(|place| place.segment).collect();
-                set.sort_unstable();
+                let set = segments_of(places);
                 let count = self.multiples.entry(set.clone()).or_default();
                 step(count);
                 if *count == 0 {
@@ -233,13 +241,19 @@ impl Objects {
 
     // ------------------------------------------------------------------ lists
 
+    /// Eviction must not touch it.
+    fn is_held(&self, object: &Object) -> bool {
+        let pinned = object.hold == Hold::Hard || object.hold == Hold::Soft && !self.evict_soft;
+        object.readers > 0 || object.replacing || pinned
+    }
+
     /// Puts an object that is in no list where it belongs.
     fn list(&mut self, now: Time, slot: u32) {
+        let held = self.is_held(&self.slab[slot]);
         let object = &mut self.slab[slot];
         debug_assert!(object.listed_in == ListedIn::None);
         let soft = object.hold == Hold::Soft;
-        let held = object.readers > 0 || object.replacing || object.hold == Hold::Hard;
-        object.listed_in = if held || (soft && !self.evict_soft) {
+        object.listed_in = if held {
             ListedIn::None
         } else if object.protected_until > now {
             ListedIn::Protected
@@ -484,6 +498,9 @@ impl Objects {
                 self.unlist(slot);
                 if self.slab[slot].protected_until > now {
                     self.list(now, slot);
+                } else if self.slab[slot].hold == Hold::Soft {
+                    self.slab[slot].listed_in = ListedIn::Soft;
+                    self.soft.push_front(&mut self.slab, slot);
                 } else {
                     self.slab[slot].listed_in = ListedIn::Policy;
                     self.policy.insert_coldest(&mut self.slab, slot);

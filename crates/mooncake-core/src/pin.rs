@@ -31,6 +31,15 @@ impl Pins {
         self.map.get_mut(&rid)
     }
 
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// In no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Rid, &PinnedExtent)> {
+        self.map.iter().map(|(rid, pin)| (*rid, pin))
+    }
+
     pub fn views(&self) -> u64 {
         self.views
     }

@@ -257,9 +257,9 @@ impl Core {
             stays
         });
         self.tickets.put_back(queue);
-        // What serving them changed by itself they have had their chance at, unless the work was cut short.
+        // The room that serving them made they have had their chance at, unless the work was cut short. A key that one of them
+        // got from a writer that is away is another's to wait for, which learns at the next operation whose it is now.
         self.room_changed = cut;
-        self.keys_changed = false;
     }
 
     /// Answers parked requests whose deadline has come, first come first served among them.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::effect::Record;
 use crate::ids::{Replica, Rid, SegmentNo, SessionId, Time};
+use crate::invariants::ensure;
 use crate::object::Key;
 use crate::request::PinKind;
 use crate::slab::{Link, Linked, List, Slab};
@@ -231,6 +232,33 @@ impl Reservations {
     /// One whose deadline has passed.
     pub fn expired(&self, now: Time) -> Option<u32> {
         self.deadlines.head().filter(|slot| self.slab[*slot].deadline <= now)
+    }
+
+    /// Each is found by its key and by each of its rids, and is in the order of deadlines; the counts are right.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.slab.check_invariants()?;
+        let (mut bytes, mut rids, mut before) = (0, 0, Time(0));
+        self.deadlines.check_invariants(&self.slab, |slot, reservation| {
+            let key = reservation.key.as_slice().escape_ascii();
+            ensure!(!reservation.replicas.is_empty(), "the one of {key} has no replica");
+            let found = self.by_key(reservation.key.as_slice());
+            ensure!(found == Some(slot), "the one of {key} in slot {slot} is found by its key in {found:?}");
+            for Replica { rid, .. } in &reservation.replicas {
+                let found = self.by_rid(*rid);
+                ensure!(found == Some(slot), "the one of {key} in slot {slot} is found by {rid:?} in {found:?}");
+            }
+            let deadline = reservation.deadline;
+            ensure!(before <= deadline, "the one of {key} ends at {deadline:?}, behind one that ends at {before:?}");
+            bytes += reservation.bytes();
+            rids += reservation.replicas.len();
+            before = deadline;
+            Ok(())
+        })?;
+        let (all, listed, by_key) = (self.slab.len(), self.deadlines.len() as usize, self.by_key.len());
+        ensure!(all == listed && all == by_key, "there are {all}, {listed} of them with a deadline, {by_key} by key");
+        ensure!(rids == self.by_rid.len(), "they have {rids} rids, and are found by {}", self.by_rid.len());
+        ensure!(bytes == self.bytes, "they have {bytes} bytes, and counted {}", self.bytes);
+        Ok(())
     }
 
     /// All, the earliest deadline first.

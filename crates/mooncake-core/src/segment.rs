@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::extents::{ExtentError, Extents};
 use crate::ids::{Extent, GRANULE, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::invariants::ensure;
 use crate::request::SegmentSpec;
 
 /// UUIDs of Gone segments remembered: more than owners can still try to bring back.
@@ -122,10 +123,26 @@ impl Segment {
     pub fn populating(&self) -> bool {
         self.extents.limit() < self.extents.total()
     }
+
+    /// Whether it is open in an epoch.
+    fn takes_objects(&self, epoch: u16) -> bool {
+        self.live && self.epoch >= epoch && self.leaves.is_none()
+    }
+
+    fn for_placement(&self) -> Open {
+        Open {
+            number: self.number,
+            session: self.session,
+            host: self.host,
+            largest: self.extents.largest(),
+            free: self.extents.free(),
+            total: self.extents.total(),
+        }
+    }
 }
 
 /// What placement looks at, side by side in memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Open {
     pub number: SegmentNo,
     pub session: SessionId,
@@ -176,6 +193,13 @@ impl Segments {
 
     pub fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.table.iter().filter_map(|segment| segment.as_deref())
+    }
+
+    /// Numbers of those that are not Gone, in order; the table has mostly room for others, once epochs have begun.
+    pub fn numbers(&self) -> Vec<SegmentNo> {
+        let mut numbers: Vec<SegmentNo> = self.by_uuid.values().copied().collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     pub fn by_uuid(&self, uuid: SegmentUuid) -> Option<&Segment> {
@@ -300,21 +324,18 @@ impl Segments {
         open.clear();
         for segment in table.iter_mut().filter_map(|segment| segment.as_deref_mut()) {
             segment.open = None;
-            if segment.live && segment.epoch >= current_epoch && segment.leaves.is_none() {
+            if segment.takes_objects(current_epoch) {
                 segment.open = Some(open.len() as u32);
-                open.push(Open {
-                    number: segment.number,
-                    session: segment.session,
-                    host: segment.host,
-                    largest: segment.extents.largest(),
-                    free: segment.extents.free(),
-                    total: segment.extents.total(),
-                });
+                open.push(segment.for_placement());
             }
         }
-        let sessions: BTreeSet<SessionId> = open.iter().map(|open| open.session).collect();
-        self.open_sessions = sessions.len();
-        self.open_bytes = open.iter().map(|open| u64::from(open.total) * GRANULE).sum();
+        (self.open_sessions, self.open_bytes) = self.count_open();
+    }
+
+    /// Sessions with an open segment, and the capacity of the open segments.
+    fn count_open(&self) -> (usize, u64) {
+        let sessions: BTreeSet<SessionId> = self.open.iter().map(|open| open.session).collect();
+        (sessions.len(), self.open.iter().map(|open| u64::from(open.total) * GRANULE).sum())
     }
 
     /// The graces of segments that leave begin anew.
@@ -368,5 +389,42 @@ impl Segments {
             self.open_bytes -= u64::from(open.total - segment.extents.total()) * GRANULE;
             open.total = segment.extents.total();
         }
+    }
+
+    /// Which segment is Live, open or Gone is the same wherever it is noted; the free space of each is in order.
+    pub fn check_invariants(&self, current_epoch: u16) -> Result<(), String> {
+        let mut open = 0;
+        for (uuid, number) in &self.by_uuid {
+            let index = number.0 as usize;
+            let Some(segment) = self.get(*number) else {
+                return Err(format!("{} is Gone, and found by its UUID", index));
+            };
+            let number = segment.number.0;
+            ensure!(number as usize == index && number <= self.last, "{number} is in place {index} of {}", self.last);
+            ensure!(*uuid == segment.spec.uuid, "{number} is found by another UUID than its own");
+            ensure!(self.live[index] == segment.live, "{number} is Live: {}, and listed as the contrary", segment.live);
+            ensure!(segment.epoch <= current_epoch, "{number} obeys epoch {} of {current_epoch}", segment.epoch);
+            segment.extents.check_invariants().map_err(|wrong| format!("{number}: {wrong}"))?;
+            let (mounted, total) = (segment.spec.bytes / GRANULE, segment.extents.total());
+            let whole = u64::from(total) == mounted || u64::from(total) < mounted && !segment.populating();
+            ensure!(whole, "{number} has {total} granules, was mounted with {mounted}, and is still populated");
+            let takes = segment.takes_objects(current_epoch);
+            let noted = segment.open.and_then(|place| self.open.get(place as usize)).copied();
+            let right = takes.then(|| segment.for_placement());
+            ensure!(noted == right, "{number} is open as {right:?}, and noted as {noted:?}");
+            open += usize::from(takes);
+        }
+        ensure!(open == self.open.len(), "{open} are open, and listed {}", self.open.len());
+        let (right, counted) = (self.count_open(), (self.open_sessions, self.open_bytes));
+        ensure!(right == counted, "open are those of (sessions, bytes) {right:?}, and counted {counted:?}");
+        for GoneSegment { uuid, number, .. } in &self.gone_order {
+            let number = number.0;
+            ensure!(self.gone.contains(uuid) && !self.by_uuid.contains_key(uuid), "the UUID of {number} is not Gone");
+            let gone = self.is_gone(SegmentNo(number)) && !self.is_live(SegmentNo(number));
+            ensure!(gone, "{number} is in the order of those that are Gone, and there or Live");
+        }
+        let (ordered, gone) = (self.gone_order.len(), self.gone.len());
+        ensure!(ordered == gone && gone <= GONE_MAX, "{gone} are Gone, {ordered} in order");
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::effect::Push;
 use crate::ids::{Rid, SegmentNo, SessionId, Time};
+use crate::invariants::ensure;
 use crate::request::{Origin, Refused, Remembered, SessionSpec};
 
 /// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
@@ -187,6 +188,35 @@ impl Sessions {
             }
         }
         Some(session)
+    }
+
+    /// Hosts are those of the sessions; nothing that was answered is kept; messages wait only for those that are away.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let mut on_hosts = 0;
+        for (id, session) in self.iter() {
+            let id = id.0;
+            ensure!(id <= self.last, "{id} is above {}, the last that was opened", self.last);
+            let host = self.hosts.get(&session.spec.boot_id).map(|host| host.number);
+            ensure!(session.host == host, "{id} is on host {:?}, and its boot id is of {host:?}", session.host);
+            on_hosts += u32::from(host.is_some());
+            let below = session.answered_below;
+            let first = session.replies.first_key_value().map(|(sequence, _)| sequence);
+            ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and {first:?} is kept");
+            let first = session.abandoned.first();
+            ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and gave {first:?} up");
+            ensure!(session.away.is_some() || session.missed.is_empty(), "{id} is here, and messages wait for it");
+            ensure!(session.away.is_some() || !session.lingering, "{id} is here and lingers");
+            let (committed, missed) = (session.committed.len(), session.missed.len());
+            ensure!(
+                committed <= COMMITTED_MAX && missed <= MISSED_MAX,
+                "{id} keeps {committed} rids and {missed} messages"
+            );
+        }
+        let counted: u32 = self.hosts.values().map(|host| host.sessions).sum();
+        ensure!(counted == on_hosts, "{on_hosts} are on hosts, and counted {counted}");
+        let empty = self.hosts.values().find(|host| host.sessions == 0).map(|host| host.number);
+        ensure!(empty.is_none(), "host {empty:?} has none");
+        Ok(())
     }
 
     /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.

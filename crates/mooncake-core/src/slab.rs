@@ -1,5 +1,7 @@
 //! Slots with short numbers in chunks that are given back when empty, and lists threaded through the slots.
 
+use crate::invariants::ensure;
+
 /// Slots of one chunk; a whole chunk is one allocation.
 const CHUNK: usize = 2048;
 const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
@@ -120,6 +122,27 @@ impl List {
         self.len -= 1;
     }
 
+    /// Visits its slots in order. Each is in use, and its links and the list's length are right.
+    pub(crate) fn check_invariants<T: Linked>(
+        &self,
+        slab: &Slab<T>,
+        mut visit: impl FnMut(u32, &T) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let List { head, tail, len } = *self;
+        let (mut before, mut at, mut count) = (NONE, head, 0);
+        while at != NONE {
+            let Some(value) = slab.get(at) else { return Err(format!("slot {at} behind {before} is not in use")) };
+            let Link { prev, next } = value.link();
+            ensure!(prev == before, "slot {at} is behind {before} and says behind {prev}");
+            ensure!(count < len, "it goes on behind {before}, the last of {len} slots");
+            visit(at, value)?;
+            count += 1;
+            (before, at) = (at, next);
+        }
+        ensure!((count, before) == (len, tail), "{count} slots up to {before}, and counted {len} up to {tail}");
+        Ok(())
+    }
+
     /// Makes a slot of this list the last one.
     pub fn move_to_back<L: Links + ?Sized>(&mut self, links: &mut L, slot: u32) {
         if self.tail != slot {
@@ -215,6 +238,45 @@ impl<T> Slab<T> {
             Entry::Used(value) => Some(value),
             Entry::Free(_) => None,
         }
+    }
+
+    /// All values with their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.chunks.iter().zip(0..).flat_map(|(chunk, number)| {
+            chunk.entries.iter().zip(0..).filter_map(move |(entry, index)| match entry {
+                Entry::Used(value) => Some(((number << CHUNK_BITS) | index, value)),
+                Entry::Free(_) => None,
+            })
+        })
+    }
+
+    /// Every slot is in use or in the free list of its chunk, and the counts are right.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let (mut len, mut listed) = (0, 0);
+        for (number, chunk) in self.chunks.iter().enumerate() {
+            let used = chunk.entries.iter().filter(|entry| matches!(entry, Entry::Used(_))).count();
+            let (mut free, mut at) = (0, chunk.free);
+            while at != NO_FREE {
+                let Some(Entry::Free(next)) = chunk.entries.get(usize::from(at)).filter(|_| used + free < CHUNK) else {
+                    return Err(format!("chunk {number}: slot {at} in the free list is not free"));
+                };
+                (free, at) = (free + 1, *next);
+            }
+            let (counted, all) = (usize::from(chunk.used), chunk.entries.len());
+            ensure!(
+                used == counted && used + free == all,
+                "chunk {number}: {used} slots in use and {free} free of {all}, and counted {counted}"
+            );
+            ensure!(chunk.listed == (used < CHUNK), "chunk {number}: {used} slots in use, with room: {}", chunk.listed);
+            len += used;
+            listed += usize::from(chunk.listed);
+        }
+        let with_room = &self.with_room;
+        let all_have =
+            with_room.iter().all(|number| self.chunks.get(*number as usize).is_some_and(|chunk| chunk.listed));
+        ensure!(all_have && with_room.len() == listed, "{listed} chunks have room, and listed are {with_room:?}");
+        ensure!(len == self.len, "{len} slots are in use, and counted {}", self.len);
+        Ok(())
     }
 
     pub fn remove(&mut self, slot: u32) -> T {

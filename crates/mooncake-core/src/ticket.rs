@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::ids::{SessionId, Ticket, Time};
+use crate::invariants::ensure;
 use crate::request::{Origin, PutConfig};
 
 /// A parked put. It holds nothing while it waits.
@@ -102,6 +103,28 @@ impl Tickets {
             all.into_iter().partition(|parked| parked.origin.session == session);
         self.queue = rest.into();
         gone
+    }
+
+    /// Each has a number of its own and is of a mutation of its own, and says what it waits for.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let mut tickets: Vec<Ticket> = self.queue.iter().map(|parked| parked.ticket).collect();
+        tickets.sort_unstable();
+        let twice = tickets.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        ensure!(twice.is_none(), "{twice:?} is parked twice");
+        ensure!(tickets.last().is_none_or(|ticket| ticket.0 <= self.last), "{tickets:?} are parked of {}", self.last);
+        let numbered = self.queue.iter().map(|parked| (parked.origin.session, parked.origin.sequence));
+        let mut origins: Vec<(SessionId, u64)> = numbered.filter(|(_, sequence)| *sequence > 0).collect();
+        origins.sort_unstable();
+        let twice = origins.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        ensure!(twice.is_none(), "the mutation {twice:?} is parked twice");
+        for parked in &self.queue {
+            let Parked { ticket, for_room, for_population, held, .. } = parked;
+            ensure!(!parked.entries.is_empty(), "{ticket:?} has no keys");
+            ensure!(parked.for_key || parked.waits_for_room(), "{ticket:?} waits for nothing");
+            ensure!(*for_room || !for_population, "{ticket:?} waits for a populator and not for room");
+            ensure!(*held != Some(0), "{ticket:?} waits for the end of views over nothing");
+        }
+        Ok(())
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Parked> {

@@ -1,7 +1,7 @@
 //! Random operations on a core, against a model that keeps everything in plain maps.
 //!
-//! After each step: no two extents that are in use for whatever reason overlap, the objects are those of the model, the
-//! space in use is what is accounted for, and the log and a snapshot both make the same state again.
+//! After each step: the core's own books hold, the objects are those of the model, the space in use is what is accounted
+//! for, and the log and a snapshot both make the same state again.
 
 mod pool;
 
@@ -407,8 +407,8 @@ impl World {
     }
 
     fn check(&mut self) {
+        self.pool.check_books();
         let core = &self.pool.core;
-        // Both ways to make the state again fail loudly on any overlap.
         let state = durable(core);
         assert_eq!(durable(&replayed(core.snapshot())), state, "the snapshot gives another state");
         let mut visible: Vec<String> = self.model.keys().filter(|key| self.visible(key).is_some()).cloned().collect();

@@ -277,6 +277,23 @@ fn soft_pinned_leave_after_all_others_and_only_if_allowed() {
     }
 }
 
+#[test]
+fn a_soft_pin_outlasts_an_absence_of_its_owner() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 2 * KIB);
+    pool.put_with(a, "soft", KIB, &PutConfig { pin: PinKind::Soft { ttl_ms: 60_000 }, ..plain() });
+    pool.put(a, "plain", KIB);
+    pool.mount(b, 2, 2 * KIB);
+    pool.anchor_lost(a);
+    pool.reserve(b, "unfinished", 2 * KIB);
+    assert!(is_full(&pool.slot(a, "new", KIB)), "what there is lies out of reach");
+    pool.resume(a, &[1], &[], 1).unwrap();
+    pool.put(a, "new", KIB);
+    assert_eq!(pool.keys(), ["new", "soft"]);
+    pool.check();
+}
+
 /// Four objects, looked up one after the other: the first of them with a pin that ends meanwhile.
 fn looked_up_in_turn(pin: PinKind) -> (Pool, mooncake_core::SessionId) {
     let mut pool = Pool::with(Config { evict_soft_pinned: false, ..Config::default() });

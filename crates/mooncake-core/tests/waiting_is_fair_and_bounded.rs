@@ -57,6 +57,23 @@ fn a_put_given_up_passes_its_key_to_the_first_in_line() {
 }
 
 #[test]
+fn a_key_that_an_absent_writer_yields_to_one_in_line_is_still_waited_for_by_others() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let (b, c, away) = (pool.session(2), pool.session(3), pool.session(4));
+    pool.reserve(away, "k", KIB);
+    pool.put(a, "stuff", 3 * KIB);
+    assert!(pool.exists("stuff"), "which protects it");
+    let for_key = pool.park(b, &[("k", KIB)]);
+    let for_both = pool.park(c, &[("k", KIB), ("l", 3 * KIB)]);
+    pool.anchor_lost(away);
+    pool.remove(a, "stuff", true);
+    let k = pool::placed(&pool.woken[&for_both][0]);
+    pool.commit(c, &k);
+    assert_eq!(pool.woken[&for_key], [PutSlot::Exists]);
+    pool.check();
+}
+
+#[test]
 fn room_goes_to_the_first_in_line_and_newcomers_do_not_barge() {
     let (mut pool, a, b, rid) = stuffed();
     let first = pool.park(b, &[("k1", 6 * KIB)]);

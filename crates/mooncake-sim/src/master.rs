@@ -220,6 +220,7 @@ impl Master {
         let mut state = self.state.borrow_mut();
         let mut effects = Effects::default();
         let result = operation(&mut state, now, &mut effects);
+        state.core.check_invariants().unwrap_or_else(|wrong| panic!("seed {}: {wrong}", self.world.seed()));
         if !effects.records.is_empty() {
             state.lsn += 1;
             state.reign = effects.records.iter().fold(state.reign, Reign::after);

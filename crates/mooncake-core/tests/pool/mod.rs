@@ -352,13 +352,19 @@ impl Pool {
         self.core.begin(self.now, epoch, &mut self.fx);
         self.here.clear();
         self.collect();
+        self.check_books();
     }
 
-    /// The books hold: the log and a snapshot both make the same state again, which fails loudly on any overlap.
+    /// The books hold, and the log and a snapshot both make the same state again.
     pub fn check(&self) {
+        self.check_books();
         let before = durable(&self.core);
         assert_eq!(durable(&replayed(self.log.clone())), before, "the log gives another state");
         assert_eq!(durable(&replayed(self.core.snapshot())), before, "the snapshot gives another state");
+    }
+
+    pub fn check_books(&self) {
+        self.core.check_invariants().unwrap_or_else(|wrong| panic!("{wrong}"));
     }
 }
 

@@ -114,6 +114,7 @@ impl World {
         let mut fx = Effects::default();
         core.begin(self.time(), raised, &mut fx);
         self.master.epoch = core.epoch();
+        self.assert_invariants(&core);
         self.master.core = Some(core);
         self.effects(fx);
         // It looks for the processes that its log names; that the one before knew of an end is lost with the log's.
@@ -151,8 +152,13 @@ impl World {
         let core = self.master.core.as_mut()?;
         let mut fx = Effects::default();
         let result = operation(core, now, &mut fx);
+        self.assert_invariants(self.master.core.as_ref()?);
         self.effects(fx);
         Some(result)
+    }
+
+    fn assert_invariants(&self, core: &Core) {
+        core.check_invariants().unwrap_or_else(|wrong| panic!("seed {} at {} us: {wrong}", self.seed, self.now));
     }
 
     fn effects(&mut self, fx: Effects) {
