@@ -12,10 +12,8 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, NoAnswer};
+use crate::calls::{Abandoned, Answer, NoAnswer, PATIENCE};
 use crate::store::Store;
-
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Granules of a segment.
 const SEGMENT: u64 = 48;
@@ -23,7 +21,7 @@ const SEGMENT: u64 = 48;
 /// Pins are asked for again this often when the session was resumed meanwhile.
 const ATTEMPTS: usize = 3;
 
-fn told(answer: &Result<reply::Body, NoAnswer>) -> Told {
+fn told(answer: &Result<Answer, NoAnswer>) -> Told {
     match answer {
         Ok(_) => Told::Done,
         Err(NoAnswer::Refused(_)) => Told::Refused,
@@ -79,7 +77,7 @@ impl Store {
         };
         self.inner.owner.borrow_mut().mount(id, uuid, uuid);
         let body = request::Body::Mount(Mount { segment: Some(segment), populated: SEGMENT * GRANULE });
-        let told = told(&self.mutate(body, PATIENCE, Abandoned::Stays).await);
+        let told = told(&self.finish_now(body, PATIENCE).await);
         let is_held = self.inner.owner.borrow_mut().mount_answered(uuid, told);
         if !is_held {
             self.give_back(uuid, None).await;
@@ -91,7 +89,7 @@ impl Store {
         let must_unmount = self.inner.owner.borrow().must_unmount(pinned);
         if must_unmount {
             let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
-            if must_resume(told(&self.mutate(body, PATIENCE, Abandoned::Forgotten).await)) {
+            if must_resume(told(&self.finish(body, PATIENCE).await)) {
                 self.resume_anew();
             }
         }
@@ -114,11 +112,8 @@ impl Store {
                 groups: None,
             };
             let patience = PATIENCE + Duration::from_millis(2_500);
-            let Ok(reply::Body::PutStart(reply)) =
-                self.mutate(request::Body::PutStart(start), patience, Abandoned::Stays).await
-            else {
-                continue;
-            };
+            let asked = self.mutate(request::Body::PutStart(start), patience, Abandoned::GivesUpPlacements).await;
+            let Ok(Answer { body: reply::Body::PutStart(reply), session, .. }) = asked else { continue };
             let placed = reply.slots.iter().filter(|slot| slot.kind() == put_slot::Kind::Placed);
             let ended: Vec<Ended> = placed
                 .map(|slot| Ended {
@@ -130,7 +125,10 @@ impl Store {
                 continue;
             }
             self.rest(5_000).await;
-            let _ = self.mutate(request::Body::PutEnd(PutEnd { ended }), 2 * PATIENCE, Abandoned::Stays).await;
+            let rids = ended.iter().flat_map(|ended| &ended.replicas).map(|replica| replica.rid).collect();
+            if self.finish_in(&session, request::Body::PutEnd(PutEnd { ended }), 2 * PATIENCE).await.is_err() {
+                self.give_up_later(&session, rids, true);
+            }
         }
     }
 
@@ -160,7 +158,7 @@ impl Store {
             let generation = self.inner.pins.borrow().generation();
             let body = request::Body::Pin(Pin { keys: Some(pack_keys(&[&key])) });
             let answer = self.mutate(body, PATIENCE, Abandoned::VoidsPins).await.ok()?;
-            let reply::Body::Lookup(found) = answer else { unreachable!("a pin is answered by what it found") };
+            let reply::Body::Lookup(found) = answer.body else { unreachable!("a pin is answered by what it found") };
             let rid = found.objects.first()?.replicas.first()?.rid;
             let adopted = self.inner.pins.borrow_mut().adopt(generation, [rid].into_iter());
             match adopted {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mooncake_client::machine::deaths::Deaths;
+use mooncake_client::machine::orphans::Orphans;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
 use mooncake_client::machine::pins::Pins;
@@ -68,8 +69,9 @@ pub(crate) struct Inner {
     pub pins: RefCell<Pins>,
     pub sequences: RefCell<Sequences>,
     progress: RefCell<Progress>,
+    pub orphans: RefCell<Orphans<Session>>,
     deaths: RefCell<Deaths>,
-    position: RefCell<LogPosition>,
+    pub position: RefCell<LogPosition>,
     up: RefCell<Vec<AnchorUp>>,
     pub reach: Reachability,
     wants: Wants,
@@ -90,7 +92,7 @@ pub(crate) struct Inner {
 
 /// What call connections attach to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Session {
+pub struct Session {
     pub id: u64,
     pub secret: u64,
     pub instance: Vec<u8>,
@@ -110,6 +112,7 @@ impl Store {
             pins: RefCell::default(),
             sequences: RefCell::default(),
             progress: RefCell::default(),
+            orphans: RefCell::default(),
             deaths: RefCell::default(),
             position: RefCell::default(),
             up: RefCell::default(),
