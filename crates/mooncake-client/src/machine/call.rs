@@ -465,3 +465,6 @@ impl<'a, D: CallDriver> Call<'a, D> {
 }
 
 const ANSWERED: &str = "what is answered was sent";
+
+#[cfg(test)]
+mod tests;
