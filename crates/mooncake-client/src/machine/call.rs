@@ -171,8 +171,10 @@ pub enum Obstacle<B> {
 /// Why a try gave no reply.
 #[derive(Debug)]
 pub enum Lost<S, B> {
-    /// The master does not know this session, or the call is not to be made in it.
+    /// The master does not know this session.
     Session(S),
+    /// The store is in another session than the one that the call belongs to.
+    Elsewhere,
     /// The master refuses connections.
     Refused(Refusal),
     /// See [`Failure::TooOld`].
@@ -335,7 +337,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
         lacks: impl FnOnce(&Body) -> Option<(Feature, String)>,
     ) -> Result<(), Lost<D::Session, D::Broken>> {
         if self.bound_to.is_some_and(|own| !own.is(session)) {
-            return Err(Lost::Session(session.clone()));
+            return Err(Lost::Elsewhere);
         }
         if let Some((feature, software)) = self.request.body.as_ref().and_then(lacks) {
             return Err(Lost::TooOld(feature, software));
@@ -391,6 +393,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
         match tried {
             Ok((reply, instance)) => self.accept(reply, instance),
             Err(Lost::Session(lost)) => self.session_lost(lost),
+            Err(Lost::Elsewhere) => Break(Err(Failure::Over)),
             Err(Lost::Refused(refusal)) => Break(Err(Failure::Refused(refusal))),
             // A connection of the pool may be to a master that is no more: one that was made just now is not.
             Err(Lost::TooOld(..)) if !self.asked_anew => {

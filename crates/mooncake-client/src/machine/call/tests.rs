@@ -423,6 +423,7 @@ fn what_belongs_to_another_session_ends_without_a_call() {
     let script = Script::new([done()]);
     script.session.set(2);
     assert!(matches!(script.finish_in(1), Ok(None)));
+    assert_eq!(*script.told.borrow(), ["ended"], "and the session that there is goes on");
     assert!(script.sent.borrow().is_empty());
     assert_eq!(script.told_next(), (2, vec![]));
 }
