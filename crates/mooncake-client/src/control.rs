@@ -1,26 +1,24 @@
-//! Calls to the master: a bounded pool of connections, one checked out per
-//! call, and what makes a retry safe.
+//! What the threads of a store share on their way to the master: the session, a bounded pool of connections, one checked
+//! out per call, and the locks of the machines.
 
+use std::cell::Cell;
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::forked;
-use mooncake_wire::message::{
-    AnchorUp, AttachCall, LogPosition, Refusal, Reply, Request, anchor_up, hello, refusal, reply, request,
-};
-use mooncake_wire::{Feature, MAX_FRAME, RequestKind};
+use mooncake_wire::message::{AnchorUp, AttachCall, LogPosition, anchor_up, hello, refusal};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::bell::Bell;
+use crate::caller::Lost;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
-use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::machine::deaths::Deaths;
 use crate::machine::orphans::Orphans;
 use crate::machine::parts::Parts;
 use crate::machine::pins::Pins;
-use crate::machine::position::raise;
 use crate::machine::progress::Progress;
 use crate::machine::reachability::Reachability;
 use crate::machine::sequences::Sequences;
@@ -29,40 +27,13 @@ use crate::machine::wants::Wants;
 use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
-use crate::orphans;
 use crate::session::Session;
 
 /// Most call connections of a store; more callers than that wait for one.
-const MAX_CONNECTIONS: usize = 64;
+pub(crate) const MAX_CONNECTIONS: usize = 64;
 
 /// Most of them for calls that the master may take seconds over, so that the others never wait for these.
-const MAX_LONG: usize = 48;
-
-/// Rest between two tries to reach a master that refuses connections.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
-
-/// A reply that shows the master alive this recently keeps a long call waiting.
-const LONG_CALL_SILENCE: Duration = Duration::from_millis(1_200);
-
-/// What becomes of a mutation whose answer never came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Abandoned {
-    /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
-    Stays,
-    /// Placements that it may have been given are found out and given up.
-    GivesUpPlacements,
-    /// Pins that it may have been given are voided.
-    VoidsPins,
-}
-
-/// A reply, and what its segment numbers mean.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub body: reply::Body,
-    pub numbering: Numbering,
-    /// Session that the call was made in.
-    pub session: Arc<Session>,
-}
+pub(crate) const MAX_LONG: usize = 48;
 
 /// One store's side of the control protocol.
 pub(crate) struct Control {
@@ -147,6 +118,11 @@ impl Control {
         self.origin.elapsed()
     }
 
+    /// Since the origin at that time.
+    pub fn time(&self, instant: Instant) -> Duration {
+        instant.saturating_duration_since(self.origin)
+    }
+
     /// That time since the origin.
     pub fn instant(&self, time: Duration) -> Instant {
         self.origin + time
@@ -171,10 +147,8 @@ impl Control {
         *self.position.lock()
     }
 
-    pub fn note_position(&self, seen: &LogPosition) {
-        if raise(&mut self.position.lock(), seen) {
-            self.resume_anew();
-        }
+    pub fn position_lock(&self) -> impl DerefMut<Target = LogPosition> {
+        self.position.lock()
     }
 
     // --------------------------------------------------------------- anchor
@@ -240,284 +214,17 @@ impl Control {
 
     // ---------------------------------------------------------------- calls
 
-    /// A call that changes nothing, or that may be made twice.
-    pub fn query(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
-        let request = Request { body: Some(body), ..Request::default() };
-        self.call(what, request, patience, Bounds::heeding()).map_err(|failed| failed.error)
+    /// A number for a request that no other one of this store has.
+    pub fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A query that the caller's interrupt hook does not end, nor hears of: any thread may make it.
-    pub fn query_on_any_thread(
-        &self,
-        what: &'static str,
-        body: request::Body,
-        patience: Duration,
-    ) -> Result<Answer, StoreError> {
-        let request = Request { body: Some(body), ..Request::default() };
-        self.call(what, request, patience, Bounds::default()).map_err(|failed| failed.error)
+    /// Whether the caller's interrupt hook says so.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.as_ref().is_some_and(|interrupted| interrupted())
     }
 
-    /// A mutation that ends something: it goes out although the caller wants to stop.
-    pub fn finish(&self, what: &'static str, body: request::Body, patience: Duration) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.lock().begin();
-        let request = Request { sequence, body: Some(body), ..Request::default() };
-        let answer = self.call(what, request, patience, Bounds::default());
-        self.sequences.lock().answered(sequence);
-        answer.map_err(|failed| failed.error)
-    }
-
-    /// [`Control::finish`] of placements of this session. `None`: it is over, and they with it. In another one their
-    /// rids may be those of somebody else's placements, as numbers begin anew with another log.
-    pub fn finish_in(
-        &self,
-        session: &Session,
-        what: &'static str,
-        body: request::Body,
-        patience: Duration,
-    ) -> Result<Option<Answer>, StoreError> {
-        let sequence = self.sequences.lock().begin();
-        let request = Request { sequence, body: Some(body), ..Request::default() };
-        let answer = self.call(what, request, patience, Bounds { session: Some(session), heed: false });
-        self.sequences.lock().answered(sequence);
-        match answer {
-            Ok(answer) => Ok(Some(answer)),
-            Err(failed) if failed.is_over => Ok(None),
-            Err(failed) => Err(failed.error),
-        }
-    }
-
-    /// [`Control::finish`] of what must not be carried out behind the caller's back: when the call fails it was done
-    /// before the next one, or never is.
-    pub fn finish_now(
-        &self,
-        what: &'static str,
-        body: request::Body,
-        patience: Duration,
-    ) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.lock().begin();
-        let request = Request { sequence, body: Some(body), ..Request::default() };
-        let answer = self.call(what, request, patience, Bounds::default());
-        match &answer {
-            Err(failed) if failed.sent => self.sequences.lock().abandoned(sequence),
-            _ => self.sequences.lock().answered(sequence),
-        }
-        answer.map_err(|failed| failed.error)
-    }
-
-    /// A call that changes something: made once, however often it is sent.
-    pub fn mutate(
-        self: &Arc<Self>,
-        what: &'static str,
-        body: request::Body,
-        patience: Duration,
-        abandoned: Abandoned,
-    ) -> Result<Answer, StoreError> {
-        let sequence = self.sequences.lock().begin();
-        let request = Request { sequence, body: Some(body), ..Request::default() };
-        match self.call(what, request, patience, Bounds::heeding()) {
-            Ok(answer) => {
-                if abandoned != Abandoned::VoidsPins || self.pins.lock().may_settle(sequence) {
-                    self.sequences.lock().answered(sequence);
-                }
-                Ok(answer)
-            }
-            Err(failed) => {
-                let failed = *failed;
-                match abandoned {
-                    Abandoned::GivesUpPlacements if failed.sent => orphans::add(self, failed.session, failed.request),
-                    Abandoned::VoidsPins if failed.sent => {
-                        self.sequences.lock().abandoned(sequence);
-                        self.resume_anew();
-                    }
-                    Abandoned::Stays if failed.sent => self.sequences.lock().abandoned(sequence),
-                    _ => self.sequences.lock().answered(sequence),
-                }
-                Err(failed.error)
-            }
-        }
-    }
-
-    /// Sends a mutation of this session once more, with the sequence that it had. `None`: there is no telling yet.
-    pub fn repeat(
-        &self,
-        session: &Session,
-        request: &Request,
-        patience: Duration,
-    ) -> Option<Result<Answer, StoreError>> {
-        let bounds = Bounds { session: Some(session), heed: false };
-        match self.call("a repeated request", request.clone(), patience, bounds) {
-            Ok(answer) => Some(Ok(answer)),
-            Err(failed) => {
-                let is_refused = matches!(failed.error.cause(), Cause::Refused { .. } | Cause::BadRequest { .. });
-                (failed.is_over || is_refused).then_some(Err(failed.error))
-            }
-        }
-    }
-
-    fn call(
-        &self,
-        what: &'static str,
-        request: Request,
-        patience: Duration,
-        bounds: Bounds<'_>,
-    ) -> Result<Answer, Box<Failed>> {
-        let started = Instant::now();
-        let kind = request.body.as_ref().map(RequestKind::of);
-        let outcome = self.exchange_until(what, request, started, patience, bounds);
-        if let (Some(metrics), Some(kind)) = (&self.metrics, kind) {
-            metrics.asked(kind, started);
-        }
-        outcome
-    }
-
-    fn exchange_until(
-        &self,
-        what: &'static str,
-        mut request: Request,
-        started: Instant,
-        patience: Duration,
-        bounds: Bounds<'_>,
-    ) -> Result<Answer, Box<Failed>> {
-        let deadline = started + patience;
-        let mut sent = false;
-        let mut is_over = false;
-        let mut session = self.session();
-        let mut last = String::new();
-        let mut asked_anew = false;
-        let mut queued = Queued::default();
-        let long = request.body.as_ref().is_some_and(may_take_long);
-        let error = loop {
-            if let Err(error) = self.may_call() {
-                break error;
-            }
-            let check = || self.keep_waiting(started, bounds.heed);
-            let patience = Patience { deadline, check: &check };
-            request.id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            self.sequences.lock().tell(&mut request);
-            let outcome = self.checkout(long, &patience, &mut queued).and_then(|(attached, mut connection)| {
-                session = attached;
-                if !bounds.include(&session) {
-                    self.check_in(long, Some((session.clone(), connection)));
-                    return Err(CallError::SessionLost);
-                }
-                if let Some((feature, software)) = request.body.as_ref().and_then(|body| connection.lacks(body)) {
-                    self.check_in(long, None);
-                    return Err(CallError::TooOld(feature, software));
-                }
-                sent = true;
-                let reply = exchange(&mut connection, &request, &patience);
-                let instance = connection.instance();
-                self.check_in(long, reply.is_ok().then(|| (session.clone(), connection)));
-                reply.map(|reply| (reply, instance))
-            });
-            match outcome {
-                Ok((reply, instance)) => match self.accept(what, reply, instance, &session) {
-                    Ok(Accepted::Answer(answer)) => {
-                        self.sequences.lock().told_abandoned(&request.abandoned);
-                        return Ok(answer);
-                    }
-                    Ok(Accepted::SessionLost) if bounds.session.is_some() => {
-                        is_over = true;
-                        break self.over(&session);
-                    }
-                    Ok(Accepted::SessionLost) => {
-                        last = "the master does not know this session any more".into();
-                        self.session_lost(&session, &patience);
-                    }
-                    Err(error) => break error,
-                },
-                Err(CallError::SessionLost) if bounds.session.is_some() => {
-                    is_over = true;
-                    break self.over(&session);
-                }
-                Err(CallError::SessionLost) => {
-                    last = "the master does not know this session any more".into();
-                    self.session_lost(&session, &patience);
-                }
-                Err(CallError::Refused(refusal)) => break self.refused(what, refusal),
-                // A connection of the pool may be to a master that is no more: one that was made just now is not.
-                Err(CallError::TooOld(..)) if !asked_anew => {
-                    asked_anew = true;
-                    self.drop_idle();
-                }
-                Err(CallError::TooOld(feature, software)) => {
-                    let (master, feature) = (self.masters.to_string(), feature.name());
-                    break Cause::MasterTooOld { master, software, feature }.into();
-                }
-                Err(CallError::Connection(ConnectionError::Interrupted)) => break Cause::Interrupted.into(),
-                Err(CallError::Connection(ConnectionError::Deadline)) => {
-                    break self.expired(what, started, &last, &queued);
-                }
-                Err(CallError::Connection(error)) => {
-                    tracing::debug!(master = %self.masters, %error, "call connection lost");
-                    last = error.to_string();
-                    self.drop_idle();
-                    self.ping();
-                    std::thread::sleep(RETRY_PAUSE);
-                }
-            }
-            if Instant::now() >= deadline {
-                break self.expired(what, started, &last, &queued);
-            }
-        };
-        Err(Box::new(Failed { error, sent, session, request, is_over }))
-    }
-
-    fn may_call(&self) -> Result<(), StoreError> {
-        if forked() {
-            return Err(Cause::Forked.into());
-        }
-        if self.is_stopped() {
-            return Err(Cause::Closed.into());
-        }
-        if self.reach.is_unreachable() {
-            return Err(self.unreachable("it has not answered for a while; calls fail at once until it does"));
-        }
-        Ok(())
-    }
-
-    /// Looks up at every slice of a wait.
-    fn keep_waiting(&self, started: Instant, heed: bool) -> Result<(), ConnectionError> {
-        if heed && self.interrupted.as_ref().is_some_and(|interrupted| interrupted()) {
-            return Err(ConnectionError::Interrupted);
-        }
-        let waited = started.elapsed();
-        if self.is_stopped() || self.reach.is_unreachable() {
-            return Err(ConnectionError::Deadline);
-        }
-        // A call may be long; a master that says nothing meanwhile ends it early.
-        if waited > self.lookup_timeout && self.reach.silence(self.now()) > LONG_CALL_SILENCE {
-            return Err(ConnectionError::Deadline);
-        }
-        Ok(())
-    }
-
-    fn expired(&self, what: &'static str, started: Instant, last: &str, queued: &Queued) -> StoreError {
-        if self.is_stopped() {
-            return Cause::Closed.into();
-        }
-        let alive = self.reach.expired(started.saturating_duration_since(self.origin));
-        self.ping();
-        if alive && last.is_empty() {
-            let (master, waited) = (self.masters.to_string(), started.elapsed());
-            // What took too long were other calls of this store.
-            if queued.time * 2 > waited {
-                let (limit, calls) = match queued.among_long {
-                    true => (MAX_LONG, "puts that wait for room and other long calls"),
-                    false => (MAX_CONNECTIONS, "calls to its master"),
-                };
-                return Cause::NoConnection { master, what, limit, calls, queued: queued.time, waited }.into();
-            }
-            return Cause::CallTimeout { master, what, waited }.into();
-        }
-        let waited = started.elapsed().as_millis();
-        match last {
-            "" => self.unreachable(&format!("{what} has waited for {waited} ms")),
-            last => self.unreachable(&format!("{what}: {last} (tried for {waited} ms)")),
-        }
-    }
-
-    fn unreachable(&self, reason: &str) -> StoreError {
+    pub fn unreachable(&self, reason: &str) -> StoreError {
         let reason = match &*self.trouble.lock() {
             Some(trouble) => format!("{reason}; last try to reconnect: {trouble}"),
             None => reason.to_owned(),
@@ -525,73 +232,28 @@ impl Control {
         Cause::MasterUnreachable { master: self.masters.to_string(), reason }.into()
     }
 
-    fn refused(&self, what: &'static str, refusal: Refusal) -> StoreError {
-        let (master, reason) = (self.masters.to_string(), refusal.reason.clone());
-        match refusal.kind() {
-            refusal::Kind::BadRequest => Cause::BadRequest { master, what, reason },
-            _ => Cause::Refused { master, what, reason },
-        }
-        .into()
-    }
-
     /// An answer to something else than what was asked.
     pub fn confused(&self, what: &'static str) -> StoreError {
         Cause::Protocol { master: self.masters.to_string(), what }.into()
     }
 
-    fn accept(
-        &self,
-        what: &'static str,
-        reply: Reply,
-        instance: [u8; 16],
-        session: &Arc<Session>,
-    ) -> Result<Accepted, StoreError> {
-        let mut log_id = 0;
-        if let Some(position) = &reply.position {
-            log_id = position.log_id;
-            self.note_position(position);
-        }
-        match reply.body {
-            Some(reply::Body::Refusal(refusal)) if refusal.kind() == refusal::Kind::UnknownSession => {
-                Ok(Accepted::SessionLost)
-            }
-            Some(reply::Body::Refusal(refusal)) => Err(self.refused(what, refusal)),
-            Some(body) => {
-                let numbering = Numbering::new(log_id, instance);
-                Ok(Accepted::Answer(Answer { body, numbering, session: session.clone() }))
-            }
-            None => Err(self.confused(what)),
-        }
-    }
-
-    /// What was asked belongs to a session that is over: has the anchor find out that this one is, if it does not know.
-    fn over(&self, lost: &Session) -> StoreError {
-        if self.session().is(lost) {
-            self.resume_anew();
-        }
-        Cause::Superseded { attempts: 0 }.into()
-    }
-
-    /// Has the anchor find out, and waits until it has another session.
-    fn session_lost(&self, lost: &Session, patience: &Patience<'_>) {
+    /// Waits as long as this holds, which is looked up at every slice and when there is another session.
+    pub fn wait_while(&self, holds: impl Fn(&Self) -> bool) {
         let mut changes = self.changes.lock();
-        if !self.session().is(lost) {
-            return;
-        }
-        self.resume_anew();
-        while self.session().is(lost) && Instant::now() < patience.deadline && (patience.check)().is_ok() {
+        while holds(self) {
             self.changed.wait_for(&mut changes, SLICE);
         }
     }
 
     // ----------------------------------------------------------------- pool
 
-    fn checkout(
+    /// A connection of the current session. `long`: the call may take long.
+    pub fn checkout(
         &self,
         long: bool,
         patience: &Patience<'_>,
-        queued: &mut Queued,
-    ) -> Result<(Arc<Session>, Connection), CallError> {
+        queued: &Cell<Queued>,
+    ) -> Result<(Arc<Session>, Connection), Lost> {
         let session = self.session();
         let mut pool = self.pool.lock();
         loop {
@@ -614,9 +276,9 @@ impl Control {
                 return Err(ConnectionError::Deadline.into());
             }
             let began = Instant::now();
-            queued.among_long = long && pool.long >= MAX_LONG;
+            let among_long = long && pool.long >= MAX_LONG;
             self.freed.wait_for(&mut pool, SLICE);
-            queued.time += began.elapsed();
+            queued.set(Queued { time: queued.get().time + began.elapsed(), among_long });
         }
         drop(pool);
         let opened = self.attach(&session, patience);
@@ -627,7 +289,7 @@ impl Control {
     }
 
     /// A connection comes back, or one that is no more.
-    fn check_in(&self, long: bool, connection: Option<(Arc<Session>, Connection)>) {
+    pub fn check_in(&self, long: bool, connection: Option<(Arc<Session>, Connection)>) {
         let mut pool = self.pool.lock();
         pool.long -= usize::from(long);
         match connection {
@@ -639,7 +301,8 @@ impl Control {
         self.freed.notify_all();
     }
 
-    fn drop_idle(&self) {
+    /// Closes what no call has.
+    pub fn drop_idle(&self) {
         if forked() {
             return;
         }
@@ -648,7 +311,7 @@ impl Control {
         pool.idle.clear();
     }
 
-    fn attach(&self, session: &Session, patience: &Patience<'_>) -> Result<Connection, CallError> {
+    fn attach(&self, session: &Arc<Session>, patience: &Patience<'_>) -> Result<Connection, Lost> {
         if let Some(unix) = &session.unix {
             match self.attach_at(unix, session, patience) {
                 // Another process may have taken the name.
@@ -656,7 +319,7 @@ impl Control {
                 Ok(_) => {
                     tracing::debug!(master = %self.masters, "another master has its Unix socket by now; using TCP")
                 }
-                Err(CallError::Connection(error @ (ConnectionError::Io(_) | ConnectionError::Frame(_)))) => {
+                Err(Lost::Broken(error)) => {
                     tracing::debug!(master = %self.masters, %error, "its Unix socket cannot be used; using TCP");
                 }
                 Err(other) => return Err(other),
@@ -668,14 +331,14 @@ impl Control {
     fn attach_at(
         &self,
         address: &Address,
-        session: &Session,
+        session: &Arc<Session>,
         patience: &Patience<'_>,
-    ) -> Result<(Connection, Vec<u8>), CallError> {
+    ) -> Result<(Connection, Vec<u8>), Lost> {
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
         let (connection, reply) = Connection::open(address, role, self.position(), patience)?;
         match reply.refusal {
-            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => Err(CallError::SessionLost),
-            Some(refusal) => Err(CallError::Refused(refusal)),
+            Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => Err(Lost::Session(session.clone())),
+            Some(refusal) => Err(Lost::Refused(refusal)),
             None => Ok((connection, reply.instance.to_vec())),
         }
     }
@@ -705,76 +368,10 @@ impl std::fmt::Debug for Control {
     }
 }
 
-struct Failed {
-    error: StoreError,
-    /// The master may have got it.
-    sent: bool,
-    session: Arc<Session>,
-    request: Request,
-    /// The only session that it may be made in is no more.
-    is_over: bool,
-}
-
-/// What a call keeps to.
-#[derive(Default, Clone, Copy)]
-struct Bounds<'a> {
-    /// What it is about belongs to this session: it is made there or not at all.
-    session: Option<&'a Session>,
-    /// The caller's interrupt hook may end it.
-    heed: bool,
-}
-
-impl Bounds<'_> {
-    fn heeding() -> Self {
-        Bounds { heed: true, ..Bounds::default() }
-    }
-
-    fn include(&self, session: &Session) -> bool {
-        self.session.is_none_or(|own| own.is(session))
-    }
-}
-
 /// What a call has waited for connections that others had.
-#[derive(Default)]
-struct Queued {
-    time: Duration,
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Queued {
+    pub time: Duration,
     /// For one of those that long calls may have, when it was looked up last.
-    among_long: bool,
-}
-
-enum Accepted {
-    Answer(Answer),
-    SessionLost,
-}
-
-enum CallError {
-    Connection(ConnectionError),
-    SessionLost,
-    Refused(Refusal),
-    /// What the master does not know, and what it is.
-    TooOld(Feature, String),
-}
-
-impl From<ConnectionError> for CallError {
-    fn from(error: ConnectionError) -> Self {
-        CallError::Connection(error)
-    }
-}
-
-fn may_take_long(body: &request::Body) -> bool {
-    match body {
-        request::Body::PutStart(start) => start.wait,
-        request::Body::RemoveAll(_) | request::Body::RemoveByRegex(_) => true,
-        _ => false,
-    }
-}
-
-fn exchange(connection: &mut Connection, request: &Request, patience: &Patience<'_>) -> Result<Reply, CallError> {
-    connection.send(request, patience)?;
-    let reply: Reply = connection.receive(MAX_FRAME, patience)?;
-    if reply.id != request.id {
-        let confused = std::io::Error::new(std::io::ErrorKind::InvalidData, "answer to another request");
-        return Err(ConnectionError::Io(confused).into());
-    }
-    Ok(reply)
+    pub among_long: bool,
 }

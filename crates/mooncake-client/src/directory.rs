@@ -10,21 +10,7 @@ use parking_lot::RwLock;
 
 use crate::control::Control;
 use crate::error::StoreError;
-
-/// Whose segment numbers a reply means. A master gives each number once. The next one goes on with them, unless the log
-/// that it found had lost its end, or was another one: then it gives the same numbers to other segments.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Numbering {
-    log_id: u64,
-    instance: [u8; 16],
-}
-
-impl Numbering {
-    /// Of replies with a position in this log over a connection to this process.
-    pub fn new(log_id: u64, instance: [u8; 16]) -> Self {
-        Self { log_id, instance }
-    }
-}
+use crate::machine::numbering::Numbering;
 
 /// Segments met so far. Under another numbering it starts over.
 #[derive(Debug, Default)]
@@ -51,7 +37,7 @@ impl Directory {
     /// Asks the master once for every segment of some placements not met before.
     pub fn meet<'r>(
         &self,
-        control: &Control,
+        control: &Arc<Control>,
         numbering: Numbering,
         replicas: impl Iterator<Item = &'r Replica>,
     ) -> Result<(), StoreError> {

@@ -6,9 +6,9 @@ use mooncake_transfer::TransferError;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
 use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
+use crate::machine::numbering::Numbering;
 use crate::machine::ready;
 use crate::machine::suspects::Suspect;
 use crate::put::{is_no_staging, link_error, transfer_error};

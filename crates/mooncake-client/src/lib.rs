@@ -44,6 +44,7 @@
 
 mod anchor;
 mod bell;
+mod caller;
 mod connection;
 mod control;
 mod describe;

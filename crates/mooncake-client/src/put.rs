@@ -10,13 +10,13 @@ use mooncake_transfer::TransferError;
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
 use mooncake_wire::{MAX_KEY, pack_keys};
 
-use crate::control::Abandoned;
-use crate::directory::Numbering;
 use crate::error::{Cause, StoreError};
+use crate::machine::call::Abandoned;
+use crate::machine::numbering::Numbering;
+use crate::machine::orphans::give_up;
 use crate::machine::put::{Lost, Placed, PutDriver, Written, put, write_key};
 use crate::machine::{self, ready};
 use crate::options::{PinKind, PutOptions};
-use crate::orphans;
 use crate::session::Session;
 use crate::store::{Inner, check_key};
 use crate::team::{share, threads_for};
@@ -210,7 +210,7 @@ impl PutDriver for Driver<'_> {
 
     fn give_up_later(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
         let control = &self.store.shared.control;
-        orphans::give_up(control, &origin.session, rids, settled);
+        give_up(control, &origin.session, rids, settled);
     }
 
     async fn pause(&self, time: Duration) {

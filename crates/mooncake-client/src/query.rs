@@ -7,8 +7,8 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::pack_keys;
 
-use crate::control::Abandoned;
 use crate::error::{Cause, StoreError};
+use crate::machine::call::Abandoned;
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};
 

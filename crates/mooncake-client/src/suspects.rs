@@ -43,7 +43,7 @@ fn run(control: &Arc<Control>) {
     }
 }
 
-fn report(control: &Control, suspects: &[Suspect]) -> Result<(), StoreError> {
+fn report(control: &Arc<Control>, suspects: &[Suspect]) -> Result<(), StoreError> {
     let (mut bad, unsure): (Vec<Suspect>, Vec<Suspect>) =
         suspects.iter().cloned().partition(|suspect| suspect.confirmed);
     if !unsure.is_empty() {

@@ -7,11 +7,12 @@ use mooncake_memory::forked;
 use mooncake_wire::message::{Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::control::{Abandoned, Control};
-use crate::directory::Numbering;
+use crate::control::Control;
 use crate::error::StoreError;
 use crate::get::doubt_of;
+use crate::machine::call::Abandoned;
 use crate::machine::get::report_doubt;
+use crate::machine::numbering::Numbering;
 use crate::put::link_error;
 use crate::rounds::rounds;
 use crate::store::{Inner, check_key};

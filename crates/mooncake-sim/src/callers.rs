@@ -9,10 +9,10 @@ use mooncake_transfer::Uuid;
 use mooncake_wire::message::{Endpoint, Mount, Remove, Segment, Unmount, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, Answer, NoAnswer};
+use crate::calls::{Abandoned, Answer, NoAnswer, PATIENCE};
 use crate::master::identity_of;
 use crate::memory::Memory;
-use crate::puts::{Item, Options, PATIENCE};
+use crate::puts::{Item, Options};
 use crate::store::Store;
 use crate::world::Slot;
 
@@ -88,7 +88,7 @@ impl Store {
         };
         inner.owner.borrow_mut().mount(id, uuid, memory.clone());
         let body = request::Body::Mount(Mount { segment: Some(segment), populated: memory.bytes() });
-        let told = told(&self.mutate(body, PATIENCE, Abandoned::Stays).await);
+        let told = told(&self.finish_now(body, PATIENCE).await);
         let mut out = Vec::new();
         let is_held = inner.owner.borrow_mut().mount_answered(uuid, told, &mut out);
         self.hand_over(out);
@@ -126,7 +126,7 @@ impl Store {
     async fn unmount_one(&self, uuid: Uuid, grace: Duration) {
         let Some(unmount) = self.inner.owner.borrow_mut().unmount(SegmentId(uuid), grace) else { return };
         let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: unmount.grace_ms });
-        let told = told(&self.mutate(body, PATIENCE, Abandoned::Forgotten).await);
+        let told = told(&self.finish(body, PATIENCE).await);
         let (world, mut out) = (&self.inner.world, Vec::new());
         let waits = self.inner.owner.borrow_mut().unmount_answered(world.now(), &unmount, told, &mut out);
         if let Some(until) = waits {
@@ -143,7 +143,7 @@ impl Store {
         let must_unmount = self.inner.owner.borrow().must_unmount(pinned);
         if must_unmount {
             let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
-            if must_resume(told(&self.mutate(body, PATIENCE, Abandoned::Forgotten).await)) {
+            if must_resume(told(&self.finish(body, PATIENCE).await)) {
                 self.resume_anew();
             }
         }

@@ -1,35 +1,31 @@
-//! Calls of a store to its master: one connection each, tried again under the same number while there is patience.
+//! Calls of a store to its master: the product's own, over a connection each.
 
+use std::future::Future;
+use std::ops::DerefMut;
+use std::pin::pin;
 use std::time::Duration;
 
-use mooncake_wire::message::{AttachCall, Reply, Request, hello, refusal, reply, request};
+use mooncake_client::machine::call::{self, Call, CallDriver, Ended, Failure, keep_waiting};
+use mooncake_client::machine::orphans::{self, OrphanDriver, Orphans};
+use mooncake_client::machine::pins::Pins;
+use mooncake_client::machine::reachability::Reachability;
+use mooncake_client::machine::sequences::Sequences;
+use mooncake_wire::message::{AttachCall, LogPosition, Reply, Request, hello, refusal, request};
 
-use crate::directory::Numbering;
 use crate::master::{FromMaster, ToMaster};
 use crate::store::{Session, Store};
+use crate::world::World;
 
-/// Rest between two tries.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
+pub use mooncake_client::machine::call::Abandoned;
 
-/// What becomes of a mutation whose answer never came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Abandoned {
-    /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
-    Stays,
-    /// It ends something, and whether it comes late is all the same.
-    Forgotten,
-    /// Pins that it may have been given are voided.
-    VoidsPins,
-}
+/// Patience of a look-up.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A wait looks up this often.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// A reply, and what its segment numbers mean.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub body: reply::Body,
-    pub numbering: Numbering,
-    /// Session that the call was made in.
-    pub session: Session,
-}
+pub type Answer = call::Answer<Session>;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,129 +36,239 @@ pub enum NoAnswer {
     Refused(String),
 }
 
-enum Lost {
-    Session(Session),
-    Connection,
+impl From<Failure<Broken>> for NoAnswer {
+    fn from(failure: Failure<Broken>) -> Self {
+        match failure {
+            Failure::Refused(refusal) => NoAnswer::Refused(refusal.reason),
+            Failure::Confused => unreachable!("masters of this world answer with something"),
+            _ => NoAnswer::Late,
+        }
+    }
 }
 
 impl Store {
     /// A call that changes nothing.
-    pub(crate) async fn query(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
-        let mut request = Request { body: Some(body), ..Request::default() };
-        self.call(&mut request, patience).await.0
+    pub async fn query(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
+        Ok(call::query(&self.caller(patience), &mut request(body), true).await?)
     }
 
     /// A call that changes something: made once, however often it is sent.
-    pub(crate) async fn mutate(
+    pub async fn mutate(
         &self,
         body: request::Body,
         patience: Duration,
         abandoned: Abandoned,
     ) -> Result<Answer, NoAnswer> {
-        let sequence = self.inner.sequences.borrow_mut().begin();
-        let mut request = Request { sequence, body: Some(body), ..Request::default() };
-        let (answer, sent) = self.call(&mut request, patience).await;
-        let mut sequences = self.inner.sequences.borrow_mut();
-        match &answer {
-            Ok(_) if abandoned == Abandoned::VoidsPins => {
-                if self.inner.pins.borrow_mut().may_settle(sequence) {
-                    sequences.answered(sequence);
-                }
-            }
-            Ok(_) => sequences.answered(sequence),
-            Err(_) if sent && abandoned != Abandoned::Forgotten => {
-                sequences.abandoned(sequence);
-                if abandoned == Abandoned::VoidsPins {
-                    self.resume_anew();
-                }
-            }
-            Err(_) => sequences.answered(sequence),
-        }
-        answer
+        Ok(call::mutate(&self.caller(patience), &mut request(body), abandoned).await?)
     }
 
-    async fn call(&self, request: &mut Request, patience: Duration) -> (Result<Answer, NoAnswer>, bool) {
-        let world = self.inner.world.clone();
-        let (by, mut sent) = (world.now() + patience, false);
-        let started = world.now();
-        while world.now() < by {
-            if self.inner.reach.is_unreachable() {
-                return (Err(NoAnswer::Late), sent);
-            }
-            request.id = world.number();
-            self.inner.sequences.borrow().tell(request);
-            match self.exchange(request, by, &mut sent).await {
-                Ok((reply, session, instance)) => {
-                    let log_id = reply.position.as_ref().map_or(0, |position| position.log_id);
-                    if let Some(position) = &reply.position {
-                        self.note_position(position);
-                    }
-                    match reply.body {
-                        Some(reply::Body::Refusal(refusal)) if refusal.kind() == refusal::Kind::UnknownSession => {
-                            self.find_session(by).await;
-                        }
-                        Some(reply::Body::Refusal(refusal)) => return (Err(NoAnswer::Refused(refusal.reason)), sent),
-                        Some(body) => {
-                            self.inner.sequences.borrow_mut().told_abandoned(&request.abandoned);
-                            let numbering = Numbering { log_id, instance };
-                            return (Ok(Answer { body, numbering, session }), sent);
-                        }
-                        None => unreachable!("masters of this world answer with something"),
-                    }
-                }
-                Err(Lost::Session(lost)) => {
-                    if self.session().as_ref() == Some(&lost) {
-                        self.find_session(by).await;
-                    }
-                }
-                Err(Lost::Connection) => {
-                    self.ping();
-                    world.sleep(RETRY_PAUSE).await;
-                }
-            }
-        }
-        self.inner.reach.expired(started);
-        self.ping();
-        (Err(NoAnswer::Late), sent)
+    /// A mutation that ends something.
+    pub async fn finish(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
+        Ok(call::finish(&self.caller(patience), &mut request(body)).await?)
     }
 
-    async fn exchange(
+    /// The same of placements of this session. `None`: it is over, and they with it.
+    pub async fn finish_in(
         &self,
-        request: &Request,
-        by: Duration,
-        sent: &mut bool,
-    ) -> Result<(Reply, Session, [u8; 16]), Lost> {
-        let session = self.session().ok_or(Lost::Connection)?;
+        session: &Session,
+        body: request::Body,
+        patience: Duration,
+    ) -> Result<Option<Answer>, NoAnswer> {
+        Ok(call::finish_in(&self.caller(patience), session, &mut request(body)).await?)
+    }
+
+    /// [`Store::finish`] of what must not be carried out behind the caller's back.
+    pub async fn finish_now(&self, body: request::Body, patience: Duration) -> Result<Answer, NoAnswer> {
+        Ok(call::finish_now(&self.caller(patience), &mut request(body)).await?)
+    }
+
+    /// Has placements given up as soon as the master can be told.
+    pub fn give_up_later(&self, session: &Session, rids: Vec<u64>, settled: bool) {
+        orphans::give_up(self, session, rids, settled);
+    }
+
+    fn caller(&self, patience: Duration) -> Caller<'_> {
+        let began = self.inner.world.now();
+        Caller { store: self, began, deadline: began + patience }
+    }
+}
+
+fn request(body: request::Body) -> Request {
+    Request { body: Some(body), ..Request::default() }
+}
+
+/// A call.
+struct Caller<'a> {
+    store: &'a Store,
+    began: Duration,
+    deadline: Duration,
+}
+
+/// A connection did not come about, or broke.
+struct Broken;
+
+type Lost = call::Lost<Session, Broken>;
+
+impl call::Session for Session {
+    fn is(&self, other: &Session) -> bool {
+        (self.id, self.secret) == (other.id, other.secret)
+    }
+}
+
+impl CallDriver for Caller<'_> {
+    type Session = Session;
+    type Broken = Broken;
+
+    fn now(&self) -> Duration {
+        self.world().now()
+    }
+
+    fn began(&self) -> Duration {
+        self.began
+    }
+
+    fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    fn lookup_timeout(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn is_forked(&self) -> bool {
+        false
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
+    }
+
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+
+    fn is_current(&self, session: &Session) -> bool {
+        OrphanDriver::is_current(self.store, session)
+    }
+
+    fn next_id(&self) -> u64 {
+        self.world().number()
+    }
+
+    fn reach(&self) -> &Reachability {
+        &self.store.inner.reach
+    }
+
+    fn sequences(&self) -> impl DerefMut<Target = Sequences> {
+        self.store.inner.sequences.borrow_mut()
+    }
+
+    fn pins(&self) -> impl DerefMut<Target = Pins> {
+        self.store.inner.pins.borrow_mut()
+    }
+
+    fn position(&self) -> impl DerefMut<Target = LogPosition> {
+        self.store.inner.position.borrow_mut()
+    }
+
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(Reply, [u8; 16]), Lost> {
+        let (store, heed) = (self.store, call.heeds());
+        let session = store.session().ok_or(Lost::Broken(Broken))?;
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
-        let opened = self.open(session.master, role, self.position(), by).await;
-        let ((up, mut down), reply) = opened.ok_or(Lost::Connection)?;
+        let opening = store.open(session.master, role, store.position(), self.deadline + SLICE);
+        let opened = self.wait(heed, opening).await?;
+        let ((up, mut down), reply) = opened.ok_or(Lost::Broken(Broken))?;
         match reply.refusal {
             Some(refusal) if refusal.kind() == refusal::Kind::UnknownSession => return Err(Lost::Session(session)),
-            Some(_) => return Err(Lost::Connection),
+            Some(refusal) => return Err(Lost::Refused(refusal)),
             None => {}
         }
-        *sent = true;
-        up.send(ToMaster::Call(request.clone())).map_err(|_| Lost::Connection)?;
-        if self.inner.world.percent(self.inner.world.loss()) {
+        call.attached(&session, |_| None)?;
+        up.send(ToMaster::Call(call.request().clone())).map_err(|_| Lost::Broken(Broken))?;
+        if self.world().percent(self.world().loss()) {
             // The connection breaks, before or behind what is asked for.
             let cut = up.cutter();
-            self.inner.world.after(self.inner.world.below(3_000), cut);
+            self.world().after(self.world().below(3_000), cut);
         }
-        match self.inner.world.until(by, down.next()).await {
-            Some(Ok(FromMaster::Reply(answer))) if answer.id == request.id => {
-                let instance = reply.instance[..].try_into().expect("16 bytes");
-                Ok((answer, session, instance))
+        match self.wait(heed, down.next()).await? {
+            Ok(FromMaster::Reply(answer)) if answer.id == call.request().id => {
+                Ok((answer, reply.instance[..].try_into().unwrap_or_default()))
             }
-            _ => Err(Lost::Connection),
+            _ => Err(Lost::Broken(Broken)),
         }
     }
 
-    /// Has the anchor find out whether there is a session, and waits until it has another one.
-    async fn find_session(&self, by: Duration) {
-        let (world, lost) = (self.inner.world.clone(), self.session());
-        self.resume_anew();
-        while self.session() == lost && world.now() < by {
-            world.sleep(Duration::from_millis(20)).await;
+    /// Each try has a connection of its own.
+    fn drop_idle(&self, _: Option<&Broken>) {}
+
+    fn ping(&self) {
+        self.store.ping();
+    }
+
+    fn resume_anew(&self) {
+        self.store.resume_anew();
+    }
+
+    async fn pause(&self, time: Duration) {
+        self.world().sleep(time).await;
+    }
+
+    async fn another_session(&self, lost: &Session, heed: bool) {
+        while self.is_current(lost) && self.now() < self.deadline && keep_waiting(self, heed).is_ok() {
+            self.pause(Duration::from_millis(20)).await;
         }
+    }
+
+    fn leave_behind(&self, session: Session, request: Request) {
+        orphans::add(self.store, session, request);
+    }
+
+    fn ended(&self, _: &Request) {}
+}
+
+impl Caller<'_> {
+    fn world(&self) -> &World {
+        &self.store.inner.world
+    }
+
+    /// Waits for a future as long as the call's patience lasts.
+    async fn wait<F: Future>(&self, heed: bool, future: F) -> Result<F::Output, Lost> {
+        let mut future = pin!(future);
+        loop {
+            let slice = self.deadline.min(self.now() + SLICE);
+            if let Some(output) = self.world().until(slice, future.as_mut()).await {
+                return Ok(output);
+            }
+            keep_waiting(self, heed).map_err(Lost::Ended)?;
+            if self.now() >= self.deadline {
+                return Err(Lost::Ended(Ended::Late));
+            }
+        }
+    }
+}
+
+impl OrphanDriver for Store {
+    type Session = Session;
+
+    fn orphans(&self) -> impl DerefMut<Target = Orphans<Session>> {
+        self.inner.orphans.borrow_mut()
+    }
+
+    fn sequences(&self) -> impl DerefMut<Target = Sequences> {
+        self.inner.sequences.borrow_mut()
+    }
+
+    fn is_current(&self, session: &Session) -> bool {
+        self.session().is_some_and(|current| call::Session::is(&current, session))
+    }
+
+    fn start_worker(&self) -> bool {
+        let store = self.clone();
+        self.inner.world.spawn(self.inner.process, async move { orphans::run(&store).await });
+        true
+    }
+
+    fn call(&self) -> impl CallDriver<Session = Session> {
+        self.caller(PATIENCE)
     }
 }

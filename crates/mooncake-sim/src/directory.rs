@@ -3,19 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mooncake_client::machine::numbering::Numbering;
 use mooncake_wire::message::{Replica, Segment, Segments, reply, request};
 
 use crate::calls::NoAnswer;
 use crate::links::Address;
 use crate::store::Store;
 use crate::world::ProcessId;
-
-/// Whose segment numbers a reply means: of which log, as which master's process tells them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Numbering {
-    pub log_id: u64,
-    pub instance: [u8; 16],
-}
 
 /// Segments met so far. Under another numbering it starts over.
 #[derive(Debug, Default)]

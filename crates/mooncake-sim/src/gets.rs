@@ -1,15 +1,16 @@
 //! Gets: what the product's get asks of a store, carried out in this world.
 
 use mooncake_client::machine::get::{Doubt, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
+use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::suspects::Suspect;
 use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::directory::Numbering;
+use crate::calls::PATIENCE;
 use crate::ledger::checksum;
 use crate::links;
-use crate::puts::{PATIENCE, error_of};
+use crate::puts::error_of;
 use crate::store::Store;
 
 impl GetDriver for Store {

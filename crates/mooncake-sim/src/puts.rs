@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mooncake_client::machine::call::Session as _;
+use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::put::{self, Lost, Placed, PutDriver, Written, write_key};
 use mooncake_client::{Cause, PutOutcome, StoreError};
 use mooncake_core::GRANULE;
@@ -10,14 +12,10 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, NoAnswer};
-use crate::directory::Numbering;
+use crate::calls::{Abandoned, NoAnswer, PATIENCE};
 use crate::ledger::{checksum, word};
 use crate::links::Piece;
 use crate::store::{Session, Store};
-
-/// How long a look-up may take.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Longest that the master parks a put, and some.
 const PARKED: Duration = Duration::from_millis(2_500);
@@ -96,7 +94,7 @@ impl PutDriver for Driver<'_> {
             groups: None,
         };
         let patience = PATIENCE + if wait { PARKED } else { Duration::ZERO };
-        let asked = self.store.mutate(request::Body::PutStart(start), patience, Abandoned::Stays).await;
+        let asked = self.store.mutate(request::Body::PutStart(start), patience, Abandoned::GivesUpPlacements).await;
         let answer = asked.map_err(|error| error_of(&error))?;
         let reply::Body::PutStart(reply) = answer.body else { unreachable!("a put was started") };
         Ok((reply.slots, Origin { numbering: answer.numbering, session: answer.session }))
@@ -139,11 +137,7 @@ impl PutDriver for Driver<'_> {
     }
 
     fn give_up_later(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {
-        let (store, session) = (self.store.clone(), origin.session.clone());
-        let world = store.inner.world.clone();
-        if !rids.is_empty() {
-            world.spawn(store.inner.process, async move { store.give_up(&session, rids, settled).await });
-        }
+        self.store.give_up_later(&origin.session, rids, settled);
     }
 
     async fn pause(&self, time: Duration) {
@@ -171,23 +165,22 @@ impl Store {
     }
 
     async fn end_put(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
-        if !self.session().is_some_and(|session| session.is(&origin.session)) {
-            return Ok(None);
-        }
         let body = request::Body::PutEnd(PutEnd { ended });
-        let asked = self.mutate(body, PATIENCE * 2, Abandoned::Forgotten).await;
-        let answer = asked.map_err(|error| error_of(&error))?;
-        let reply::Body::PutEnd(reply) = answer.body else { unreachable!("a put was ended") };
-        Ok(Some(reply.outcomes))
+        let asked = self.finish_in(&origin.session, body, PATIENCE * 2).await;
+        Ok(match asked.map_err(|error| error_of(&error))?.map(|answer| answer.body) {
+            None => None,
+            Some(reply::Body::PutEnd(reply)) => Some(reply.outcomes),
+            Some(_) => unreachable!("a put was ended"),
+        })
     }
 
     async fn give_up(&self, session: &Session, rids: Vec<u64>, settled: bool) {
         if settled {
             rids.iter().for_each(|rid| self.inner.network.ledger.is_over(*rid, "its writer"));
         }
-        if self.session().is_some_and(|current| current.is(session)) {
-            let body = request::Body::Abort(Abort { rids, writer_done: settled });
-            let _ = self.mutate(body, PATIENCE, Abandoned::Forgotten).await;
+        let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
+        if self.finish_in(session, body, PATIENCE).await.is_err() {
+            self.give_up_later(session, rids, settled);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mooncake_client::machine::deaths::Deaths;
+use mooncake_client::machine::orphans::Orphans;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
 use mooncake_client::machine::pins::Pins;
@@ -47,9 +48,10 @@ pub(crate) struct Inner {
     pub pins: RefCell<Pins>,
     pub sequences: RefCell<Sequences>,
     pub progress: RefCell<Progress>,
+    pub orphans: RefCell<Orphans<Session>>,
     deaths: RefCell<Deaths>,
     pub suspects: RefCell<Suspects>,
-    position: RefCell<LogPosition>,
+    pub position: RefCell<LogPosition>,
     up: RefCell<Vec<AnchorUp>>,
     pub reach: Reachability,
     wants: Wants,
@@ -112,18 +114,11 @@ impl Tally {
 
 /// What call connections attach to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Session {
+pub struct Session {
     pub id: u64,
     pub secret: u64,
     pub instance: Vec<u8>,
     pub master: usize,
-}
-
-impl Session {
-    /// Whether it is the same one, perhaps with another process of the master.
-    pub fn is(&self, other: &Session) -> bool {
-        (self.id, self.secret) == (other.id, other.secret)
-    }
 }
 
 type Connection = (Sender<ToMaster>, Receiver<FromMaster>);
@@ -139,6 +134,7 @@ impl Store {
             pins: RefCell::default(),
             sequences: RefCell::default(),
             progress: RefCell::default(),
+            orphans: RefCell::default(),
             deaths: RefCell::default(),
             suspects: RefCell::default(),
             position: RefCell::default(),

@@ -4,8 +4,7 @@ use mooncake_client::machine::suspects::Suspect;
 use mooncake_wire::message::{BadReplica, Lookup, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::NoAnswer;
-use crate::puts::PATIENCE;
+use crate::calls::{NoAnswer, PATIENCE};
 use crate::store::Store;
 
 impl Store {

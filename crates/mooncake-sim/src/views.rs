@@ -1,14 +1,13 @@
 //! Views: objects borrowed in place.
 
 use mooncake_client::machine::get::{Doubt, report_doubt};
+use mooncake_client::machine::numbering::Numbering;
 use mooncake_wire::message::{Object, Pin, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::Abandoned;
-use crate::directory::Numbering;
+use crate::calls::{Abandoned, PATIENCE};
 use crate::ledger::checksum;
 use crate::links::{self, View};
-use crate::puts::PATIENCE;
 use crate::store::Store;
 
 /// Pins are asked for again this often when the session was resumed meanwhile.

@@ -14,8 +14,8 @@ use mooncake_wire::{CONTROL_PREFACE, FEATURES, encode_frame};
 use prost::Message;
 
 use super::*;
-use crate::directory::Numbering;
 use crate::host::Advertised;
+use crate::machine::numbering::Numbering;
 use crate::master_address::MasterAddress;
 use crate::opening;
 use crate::options::StoreOptions;
@@ -245,7 +245,7 @@ fn another_session_begins_with_other_memory_and_without_the_segments_that_were_m
     let (client, caller) = Client::with_owner();
     let mounted = client.mount();
     let (control, directory) = (&client.shared.control, &client.shared.directory);
-    let numbering = Numbering::new(1, [1; 16]);
+    let numbering = Numbering { log_id: 1, instance: [1; 16] };
     let extent = mooncake_wire::message::Extent { segment: 1, ..Default::default() };
     let replica = mooncake_wire::message::Replica { rid: 2, extents: vec![extent] };
     directory.meet(control, numbering, [&replica].into_iter()).unwrap();

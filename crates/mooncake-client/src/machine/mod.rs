@@ -8,8 +8,10 @@
 //! are ready when they are polled first and a call stays on its caller's thread ([`ready`]); the simulator's wait for the
 //! world.
 
+pub mod call;
 pub mod deaths;
 pub mod get;
+pub mod numbering;
 pub mod orphans;
 pub mod owner;
 pub mod parts;

@@ -5,17 +5,115 @@
 //! reached, so that no key stays busy and no space stays taken until the
 //! reservation's deadline.
 
+use std::ops::DerefMut;
+use std::time::Duration;
+
 use mooncake_wire::message::{Abort, PutStartReply, Request, reply, request};
+
+use crate::machine::call::{CallDriver, Failure, Session, finish_in, repeat};
+use crate::machine::sequences::Sequences;
 
 /// Most puts remembered; beyond it the master's deadline does it.
 const MAX_ORPHANS: usize = 256;
+
+/// Rest between two tries to tell a master that does not answer.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What giving up needs of its store.
+pub trait OrphanDriver {
+    /// Session of the store with a master.
+    type Session: Session;
+
+    /// The store's, under their lock.
+    fn orphans(&self) -> impl DerefMut<Target = Orphans<Self::Session>>;
+
+    /// The store's, under their lock.
+    fn sequences(&self) -> impl DerefMut<Target = Sequences>;
+
+    /// Whether the store is in this session now.
+    fn is_current(&self, session: &Self::Session) -> bool;
+
+    /// Has a worker begin that does [`run`]. False: there is none to be had.
+    fn start_worker(&self) -> bool;
+
+    /// A call to the master, from now on, with the patience of a look-up.
+    fn call(&self) -> impl CallDriver<Session = Self::Session>;
+}
+
+/// Takes charge of a `PutStart` without an answer.
+pub fn add<D: OrphanDriver>(driver: &D, session: D::Session, request: Request) {
+    let sequence = request.sequence;
+    let mut orphans = driver.orphans();
+    match orphans.add(session, request) {
+        true => keep_running(driver, &mut orphans),
+        false => driver.sequences().answered(sequence),
+    }
+}
+
+/// Takes charge of placements that the master could not be told to give up, or to end. `settled`: nothing of this client
+/// touches any copy of them again.
+pub fn give_up<D: OrphanDriver>(driver: &D, session: &D::Session, rids: Vec<u64>, settled: bool) {
+    // Those of an earlier session ended with it.
+    if rids.is_empty() || !driver.is_current(session) {
+        return;
+    }
+    let mut orphans = driver.orphans();
+    if orphans.give_up(session.clone(), rids, settled) {
+        keep_running(driver, &mut orphans);
+    }
+}
+
+fn keep_running<D: OrphanDriver>(driver: &D, orphans: &mut Orphans<D::Session>) {
+    if !orphans.running {
+        orphans.running = driver.start_worker();
+    }
+}
+
+/// Gives up what is left behind, until nothing is.
+pub async fn run<D: OrphanDriver>(driver: &D) {
+    loop {
+        // The lock is not held meanwhile.
+        let next = driver.orphans().first();
+        let Some((session, orphan)) = next else { return };
+        let call = driver.call();
+        match attempt(&call, &session, orphan).await {
+            Some(rest) => {
+                let answered = driver.orphans().settled(rest);
+                if let Some(sequence) = answered {
+                    driver.sequences().answered(sequence);
+                }
+            }
+            None => call.pause(PAUSE).await,
+        }
+    }
+}
+
+/// What is left of it. `None`: there is no telling yet.
+async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) -> Option<Option<Abort>> {
+    if call.is_stopped() || !call.is_current(session) {
+        return Some(None);
+    }
+    match orphan {
+        Orphan::Unanswered(mut request) => {
+            let outcome = repeat(call, session, &mut request).await?;
+            Some(outcome.ok().and_then(|answer| placed(answer.body)))
+        }
+        Orphan::Known(abort) => {
+            let mut request = Request { body: Some(request::Body::Abort(abort)), ..Request::default() };
+            match finish_in(call, session, &mut request).await {
+                Ok(_) | Err(Failure::Refused(_)) => Some(None),
+                Err(_) => None,
+            }
+        }
+    }
+}
 
 /// What is left behind, in the order in which it was. `S`: the session that it belongs to.
 #[derive(Debug)]
 pub struct Orphans<S> {
     waiting: Vec<(S, Orphan)>,
     /// A worker is at it.
-    running: bool,
+    pub(crate) running: bool,
 }
 
 /// What one put left behind.
@@ -56,17 +154,7 @@ impl<S: Clone> Orphans<S> {
         has_room
     }
 
-    /// Whether a worker is at what waits. It ends when [`Orphans::first`] gives it nothing.
-    pub fn is_running(&self) -> bool {
-        self.running
-    }
-
-    /// A worker begins, or could not be had.
-    pub fn set_running(&mut self, running: bool) {
-        self.running = running;
-    }
-
-    /// What the worker is to do now.
+    /// What the worker is to do now; it ends when that is nothing.
     pub fn first(&mut self) -> Option<(S, Orphan)> {
         let next = self.waiting.first().cloned();
         self.running = next.is_some();
@@ -115,7 +203,7 @@ mod tests {
         assert_eq!(orphans.settled(placed(answer)), Some(5));
         let Some((_, Orphan::Known(abort))) = orphans.first() else { panic!("nothing is given up") };
         assert_eq!(abort, Abort { rids: vec![2], writer_done: true });
-        assert_eq!((orphans.settled(None), orphans.first().is_none(), orphans.is_running()), (None, true, false));
+        assert_eq!((orphans.settled(None), orphans.first().is_none(), orphans.running), (None, true, false));
     }
 
     #[test]

@@ -1,0 +1,473 @@
+//! Calls to the master: for how long they are tried, which numbers they go under, what a lost connection, a lost session and
+//! a refusal mean, and what becomes of a mutation whose answer never came.
+
+use std::future::Future;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::ops::DerefMut;
+use std::time::Duration;
+
+use mooncake_wire::Feature;
+use mooncake_wire::message::request::Body;
+use mooncake_wire::message::{LogPosition, Refusal, Reply, Request, refusal, reply};
+
+use crate::machine::numbering::Numbering;
+use crate::machine::pins::Pins;
+use crate::machine::position::raise;
+use crate::machine::reachability::Reachability;
+use crate::machine::sequences::Sequences;
+
+/// Rest between two tries to reach a master that refuses connections.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// A reply that shows the master alive this recently keeps a long call waiting.
+const LONG_CALL_SILENCE: Duration = Duration::from_millis(1_200);
+
+/// What one call needs of its store.
+pub trait CallDriver: Sized {
+    /// Session of the store with a master.
+    type Session: Session;
+    /// What broke a connection.
+    type Broken;
+
+    /// Since an origin that the driver chooses.
+    fn now(&self) -> Duration;
+
+    /// When the call began, since that origin.
+    fn began(&self) -> Duration;
+
+    /// Until when it is tried, since that origin.
+    fn deadline(&self) -> Duration;
+
+    /// For how long a call waits whatever the master says meanwhile.
+    fn lookup_timeout(&self) -> Duration;
+
+    /// Whether this process is a forked child of the store's.
+    fn is_forked(&self) -> bool;
+
+    /// Whether the store is closed.
+    fn is_stopped(&self) -> bool;
+
+    /// Whether the caller wants to stop.
+    fn is_interrupted(&self) -> bool;
+
+    /// Whether the store is in this session now.
+    fn is_current(&self, session: &Self::Session) -> bool;
+
+    /// A number for a request that no other one on its connection has.
+    fn next_id(&self) -> u64;
+
+    /// Whether the master answers at all.
+    fn reach(&self) -> &Reachability;
+
+    /// The store's, under their lock.
+    fn sequences(&self) -> impl DerefMut<Target = Sequences>;
+
+    /// The store's, under their lock.
+    fn pins(&self) -> impl DerefMut<Target = Pins>;
+
+    /// The highest position in a log that the store has seen, under its lock.
+    fn position(&self) -> impl DerefMut<Target = LogPosition>;
+
+    /// One try, over a connection of the current session: [`Call::attached`] says whether it is sent, [`keep_waiting`] for
+    /// how long it waits. The reply to this very request, and the instance that gave it.
+    fn exchange(
+        &self,
+        call: &mut Call<'_, Self>,
+    ) -> impl Future<Output = Result<(Reply, [u8; 16]), Lost<Self::Session, Self::Broken>>>;
+
+    /// No connection that there is now is used again. `broken`: what one of them ran into.
+    fn drop_idle(&self, broken: Option<&Self::Broken>);
+
+    /// Has the anchor ask for a pong now.
+    fn ping(&self);
+
+    /// Has the anchor give the master a fresh list of what this store holds.
+    fn resume_anew(&self);
+
+    /// Waits.
+    fn pause(&self, time: Duration) -> impl Future<Output = ()>;
+
+    /// Waits until the store is in another session, as long as [`keep_waiting`] says and the deadline allows.
+    fn another_session(&self, lost: &Self::Session, heed: bool) -> impl Future<Output = ()>;
+
+    /// Has the placements given up that the master may have given for a request of this session:
+    /// [`crate::machine::orphans::add`].
+    fn leave_behind(&self, session: Self::Session, request: Request);
+
+    /// The call has ended: for those who count.
+    fn ended(&self, request: &Request);
+}
+
+/// A session of a store with a master.
+pub trait Session: Clone {
+    /// Both are the same one, perhaps with another process.
+    fn is(&self, other: &Self) -> bool;
+}
+
+/// A reply, and what its segment numbers mean.
+#[derive(Debug)]
+pub struct Answer<S> {
+    /// What the master says.
+    pub body: reply::Body,
+    /// Of the segments that it names.
+    pub numbering: Numbering,
+    /// Session that the call was made in.
+    pub session: S,
+}
+
+/// What becomes of a mutation whose answer never came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abandoned {
+    /// Whatever it did may stay; what it has not done yet, it is not to do behind the calls that follow.
+    Stays,
+    /// Placements that it may have been given are found out and given up.
+    GivesUpPlacements,
+    /// Pins that it may have been given are voided.
+    VoidsPins,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure<B> {
+    /// This process is a forked child.
+    Forked,
+    /// The store is closed.
+    Closed,
+    /// The caller wants it no more.
+    Interrupted,
+    /// The master has not answered for a while: calls fail at once until it does.
+    Unreachable,
+    /// None came in time, and the master was not heard, or every try ran into something.
+    NoAnswer {
+        /// What the last try ran into.
+        last: Option<Obstacle<B>>,
+        /// For how long it was tried.
+        waited: Duration,
+    },
+    /// None came in time from a master that lives.
+    Late {
+        /// For how long it was waited for.
+        waited: Duration,
+    },
+    /// The master refuses.
+    Refused(Refusal),
+    /// The master does not know what is asked, and what it is.
+    TooOld(Feature, String),
+    /// The only session that the call may be made in is over.
+    Over,
+    /// The answer says nothing.
+    Confused,
+}
+
+/// What a try ran into.
+#[derive(Debug)]
+pub enum Obstacle<B> {
+    /// The master does not know the session.
+    SessionLost,
+    /// A connection broke.
+    Broken(B),
+}
+
+/// Why a try gave no reply.
+#[derive(Debug)]
+pub enum Lost<S, B> {
+    /// The master does not know this session.
+    Session(S),
+    /// The store is in another session than the one that the call belongs to.
+    Elsewhere,
+    /// The master refuses connections.
+    Refused(Refusal),
+    /// See [`Failure::TooOld`].
+    TooOld(Feature, String),
+    /// It is not to be waited for any more.
+    Ended(Ended),
+    /// The connection broke, or none could be made.
+    Broken(B),
+}
+
+/// Why a wait ends without what it was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The caller wants it no more.
+    Interrupted,
+    /// It has taken long enough.
+    Late,
+}
+
+type Outcome<D> = Result<Answer<<D as CallDriver>::Session>, Failure<<D as CallDriver>::Broken>>;
+
+/// Makes a call that changes nothing, or that may be made twice. `heed`: the caller may interrupt it.
+pub async fn query<D: CallDriver>(driver: &D, request: &mut Request, heed: bool) -> Outcome<D> {
+    Call::new(driver, request, None, heed).run().await
+}
+
+/// Makes a call that changes something: made once, however often it is sent.
+pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned: Abandoned) -> Outcome<D> {
+    let sequence = begin(driver, request);
+    let mut call = Call::new(driver, request, None, true);
+    let outcome = call.run().await;
+    match (&outcome, call.sent_in, abandoned) {
+        (Ok(_), _, Abandoned::VoidsPins) => {
+            if driver.pins().may_settle(sequence) {
+                driver.sequences().answered(sequence);
+            }
+        }
+        (Err(_), Some(session), Abandoned::GivesUpPlacements) => {
+            driver.leave_behind(session, std::mem::take(request));
+        }
+        (Err(_), Some(_), Abandoned::VoidsPins) => {
+            driver.sequences().abandoned(sequence);
+            driver.resume_anew();
+        }
+        (Err(_), Some(_), Abandoned::Stays) => driver.sequences().abandoned(sequence),
+        (Ok(_), ..) | (Err(_), None, _) => driver.sequences().answered(sequence),
+    }
+    outcome
+}
+
+/// Makes a mutation that ends something: it goes out although the caller wants to stop.
+pub async fn finish<D: CallDriver>(driver: &D, request: &mut Request) -> Outcome<D> {
+    let sequence = begin(driver, request);
+    let outcome = Call::new(driver, request, None, false).run().await;
+    driver.sequences().answered(sequence);
+    outcome
+}
+
+/// [`finish`] of placements of this session. `None`: it is over, and they with it. In another one their rids may be those of
+/// other clients' placements, as numbers begin anew with another log.
+pub async fn finish_in<D: CallDriver>(
+    driver: &D,
+    session: &D::Session,
+    request: &mut Request,
+) -> Result<Option<Answer<D::Session>>, Failure<D::Broken>> {
+    let sequence = begin(driver, request);
+    let outcome = Call::new(driver, request, Some(session), false).run().await;
+    driver.sequences().answered(sequence);
+    match outcome {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Failure::Over) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// [`finish`] of what must not be carried out behind the caller's back: when the call fails it was done before the next one,
+/// or never is.
+pub async fn finish_now<D: CallDriver>(driver: &D, request: &mut Request) -> Outcome<D> {
+    let sequence = begin(driver, request);
+    let mut call = Call::new(driver, request, None, false);
+    let outcome = call.run().await;
+    match (&outcome, call.sent_in) {
+        (Err(_), Some(_)) => driver.sequences().abandoned(sequence),
+        _ => driver.sequences().answered(sequence),
+    }
+    outcome
+}
+
+/// Sends a mutation of this session once more, with the sequence that it had. `None`: there is no telling yet.
+pub async fn repeat<D: CallDriver>(driver: &D, session: &D::Session, request: &mut Request) -> Option<Outcome<D>> {
+    let outcome = Call::new(driver, request, Some(session), false).run().await;
+    matches!(outcome, Ok(_) | Err(Failure::Over | Failure::Refused(_))).then_some(outcome)
+}
+
+/// Whether a wait of a call goes on; to be asked at every slice of it. `heed`: the caller may interrupt it.
+pub fn keep_waiting<D: CallDriver>(driver: &D, heed: bool) -> Result<(), Ended> {
+    if heed && driver.is_interrupted() {
+        return Err(Ended::Interrupted);
+    }
+    if driver.is_stopped() || driver.reach().is_unreachable() {
+        return Err(Ended::Late);
+    }
+    // A call may be long; a master that says nothing meanwhile ends it early.
+    let now = driver.now();
+    let is_long = now.saturating_sub(driver.began()) > driver.lookup_timeout();
+    if is_long && driver.reach().silence(now) > LONG_CALL_SILENCE {
+        return Err(Ended::Late);
+    }
+    Ok(())
+}
+
+fn begin<D: CallDriver>(driver: &D, request: &mut Request) -> u64 {
+    request.sequence = driver.sequences().begin();
+    request.sequence
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub struct Call<'a, D: CallDriver> {
+    driver: &'a D,
+    request: &'a mut Request,
+    /// What it is about belongs to this session: it is made there or not at all.
+    bound_to: Option<&'a D::Session>,
+    /// The caller may interrupt it.
+    heed: bool,
+    asked_anew: bool,
+    /// The master may have got it, in this session.
+    sent_in: Option<D::Session>,
+    last: Option<Obstacle<D::Broken>>,
+}
+
+/// What comes before the next try.
+enum Rest<S> {
+    None,
+    Pause,
+    /// The wait for another session.
+    Session(S),
+}
+
+impl<'a, D: CallDriver> Call<'a, D> {
+    fn new(driver: &'a D, request: &'a mut Request, bound_to: Option<&'a D::Session>, heed: bool) -> Self {
+        Call { driver, request, bound_to, heed, asked_anew: false, sent_in: None, last: None }
+    }
+
+    /// What is asked.
+    pub fn request(&self) -> &Request {
+        self.request
+    }
+
+    /// Whether the caller may interrupt it.
+    pub fn heeds(&self) -> bool {
+        self.heed
+    }
+
+    /// A try has a connection of this session; it is sent over it unless an error says what is in the way. `lacks`: what the
+    /// master at the other end does not know of what is asked, and what it is.
+    pub fn attached(
+        &mut self,
+        session: &D::Session,
+        lacks: impl FnOnce(&Body) -> Option<(Feature, String)>,
+    ) -> Result<(), Lost<D::Session, D::Broken>> {
+        if self.bound_to.is_some_and(|own| !own.is(session)) {
+            return Err(Lost::Elsewhere);
+        }
+        if let Some((feature, software)) = self.request.body.as_ref().and_then(lacks) {
+            return Err(Lost::TooOld(feature, software));
+        }
+        self.sent_in = Some(session.clone());
+        Ok(())
+    }
+
+    async fn run(&mut self) -> Outcome<D> {
+        let driver = self.driver;
+        let outcome = loop {
+            if let Err(failure) = self.may_call() {
+                break Err(failure);
+            }
+            self.request.id = driver.next_id();
+            driver.sequences().tell(self.request);
+            let tried = driver.exchange(self).await;
+            // Nothing of the reply is kept across what comes next.
+            let rest = match self.judge(tried) {
+                Break(outcome) => break outcome,
+                Continue(rest) => rest,
+            };
+            match rest {
+                Rest::None => {}
+                Rest::Pause => driver.pause(RETRY_PAUSE).await,
+                Rest::Session(lost) => driver.another_session(&lost, self.heed).await,
+            }
+            if driver.now() >= driver.deadline() {
+                break Err(self.expired());
+            }
+        };
+        driver.ended(self.request);
+        outcome
+    }
+
+    fn may_call(&self) -> Result<(), Failure<D::Broken>> {
+        if self.driver.is_forked() {
+            return Err(Failure::Forked);
+        }
+        if self.driver.is_stopped() {
+            return Err(Failure::Closed);
+        }
+        if self.driver.reach().is_unreachable() {
+            return Err(Failure::Unreachable);
+        }
+        Ok(())
+    }
+
+    fn judge(
+        &mut self,
+        tried: Result<(Reply, [u8; 16]), Lost<D::Session, D::Broken>>,
+    ) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
+        match tried {
+            Ok((reply, instance)) => self.accept(reply, instance),
+            Err(Lost::Session(lost)) => self.session_lost(lost),
+            Err(Lost::Elsewhere) => Break(Err(Failure::Over)),
+            Err(Lost::Refused(refusal)) => Break(Err(Failure::Refused(refusal))),
+            // A connection of the pool may be to a master that is no more: one that was made just now is not.
+            Err(Lost::TooOld(..)) if !self.asked_anew => {
+                self.asked_anew = true;
+                self.driver.drop_idle(None);
+                Continue(Rest::None)
+            }
+            Err(Lost::TooOld(feature, software)) => Break(Err(Failure::TooOld(feature, software))),
+            Err(Lost::Ended(Ended::Interrupted)) => Break(Err(Failure::Interrupted)),
+            Err(Lost::Ended(Ended::Late)) => Break(Err(self.expired())),
+            Err(Lost::Broken(broken)) => {
+                self.driver.drop_idle(Some(&broken));
+                self.last = Some(Obstacle::Broken(broken));
+                self.driver.ping();
+                Continue(Rest::Pause)
+            }
+        }
+    }
+
+    fn accept(&mut self, reply: Reply, instance: [u8; 16]) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
+        let mut log_id = 0;
+        if let Some(position) = &reply.position {
+            log_id = position.log_id;
+            if raise(&mut self.driver.position(), position) {
+                self.driver.resume_anew();
+            }
+        }
+        match reply.body {
+            Some(reply::Body::Refusal(refusal)) if refusal.kind() == refusal::Kind::UnknownSession => {
+                let lost = self.sent_in.clone().expect(ANSWERED);
+                self.session_lost(lost)
+            }
+            Some(reply::Body::Refusal(refusal)) => Break(Err(Failure::Refused(refusal))),
+            Some(body) => {
+                if !self.request.abandoned.is_empty() {
+                    self.driver.sequences().told_abandoned(&self.request.abandoned);
+                }
+                let session = self.sent_in.take().expect(ANSWERED);
+                Break(Ok(Answer { body, numbering: Numbering { log_id, instance }, session }))
+            }
+            None => Break(Err(Failure::Confused)),
+        }
+    }
+
+    /// Has the anchor find out that the session is over, if it does not know. What was bound to it ends; other calls are made
+    /// in another one.
+    fn session_lost(&mut self, lost: D::Session) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
+        let is_current = self.driver.is_current(&lost);
+        if is_current {
+            self.driver.resume_anew();
+        }
+        if self.bound_to.is_some() {
+            return Break(Err(Failure::Over));
+        }
+        self.last = Some(Obstacle::SessionLost);
+        Continue(if is_current { Rest::Session(lost) } else { Rest::None })
+    }
+
+    fn expired(&mut self) -> Failure<D::Broken> {
+        let driver = self.driver;
+        if driver.is_stopped() {
+            return Failure::Closed;
+        }
+        let alive = driver.reach().expired(driver.began());
+        driver.ping();
+        let waited = driver.now().saturating_sub(driver.began());
+        match self.last.take() {
+            None if alive => Failure::Late { waited },
+            last => Failure::NoAnswer { last, waited },
+        }
+    }
+}
+
+const ANSWERED: &str = "what is answered was sent";
+
+#[cfg(test)]
+mod tests;
