@@ -187,7 +187,7 @@ mod tests {
         Reporter(events.clone()).process_gone(gone);
         events.report_to(control.clone());
         Reporter(events).process_gone(gone);
-        let told = control.deaths.lock().to_tell(control.now());
+        let told = control.deaths.lock().to_tell(control.now(), A2);
         assert_eq!(told.len(), 1, "the first was seen before there was a session to tell of it: {told:?}");
     }
 }

@@ -1,10 +1,11 @@
 //! Readers that this store's server saw end, until the master has taken note of them. That it has the message is not
-//! enough: it may have to wait for the end of the reader's own connection first, and forgets that in a restart.
+//! enough: it may have to wait for the end of the reader's own connection first, and forgets that in a restart. What it has
+//! taken note of it may forget with the end of its log: a master in another reign is told of all again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use mooncake_transfer::ProcessGone;
+use mooncake_transfer::{ProcessGone, Reign};
 use mooncake_wire::message::{ReaderGone, anchor_up};
 
 /// Most of them; those that nobody asked for the longest give way. A segment server has at most that many attachments.
@@ -18,26 +19,35 @@ const AGAIN: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub struct Deaths {
     list: VecDeque<Death>,
+    /// Of the master that was told last.
+    reign: Reign,
 }
 
 #[derive(Debug)]
 struct Death {
     gone: ProcessGone,
     told: Option<Duration>,
+    /// The master of that reign has taken note of it.
+    taken: bool,
 }
 
 impl Deaths {
     /// Another one.
     pub fn note(&mut self, gone: ProcessGone) {
         if self.list.len() == MOST {
-            self.list.pop_front();
+            let taken = self.list.iter().position(|death| death.taken);
+            self.list.remove(taken.unwrap_or(0));
         }
-        self.list.push_back(Death { gone, told: None });
+        self.list.push_back(Death { gone, told: None, taken: false });
     }
 
-    /// What the master is to be told now.
-    pub fn to_tell(&mut self, now: Duration) -> Vec<anchor_up::Body> {
-        let due = self.list.iter_mut().filter(|death| death.told.is_none_or(|told| now.saturating_sub(told) >= AGAIN));
+    /// What the master, which is in this reign, is to be told now.
+    pub fn to_tell(&mut self, now: Duration, reign: Reign) -> Vec<anchor_up::Body> {
+        if std::mem::replace(&mut self.reign, reign) != reign {
+            self.list.iter_mut().for_each(|death| (death.told, death.taken) = (None, false));
+        }
+        let is_due = |death: &&mut Death| death.told.is_none_or(|told| now.saturating_sub(told) >= AGAIN);
+        let due = self.list.iter_mut().filter(|death| !death.taken).filter(is_due);
         let told = due.map(|death| {
             death.told = Some(now);
             let ProcessGone { session, uuid, mark } = death.gone;
@@ -51,10 +61,11 @@ impl Deaths {
         self.list.iter_mut().for_each(|death| death.told = None);
     }
 
-    /// The master need not be told any more what was seen at that segment. The same process may have ended at others:
+    /// The master need not be told any more in this reign what was seen at that segment. The same process may have ended at others:
     /// each is judged for itself.
     pub fn taken(&mut self, session: u64, uuid: &[u8]) {
-        self.list.retain(|Death { gone, .. }| gone.session != session || gone.uuid != *uuid);
+        let of_it = |death: &&mut Death| death.gone.session == session && death.gone.uuid == *uuid;
+        self.list.iter_mut().filter(of_it).for_each(|death| death.taken = true);
     }
 
     /// Another session: its master knows nothing of the readers of the last one's segments.
@@ -75,6 +86,8 @@ mod tests {
         bodies.iter().map(session).collect()
     }
 
+    const A1: Reign = Reign { epoch: 1, id: 0 };
+
     fn gone(session: u64) -> ProcessGone {
         ProcessGone { session, uuid: [1; 16], mark: 9 }
     }
@@ -84,27 +97,47 @@ mod tests {
         let (mut deaths, start) = (Deaths::default(), Duration::from_secs(1));
         deaths.note(gone(5));
         deaths.note(gone(6));
-        assert_eq!(sessions(deaths.to_tell(start)), [5, 6]);
-        assert_eq!(sessions(deaths.to_tell(start + AGAIN / 2)), [0; 0], "it has been told");
+        assert_eq!(sessions(deaths.to_tell(start, A1)), [5, 6]);
+        assert_eq!(sessions(deaths.to_tell(start + AGAIN / 2, A1)), [0; 0], "it has been told");
         deaths.note(ProcessGone { uuid: [2; 16], ..gone(5) });
-        assert_eq!(sessions(deaths.to_tell(start)), [5]);
+        assert_eq!(sessions(deaths.to_tell(start, A1)), [5]);
         deaths.taken(5, &[2; 16]);
         deaths.tell_again();
-        assert_eq!(sessions(deaths.to_tell(start)), [5, 6], "seen elsewhere");
+        assert_eq!(sessions(deaths.to_tell(start, A1)), [5, 6], "seen elsewhere");
         deaths.taken(5, &[1; 16]);
-        assert_eq!(sessions(deaths.to_tell(start + AGAIN)), [6], "no answer for so long");
+        assert_eq!(sessions(deaths.to_tell(start + AGAIN, A1)), [6], "no answer for so long");
         deaths.tell_again();
-        assert_eq!(sessions(deaths.to_tell(start + AGAIN)), [6], "over another connection");
+        assert_eq!(sessions(deaths.to_tell(start + AGAIN, A1)), [6], "over another connection");
         deaths.start_over();
         deaths.tell_again();
-        assert_eq!(sessions(deaths.to_tell(start)), [0; 0]);
+        assert_eq!(sessions(deaths.to_tell(start, A1)), [0; 0]);
+    }
+
+    #[test]
+    fn a_master_in_another_reign_is_told_what_the_last_one_had_taken_note_of() {
+        let (mut deaths, now) = (Deaths::default(), Duration::from_secs(1));
+        deaths.note(gone(5));
+        deaths.note(gone(6));
+        assert_eq!(sessions(deaths.to_tell(now, A1)), [5, 6]);
+        deaths.taken(5, &[1; 16]);
+        deaths.tell_again();
+        assert_eq!(sessions(deaths.to_tell(now, A1)), [6]);
+        // Its log may have lost the end of that session.
+        for reign in [Reign { epoch: 2, id: 7 }, Reign { epoch: 2, id: 8 }, Reign { epoch: 3, id: 8 }] {
+            assert_eq!(sessions(deaths.to_tell(now, reign)), [5, 6]);
+            deaths.taken(5, &[1; 16]);
+            assert_eq!(sessions(deaths.to_tell(now + AGAIN, reign)), [6]);
+        }
+        // Where there are too many, those are forgotten that are told no more.
+        (0..MOST as u64 - 1).for_each(|session| deaths.note(gone(100 + session)));
+        assert_eq!(sessions(deaths.to_tell(now, A1))[..2], [6, 100]);
     }
 
     #[test]
     fn there_are_not_more_than_can_be_attached() {
         let mut deaths = Deaths::default();
         (0..MOST as u64 + 3).for_each(|session| deaths.note(gone(session)));
-        let told = sessions(deaths.to_tell(Duration::ZERO));
+        let told = sessions(deaths.to_tell(Duration::ZERO, A1));
         assert_eq!((told.len(), told[0]), (MOST, 3));
     }
 }

@@ -281,7 +281,8 @@ impl Anchor {
         }
         if Feature::ReaderGone.is_in(features) {
             // Those that do not get through are told again over the next connection.
-            out.extend(parts.deaths.to_tell(now).into_iter().map(|body| Output::Send(up(body))));
+            let reign = reign_of(&self.shown);
+            out.extend(parts.deaths.to_tell(now, reign).into_iter().map(|body| Output::Send(up(body))));
         }
         due
     }
