@@ -70,10 +70,7 @@ pub trait CallDriver: Sized {
 
     /// One try, over a connection of the current session: [`Call::attached`] says whether it is sent, [`keep_waiting`] for
     /// how long it waits. The reply to this very request, and the instance that gave it.
-    fn exchange(
-        &self,
-        call: &mut Call<'_, Self>,
-    ) -> impl Future<Output = Result<(Reply, [u8; 16]), Lost<Self::Session, Self::Broken>>>;
+    fn exchange(&self, call: &mut Call<'_, Self>) -> impl Future<Output = Tried<Self::Session, Self::Broken>>;
 
     /// No connection that there is now is used again. `broken`: what one of them ran into.
     fn drop_idle(&self, broken: Option<&Self::Broken>);
@@ -193,6 +190,9 @@ pub enum Ended {
     /// It has taken long enough.
     Late,
 }
+
+/// A try: the reply, and the instance that gave it.
+pub type Tried<S, B> = Result<(Reply, [u8; 16]), Lost<S, B>>;
 
 type Outcome<D> = Result<Answer<<D as CallDriver>::Session>, Failure<<D as CallDriver>::Broken>>;
 
@@ -386,10 +386,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
         Ok(())
     }
 
-    fn judge(
-        &mut self,
-        tried: Result<(Reply, [u8; 16]), Lost<D::Session, D::Broken>>,
-    ) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
+    fn judge(&mut self, tried: Tried<D::Session, D::Broken>) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
         match tried {
             Ok((reply, instance)) => self.accept(reply, instance),
             Err(Lost::Session(lost)) => self.session_lost(lost),

@@ -18,6 +18,8 @@ impl Session for u64 {
     }
 }
 
+type Failed = Option<Failure<&'static str>>;
+
 /// How a try goes.
 enum Try {
     /// No connection comes about.
@@ -192,7 +194,7 @@ impl CallDriver for &Script {
         self.position.borrow_mut()
     }
 
-    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(Reply, [u8; 16]), Lost<u64, &'static str>> {
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Tried<u64, &'static str> {
         let session = self.session.get();
         let next = self.tries.borrow_mut().pop_front().unwrap_or(Try::NotSent);
         match next {
@@ -204,15 +206,16 @@ impl CallDriver for &Script {
         let is_too_old = matches!(next, Try::TooOld);
         call.attached(&session, |_| is_too_old.then(|| (Feature::ReaderGone, "0.1".into())))?;
         self.sent.borrow_mut().push((session, call.request().clone()));
-        let Try::Answer(body) = next else {
-            while matches!(next, Try::Silence) {
+        let body = match next {
+            Try::Answer(body) => body,
+            Try::Silence => loop {
                 self.pass(SLICE);
                 keep_waiting(self, call.heeds()).map_err(Lost::Ended)?;
                 if self.now() >= self.deadline() {
                     return Err(Lost::Ended(Ended::Late));
                 }
-            }
-            return Err(Lost::Broken("reset"));
+            },
+            _ => return Err(Lost::Broken("reset")),
         };
         let position = Some(LogPosition { log_id: 7, epoch: 1, lsn: 3, reign: 6 });
         Ok((Reply { id: call.request().id, position, body }, [5; 16]))
@@ -533,7 +536,7 @@ fn an_interrupt_ends_calls_but_those_that_end_something() {
     assert!(matches!(script.mutate(Abandoned::Stays), Err(Failure::Interrupted)));
     assert_eq!((script.waited(), script.told_next()), (SLICE, (2, vec![1])));
     script.is_heard.set(true);
-    let calls: [fn(&Script) -> Option<Failure<&'static str>>; 3] = [
+    let calls: [fn(&Script) -> Failed; 3] = [
         |script| ready(finish(&script.call(), &mut ping())).err(),
         |script| script.finish_in(1).err(),
         |script| ready(query(&script.call(), &mut ping(), false)).err(),
