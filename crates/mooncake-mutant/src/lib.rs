@@ -42,13 +42,11 @@ mutants! {
     EndIsNotHeard,
     /// The end of a reader is not told to the master.
     EndOfReaderIsNotTold,
-    /// An owner reports a fence as done behind a write that has stamped over its tombstone, without another one.
-    TombstoneIsNotRenewed,
     /// A store of the owner's own process is not asked for an epoch.
     InsidersAreNotAsked,
     /// An owner that gives memory back forgets what is pinned of it.
     PinnedMemoryIsGivenBack,
-    /// A mount without an answer is taken for one that was refused: its memory stays, and nobody serves it.
+    /// A segment whose mount was not answered is held as if it had been.
     UnansweredMountStays,
     // -------------------------------------------------------------- gates
     /// A write may begin where a newer placement or a tombstone is.
@@ -75,10 +73,6 @@ mutants! {
     VoidPinsAreAdopted,
     /// The master hears that the reply to a pin is here while a list without it is on its way.
     PinsSettleDuringLists,
-    /// The end of a view is told once, whether the master has heard it or not.
-    EndedViewsAreToldOnce,
-    /// Beats renew no reservation.
-    PutsAreNotRenewed,
     /// A store answers owners' questions about any reign.
     AnyReignIsObeyed,
     /// A copy that was not written is ended as good.

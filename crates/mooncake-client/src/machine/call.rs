@@ -6,6 +6,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::ops::DerefMut;
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_wire::Feature;
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{LogPosition, Refusal, Reply, Request, refusal, reply};
@@ -336,7 +337,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
         session: &D::Session,
         lacks: impl FnOnce(&Body) -> Option<(Feature, String)>,
     ) -> Result<(), Lost<D::Session, D::Broken>> {
-        if self.bound_to.is_some_and(|own| !own.is(session)) {
+        if self.bound_to.is_some_and(|own| !own.is(session)) && !mutant!(EndsGoToAnySession) {
             return Err(Lost::Elsewhere);
         }
         if let Some((feature, software)) = self.request.body.as_ref().and_then(lacks) {
@@ -351,6 +352,9 @@ impl<'a, D: CallDriver> Call<'a, D> {
         let outcome = loop {
             if let Err(failure) = self.may_call() {
                 break Err(failure);
+            }
+            if mutant!(RetriesAreNew) && self.sent_in.is_some() && self.request.sequence != 0 {
+                begin(driver, self.request);
             }
             self.request.id = driver.next_id();
             driver.sequences().tell(self.request);

@@ -134,7 +134,7 @@ impl<M: Clone> Owner<M> {
     pub fn mount_answered(&mut self, uuid: Uuid, told: Told, out: &mut Vec<Output<M>>) -> bool {
         let lost = self.lost_mounts.remove(&uuid).filter(|lost| told == Told::Done && !lost.leaving && !self.closing);
         out.extend(lost.map(|Held { id, memory, .. }| Output::Replace { id, memory }));
-        if told != Told::Done {
+        if told != Told::Done && !mutant!(UnansweredMountStays) {
             self.held.retain(|held| held.uuid != uuid);
         }
         let held = self.held.iter_mut().find(|held| held.uuid == uuid);
@@ -266,7 +266,7 @@ impl<M: Clone> Owner<M> {
     /// Whether the master has to be asked to unmount a segment before its memory is given back: it may have been mounted just
     /// before it was given up. Mostly the master does not know it.
     pub fn must_unmount(&self, pinned: Option<&Pinned>) -> bool {
-        pinned.is_none() && !self.closing && !mutant!(UnansweredMountStays)
+        pinned.is_none() && !self.closing
     }
 }
 

@@ -172,9 +172,6 @@ impl Pins {
             let ended = std::mem::take(&mut self.ended);
             self.outstanding = Some((sequence(), ended));
         }
-        if mutant!(EndedViewsAreToldOnce) {
-            return self.outstanding.take();
-        }
         self.outstanding.clone()
     }
 

@@ -114,7 +114,7 @@ impl<S: Segment> Owner<S> {
                 // Those that were waited for may have stamped over the first tombstone. What began before there is
                 // another one is waited for as they were.
                 match segment.fence(rid, offset, len) {
-                    Ok(writing) if !writing.is_empty() && !mutant!(TombstoneIsNotRenewed) => {
+                    Ok(writing) if !writing.is_empty() => {
                         *next += 1;
                         fences.insert(
                             *next,
