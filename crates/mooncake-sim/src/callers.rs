@@ -166,10 +166,13 @@ impl Store {
                 replace: world.percent(30),
                 pace: [300, 3_000, 40_000][world.below(3) as usize],
             };
-            for outcome in self.put_batch(&items, &options).await {
+            for (item, outcome) in items.iter().zip(self.put_batch(&items, &options).await) {
                 let mut tally = self.inner.tally.borrow_mut();
                 match outcome {
-                    Ok(PutOutcome::Stored { .. }) => tally.puts += 1,
+                    Ok(PutOutcome::Stored { .. }) => {
+                        tally.puts += 1;
+                        self.inner.network.ledger.acknowledged(item.value);
+                    }
                     Ok(PutOutcome::Existed) => {}
                     Err(_) => tally.failed_puts += 1,
                 }
@@ -245,6 +248,22 @@ impl Store {
                 self.inner.tally.borrow_mut().views += 1;
                 self.inner.world.sleep_micros(10_000 + self.inner.world.below(3_000_000)).await;
                 drop(view);
+            }
+        }
+    }
+
+    /// Takes views of the same object again and again, most of them for a moment.
+    pub async fn view_again(self, stops: Duration) {
+        let world = self.inner.world.clone();
+        while world.now() < stops {
+            let key = self.key();
+            for _ in 0..12 {
+                self.rest(6_000).await;
+                if let Some(view) = self.borrow(&key).await {
+                    self.inner.tally.borrow_mut().views += 1;
+                    world.sleep_micros([500, 8_000, 400_000][world.below(3) as usize]).await;
+                    drop(view);
+                }
             }
         }
     }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use mooncake_core::{Record, Reign};
 use mooncake_master::machine::start::{Found, Seen, Witnessed};
 
+use crate::ledger::Ledger;
 use crate::world::{HostId, ProcessId, World};
 
 /// A master's folder. Clones are the same one.
@@ -36,6 +37,12 @@ impl Folder {
         }
     }
 
+    /// Has the truth know what the log says.
+    pub(crate) fn tell(&self, ledger: &Ledger) {
+        let log = self.log.borrow();
+        ledger.found(log.iter().flat_map(|log| log.frames.iter().flatten()), self.has_lost_tail.get());
+    }
+
     /// How many extents the log says were proven free, and how many epochs it has begun.
     pub(crate) fn history(&self) -> (u64, u64) {
         let log = self.log.borrow();
@@ -45,8 +52,16 @@ impl Folder {
         (of(|record| matches!(record, Record::Released(_))), of(|record| matches!(record, Record::Epoch(_))))
     }
 
-    pub(crate) fn has_lost_tail(&self) -> bool {
-        self.has_lost_tail.get()
+    /// The log is gone, as with the disk that it was on.
+    pub fn wipe(&self) {
+        self.has_lost_tail.set(true);
+        *self.log.borrow_mut() = None;
+    }
+
+    /// A copy, as a backup has it.
+    pub fn copy(&self) -> Folder {
+        let log = self.log.borrow().clone();
+        Folder { log: Rc::new(RefCell::new(log)), has_lost_tail: Rc::new(Cell::new(true)) }
     }
 
     /// Number of frames.

@@ -20,8 +20,13 @@ struct Inner {
     placed: BTreeMap<u64, Vec<Value>>,
     /// Placements of which nothing may land any more, and by whose word.
     over: BTreeMap<u64, &'static str>,
-    acknowledged: BTreeSet<u64>,
+    /// Placements of each value.
+    placements: BTreeMap<u64, Vec<u64>>,
+    /// Values.
+    acknowledged: Vec<u64>,
     log: Log,
+    /// Several masters go on with copies of one log.
+    is_split: bool,
     has_lost_tail: bool,
 }
 
@@ -67,7 +72,9 @@ impl Ledger {
     /// A writer is about to write a value to a placement.
     pub(crate) fn placed(&self, rid: u64, segment: u32, key: &[u8], number: u64) {
         let value = Value { segment: SegmentNo(segment), key: key.to_vec(), number };
-        self.inner.borrow_mut().placed.entry(rid).or_default().push(value);
+        let mut inner = self.inner.borrow_mut();
+        inner.placed.entry(rid).or_default().push(value);
+        inner.placements.entry(number).or_default().push(rid);
     }
 
     /// From here on nothing of a placement may land: its fence is done, or its writer has said so.
@@ -103,25 +110,38 @@ impl Ledger {
         assert!(values.iter().any(|value| is_value(&value)), "seed {}: wrong bytes of {key} in {rid:#x}", inner.seed);
     }
 
-    /// A put was told that its object is stored, in these placements.
-    pub(crate) fn acknowledged(&self, rids: &[u64]) {
-        self.inner.borrow_mut().acknowledged.extend(rids);
+    /// A caller was told that this value is stored.
+    pub(crate) fn acknowledged(&self, value: u64) {
+        self.inner.borrow_mut().acknowledged.push(value);
     }
 
     // ------------------------------------------------------------------- log
 
     /// The master has logged this.
     pub(crate) fn logged(&self, record: &Record) {
-        self.inner.borrow_mut().log.note(record);
+        let mut inner = self.inner.borrow_mut();
+        if !inner.is_split {
+            inner.log.note(record);
+        }
+    }
+
+    /// Another master begins on a copy of the log: what either logs from here on is not the other's.
+    pub(crate) fn split(&self) {
+        self.inner.borrow_mut().is_split = true;
     }
 
     /// A master has found a log, whose end may be lost.
     pub(crate) fn found<'r>(&self, records: impl Iterator<Item = &'r Record>, tail_is_lost: bool) {
         let mut inner = self.inner.borrow_mut();
-        inner.has_lost_tail |= tail_is_lost;
+        inner.has_lost_tail |= tail_is_lost || inner.is_split;
         let left = std::mem::take(&mut inner.log.left);
         inner.log = Log { left, ..Log::default() };
         records.for_each(|record| inner.log.note(record));
+    }
+
+    /// Whether several masters have gone on with copies of one log.
+    pub(crate) fn is_split(&self) -> bool {
+        self.inner.borrow().is_split
     }
 
     /// Whether some log has lost its end: what it forgot may be gone.
@@ -129,13 +149,14 @@ impl Ledger {
         self.inner.borrow().has_lost_tail
     }
 
-    /// Objects that were acknowledged and that nothing has taken away, and which the log does not have: placements.
-    pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<u64> {
+    /// Values that were acknowledged, that nothing has taken away, and that the log does not have: all of their placements.
+    pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<Vec<u64>> {
         let inner = self.inner.borrow();
         let there: BTreeSet<Rid> = inner.log.objects.values().flatten().map(|replica| replica.rid).collect();
-        let is_known = |rid: u64| there.contains(&Rid(rid)) || inner.log.left.contains(&Rid(rid));
-        let lasts = |rid: &u64| inner.placed[rid].iter().any(|value| is_there(value.segment));
-        inner.acknowledged.iter().filter(|rid| !is_known(**rid) && lasts(rid)).copied().collect()
+        let is_known = |rid: &u64| there.contains(&Rid(*rid)) || inner.log.left.contains(&Rid(*rid));
+        let has_gone = |rid: &u64| inner.placed[rid].iter().all(|value| !is_there(value.segment));
+        let placements = inner.acknowledged.iter().map(|value| &inner.placements[value]);
+        placements.filter(|rids| !rids.iter().any(|rid| is_known(rid) || has_gone(rid))).cloned().collect()
     }
 
     /// The objects that the log has: keys and replicas.

@@ -125,7 +125,7 @@ impl Master {
     ) -> Option<Master> {
         let process = world.start_process(host.id);
         let log = folder.read();
-        ledger.found(log.iter().flat_map(|log| log.frames.iter().flatten()), folder.has_lost_tail());
+        folder.tell(ledger);
         let log_id = log.as_ref().map_or_else(|| world.number() | 1, |log| log.id);
         let found = log.as_ref().map(crate::disk::Log::found);
         let begin = start::decide(found, &host.boot_id(), host.witness(world, log_id)).ok()?;

@@ -7,9 +7,7 @@ use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::put::{self, Lost, Placed, PutDriver, Written, write_key};
 use mooncake_client::{Cause, PutOutcome, StoreError};
 use mooncake_core::GRANULE;
-use mooncake_wire::message::{
-    Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, put_end_reply, reply, request,
-};
+use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::calls::{Abandoned, NoAnswer, PATIENCE};
@@ -121,15 +119,7 @@ impl PutDriver for Driver<'_> {
     }
 
     async fn end(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
-        let good = |ended: &Ended| ended.replicas.iter().filter(|it| it.good).map(|it| it.rid).collect::<Vec<u64>>();
-        let rids: Vec<Vec<u64>> = ended.iter().map(good).collect();
-        let outcomes = self.store.end_put(origin, ended).await?;
-        for (rids, outcome) in rids.iter().zip(outcomes.iter().flatten()) {
-            if *outcome == i32::from(put_end_reply::Outcome::Committed) {
-                self.store.inner.network.ledger.acknowledged(rids);
-            }
-        }
-        Ok(outcomes)
+        self.store.end_put(origin, ended).await
     }
 
     async fn give_up(&self, origin: &Origin, rids: Vec<u64>, settled: bool) {

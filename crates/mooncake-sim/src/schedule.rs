@@ -29,8 +29,10 @@ pub struct Plan {
     pub seed: u64,
     /// Things go wrong for so long.
     pub trouble: Duration,
-    /// A master that is killed may lose the end of its log.
+    /// A master that is killed may lose the end of its log, or all of it.
     pub loses_tails: bool,
+    /// Another master may begin on a copy of the log while the first one lives.
+    pub copies_logs: bool,
 }
 
 /// What has happened in a schedule.
@@ -92,6 +94,8 @@ struct Pool {
     world: World,
     hosts: [Host; 2],
     folder: Folder,
+    /// Of some time ago.
+    backup: Folder,
     network: Network,
     engines: Vec<Engine>,
     plan: Plan,
@@ -132,6 +136,7 @@ impl Pool {
         };
         let mut pool = Pool {
             folder: Folder::default(),
+            backup: Folder::default(),
             network: Network::new(plan.seed),
             engines: Vec::new(),
             unseen: Vec::new(),
@@ -143,6 +148,7 @@ impl Pool {
         };
         pool.world.lose([0, 2, 8][pool.world.below(3) as usize]);
         pool.start_master();
+        pool.network.masters.set(1, None);
         for nth in 0..4 {
             let host = pool.hosts[usize::from(nth == 3)].clone();
             let is_apart = nth == 2 && pool.world.percent(50);
@@ -175,6 +181,7 @@ impl Pool {
                 self.world.spawn(process, store.clone().get(stops));
                 self.world.spawn(process, store.clone().view(stops));
             }
+            self.world.spawn(process, store.clone().view_again(stops));
             self.world.spawn(process, store.clone().remove(stops));
             store
         };
@@ -199,11 +206,15 @@ impl Pool {
             130..150 => self.restart_engine(engine),
             150..170 => world.freeze(master, [30_000, 800_000, 2_500_000][world.below(3) as usize]),
             170..190 => self.restart_master(),
-            190..196 => {
+            190..205 => {
+                if world.percent(50) {
+                    world.freeze(store.process(), 2_500_000);
+                }
                 let is_torn = store.cut_attachments();
                 self.engines[engine].is_torn |= is_torn;
             }
-            196..198 => self.reboot(world.below(2) as usize),
+            205..207 => self.reboot(world.below(2) as usize),
+            207..217 if self.plan.copies_logs => self.copy_log(),
             _ => {}
         }
     }
@@ -234,10 +245,32 @@ impl Pool {
         self.start_master();
     }
 
+    /// A master begins on a copy of the log that another one has, or ends again.
+    fn copy_log(&mut self) {
+        let Network { masters, ledger, .. } = &self.network;
+        match masters.get(1) {
+            Some(second) => {
+                self.world.kill(second.process);
+                masters.set(1, None);
+                self.backup = self.folder.copy();
+            }
+            None if self.backup.frames() == 0 => self.backup = self.folder.copy(),
+            None => {
+                ledger.split();
+                let host = &self.hosts[self.world.below(2) as usize];
+                let config = self.config.clone();
+                masters.set(1, Master::start(&self.world, host, &self.backup, ledger, config, TO_MASTER_MICROS));
+            }
+        }
+    }
+
     fn kill_master(&mut self) {
         let world = self.world.clone();
         world.kill(self.network.masters.get(0).expect("one is set").process);
         self.sum.restarts += 1;
+        if self.plan.loses_tails && world.percent(5) {
+            self.folder.wipe();
+        }
         if self.plan.loses_tails && world.percent(60) {
             self.folder.lose_tail(world.below(self.folder.frames() / 20 + 1));
         }
@@ -255,6 +288,12 @@ impl Pool {
         if has_master {
             self.kill_master();
         }
+        if let Some(second) = self.network.masters.get(1)
+            && self.world.host_of(second.process) == Some(id)
+        {
+            self.world.kill(second.process);
+            self.network.masters.set(1, None);
+        }
         self.hosts[host].boot(&self.world);
         self.world.run(Duration::from_millis(300));
         if has_master {
@@ -269,12 +308,17 @@ impl Pool {
 
     fn conclude(mut self) -> Sum {
         self.world.lose(0);
+        if let Some(second) = self.network.masters.get(1) {
+            self.world.kill(second.process);
+            self.network.masters.set(1, None);
+        }
         for nth in 0..self.engines.len() {
             if self.engines[nth].is_torn {
                 self.restart_engine(nth);
             }
         }
         self.world.run(CALM);
+        self.folder.tell(&self.network.ledger);
         let stores: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.stores).collect();
         let master = self.network.masters.get(0).expect("one is set");
         let lenders: usize = self.engines.iter().filter(|engine| engine.lends).map(|engine| engine.stores.len()).sum();

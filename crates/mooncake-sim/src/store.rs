@@ -26,6 +26,7 @@ use mooncake_wire::{FEATURES, VERSION};
 
 use crate::directory::Directory;
 use crate::disk::Host;
+use crate::ledger::Ledger;
 use crate::links::{EpochQuestion, Links, no_questions};
 use crate::master::{FromMaster, ToMaster, identity_of};
 use crate::memory::Memory;
@@ -209,6 +210,10 @@ impl Store {
     pub(crate) fn pins_unseen(&self) -> bool {
         let maps_nothing = self.inner.links.maps_nothing();
         self.inner.unmapped_views.get() > 0 || (maps_nothing && !self.inner.pins.borrow().is_empty())
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.inner.network.ledger
     }
 
     pub(crate) fn session(&self) -> Option<Session> {

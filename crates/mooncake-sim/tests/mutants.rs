@@ -12,7 +12,8 @@ const SCHEDULES: u64 = 200;
 /// The first schedule that notices, and what it says.
 fn caught(mutant: Mutant) -> Option<(u64, String)> {
     (1..=SCHEDULES).find_map(|seed| {
-        let plan = Plan { seed, trouble: Duration::from_secs(6), loses_tails: seed % 2 == 0 };
+        let plan =
+            Plan { seed, trouble: Duration::from_secs(6), loses_tails: seed % 3 == 1, copies_logs: seed % 3 == 2 };
         let outcome = with(mutant, || catch_unwind(AssertUnwindSafe(|| plan.run())));
         let panic = outcome.err()?;
         let text = panic.downcast_ref::<String>().cloned();

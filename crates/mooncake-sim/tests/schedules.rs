@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use mooncake_sim::{Plan, Sum};
 
-fn runs(name: &str, seeds: u64, loses_tails: bool) -> Sum {
+const PLAN: Plan = Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false };
+
+fn runs(name: &str, seeds: u64, plan: Plan) -> Sum {
     let setting = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seeds = match setting("MOONCAKE_SEED") {
         Some(seed) => seed..=seed,
@@ -18,7 +20,7 @@ fn runs(name: &str, seeds: u64, loses_tails: bool) -> Sum {
     let began = Instant::now();
     let mut sum = Sum::default();
     for seed in seeds.clone() {
-        sum.add(&Plan { seed, trouble: Duration::from_secs(6), loses_tails }.run());
+        sum.add(&Plan { seed, ..plan }.run());
     }
     println!("{name}, seeds {seeds:?}, {:?}: {sum:?}", began.elapsed());
     sum
@@ -26,11 +28,16 @@ fn runs(name: &str, seeds: u64, loses_tails: bool) -> Sum {
 
 #[test]
 fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
-    let sum = runs("trouble", 40, false);
+    let sum = runs("trouble", 40, PLAN);
     assert_eq!(sum.calls.suspects, 0, "no replica is bad");
 }
 
 #[test]
 fn nor_where_logs_lose_their_ends() {
-    runs("lost ends", 40, true);
+    runs("lost ends", 40, Plan { loses_tails: true, ..PLAN });
+}
+
+#[test]
+fn nor_where_two_masters_go_on_with_copies_of_one_log() {
+    runs("copies", 40, Plan { copies_logs: true, ..PLAN });
 }
