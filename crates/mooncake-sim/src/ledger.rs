@@ -27,6 +27,7 @@ struct Inner {
     log: Log,
     /// Several masters go on with copies of one log.
     is_split: bool,
+    was_split: bool,
     has_lost_tail: bool,
 }
 
@@ -127,21 +128,27 @@ impl Ledger {
 
     /// Another master begins on a copy of the log: what either logs from here on is not the other's.
     pub(crate) fn split(&self) {
-        self.inner.borrow_mut().is_split = true;
+        let mut inner = self.inner.borrow_mut();
+        (inner.is_split, inner.was_split) = (true, true);
+    }
+
+    /// One of them is left, and what it logs counts again.
+    pub(crate) fn join(&self) {
+        self.inner.borrow_mut().is_split = false;
     }
 
     /// A master has found a log, whose end may be lost.
     pub(crate) fn found<'r>(&self, records: impl Iterator<Item = &'r Record>, tail_is_lost: bool) {
         let mut inner = self.inner.borrow_mut();
-        inner.has_lost_tail |= tail_is_lost || inner.is_split;
+        inner.has_lost_tail |= tail_is_lost || inner.was_split;
         let left = std::mem::take(&mut inner.log.left);
         inner.log = Log { left, ..Log::default() };
         records.for_each(|record| inner.log.note(record));
     }
 
     /// Whether several masters have gone on with copies of one log.
-    pub(crate) fn is_split(&self) -> bool {
-        self.inner.borrow().is_split
+    pub(crate) fn was_split(&self) -> bool {
+        self.inner.borrow().was_split
     }
 
     /// Whether some log has lost its end: what it forgot may be gone.

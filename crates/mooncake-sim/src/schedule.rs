@@ -318,6 +318,7 @@ impl Pool {
             }
         }
         self.world.run(CALM);
+        self.network.ledger.join();
         self.folder.tell(&self.network.ledger);
         let stores: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.stores).collect();
         let master = self.network.masters.get(0).expect("one is set");
