@@ -150,21 +150,35 @@ impl CallDriver for Caller<'_> {
         self.control.position_lock()
     }
 
-    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(Reply, [u8; 16]), Lost> {
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost> {
         let (control, heed) = (self.control, call.heeds());
         let check = || keep_waiting(self, heed).map_err(ConnectionError::from);
         let patience = Patience { deadline: self.deadline, check: &check };
         let long = call.request().body.as_ref().is_some_and(may_take_long);
-        let (session, mut connection) = control.checkout(long, &patience, &self.queued)?;
-        if let Err(lost) = call.attached(&session, |body| connection.lacks(body)) {
-            let is_of_use = !matches!(lost, Lost::TooOld(..));
-            control.check_in(long, is_of_use.then_some((session, connection)));
+        let mut attached = control.checkout(long, &patience, &self.queued)?;
+        let (session, connection) = &mut attached;
+        if let Err(lost) = call.attached(session, |body| connection.lacks(body)) {
+            match lost {
+                Lost::TooOld(..) => {
+                    drop(attached);
+                    control.give_place_back(long);
+                }
+                _ => control.check_in(long, attached),
+            }
             return Err(lost);
         }
-        let reply = exchange(&mut connection, call.request(), &patience);
-        let instance = connection.instance();
-        control.check_in(long, reply.is_ok().then_some((session, connection)));
-        Ok((reply?, instance))
+        match exchange(connection, call.request(), &patience) {
+            Ok(reply) => {
+                let instance = connection.instance();
+                control.check_in(long, attached);
+                call.heard(reply, instance)
+            }
+            Err(error) => {
+                drop(attached);
+                control.give_place_back(long);
+                Err(error.into())
+            }
+        }
     }
 
     fn drop_idle(&self, broken: Option<&ConnectionError>) {
@@ -230,6 +244,8 @@ fn may_take_long(body: &request::Body) -> bool {
     }
 }
 
+// Every put is here twice: what it gives is large, and moved once less so.
+#[inline(always)]
 fn exchange(connection: &mut Connection, request: &Request, patience: &Patience<'_>) -> Result<Reply, ConnectionError> {
     connection.send(request, patience)?;
     let reply: Reply = connection.receive(MAX_FRAME, patience)?;

@@ -248,6 +248,8 @@ impl Control {
     // ----------------------------------------------------------------- pool
 
     /// A connection of the current session. `long`: the call may take long.
+    // Every put is here twice: what it gives is large, and moved once less so.
+    #[inline(always)]
     pub fn checkout(
         &self,
         long: bool,
@@ -283,21 +285,30 @@ impl Control {
         drop(pool);
         let opened = self.attach(&session, patience);
         if opened.is_err() {
-            self.check_in(long, None);
+            self.give_place_back(long);
         }
         opened.map(|connection| (session, connection))
     }
 
-    /// A connection comes back, or one that is no more.
-    pub fn check_in(&self, long: bool, connection: Option<(Arc<Session>, Connection)>) {
+    /// A connection comes back.
+    pub fn check_in(&self, long: bool, connection: (Arc<Session>, Connection)) {
         let mut pool = self.pool.lock();
         pool.long -= usize::from(long);
-        match connection {
-            Some(connection) if !self.is_stopped() => pool.idle.push(connection),
-            _ => pool.open -= 1,
+        match self.is_stopped() {
+            false => pool.idle.push(connection),
+            true => pool.open -= 1,
         }
         drop(pool);
         // Not one: it may be of those that may not have it.
+        self.freed.notify_all();
+    }
+
+    /// A connection is no more, or did not come about.
+    pub fn give_place_back(&self, long: bool) {
+        let mut pool = self.pool.lock();
+        pool.long -= usize::from(long);
+        pool.open -= 1;
+        drop(pool);
         self.freed.notify_all();
     }
 

@@ -10,7 +10,7 @@ use mooncake_client::machine::orphans::{self, OrphanDriver, Orphans};
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::reachability::Reachability;
 use mooncake_client::machine::sequences::Sequences;
-use mooncake_wire::message::{AttachCall, LogPosition, Reply, Request, hello, refusal, request};
+use mooncake_wire::message::{AttachCall, LogPosition, Request, hello, refusal, request};
 
 use crate::master::{FromMaster, ToMaster};
 use crate::store::{Session, Store};
@@ -171,7 +171,7 @@ impl CallDriver for Caller<'_> {
         self.store.inner.position.borrow_mut()
     }
 
-    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(Reply, [u8; 16]), Lost> {
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost> {
         let (store, heed) = (self.store, call.heeds());
         let session = store.session().ok_or(Lost::Broken(Broken))?;
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
@@ -192,7 +192,7 @@ impl CallDriver for Caller<'_> {
         }
         match self.wait(heed, down.next()).await? {
             Ok(FromMaster::Reply(answer)) if answer.id == call.request().id => {
-                Ok((answer, reply.instance[..].try_into().unwrap_or_default()))
+                call.heard(answer, reply.instance[..].try_into().unwrap_or_default())
             }
             _ => Err(Lost::Broken(Broken)),
         }

@@ -2,7 +2,6 @@
 //! a refusal mean, and what becomes of a mutation whose answer never came.
 
 use std::future::Future;
-use std::ops::ControlFlow::{self, Break, Continue};
 use std::ops::DerefMut;
 use std::time::Duration;
 
@@ -70,8 +69,11 @@ pub trait CallDriver: Sized {
     fn position(&self) -> impl DerefMut<Target = LogPosition>;
 
     /// One try, over a connection of the current session: [`Call::attached`] says whether it is sent, [`keep_waiting`] for
-    /// how long it waits. The reply to this very request, and the instance that gave it.
-    fn exchange(&self, call: &mut Call<'_, Self>) -> impl Future<Output = Tried<Self::Session, Self::Broken>>;
+    /// how long it waits, and [`Call::heard`] gets the reply to this very request.
+    fn exchange(
+        &self,
+        call: &mut Call<'_, Self>,
+    ) -> impl Future<Output = Result<(), Lost<Self::Session, Self::Broken>>>;
 
     /// No connection that there is now is used again. `broken`: what one of them ran into.
     fn drop_idle(&self, broken: Option<&Self::Broken>);
@@ -181,6 +183,8 @@ pub enum Lost<S, B> {
     Ended(Ended),
     /// The connection broke, or none could be made.
     Broken(B),
+    /// See [`Failure::Confused`].
+    Confused,
 }
 
 /// Why a wait ends without what it was for.
@@ -192,14 +196,13 @@ pub enum Ended {
     Late,
 }
 
-/// A try: the reply, and the instance that gave it.
-pub type Tried<S, B> = Result<(Reply, [u8; 16]), Lost<S, B>>;
-
 type Outcome<D> = Result<Answer<<D as CallDriver>::Session>, Failure<<D as CallDriver>::Broken>>;
 
 /// Makes a call that changes nothing, or that may be made twice. `heed`: the caller may interrupt it.
 pub async fn query<D: CallDriver>(driver: &D, request: &mut Request, heed: bool) -> Outcome<D> {
-    Call::new(driver, request, None, heed).run().await
+    let mut call = Call::new(driver, request, None, heed);
+    call.run().await?;
+    call.answer()
 }
 
 /// Makes a call that changes something: made once, however often it is sent.
@@ -207,31 +210,34 @@ pub async fn mutate<D: CallDriver>(driver: &D, request: &mut Request, abandoned:
     let sequence = begin(driver, request);
     let mut call = Call::new(driver, request, None, true);
     let outcome = call.run().await;
-    match (&outcome, call.sent_in, abandoned) {
-        (Ok(_), _, Abandoned::VoidsPins) => {
-            if driver.pins().may_settle(sequence) {
-                driver.sequences().answered(sequence);
+    if let Err(failure) = outcome {
+        match (abandoned, call.sent_in) {
+            (Abandoned::GivesUpPlacements, Some(session)) => {
+                driver.leave_behind(session, std::mem::take(request));
             }
+            (Abandoned::VoidsPins, Some(_)) => {
+                driver.sequences().abandoned(sequence);
+                driver.resume_anew();
+            }
+            (Abandoned::Stays, Some(_)) => driver.sequences().abandoned(sequence),
+            (_, None) => driver.sequences().answered(sequence),
         }
-        (Err(_), Some(session), Abandoned::GivesUpPlacements) => {
-            driver.leave_behind(session, std::mem::take(request));
-        }
-        (Err(_), Some(_), Abandoned::VoidsPins) => {
-            driver.sequences().abandoned(sequence);
-            driver.resume_anew();
-        }
-        (Err(_), Some(_), Abandoned::Stays) => driver.sequences().abandoned(sequence),
-        (Ok(_), ..) | (Err(_), None, _) => driver.sequences().answered(sequence),
+        return Err(failure);
     }
-    outcome
+    if abandoned != Abandoned::VoidsPins || driver.pins().may_settle(sequence) {
+        driver.sequences().answered(sequence);
+    }
+    call.answer()
 }
 
 /// Makes a mutation that ends something: it goes out although the caller wants to stop.
 pub async fn finish<D: CallDriver>(driver: &D, request: &mut Request) -> Outcome<D> {
     let sequence = begin(driver, request);
-    let outcome = Call::new(driver, request, None, false).run().await;
+    let mut call = Call::new(driver, request, None, false);
+    let outcome = call.run().await;
     driver.sequences().answered(sequence);
-    outcome
+    outcome?;
+    call.answer()
 }
 
 /// [`finish`] of placements of this session. `None`: it is over, and they with it. In another one their rids may be those of
@@ -242,10 +248,11 @@ pub async fn finish_in<D: CallDriver>(
     request: &mut Request,
 ) -> Result<Option<Answer<D::Session>>, Failure<D::Broken>> {
     let sequence = begin(driver, request);
-    let outcome = Call::new(driver, request, Some(session), false).run().await;
+    let mut call = Call::new(driver, request, Some(session), false);
+    let outcome = call.run().await;
     driver.sequences().answered(sequence);
     match outcome {
-        Ok(answer) => Ok(Some(answer)),
+        Ok(()) => call.answer().map(Some),
         Err(Failure::Over) => Ok(None),
         Err(failure) => Err(failure),
     }
@@ -257,17 +264,22 @@ pub async fn finish_now<D: CallDriver>(driver: &D, request: &mut Request) -> Out
     let sequence = begin(driver, request);
     let mut call = Call::new(driver, request, None, false);
     let outcome = call.run().await;
-    match (&outcome, call.sent_in) {
-        (Err(_), Some(_)) => driver.sequences().abandoned(sequence),
-        _ => driver.sequences().answered(sequence),
+    match outcome.is_err() && call.sent_in.is_some() {
+        true => driver.sequences().abandoned(sequence),
+        false => driver.sequences().answered(sequence),
     }
-    outcome
+    outcome?;
+    call.answer()
 }
 
 /// Sends a mutation of this session once more, with the sequence that it had. `None`: there is no telling yet.
 pub async fn repeat<D: CallDriver>(driver: &D, session: &D::Session, request: &mut Request) -> Option<Outcome<D>> {
-    let outcome = Call::new(driver, request, Some(session), false).run().await;
-    matches!(outcome, Ok(_) | Err(Failure::Over | Failure::Refused(_))).then_some(outcome)
+    let mut call = Call::new(driver, request, Some(session), false);
+    match call.run().await {
+        Ok(()) => Some(call.answer()),
+        Err(failure @ (Failure::Over | Failure::Refused(_))) => Some(Err(failure)),
+        Err(_) => None,
+    }
 }
 
 /// Whether a wait of a call goes on; to be asked at every slice of it. `heed`: the caller may interrupt it.
@@ -304,6 +316,7 @@ pub struct Call<'a, D: CallDriver> {
     asked_anew: bool,
     /// The master may have got it, in this session.
     sent_in: Option<D::Session>,
+    heard: Option<(reply::Body, Numbering)>,
     last: Option<Obstacle<D::Broken>>,
 }
 
@@ -317,7 +330,7 @@ enum Rest<S> {
 
 impl<'a, D: CallDriver> Call<'a, D> {
     fn new(driver: &'a D, request: &'a mut Request, bound_to: Option<&'a D::Session>, heed: bool) -> Self {
-        Call { driver, request, bound_to, heed, asked_anew: false, sent_in: None, last: None }
+        Call { driver, request, bound_to, heed, asked_anew: false, sent_in: None, heard: None, last: None }
     }
 
     /// What is asked.
@@ -347,7 +360,30 @@ impl<'a, D: CallDriver> Call<'a, D> {
         Ok(())
     }
 
-    async fn run(&mut self) -> Outcome<D> {
+    /// What was sent is answered, by this instance. An error says that it is none.
+    pub fn heard(&mut self, reply: Reply, instance: [u8; 16]) -> Result<(), Lost<D::Session, D::Broken>> {
+        let mut log_id = 0;
+        if let Some(position) = &reply.position {
+            log_id = position.log_id;
+            if raise(&mut self.driver.position(), position) {
+                self.driver.resume_anew();
+            }
+        }
+        match (reply.body, &self.sent_in) {
+            (Some(reply::Body::Refusal(refusal)), Some(session)) if refusal.kind() == refusal::Kind::UnknownSession => {
+                Err(Lost::Session(session.clone()))
+            }
+            (Some(reply::Body::Refusal(refusal)), _) => Err(Lost::Refused(refusal)),
+            (Some(body), _) => {
+                self.heard = Some((body, Numbering { log_id, instance }));
+                Ok(())
+            }
+            (None, _) => Err(Lost::Confused),
+        }
+    }
+
+    /// Tries until it is answered, or is not to be tried again.
+    async fn run(&mut self) -> Result<(), Failure<D::Broken>> {
         let driver = self.driver;
         let outcome = loop {
             if let Err(failure) = self.may_call() {
@@ -358,11 +394,15 @@ impl<'a, D: CallDriver> Call<'a, D> {
             }
             self.request.id = driver.next_id();
             driver.sequences().tell(self.request);
-            let tried = driver.exchange(self).await;
-            // Nothing of the reply is kept across what comes next.
-            let rest = match self.judge(tried) {
-                Break(outcome) => break outcome,
-                Continue(rest) => rest,
+            let Err(lost) = driver.exchange(self).await else {
+                if !self.request.abandoned.is_empty() {
+                    driver.sequences().told_abandoned(&self.request.abandoned);
+                }
+                break Ok(());
+            };
+            let rest = match self.judge(lost) {
+                Ok(rest) => rest,
+                Err(failure) => break Err(failure),
             };
             match rest {
                 Rest::None => {}
@@ -375,6 +415,17 @@ impl<'a, D: CallDriver> Call<'a, D> {
         };
         driver.ended(self.request);
         outcome
+    }
+
+    /// What the last try has heard.
+    // Every put is here twice: what it gives is large, and moved once less so.
+    #[inline(always)]
+    fn answer(&mut self) -> Outcome<D> {
+        let Some(session) = self.sent_in.take() else { return Err(Failure::Confused) };
+        match self.heard.take() {
+            Some((body, numbering)) => Ok(Answer { body, numbering, session }),
+            None => Err(Failure::Confused),
+        }
     }
 
     fn may_call(&self) -> Result<(), Failure<D::Broken>> {
@@ -390,67 +441,43 @@ impl<'a, D: CallDriver> Call<'a, D> {
         Ok(())
     }
 
-    fn judge(&mut self, tried: Tried<D::Session, D::Broken>) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
-        match tried {
-            Ok((reply, instance)) => self.accept(reply, instance),
-            Err(Lost::Session(lost)) => self.session_lost(lost),
-            Err(Lost::Elsewhere) => Break(Err(Failure::Over)),
-            Err(Lost::Refused(refusal)) => Break(Err(Failure::Refused(refusal))),
+    /// What comes before the next try, if there is one.
+    fn judge(&mut self, lost: Lost<D::Session, D::Broken>) -> Result<Rest<D::Session>, Failure<D::Broken>> {
+        match lost {
+            Lost::Session(lost) => self.session_lost(lost),
+            Lost::Elsewhere => Err(Failure::Over),
+            Lost::Refused(refusal) => Err(Failure::Refused(refusal)),
             // A connection of the pool may be to a master that is no more: one that was made just now is not.
-            Err(Lost::TooOld(..)) if !self.asked_anew => {
+            Lost::TooOld(..) if !self.asked_anew => {
                 self.asked_anew = true;
                 self.driver.drop_idle(None);
-                Continue(Rest::None)
+                Ok(Rest::None)
             }
-            Err(Lost::TooOld(feature, software)) => Break(Err(Failure::TooOld(feature, software))),
-            Err(Lost::Ended(Ended::Interrupted)) => Break(Err(Failure::Interrupted)),
-            Err(Lost::Ended(Ended::Late)) => Break(Err(self.expired())),
-            Err(Lost::Broken(broken)) => {
+            Lost::TooOld(feature, software) => Err(Failure::TooOld(feature, software)),
+            Lost::Ended(Ended::Interrupted) => Err(Failure::Interrupted),
+            Lost::Ended(Ended::Late) => Err(self.expired()),
+            Lost::Broken(broken) => {
                 self.driver.drop_idle(Some(&broken));
                 self.last = Some(Obstacle::Broken(broken));
                 self.driver.ping();
-                Continue(Rest::Pause)
+                Ok(Rest::Pause)
             }
-        }
-    }
-
-    fn accept(&mut self, reply: Reply, instance: [u8; 16]) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
-        let mut log_id = 0;
-        if let Some(position) = &reply.position {
-            log_id = position.log_id;
-            if raise(&mut self.driver.position(), position) {
-                self.driver.resume_anew();
-            }
-        }
-        match reply.body {
-            Some(reply::Body::Refusal(refusal)) if refusal.kind() == refusal::Kind::UnknownSession => {
-                let lost = self.sent_in.clone().expect(ANSWERED);
-                self.session_lost(lost)
-            }
-            Some(reply::Body::Refusal(refusal)) => Break(Err(Failure::Refused(refusal))),
-            Some(body) => {
-                if !self.request.abandoned.is_empty() {
-                    self.driver.sequences().told_abandoned(&self.request.abandoned);
-                }
-                let session = self.sent_in.take().expect(ANSWERED);
-                Break(Ok(Answer { body, numbering: Numbering { log_id, instance }, session }))
-            }
-            None => Break(Err(Failure::Confused)),
+            Lost::Confused => Err(Failure::Confused),
         }
     }
 
     /// Has the anchor find out that the session is over, if it does not know. What was bound to it ends; other calls are made
     /// in another one.
-    fn session_lost(&mut self, lost: D::Session) -> ControlFlow<Outcome<D>, Rest<D::Session>> {
+    fn session_lost(&mut self, lost: D::Session) -> Result<Rest<D::Session>, Failure<D::Broken>> {
         let is_current = self.driver.is_current(&lost);
         if is_current {
             self.driver.resume_anew();
         }
         if self.bound_to.is_some() {
-            return Break(Err(Failure::Over));
+            return Err(Failure::Over);
         }
         self.last = Some(Obstacle::SessionLost);
-        Continue(if is_current { Rest::Session(lost) } else { Rest::None })
+        Ok(if is_current { Rest::Session(lost) } else { Rest::None })
     }
 
     fn expired(&mut self) -> Failure<D::Broken> {
@@ -467,8 +494,6 @@ impl<'a, D: CallDriver> Call<'a, D> {
         }
     }
 }
-
-const ANSWERED: &str = "what is answered was sent";
 
 #[cfg(test)]
 mod tests;

@@ -35,6 +35,7 @@ use std::task::{Context, Poll, Waker};
 /// # Panics
 ///
 /// Where the driver does not block: its future would have to be polled again.
+#[inline]
 pub fn ready<F: Future>(call: F) -> F::Output {
     match pin!(call).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -194,7 +194,7 @@ impl CallDriver for &Script {
         self.position.borrow_mut()
     }
 
-    async fn exchange(&self, call: &mut Call<'_, Self>) -> Tried<u64, &'static str> {
+    async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost<u64, &'static str>> {
         let session = self.session.get();
         let next = self.tries.borrow_mut().pop_front().unwrap_or(Try::NotSent);
         match next {
@@ -218,7 +218,7 @@ impl CallDriver for &Script {
             _ => return Err(Lost::Broken("reset")),
         };
         let position = Some(LogPosition { log_id: 7, epoch: 1, lsn: 3, reign: 6 });
-        Ok((Reply { id: call.request().id, position, body }, [5; 16]))
+        call.heard(Reply { id: call.request().id, position, body }, [5; 16])
     }
 
     fn drop_idle(&self, _: Option<&&'static str>) {
