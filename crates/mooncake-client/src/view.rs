@@ -1,27 +1,25 @@
-//! Views: objects borrowed in place, pinned as long as somebody looks.
+//! Views: objects borrowed in place, pinned as long as somebody looks. What is borrowed and what is copied is decided in
+//! [`crate::machine::view`].
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use mooncake_memory::forked;
-use mooncake_wire::message::{Object, Pin, reply, request};
+use mooncake_transfer::{Link, Path};
+use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::control::Control;
 use crate::error::StoreError;
 use crate::get::doubt_of;
 use crate::machine::call::Abandoned;
-use crate::machine::get::report_doubt;
+use crate::machine::get::Unread;
 use crate::machine::numbering::Numbering;
-use crate::put::link_error;
-use crate::rounds::rounds;
-use crate::store::{Inner, check_key};
-
-/// Keys pinned with one request.
-const ROUND_KEYS: usize = 32_768;
-
-/// Pins are asked for again this often when the session was resumed meanwhile.
-const ATTEMPTS: usize = 3;
+use crate::machine::pins::Pins;
+use crate::machine::ready;
+use crate::machine::view::{Held, ViewDriver, view};
+use crate::put::{link_error, transfer_error};
+use crate::store::Inner;
 
 /// The bytes of an object, read-only.
 ///
@@ -37,9 +35,9 @@ pub struct View {
 enum Bytes {
     Private(Vec<u8>),
     Pinned {
-        // Ends before the pin does.
-        view: Option<mooncake_transfer::View>,
-        pin: PinGuard,
+        // Fields are dropped in this order: it ends before the pin does.
+        view: mooncake_transfer::View,
+        _pin: PinGuard,
     },
 }
 
@@ -56,7 +54,7 @@ impl Deref for View {
     fn deref(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Private(bytes) => bytes,
-            Bytes::Pinned { view, .. } => view.as_deref().unwrap_or_default(),
+            Bytes::Pinned { view, .. } => view,
         }
     }
 }
@@ -67,166 +65,108 @@ impl AsRef<[u8]> for View {
     }
 }
 
-impl Drop for View {
-    fn drop(&mut self) {
-        // In a forked child neither the mapping's holder nor the pin is ours.
-        if let Bytes::Pinned { view, pin } = &mut self.bytes {
-            drop(view.take());
-            pin.release();
-        }
-    }
-}
-
+/// Holds a pin.
 #[derive(Debug)]
-struct PinGuard {
+pub(crate) struct PinGuard {
     control: Arc<Control>,
-    era: u64,
-    rid: u64,
-    /// Counted against the bytes that views may hold.
-    bytes: u64,
-    released: bool,
+    held: Held,
 }
 
-impl PinGuard {
-    fn release(&mut self) {
-        if std::mem::replace(&mut self.released, true) || forked() {
-            return;
-        }
-        self.control.pins.lock().forget_bytes(self.bytes);
-        if self.control.pins.lock().release(self.era, self.rid) {
-            self.control.bell.ring();
-        }
+impl AsMut<Held> for PinGuard {
+    fn as_mut(&mut self) -> &mut Held {
+        &mut self.held
     }
 }
 
 impl Drop for PinGuard {
     fn drop(&mut self) {
-        self.release();
-    }
-}
-
-/// Room for views that are asked for; given back when dropped.
-struct Room<'a> {
-    control: &'a Control,
-    views: usize,
-}
-
-impl<'a> Room<'a> {
-    fn take(control: &'a Control, wanted: usize) -> Self {
-        Room { control, views: control.pins.lock().take_room(wanted) }
-    }
-}
-
-impl Drop for Room<'_> {
-    fn drop(&mut self) {
-        self.control.pins.lock().give_room_back(self.views);
-    }
-}
-
-/// A view, a miss, or nothing where a copy has to do.
-type Borrowed = Option<Result<Option<View>, StoreError>>;
-
-impl Inner {
-    pub(crate) fn view_batch(&self, keys: &[&[u8]]) -> Vec<Result<Option<View>, StoreError>> {
-        let mut views: Vec<Borrowed> = keys.iter().map(|_| None).collect();
-        if self.settings.shared_views && self.settings.local_buffer_size > 0 {
-            let valid: Vec<usize> = (0..keys.len()).filter(|&index| check_key(keys[index]).is_ok()).collect();
-            let names: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
-            let mut rest = &valid[..];
-            for names in rounds(&names, ROUND_KEYS) {
-                let (round, others) = rest.split_at(names.len());
-                rest = others;
-                // Beyond it they are copies, as beyond the bytes that views may hold.
-                let room = Room::take(&self.shared.control, names.len());
-                let (names, round) = (&names[..room.views], &round[..room.views]);
-                if names.is_empty() {
-                    continue;
-                }
-                match self.pinned(names) {
-                    Ok(pinned) => round.iter().zip(pinned).for_each(|(&index, view)| views[index] = view),
-                    Err(error) => round.iter().for_each(|&index| views[index] = Some(Err(error.clone()))),
-                }
-            }
+        // In a forked child it is not ours.
+        if forked() {
+            return;
         }
-        // Whatever could not be borrowed is copied.
-        let rest: Vec<usize> = (0..keys.len()).filter(|&index| views[index].is_none()).collect();
-        let names: Vec<&[u8]> = rest.iter().map(|&index| keys[index]).collect();
-        let (copies, _) = self.get_batch_with(&names, |_, size| Ok(vec![0u8; size as usize]));
-        for (index, copy) in rest.into_iter().zip(copies) {
-            views[index] = Some(copy.map(|bytes| bytes.map(|bytes| View { bytes: Bytes::Private(bytes) })));
+        let told = self.held.end(&mut self.control.pins.lock());
+        if told {
+            self.control.bell.ring();
         }
-        views.into_iter().map(|view| view.unwrap_or(Ok(None))).collect()
+    }
+}
+
+impl ViewDriver for Inner {
+    type Link = Arc<Link>;
+    type Guard = PinGuard;
+    type Mapped = mooncake_transfer::View;
+    type View = View;
+
+    fn pins<R>(&self, step: impl FnOnce(&mut Pins) -> R) -> R {
+        step(&mut self.shared.control.pins.lock())
     }
 
-    /// Pins what is there.
-    fn pinned(&self, keys: &[&[u8]]) -> Result<Vec<Borrowed>, StoreError> {
+    async fn pin(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
         const WHAT: &str = "a pin";
         let control = &self.shared.control;
-        for _ in 0..ATTEMPTS {
-            let generation = control.pins.lock().generation();
-            let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
-            let answer = control.mutate(WHAT, body, control.lookup_timeout, Abandoned::VoidsPins)?;
-            let objects = match answer.body {
-                reply::Body::Lookup(found) if found.objects.len() == keys.len() => found.objects,
-                _ => return Err(control.confused(WHAT)),
-            };
-            let pinned = objects.iter().filter_map(|object| object.replicas.first()).map(|replica| replica.rid);
-            let Some(era) = control.pins.lock().adopt(generation, pinned) else {
-                // The master was told meanwhile what this store holds, and these
-                // pins were not on the list; whichever of them came after it must go.
-                control.resume_anew();
-                continue;
-            };
-            let guards: Vec<Option<PinGuard>> = objects
-                .iter()
-                .map(|object| {
-                    let rid = object.replicas.first()?.rid;
-                    Some(PinGuard { control: control.clone(), era, rid, bytes: 0, released: false })
-                })
-                .collect();
-            let replicas = objects.iter().flat_map(|object| &object.replicas);
-            self.shared.directory.meet(control, answer.numbering, replicas)?;
-            let views = keys.iter().zip(&objects).zip(guards).map(|((key, object), guard)| match guard {
-                None => Some(Ok(None)),
-                Some(guard) => self.borrow(key, object, answer.numbering, guard).map(|view| Ok(Some(view))),
-            });
-            return Ok(views.collect());
+        let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
+        let answer = control.mutate(WHAT, body, control.lookup_timeout, Abandoned::VoidsPins)?;
+        match answer.body {
+            reply::Body::Lookup(found) if found.objects.len() == keys.len() => Ok((found.objects, answer.numbering)),
+            _ => Err(control.confused(WHAT)),
         }
-        // The session comes and goes: copies will do.
-        Ok(keys.iter().map(|_| None).collect())
     }
 
-    /// A view of a pinned object, where its memory is mapped and there is room for it.
-    fn borrow(&self, key: &[u8], object: &Object, numbering: Numbering, mut pin: PinGuard) -> Option<View> {
-        let replica = object.replicas.first()?;
-        let [extent] = &replica.extents[..] else { return None };
+    fn resume_anew(&self) {
+        self.shared.control.resume_anew();
+    }
+
+    fn guard(&self, held: Held) -> PinGuard {
+        PinGuard { control: self.shared.control.clone(), held }
+    }
+
+    async fn meet(&self, objects: &[Object], numbering: Numbering) -> Result<(), StoreError> {
+        let replicas = objects.iter().flat_map(|object| &object.replicas);
+        self.shared.directory.meet(&self.shared.control, numbering, replicas)
+    }
+
+    async fn link(&self, extent: &Extent, numbering: Numbering) -> Option<Arc<Link>> {
         let address = self.shared.directory.find(numbering, extent.segment)?;
         let interrupted = || self.is_interrupted();
         let wait = self.transfer_wait(0, &interrupted);
-        let link = match self.shared.links.link(&address, &wait) {
-            Ok(link) => link,
-            Err(error) => {
-                tracing::debug!(error = %link_error(&error), "no view");
-                return None;
-            }
-        };
-        // The pin is counted since before the link was made: from here on nobody is told that this store obeys an epoch in
-        // which no master knows it.
-        let kept = self.shared.links.vouch_for(&link) && self.shared.control.pins.lock().is_known(pin.era, pin.rid);
-        if link.path() == mooncake_transfer::Path::Tcp
-            || !kept
-            || !self.shared.control.pins.lock().admit(object.size, self.settings.local_buffer_size)
-        {
-            return None;
-        }
-        pin.bytes = object.size;
+        let link = self.shared.links.link(&address, &wait);
+        link.inspect_err(|error| tracing::debug!(error = %link_error(error), "no view")).ok()
+    }
+
+    fn is_mapped(&self, link: &Arc<Link>) -> bool {
+        link.path() != Path::Tcp
+    }
+
+    fn vouch_for(&self, link: &Arc<Link>) -> bool {
+        self.shared.links.vouch_for(link)
+    }
+
+    async fn check(
+        &self,
+        link: &Arc<Link>,
+        object: &Object,
+        rid: u64,
+        extent: &Extent,
+    ) -> Result<Option<mooncake_transfer::View>, Unread> {
         let crc = self.settings.verify.then_some(object.crc32c);
-        match link.view(replica.rid, extent.offset, object.size, crc) {
-            Ok(view) => Some(View { bytes: Bytes::Pinned { view: Some(view?), pin } }),
-            Err(error) => {
-                report_doubt(self, key, object, replica.rid, doubt_of(&error), &error.to_string());
-                None
-            }
-        }
+        link.view(rid, extent.offset, object.size, crc)
+            .map_err(|error| Unread { doubt: doubt_of(&error), error: transfer_error(error) })
+    }
+
+    fn borrowed(&self, view: mooncake_transfer::View, pin: PinGuard) -> View {
+        View { bytes: Bytes::Pinned { view, _pin: pin } }
+    }
+
+    async fn copy(&self, keys: &[&[u8]]) -> Vec<Result<Option<View>, StoreError>> {
+        let (copies, _) = self.get_batch_with(keys, |_, size| Ok(vec![0u8; size as usize]));
+        let private = |bytes| View { bytes: Bytes::Private(bytes) };
+        copies.into_iter().map(|copy| copy.map(|bytes| bytes.map(private))).collect()
+    }
+}
+
+impl Inner {
+    pub(crate) fn view_batch(&self, keys: &[&[u8]]) -> Vec<Result<Option<View>, StoreError>> {
+        let limit = if self.settings.shared_views { self.settings.local_buffer_size } else { 0 };
+        ready(view(self, keys, limit))
     }
 }

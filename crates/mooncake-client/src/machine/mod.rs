@@ -24,6 +24,7 @@ pub mod reachability;
 pub mod sequences;
 pub mod session;
 pub mod suspects;
+pub mod view;
 pub mod wants;
 
 use std::future::Future;
