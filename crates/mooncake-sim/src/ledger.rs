@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use mooncake_core::{Record, Replica, Rid, SegmentNo};
+use mooncake_transfer::Uuid;
 
 /// The truth. Clones are the same one.
 #[derive(Debug, Clone, Default)]
@@ -18,8 +19,9 @@ struct Inner {
     seed: u64,
     /// What each placement was to hold, once for each time that its number was given.
     placed: BTreeMap<u64, Vec<Value>>,
-    /// Placements of which nothing may land any more, and by whose word.
-    over: BTreeMap<u64, &'static str>,
+    /// Placements of which nothing may land in a segment any more, and by whose word. Another log gives the same numbers, of
+    /// other segments.
+    over: BTreeMap<(Uuid, u64), &'static str>,
     /// Placements of each value.
     placements: BTreeMap<u64, Vec<u64>>,
     /// Values.
@@ -27,7 +29,8 @@ struct Inner {
     log: Log,
     /// Several masters go on with copies of one log.
     is_split: bool,
-    was_split: bool,
+    /// A session's number may be another one's with another log.
+    repeats_numbers: bool,
     has_lost_tail: bool,
 }
 
@@ -35,6 +38,7 @@ struct Inner {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Value {
     segment: SegmentNo,
+    uuid: Uuid,
     key: Vec<u8>,
     number: u64,
 }
@@ -71,16 +75,24 @@ impl Ledger {
     }
 
     /// A writer is about to write a value to a placement.
-    pub(crate) fn placed(&self, rid: u64, segment: u32, key: &[u8], number: u64) {
-        let value = Value { segment: SegmentNo(segment), key: key.to_vec(), number };
+    pub(crate) fn placed(&self, rid: u64, (segment, uuid): (u32, Uuid), key: &[u8], number: u64) {
+        let value = Value { segment: SegmentNo(segment), uuid, key: key.to_vec(), number };
         let mut inner = self.inner.borrow_mut();
         inner.placed.entry(rid).or_default().push(value);
         inner.placements.entry(number).or_default().push(rid);
     }
 
     /// From here on nothing of a placement may land: its fence is done, or its writer has said so.
-    pub(crate) fn is_over(&self, rid: u64, by: &'static str) {
-        self.inner.borrow_mut().over.entry(rid).or_insert(by);
+    pub(crate) fn is_over(&self, uuid: Uuid, rid: u64, by: &'static str) {
+        self.inner.borrow_mut().over.entry((uuid, rid)).or_insert(by);
+    }
+
+    /// Its writer says so.
+    pub(crate) fn writer_is_done(&self, rid: u64) {
+        let uuid = self.inner.borrow().placed.get(&rid).and_then(|values| values.last()).map(|value| value.uuid);
+        if let Some(uuid) = uuid {
+            self.is_over(uuid, rid, "its writer");
+        }
     }
 
     /// Something of a placement lands.
@@ -88,9 +100,9 @@ impl Ledger {
     /// # Panics
     ///
     /// Where it must not.
-    pub(crate) fn lands(&self, rid: u64) {
+    pub(crate) fn lands(&self, uuid: Uuid, rid: u64) {
         let inner = self.inner.borrow();
-        if let Some(by) = inner.over.get(&rid) {
+        if let Some(by) = inner.over.get(&(uuid, rid)) {
             panic!("seed {}: {rid:#x} is written, and {by} says that it is over", inner.seed);
         }
     }
@@ -129,7 +141,12 @@ impl Ledger {
     /// Another master begins on a copy of the log: what either logs from here on is not the other's.
     pub(crate) fn split(&self) {
         let mut inner = self.inner.borrow_mut();
-        (inner.is_split, inner.was_split) = (true, true);
+        (inner.is_split, inner.repeats_numbers) = (true, true);
+    }
+
+    /// A master begins without the log that there was.
+    pub(crate) fn begins_anew(&self) {
+        self.inner.borrow_mut().repeats_numbers = true;
     }
 
     /// One of them is left, and what it logs counts again.
@@ -140,15 +157,15 @@ impl Ledger {
     /// A master has found a log, whose end may be lost.
     pub(crate) fn found<'r>(&self, records: impl Iterator<Item = &'r Record>, tail_is_lost: bool) {
         let mut inner = self.inner.borrow_mut();
-        inner.has_lost_tail |= tail_is_lost || inner.was_split;
+        inner.has_lost_tail |= tail_is_lost || inner.repeats_numbers;
         let left = std::mem::take(&mut inner.log.left);
         inner.log = Log { left, ..Log::default() };
         records.for_each(|record| inner.log.note(record));
     }
 
-    /// Whether several masters have gone on with copies of one log.
-    pub(crate) fn was_split(&self) -> bool {
-        self.inner.borrow().was_split
+    /// Whether a session's number may be another one's: masters have gone on with copies of one log, or without it.
+    pub(crate) fn repeats_numbers(&self) -> bool {
+        self.inner.borrow().repeats_numbers
     }
 
     /// Whether some log has lost its end: what it forgot may be gone.

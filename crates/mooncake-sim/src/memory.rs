@@ -136,7 +136,7 @@ impl Memory {
 
     fn may_land(&self, rid: u64, granule: u64) {
         let (seed, least) = (self.inner.ledger.seed(), self.inner.least_epoch.get());
-        self.inner.ledger.lands(rid);
+        self.inner.ledger.lands(self.inner.uuid, rid);
         assert!(rid >> 48 >= u64::from(least), "seed {seed}: {rid:#x} is written, and epoch {least} is taken");
         let viewed = self.inner.viewed.borrow().contains_key(&granule);
         assert!(!viewed, "seed {seed}: {rid:#x} is written under a view, granule {granule}");

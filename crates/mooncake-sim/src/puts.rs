@@ -144,9 +144,9 @@ impl Store {
         let inner = &self.inner;
         let lost = |settled| Lost { error: Cause::Transfer("not written".into()).into(), final_word: false, settled };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
-        inner.network.ledger.placed(replica.rid, extent.segment, &item.key, item.value);
         let found = inner.directory.borrow().find(origin.numbering, extent.segment);
         let address = found.ok_or_else(|| lost(true))?;
+        inner.network.ledger.placed(replica.rid, (extent.segment, address.uuid), &item.key, item.value);
         let link = self.link_to_write(origin.session.id, &address).await.ok_or_else(|| lost(true))?;
         let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
         let piece = Piece { rid: replica.rid, offset: extent.offset, words: &words, pace };
@@ -166,7 +166,7 @@ impl Store {
 
     async fn give_up(&self, session: &Session, rids: Vec<u64>, settled: bool) {
         if settled {
-            rids.iter().for_each(|rid| self.inner.network.ledger.is_over(*rid, "its writer"));
+            rids.iter().for_each(|rid| self.inner.network.ledger.writer_is_done(*rid));
         }
         let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
         if self.finish_in(session, body, PATIENCE).await.is_err() {

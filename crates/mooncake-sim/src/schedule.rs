@@ -270,6 +270,7 @@ impl Pool {
         self.sum.restarts += 1;
         if self.plan.loses_tails && world.percent(5) {
             self.folder.wipe();
+            self.network.ledger.begins_anew();
         }
         if self.plan.loses_tails && world.percent(60) {
             self.folder.lose_tail(world.below(self.folder.frames() / 20 + 1));

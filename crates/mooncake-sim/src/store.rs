@@ -278,7 +278,7 @@ impl Store {
     fn tell_fenced(&self, uuid: Uuid, rid: u64) {
         // In memory that is served no more there is nothing left to guard.
         if self.server().find(&uuid).is_some() {
-            self.inner.network.ledger.is_over(rid, "a fence");
+            self.inner.network.ledger.is_over(uuid, rid, "a fence");
         }
         self.tell(anchor_up::Body::FenceDone(FenceDone { uuid: uuid.to_vec().into(), rids: vec![rid] }));
     }

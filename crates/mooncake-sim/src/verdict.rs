@@ -16,8 +16,8 @@ pub(crate) fn is_at_rest(seed: u64, master: &Master, stores: &[&Store], lenders:
     let stats = master.look(|core| core.stats());
     let is_known = |session: &&u64| master.look(|core| core.session_spec(SessionId(**session)).is_some());
     let count = stores.len() as u64;
-    let unseen = match ledger.was_split() {
-        // A process's session with the other master is none that owners name to this one.
+    let unseen = match ledger.repeats_numbers() {
+        // A process's session with another master is none that owners name to this one.
         true => stats.sessions_away,
         false => unseen.iter().filter(is_known).count() as u64,
     };

@@ -2,42 +2,52 @@
 //! lose their ends: no wrong byte is read, no view changes, nothing lands behind a fence, and once all is calm every store
 //! has a session, what was acknowledged is there, and nobody holds or waits for anything that is not there.
 //!
-//! Each schedule follows from its seed, which every failure prints. `MOONCAKE_SEEDS=1000` runs more of them, `MOONCAKE_SEED=7`
-//! that one.
+//! Each schedule follows from its seed, which every failure prints; each day has other seeds. `MOONCAKE_SEEDS=10000` runs more
+//! of them, `MOONCAKE_SEED=7` that one.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mooncake_sim::{Plan, Sum};
 
+/// Schedules of each test.
+const SCHEDULES: u64 = 700;
+
+/// Seeds that a day has for itself.
+const OF_A_DAY: u64 = 1_000_000;
+
 const PLAN: Plan = Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false };
 
-fn runs(name: &str, seeds: u64, plan: Plan) -> Sum {
-    let setting = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+fn runs(name: &str, plan: Plan) -> Sum {
+    let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match setting("MOONCAKE_SEED") {
-        Some(seed) => seed..=seed,
-        None => 1..=setting("MOONCAKE_SEEDS").unwrap_or(seeds),
+        Some(seed) => seed..seed + 1,
+        None => {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let first = since.as_secs() / 86_400 * OF_A_DAY;
+            first..first + setting("MOONCAKE_SEEDS").unwrap_or(SCHEDULES)
+        }
     };
     let began = Instant::now();
     let mut sum = Sum::default();
     for seed in seeds.clone() {
         sum.add(&Plan { seed, ..plan }.run());
     }
-    println!("{name}, seeds {seeds:?}, {:?}: {sum:?}", began.elapsed());
+    println!("{name}, {} schedules, seeds {seeds:?}, {:.1?}: {sum:?}", seeds.end - seeds.start, began.elapsed());
     sum
 }
 
 #[test]
 fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
-    let sum = runs("trouble", 40, PLAN);
+    let sum = runs("trouble", PLAN);
     assert_eq!(sum.calls.suspects, 0, "no replica is bad");
 }
 
 #[test]
 fn nor_where_logs_lose_their_ends() {
-    runs("lost ends", 40, Plan { loses_tails: true, ..PLAN });
+    runs("lost ends", Plan { loses_tails: true, ..PLAN });
 }
 
 #[test]
 fn nor_where_two_masters_go_on_with_copies_of_one_log() {
-    runs("copies", 40, Plan { copies_logs: true, ..PLAN });
+    runs("copies", Plan { copies_logs: true, ..PLAN });
 }
