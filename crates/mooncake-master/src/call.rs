@@ -11,14 +11,12 @@ use tokio::sync::Semaphore;
 
 use crate::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
+use crate::machine::SLICE;
 use crate::machine::pattern::Pattern;
 use crate::machine::removals::{self, Removal};
 use crate::machine::requests::{self, Answer, Asked, Change, Outcome, PutStart};
 use crate::metrics::Op;
 use crate::shared::Shared;
-
-/// Objects looked at under one lock of the core.
-pub const SLICE: usize = 1000;
 
 /// What a client within this host copies in a microsecond, bytes: it asks again when it has copied what it was told of.
 const COPIED_IN_A_MICROSECOND: u64 = 10_000;

@@ -19,8 +19,8 @@ use mooncake_memory::uuid_text;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::call::{SLICE, remove_all};
-use crate::machine::convert;
+use crate::call::remove_all;
+use crate::machine::{SLICE, convert};
 use crate::shared::Shared;
 use crate::{metrics, query_pages, summary};
 

@@ -1,8 +1,8 @@
 //! A master: replays its log, serves, stops.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 
 use mooncake_core::{Config as CoreConfig, Core, Record, Reign, SessionId};
 use mooncake_memory::Guarded;
+use mooncake_wire::message::ProcessIdentity;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
 use crate::call_loops::CallLoops;
 use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
-use crate::machine::anchor_frames;
 use crate::machine::convert::SoftPinTtl;
 use crate::machine::hello;
+use crate::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use crate::machine::start::{self, Epoch, Found, NoEpochLeft, Witnessed};
 use crate::metadata_server::MetadataServer;
-use crate::process_watch::{self, Known, ProcessWatch};
+use crate::process_watch::{self, ProcessWatch};
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared};
 use crate::ticker::Ticker;
@@ -120,8 +121,8 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     ));
     let started = tokio::task::spawn_blocking(move || start_core(&settings, identity)).await;
     let started = started.map_err(|e| StartError::System { what: "replay", source: e.into() }).flatten();
-    let started = started.and_then(|(shared, compactor)| {
-        judge_processes(&shared);
+    let started = started.and_then(|Started { shared, compactor, open }| {
+        processes::judge(&*shared, open);
         let ticker = Ticker::start(shared.clone()).map_err(system("starting the ticker"))?;
         Ok((shared, compactor, ticker))
     });
@@ -187,17 +188,19 @@ impl Master {
     }
 }
 
+struct Started {
+    shared: Arc<Shared>,
+    compactor: Option<Compactor>,
+    open: LeftOpen,
+}
+
 /// Opens the log, replays it, decides on the epoch, and begins.
-fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, Option<Compactor>), StartError> {
+fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartError> {
     let began = Instant::now();
     let mut core = Core::new(CoreConfig { reign_seed: random::number(), ..settings.core.clone() });
-    let mut sessions = BTreeSet::new();
+    let mut open = LeftOpen::default();
     let opened = open_log(settings, &identity.told.boot_id, &mut |record| {
-        match &record {
-            Record::SessionOpened { session, .. } => _ = sessions.insert(*session),
-            Record::SessionOver(session) => _ = sessions.remove(session),
-            _ => {}
-        }
+        open.note(&record);
         core.replay(record).map_err(|error| error.to_string())
     })?;
     let (mut wanted, mut torn_bytes) = (None, 0);
@@ -225,7 +228,6 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
         .apply(|core, now, effects| core.begin(now, raised, effects))
         .map_err(|e| StartError::System { what: "writing to the log", source: io::Error::other(e) })?;
     log.set_reign(shared.read(|core, _| core.reign()));
-    *shared.replayed.lock() = sessions.into_iter().collect();
     let compactor = match wanted {
         Some(wanted) => Some(
             Compactor::start(log, wanted, settings.core.clone(), settings.after_bulk_free)
@@ -233,7 +235,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<(Arc<Shared>, O
         ),
         None => None,
     };
-    Ok((shared, compactor))
+    Ok(Started { shared, compactor, open })
 }
 
 struct Opened {
@@ -354,21 +356,19 @@ fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartEr
     Ok(())
 }
 
-/// Clients that the log names: those gone while the master was away are over
-/// at once, the others are watched.
-fn judge_processes(shared: &Arc<Shared>) {
-    let sessions: Vec<SessionId> = std::mem::take(&mut *shared.replayed.lock());
-    for session in sessions {
-        let Some(identity) = shared.read(|core, _| anchor_frames::process_of(core, session)) else { continue };
-        match process_watch::find(&identity) {
-            Known::Runs(pidfd) => _ = shared.processes.watch_pidfd(session, pidfd),
-            Known::Gone => {
-                tracing::info!(session = session.0, "client process ended while the master was away");
-                // A log that closed by now says so to the next one who needs it.
-                let _ = shared.apply(|core, now, effects| core.process_gone(now, session, effects));
-            }
-            Known::Unknown => {}
-        }
+impl ProcessDriver for Shared {
+    type Process = OwnedFd;
+
+    fn find(&self, identity: &ProcessIdentity) -> Known<OwnedFd> {
+        process_watch::find(identity)
+    }
+
+    fn watch(&self, session: SessionId, process: OwnedFd) {
+        self.processes.watch_pidfd(session, process);
+    }
+
+    fn tell_gone(&self, session: SessionId) {
+        tracing::info!(session = session.0, "client process ended while the master was away");
     }
 }
 

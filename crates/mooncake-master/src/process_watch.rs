@@ -11,19 +11,10 @@ use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 
 use crate::hello::Via;
-
-/// What is known about a process that a log names.
-pub enum Known {
-    /// It runs; this tells when it ends.
-    Runs(OwnedFd),
-    /// It is gone.
-    Gone,
-    /// It cannot be judged from here: another host or pid namespace.
-    Unknown,
-}
+use crate::machine::processes::Known;
 
 /// Looks for a process by its identity.
-pub fn find(identity: &ProcessIdentity) -> Known {
+pub fn find(identity: &ProcessIdentity) -> Known<OwnedFd> {
     let Ok(boot_id) = identity.boot_id[..].try_into() else { return Known::Unknown };
     let identity = mooncake_memory::ProcessIdentity {
         boot_id,

@@ -46,7 +46,7 @@ pub async fn keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
         return as_json(StatusCode::BAD_REQUEST, &json!({"success": false, "error": error}));
     }
     let mut data = Map::new();
-    for some in keys.chunks(crate::call::SLICE) {
+    for some in keys.chunks(crate::machine::SLICE) {
         shared.read(|core, _| {
             for key in some {
                 let entry = match core.peek(key) {

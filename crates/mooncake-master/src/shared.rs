@@ -16,6 +16,7 @@ use crate::call_loops::CallLoops;
 use crate::log::{Delivery, Log, LogClosed};
 use crate::machine::anchors;
 use crate::machine::convert::SoftPinTtl;
+use crate::machine::core_driver::CoreDriver;
 use crate::machine::epoch_claim::EpochClaims;
 use crate::machine::hello;
 use crate::metrics::Metrics;
@@ -46,8 +47,6 @@ pub struct Shared {
     pub call_loops: CallLoops,
     /// Watches of client processes.
     pub processes: ProcessWatch,
-    /// Sessions that the log named at start, to be judged by their processes.
-    pub replayed: Mutex<Vec<SessionId>>,
     /// How far clients are believed that say that the log lost its end.
     pub epoch_claims: Mutex<EpochClaims>,
     /// Rung when the master cannot go on.
@@ -99,7 +98,6 @@ impl Shared {
             connections: Connections::default(),
             call_loops,
             processes,
-            replayed: Mutex::new(Vec::new()),
             epoch_claims: Mutex::new(claims(Duration::ZERO)),
             failed: Notify::new(),
             started: Instant::now(),
@@ -191,7 +189,24 @@ impl Shared {
 
     /// Read under the core's lock, so that time never runs backwards for it.
     fn now(&self) -> Time {
-        Time(self.started.elapsed().as_micros() as u64)
+        Time(self.uptime().as_micros() as u64)
+    }
+
+    /// Since the start of this master.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+impl CoreDriver for Shared {
+    type Closed = LogClosed;
+
+    fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
+        self.read(ask)
+    }
+
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, LogClosed> {
+        self.apply(operation)
     }
 }
 

@@ -3,19 +3,24 @@
 //! What comes between is this file's: connections, the order of append and reply, deadlines of connections, the clock.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
 use mooncake_core::{Config, Core, Effects, Origin, PutSlot, PutStarted, Record, Reign, SessionId, Ticket, Time};
-use mooncake_master::machine::anchor_frames::{self, Heard, Said};
+use mooncake_master::machine::SLICE;
+use mooncake_master::machine::anchor_frames::{Heard, Said};
 use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
 use mooncake_master::machine::convert::{self, SoftPinTtl};
+use mooncake_master::machine::core_driver::CoreDriver;
 use mooncake_master::machine::epoch_claim::EpochClaims;
 use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
+use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use mooncake_master::machine::removals::{self, Removal};
 use mooncake_master::machine::requests::{self, Answer, Asked};
 use mooncake_master::machine::start::{self, Epoch, Seen};
+use mooncake_master::machine::ticker::{News, TickDriver, Ticker};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Hello, HelloReply, LogPosition, ProcessIdentity, Reply, Request, refusal, reply,
 };
@@ -24,16 +29,8 @@ use crate::disk::{Folder, Host};
 use crate::pipe::{Closed, Receiver, Sender, pipe};
 use crate::world::{ProcessId, Slot, World};
 
-const TICK: Duration = Duration::from_millis(20);
-
-/// A gap this long between two ticks: the process itself was stopped.
-const STALL: Duration = Duration::from_millis(500);
-
 /// An anchor that says nothing for so long is given up.
 const SILENT: Duration = Duration::from_secs(15);
-
-/// Objects looked at in one step.
-const SLICE: usize = 1000;
 
 const SOFT_PIN: SoftPinTtl = SoftPinTtl { default_ms: 1_000, max_ms: 10_000 };
 
@@ -69,6 +66,8 @@ pub struct Master {
     folder: Folder,
     delay_micros: u64,
     state: Rc<RefCell<State>>,
+    /// Rung when a process has ended that is watched.
+    ended: Slot<()>,
 }
 
 struct State {
@@ -82,6 +81,8 @@ struct State {
     queues: BTreeMap<u32, Queue>,
     next_queue: u32,
     parked: BTreeMap<Ticket, Slot<Vec<PutSlot>>>,
+    /// Sessions whose processes have ended, as the clock has not found out yet.
+    ended: Vec<SessionId>,
 }
 
 /// Down an anchor.
@@ -107,6 +108,56 @@ pub fn identity_of(process: ProcessId, boot_id: [u8; 16]) -> ProcessIdentity {
     ProcessIdentity { boot_id: boot_id.to_vec().into(), pid: process.0, start_time: 1, pid_namespace: 1, mark: 0 }
 }
 
+impl CoreDriver for Master {
+    type Closed = Infallible;
+
+    fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
+        ask(&mut self.state.borrow_mut().core, Time(self.world.micros()))
+    }
+
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Infallible> {
+        Ok(self.apply(operation))
+    }
+}
+
+impl TickDriver for Master {
+    fn now(&self) -> Duration {
+        self.world.now()
+    }
+
+    fn tell(&self, _: News) {}
+
+    fn purged(&self) {}
+
+    fn sweep(&self) {}
+}
+
+impl ProcessDriver for Master {
+    type Process = ProcessId;
+
+    fn find(&self, identity: &ProcessIdentity) -> Known<ProcessId> {
+        let process = ProcessId(identity.pid);
+        match identity.boot_id[..] == self.host.boot_id()[..] {
+            true if self.world.is_alive(process) => Known::Runs(process),
+            true => Known::Gone,
+            false => Known::Unknown,
+        }
+    }
+
+    fn watch(&self, session: SessionId, process: ProcessId) {
+        let (master, late) = (self.clone(), 1_000 + self.world.below(30_000));
+        self.world.watch(process, move || {
+            let world = master.world.clone();
+            world.after(late, move || {
+                master.state.borrow_mut().ended.push(session);
+                master.ended.set(());
+            });
+        });
+    }
+
+    fn tell_gone(&self, _: SessionId) {}
+}
+
 impl Master {
     /// Starts a master on a folder; none where no epoch is left.
     pub fn start(world: &World, host: &Host, folder: &Folder, config: Config, delay_micros: u64) -> Option<Master> {
@@ -116,15 +167,11 @@ impl Master {
         let found = log.as_ref().map(crate::disk::Log::found);
         let begin = start::decide(found, &host.boot_id(), host.witness(world, log_id)).ok()?;
         let mut core = Core::new(Config { reign_seed: world.number(), ..config });
-        let (mut lsn, mut sessions) = (0, BTreeSet::new());
+        let (mut lsn, mut open) = (0, LeftOpen::default());
         for records in log.iter().flat_map(|log| &log.frames) {
             lsn += 1;
             for record in records {
-                match record {
-                    Record::SessionOpened { session, .. } => _ = sessions.insert(*session),
-                    Record::SessionOver(session) => _ = sessions.remove(session),
-                    _ => {}
-                }
+                open.note(record);
                 core.replay(record.clone())
                     .unwrap_or_else(|error| panic!("seed {}: {error}: {record:?}", world.seed()));
             }
@@ -152,6 +199,7 @@ impl Master {
             queues: BTreeMap::new(),
             next_queue: 0,
             parked: BTreeMap::new(),
+            ended: Vec::new(),
         };
         let master = Master {
             world: world.clone(),
@@ -160,10 +208,11 @@ impl Master {
             folder: folder.clone(),
             delay_micros,
             state: Rc::new(RefCell::new(state)),
+            ended: Slot::new(world),
         };
         let raised = begin.epoch.raised();
         master.apply(|core, now, effects| core.begin(now, raised, effects));
-        master.judge_processes(&sessions);
+        processes::judge(&master, open);
         let ticking = master.clone();
         world.spawn(process, async move { ticking.tick().await });
         Some(master)
@@ -234,42 +283,22 @@ impl Master {
     }
 
     async fn tick(self) {
-        let mut last = self.world.now();
+        let mut ticker = Ticker::new(self.world.now());
         loop {
-            self.world.sleep(TICK).await;
-            let gap = self.world.now().saturating_sub(last);
-            last = self.world.now();
-            if gap > STALL {
-                self.apply(|core, now, _| core.stalled(now));
-            }
-            self.apply(|core, now, effects| core.tick(now, effects));
-            self.apply(|core, now, effects| core.background(now, SLICE, effects));
-        }
-    }
-
-    /// Clients that the log names: those gone while no master was there are over at once, the others are watched.
-    fn judge_processes(&self, sessions: &BTreeSet<SessionId>) {
-        for &session in sessions {
-            if let Some(identity) = self.look(|core| anchor_frames::process_of(core, session)) {
-                self.watch(session, &identity);
-            }
+            let now = self.world.now();
+            let _ = self.world.until(now + ticker.rest(now), self.ended.get()).await;
+            let ended = std::mem::take(&mut self.state.borrow_mut().ended);
+            let Ok(()) = ticker.step(&self, &ended);
         }
     }
 
     /// Whether the master learns by itself when a client's process ends: it sees those of its own host.
-    fn watch(&self, session: SessionId, identity: &ProcessIdentity) -> bool {
-        if identity.boot_id[..] != self.host.boot_id()[..] {
-            return false;
+    fn watch_client(&self, session: SessionId, identity: &ProcessIdentity) -> bool {
+        let is_here = identity.boot_id[..] == self.host.boot_id()[..];
+        if is_here {
+            self.watch(session, ProcessId(identity.pid));
         }
-        let (master, late) = (self.clone(), 1_000 + self.world.below(30_000));
-        self.world.watch(ProcessId(identity.pid), move || {
-            let inside = master.clone();
-            master.world.spawn(master.process, async move {
-                inside.world.sleep_micros(late).await;
-                inside.apply(|core, now, effects| core.process_gone(now, session, effects));
-            });
-        });
-        true
+        is_here
     }
 
     // --------------------------------------------------------------- connections
@@ -309,7 +338,7 @@ impl Master {
             Ok((admitted, is_anchor.then_some(queue)))
         });
         let watched = |kind: &Kind, session| match kind {
-            Kind::Opened { process, .. } | Kind::Resumed { process, .. } => self.watch(session, process),
+            Kind::Opened { process, .. } | Kind::Resumed { process, .. } => self.watch_client(session, process),
             Kind::Attached => false,
         };
         let (reply, admitted) = match admitted {

@@ -8,12 +8,18 @@
 pub mod anchor_frames;
 pub mod anchors;
 pub mod convert;
+pub mod core_driver;
 pub mod epoch_claim;
 pub mod hello;
 pub mod pattern;
+pub mod processes;
 pub mod queries;
 pub mod removals;
 pub mod requests;
 pub mod start;
 #[cfg(test)]
 mod testbed;
+pub mod ticker;
+
+/// Objects looked at in one step with the core, which is free between two of them.
+pub const SLICE: usize = 1000;

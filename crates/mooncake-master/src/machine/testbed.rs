@@ -1,5 +1,8 @@
 //! For the tests of this folder: a master's machines in one thread, in virtual time, without a log.
 
+use std::cell::RefCell;
+use std::convert::Infallible;
+
 use mooncake_core::{Config, Core, Effects, Origin, PutStarted, SegmentUuid, SessionId, Stats, Ticket, Time};
 use mooncake_wire::message::{
     AnchorUp, Hello, HelloReply, LogPosition, OpenSession, ProcessIdentity, Refusal, Request, ResumeSession,
@@ -10,6 +13,7 @@ use mooncake_wire::{FEATURES, VERSION};
 use super::anchor_frames::Said;
 use super::anchors::{self, Anchor, Anchors, Superseded};
 use super::convert::SoftPinTtl;
+use super::core_driver::CoreDriver;
 use super::epoch_claim::EpochClaims;
 use super::hello::{Admission, Asked as AskedByHello, Identity, Standing};
 use super::requests::{self, Answer, Asked};
@@ -171,6 +175,20 @@ impl Testbed {
 
     pub fn owner_of_memory(&self) -> Option<SessionId> {
         self.core.segment_owner(SegmentUuid(MEMORY))
+    }
+}
+
+impl CoreDriver for RefCell<Testbed> {
+    type Closed = Infallible;
+
+    fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
+        let Testbed { core, now, .. } = &mut *self.borrow_mut();
+        ask(core, *now)
+    }
+
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Infallible> {
+        let Testbed { core, now, effects, .. } = &mut *self.borrow_mut();
+        Ok(operation(core, *now, effects))
     }
 }
 

@@ -1,0 +1,269 @@
+//! The clock of a master: deadlines pass with its ticks, ends of processes count between them, and a gap between two ticks
+//! means that this process itself stood still, in which no client was silent.
+
+use std::time::Duration;
+
+use mooncake_core::SessionId;
+
+use super::SLICE;
+use super::core_driver::CoreDriver;
+
+/// Between two ticks.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A gap this long between two ticks: this process itself was stopped.
+const STALL: Duration = Duration::from_millis(500);
+
+/// Background slices between two ticks; the core is free between any two of them.
+const SLICES: usize = 8;
+
+/// How often what sessions that are over have left behind is cleared.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// What the clock needs of its master.
+pub trait TickDriver: CoreDriver {
+    /// Since an origin that the driver chooses.
+    fn now(&self) -> Duration;
+
+    /// Tells people.
+    fn tell(&self, news: News);
+
+    /// Behind segments that are gone everything is cleared up: many objects were freed.
+    fn purged(&self);
+
+    /// Clears connections and watches of sessions that are over.
+    fn sweep(&self);
+}
+
+/// What people are told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// This process did nothing for so long.
+    StoodStill(Duration),
+    /// A client's process has ended.
+    ProcessGone(SessionId),
+}
+
+/// When what was done last.
+#[derive(Debug)]
+pub struct Ticker {
+    last: Duration,
+    swept: Duration,
+    purging: bool,
+}
+
+impl Ticker {
+    /// Begins to tick.
+    pub fn new(now: Duration) -> Ticker {
+        Ticker { last: now, swept: now, purging: false }
+    }
+
+    /// How long to wait for processes to end before the next [`Ticker::step`].
+    pub fn rest(&self, now: Duration) -> Duration {
+        TICK.saturating_sub(now.saturating_sub(self.last))
+    }
+
+    /// Takes note of processes that have ended, by their sessions, and ticks if it is time to.
+    pub fn step<D: TickDriver>(&mut self, driver: &D, ended: &[SessionId]) -> Result<(), D::Closed> {
+        let gap = driver.now().saturating_sub(self.last);
+        if gap > STALL {
+            driver.tell(News::StoodStill(gap));
+            driver.apply(|core, now, _| core.stalled(now))?;
+        }
+        for &session in ended {
+            driver.tell(News::ProcessGone(session));
+            driver.apply(|core, now, effects| core.process_gone(now, session, effects))?;
+        }
+        if gap < TICK {
+            return Ok(());
+        }
+        self.last = driver.now();
+        driver.apply(|core, now, effects| core.tick(now, effects))?;
+        let more = purge(driver)?;
+        if self.purging && !more {
+            driver.purged();
+        }
+        self.purging = more;
+        let now = driver.now();
+        if now.saturating_sub(self.swept) > SWEEP {
+            self.swept = now;
+            driver.sweep();
+        }
+        Ok(())
+    }
+}
+
+/// Lets the core clear up behind segments that are gone; true = there is more.
+fn purge<D: TickDriver>(driver: &D) -> Result<bool, D::Closed> {
+    for _ in 0..SLICES {
+        if !driver.apply(|core, now, effects| core.background(now, SLICE, effects))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::convert::Infallible;
+
+    use mooncake_core::{Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Time};
+
+    use super::super::testbed::{Client, Testbed};
+    use super::*;
+
+    const KEYS: u64 = 9_500;
+
+    struct Script {
+        testbed: RefCell<Testbed>,
+        news: RefCell<Vec<News>>,
+        operations: Cell<usize>,
+        purged: Cell<u32>,
+        sweeps: Cell<u32>,
+    }
+
+    impl CoreDriver for Script {
+        type Closed = Infallible;
+
+        fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
+            self.testbed.read(ask)
+        }
+
+        fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Infallible> {
+            self.operations.set(self.operations.get() + 1);
+            self.testbed.apply(operation)
+        }
+    }
+
+    impl TickDriver for Script {
+        fn now(&self) -> Duration {
+            Duration::from_micros(self.testbed.borrow().now.0)
+        }
+
+        fn tell(&self, news: News) {
+            self.news.borrow_mut().push(news);
+        }
+
+        fn purged(&self) {
+            self.purged.set(self.purged.get() + 1);
+        }
+
+        fn sweep(&self) {
+            self.sweeps.set(self.sweeps.get() + 1);
+        }
+    }
+
+    impl Script {
+        fn new() -> (Script, Ticker) {
+            let script = Script {
+                testbed: RefCell::new(Testbed::new()),
+                news: RefCell::default(),
+                operations: Cell::default(),
+                purged: Cell::default(),
+                sweeps: Cell::default(),
+            };
+            let ticker = Ticker::new(script.now());
+            (script, ticker)
+        }
+
+        /// Time passes, and a step is made.
+        fn step_after(&self, ticker: &mut Ticker, ms: u64, ended: &[SessionId]) {
+            self.testbed.borrow_mut().now.0 += 1_000 * ms;
+            let Ok(()) = ticker.step(self, ended);
+        }
+
+        /// Ticks for so long, as a driver does.
+        fn run(&self, ticker: &mut Ticker, ms: u64) {
+            let until = self.now() + Duration::from_millis(ms);
+            while self.now() < until {
+                self.step_after(ticker, ticker.rest(self.now()).as_millis() as u64, &[]);
+            }
+        }
+
+        fn away(&self) -> usize {
+            self.testbed.borrow().stats().sessions_away as usize
+        }
+
+        /// An object for each of very many keys.
+        fn fill(&self, client: Client) {
+            for number in 1..=KEYS {
+                let origin = Origin { session: client.session, sequence: 2 * number, answered_below: 2 * number };
+                let key = number.to_le_bytes();
+                let Ok(()) = self.apply(|core, now, effects| {
+                    let puts = [(&key[..], 1)];
+                    let started = core.put_start(now, origin, &puts, &PutConfig::default(), false, effects).unwrap();
+                    let PutStarted::Now(slots) = started else { panic!("{started:?}") };
+                    let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
+                    let ended = Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0 };
+                    let origin = Origin { sequence: 2 * number + 1, ..origin };
+                    core.put_end(now, origin, &[ended], effects).unwrap();
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn while_the_master_itself_stood_still_no_client_was_silent() {
+        let (script, mut ticker) = Script::new();
+        script.testbed.borrow_mut().owner();
+        script.run(&mut ticker, 1_500);
+        script.step_after(&mut ticker, 3_000, &[]);
+        assert_eq!(*script.news.borrow(), [News::StoodStill(Duration::from_secs(3))]);
+        script.run(&mut ticker, 1_900);
+        assert_eq!(script.away(), 0);
+        script.run(&mut ticker, 200);
+        assert_eq!(script.away(), 1, "its silence counts from then on");
+    }
+
+    #[test]
+    fn a_tick_that_comes_a_little_late_excuses_nobody() {
+        let (script, mut ticker) = Script::new();
+        script.testbed.borrow_mut().owner();
+        for _ in 0..5 {
+            script.step_after(&mut ticker, 500, &[]);
+        }
+        assert_eq!((script.away(), &script.news.borrow()[..]), (1, &[][..]));
+    }
+
+    #[test]
+    fn a_process_that_ends_is_over_between_two_ticks_which_come_when_they_would_have() {
+        let (script, mut ticker) = Script::new();
+        let client = script.testbed.borrow_mut().owner();
+        script.step_after(&mut ticker, 5, &[client.session]);
+        assert!(!script.testbed.borrow().knows(client));
+        assert_eq!(*script.news.borrow(), [News::ProcessGone(client.session)]);
+        assert_eq!(ticker.rest(script.now()), Duration::from_millis(15));
+        assert_eq!(ticker.rest(script.now() + TICK), Duration::ZERO, "it is late");
+    }
+
+    #[test]
+    fn what_lay_on_a_segment_that_is_gone_is_cleared_up_some_at_a_tick_and_then_that_is_said_once() {
+        let (script, mut ticker) = Script::new();
+        let client = script.testbed.borrow_mut().owner();
+        script.fill(client);
+        script.run(&mut ticker, 100);
+        script.step_after(&mut ticker, 5, &[client.session]);
+        script.operations.set(0);
+        script.step_after(&mut ticker, 15, &[]);
+        assert_eq!((script.operations.take(), script.purged.get()), (1 + SLICES, 0), "one tick, and so many slices");
+        script.step_after(&mut ticker, 20, &[]);
+        assert!(script.operations.take() < 1 + SLICES, "it ends where nothing is left");
+        assert_eq!(script.purged.get(), 1);
+        script.run(&mut ticker, 100);
+        assert_eq!(script.purged.get(), 1);
+    }
+
+    #[test]
+    fn what_is_over_is_swept_away_every_few_seconds() {
+        let (script, mut ticker) = Script::new();
+        script.run(&mut ticker, 5_000);
+        assert_eq!(script.sweeps.get(), 0);
+        script.run(&mut ticker, 20);
+        assert_eq!(script.sweeps.get(), 1);
+        script.run(&mut ticker, 5_000);
+        assert_eq!(script.sweeps.get(), 1);
+        script.run(&mut ticker, 20);
+        assert_eq!(script.sweeps.get(), 2);
+    }
+}
