@@ -9,9 +9,9 @@ use mooncake_wire::message::AnchorDown;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::log::Delivery;
-use crate::machine::anchors::{self, Anchors, Lend};
+use crate::machine::anchors::{Anchors, Lend};
 use crate::machine::convert;
+use crate::machine::delivery::DeliveryDriver;
 
 /// An anchor that leaves more than this unread is closed.
 const ANCHOR_QUEUE_MAX: usize = 8 << 20;
@@ -61,33 +61,33 @@ impl Routes {
     pub fn unpark(&self, ticket: Ticket) {
         self.tables.lock().parked.remove(&ticket);
     }
+}
 
-    /// Sends one thing where it belongs. A session without an anchor misses
-    /// it: what matters is sent again when it comes back.
-    pub fn deliver(&self, delivery: Delivery) {
-        match delivery {
-            Delivery::Push(session, push) => {
-                let queue = self.anchor(session);
-                if let Some(queue) = queue {
-                    if let Push::Fence { replica, .. } = &push
-                        && queue.has_to_postpone(replica.rid)
-                    {
-                        return;
-                    }
-                    let last = anchors::is_last(&push);
-                    queue.push(&convert::push(push));
-                    if last {
-                        queue.finish();
-                    }
-                }
-            }
-            Delivery::Wake(ticket, slots) => {
-                let waiting = self.tables.lock().parked.remove(&ticket);
-                if let Some(waiting) = waiting {
-                    // The connection may have closed this instant; its guard cancels the ticket.
-                    let _ = waiting.send(slots);
-                }
-            }
+impl DeliveryDriver for &Routes {
+    type Queue = Arc<AnchorQueue>;
+
+    fn anchor(&mut self, session: SessionId) -> Option<Arc<AnchorQueue>> {
+        Routes::anchor(self, session)
+    }
+
+    fn send(&mut self, anchor: &Arc<AnchorQueue>, push: Push) {
+        if let Push::Fence { replica, .. } = &push
+            && anchor.has_to_postpone(replica.rid)
+        {
+            return;
+        }
+        anchor.push(&convert::push(push));
+    }
+
+    fn finish(&mut self, anchor: &Arc<AnchorQueue>) {
+        anchor.finish();
+    }
+
+    fn wake(&mut self, ticket: Ticket, slots: Vec<PutSlot>) {
+        let waiting = self.tables.lock().parked.remove(&ticket);
+        if let Some(waiting) = waiting {
+            // The connection may have closed this instant; its guard cancels the ticket.
+            let _ = waiting.send(slots);
         }
     }
 }
@@ -200,6 +200,7 @@ mod tests {
     use mooncake_core::{Extent, Replica, Rid, SegmentNo, SegmentUuid};
 
     use super::*;
+    use crate::machine::delivery::{Delivery, deliver};
 
     fn fence(counter: u64) -> Delivery {
         let extent = Extent { segment: SegmentNo(1), offset: counter * 1024, length: 1024 };
@@ -212,7 +213,7 @@ mod tests {
     async fn an_owner_that_is_asked_for_very_many_fences_keeps_its_anchor() {
         let (routes, queue) = (Routes::default(), Arc::new(AnchorQueue::default()));
         (&routes).lend(|anchors| anchors.set(SessionId(1), queue.clone()));
-        (1..=200_000).for_each(|counter| routes.deliver(fence(counter)));
+        (1..=200_000).for_each(|counter| deliver(&mut &routes, fence(counter)));
         assert!(queue.next().await.is_some());
     }
 }

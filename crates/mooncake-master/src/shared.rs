@@ -13,10 +13,11 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::call_loops::CallLoops;
-use crate::log::{Delivery, Log, LogClosed};
+use crate::log::{Log, LogClosed};
 use crate::machine::anchors;
 use crate::machine::convert::SoftPinTtl;
 use crate::machine::core_driver::CoreDriver;
+use crate::machine::delivery::{self, Delivery};
 use crate::machine::epoch_claim::EpochClaims;
 use crate::machine::hello;
 use crate::metrics::Metrics;
@@ -110,7 +111,7 @@ impl Shared {
         {
             self.processes.end(*session);
         }
-        self.routes.deliver(delivery);
+        delivery::deliver(&mut &self.routes, delivery);
     }
 
     /// Asks the core something that changes nothing durable.

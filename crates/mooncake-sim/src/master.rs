@@ -8,12 +8,14 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_core::{Config, Core, Effects, Origin, PutSlot, PutStarted, Record, Reign, SessionId, Ticket, Time};
+use mooncake_core::{Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, SessionId, Ticket, Time};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::anchor_frames::{Heard, Said};
 use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
+use mooncake_master::machine::commit::{self, Batch, CommitDriver, End};
 use mooncake_master::machine::convert::{self, SoftPinTtl};
 use mooncake_master::machine::core_driver::CoreDriver;
+use mooncake_master::machine::delivery::{self, Delivery, DeliveryDriver};
 use mooncake_master::machine::epoch_claim::EpochClaims;
 use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
 use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
@@ -80,7 +82,10 @@ struct State {
     anchors: Anchors<u32>,
     claims: EpochClaims,
     identity: Identity,
+    /// What operations left behind, until it is in the log.
+    waiting: commit::Queue<Vec<Vec<Record>>>,
     log_id: u64,
+    /// That replies tell.
     lsn: u64,
     reign: Reign,
     queues: BTreeMap<u32, Queue>,
@@ -112,6 +117,65 @@ impl Queue {
 pub fn identity_of(world: &World, process: ProcessId, boot_id: [u8; 16]) -> ProcessIdentity {
     let pid_namespace = if world.is_apart(process) { process.0.into() } else { NAMESPACE };
     ProcessIdentity { boot_id: boot_id.to_vec().into(), pid: process.0, start_time: 1, pid_namespace, mark: 0 }
+}
+
+/// A commit. Nothing else happens meanwhile.
+struct Committing<'a> {
+    master: &'a Master,
+    state: &'a mut State,
+}
+
+impl CommitDriver for Committing<'_> {
+    type Frames = Vec<Vec<Record>>;
+    type Closed = Infallible;
+
+    fn append(&mut self, frames: &mut Vec<Vec<Record>>, end: End) -> Result<(), Infallible> {
+        if !frames.is_empty() {
+            for records in frames.drain(..) {
+                records.iter().for_each(|record| self.master.ledger.logged(record));
+                self.master.folder.append(records);
+            }
+            let seen = Seen { lsn: end.lsn, reign: self.state.reign };
+            self.master.host.store_witness(self.state.log_id, self.master.process, seen);
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, lsn: u64) {
+        self.state.lsn = lsn;
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        delivery::deliver(self.state, delivery);
+    }
+
+    fn done(&mut self, _: u64) {}
+}
+
+impl DeliveryDriver for State {
+    type Queue = u32;
+
+    fn anchor(&mut self, session: SessionId) -> Option<u32> {
+        self.anchors.get(session).copied()
+    }
+
+    fn send(&mut self, anchor: &u32, push: Push) {
+        if let Some(queue) = self.queues.get_mut(anchor) {
+            queue.push(FromMaster::Anchor(convert::push(push)));
+        }
+    }
+
+    fn finish(&mut self, anchor: &u32) {
+        if let Some(queue) = self.queues.get(anchor) {
+            queue.over.set(());
+        }
+    }
+
+    fn wake(&mut self, ticket: Ticket, slots: Vec<PutSlot>) {
+        if let Some(slot) = self.parked.remove(&ticket) {
+            slot.set(slots);
+        }
+    }
 }
 
 impl CoreDriver for Master {
@@ -207,6 +271,7 @@ impl Master {
                 unix_socket: String::new(),
                 lookup_protect_ms: 2_000,
             },
+            waiting: commit::Queue::new(lsn),
             log_id,
             lsn,
             reign,
@@ -271,28 +336,16 @@ impl Master {
         let result = operation(&mut state, now, &mut effects);
         if !effects.records.is_empty() {
             state.core.check_invariants().unwrap_or_else(|wrong| panic!("seed {}: {wrong}", self.world.seed()));
-            state.lsn += 1;
-            state.reign = effects.records.iter().fold(state.reign, Reign::after);
-            let records: Vec<Record> = std::mem::take(&mut effects.records).into_iter().collect();
-            records.iter().for_each(|record| self.ledger.logged(record));
-            self.folder.append(records);
-            let seen = Seen { lsn: state.lsn, reign: state.reign };
-            self.host.store_witness(state.log_id, self.process, seen);
         }
-        for (session, push) in effects.pushes {
-            let last = anchors::is_last(&push);
-            let State { anchors, queues, .. } = &mut *state;
-            if let Some(queue) = anchors.get(session).and_then(|queue| queues.get_mut(queue)) {
-                queue.push(FromMaster::Anchor(convert::push(push)));
-                if last {
-                    queue.over.set(());
-                }
-            }
-        }
-        for (ticket, slots) in effects.woken {
-            if let Some(slot) = state.parked.remove(&ticket) {
-                slot.set(slots);
-            }
+        if !effects.is_empty() {
+            let State { waiting, reign, .. } = &mut *state;
+            waiting.push(&mut effects, |frames, records, _, raised| {
+                frames.push(records.to_vec());
+                *reign = raised.unwrap_or(*reign);
+            });
+            let mut batch = Batch::default();
+            let end = waiting.take(&mut batch);
+            let Ok(()) = commit::commit(&mut Committing { master: self, state: &mut state }, &mut batch, end);
         }
         result
     }

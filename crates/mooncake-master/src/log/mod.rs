@@ -24,4 +24,4 @@ pub use segment_file::{FileHeader, FileKind};
 #[cfg(any(test, fuzzing))]
 pub use snapshot::read as read_snapshot;
 pub use witness::{FoundWitness, Witness};
-pub use writer::{Delivery, Log, LogClosed, LogReading, LogStats, Sink};
+pub use writer::{Log, LogClosed, LogReading, LogStats, Sink};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Effects, Push, PutSlot, Reign, SessionId, Ticket};
+use mooncake_core::{Effects, Reign};
 use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::message::LogPosition;
 use parking_lot::Mutex;
@@ -18,19 +18,12 @@ use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
 use super::witness::{self, Witness};
 use super::{LogError, frame};
+use crate::machine::commit::{self, Batch, CommitDriver, End, Queue};
+use crate::machine::delivery::Delivery;
 use crate::machine::hello::Standing;
 
 /// Buffers larger than this are not kept between commits.
 const BUFFER_KEPT: usize = 256 << 10;
-
-/// What goes out once its cause is in the log.
-#[derive(Debug)]
-pub enum Delivery {
-    /// A message to an anchor.
-    Push(SessionId, Push),
-    /// The answer to a parked request.
-    Wake(Ticket, Vec<PutSlot>),
-}
 
 /// The master stops: nothing can be logged, so nothing may be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -105,7 +98,7 @@ const SNAPSHOT_NS: &[u64] = &[
 /// The master's log; without a [`Sink`] it only counts positions.
 #[derive(Debug)]
 pub struct Log {
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<Vec<u8>>>,
     writer: Mutex<Writer>,
     /// Highest queue number that is committed and delivered.
     done: AtomicU64,
@@ -128,21 +121,10 @@ pub struct Log {
     start: Mutex<(u64, Duration)>,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    bytes: Vec<u8>,
-    deliveries: Vec<Delivery>,
-    number: u64,
-    lsn: u64,
-    /// What the records begin: durable before its first rid goes out.
-    raised: Option<Reign>,
-}
-
 #[derive(Debug)]
 struct Writer {
     sink: Option<Sink>,
-    spare_bytes: Vec<u8>,
-    spare_deliveries: Vec<Delivery>,
+    spare: Batch<Vec<u8>>,
     closed: bool,
 }
 
@@ -281,11 +263,51 @@ fn remove_temporaries(folder: &Path) {
     }
 }
 
+/// A commit, under the lock of the writer.
+struct Committing<'a, F> {
+    log: &'a Log,
+    sink: &'a mut Option<Sink>,
+    closed: &'a mut bool,
+    deliver: F,
+}
+
+impl<F: Fn(Delivery)> CommitDriver for Committing<'_, F> {
+    type Frames = Vec<u8>;
+    type Closed = LogClosed;
+
+    fn append(&mut self, bytes: &mut Vec<u8>, end: End) -> Result<(), LogClosed> {
+        let Self { log, sink, closed, .. } = self;
+        if let Some(open) = sink
+            && !bytes.is_empty()
+        {
+            log.writes.fetch_add(1, Ordering::Relaxed);
+            match open.append(bytes, end.lsn, log.fsync, end.raised, &log.timing) {
+                Ok(()) => log.bytes.store(open.since_snapshot, Ordering::Relaxed),
+                Err(error) => log.lose(sink, &error).inspect_err(|_| **closed = true)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, lsn: u64) {
+        // Grows only: positions are stored in the order of the commits.
+        self.log.lsn.store(lsn, Ordering::Release);
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        (self.deliver)(delivery);
+    }
+
+    fn done(&mut self, number: u64) {
+        self.log.done.store(number, Ordering::Release);
+    }
+}
+
 impl Log {
     /// A log that goes on at `last_lsn`.
     pub fn new(log_id: u64, last_lsn: u64, sink: Option<Sink>, fsync: bool) -> Log {
         Log {
-            queue: Mutex::new(Queue { lsn: last_lsn, ..Queue::default() }),
+            queue: Mutex::new(Queue::new(last_lsn)),
             done: AtomicU64::new(0),
             lsn: AtomicU64::new(last_lsn),
             log_id: AtomicU64::new(log_id),
@@ -305,7 +327,7 @@ impl Log {
                 snapshot: Histogram::new(Unit::Milliseconds, SNAPSHOT_NS),
             },
             start: Mutex::default(),
-            writer: Mutex::new(Writer { sink, spare_bytes: Vec::new(), spare_deliveries: Vec::new(), closed: false }),
+            writer: Mutex::new(Writer { sink, spare: Batch::default(), closed: false }),
         }
     }
 
@@ -336,7 +358,7 @@ impl Log {
     /// Where the log stands behind every operation so far. Meant for callers that hold the core's lock.
     pub fn standing(&self) -> Standing {
         let Reign { epoch, id } = self.reign();
-        let lsn = self.queue.lock().lsn;
+        let lsn = self.queue.lock().lsn();
         let position = LogPosition { log_id: self.log_id(), epoch: epoch.into(), lsn, reign: id };
         Standing { position, first_id: self.first_id }
     }
@@ -353,33 +375,20 @@ impl Log {
         if effects.is_empty() {
             return None;
         }
-        let mut queue = self.queue.lock();
-        queue.number += 1;
-        if !effects.records.is_empty() {
-            queue.lsn += 1;
-            let enabled = self.enabled.load(Ordering::Acquire);
-            let start = if enabled { frame::begin(&mut queue.bytes) } else { 0 };
-            let mut raised = Reign::default();
-            for record in &effects.records {
-                raised = raised.after(record);
-                if enabled {
-                    frame::put_record(record, &mut queue.bytes);
-                }
-            }
-            if raised.epoch != 0 {
+        let number = self.queue.lock().push(effects, |bytes, records, lsn, raised| {
+            if let Some(raised) = raised {
                 self.set_reign(raised);
-                queue.raised = Some(raised);
             }
-            if enabled {
-                let lsn = queue.lsn;
-                frame::finish(&mut queue.bytes, start, self.log_id(), lsn);
+            if self.enabled.load(Ordering::Acquire) {
+                let start = frame::begin(bytes);
+                for record in records {
+                    frame::put_record(record, bytes);
+                }
+                frame::finish(bytes, start, self.log_id(), lsn);
             }
             self.frames.fetch_add(1, Ordering::Relaxed);
-        }
-        queue.deliveries.extend(effects.pushes.drain(..).map(|(session, push)| Delivery::Push(session, push)));
-        queue.deliveries.extend(effects.woken.drain(..).map(|(ticket, slots)| Delivery::Wake(ticket, slots)));
-        effects.records.clear();
-        Some(queue.number)
+        });
+        Some(number)
     }
 
     /// Returns once everything up to `number` is in the log and delivered.
@@ -394,37 +403,13 @@ impl Log {
         if writer.closed {
             return Err(LogClosed);
         }
-        let Writer { sink, spare_bytes, spare_deliveries, closed } = &mut *writer;
-        let (number, lsn, raised) = {
-            let mut queue = self.queue.lock();
-            std::mem::swap(&mut queue.bytes, spare_bytes);
-            std::mem::swap(&mut queue.deliveries, spare_deliveries);
-            (queue.number, queue.lsn, queue.raised.take())
-        };
-        if let Some(open) = sink
-            && !spare_bytes.is_empty()
-        {
-            self.writes.fetch_add(1, Ordering::Relaxed);
-            match open.append(spare_bytes, lsn, self.fsync, raised, &self.timing) {
-                Ok(()) => self.bytes.store(open.since_snapshot, Ordering::Relaxed),
-                Err(error) => {
-                    self.lose(sink, &error).inspect_err(|_| *closed = true)?;
-                }
-            }
+        let Writer { sink, spare, closed } = &mut *writer;
+        let end = self.queue.lock().take(spare);
+        commit::commit(&mut Committing { log: self, sink, closed, deliver }, spare, end)?;
+        spare.frames.clear();
+        if spare.frames.capacity() > BUFFER_KEPT {
+            spare.frames = Vec::new();
         }
-        // Grows only: positions are stored in the order of the commits.
-        self.lsn.store(lsn, Ordering::Release);
-        for delivery in spare_deliveries.drain(..) {
-            deliver(delivery);
-        }
-        spare_bytes.clear();
-        if spare_bytes.capacity() > BUFFER_KEPT {
-            *spare_bytes = Vec::new();
-        }
-        if spare_deliveries.capacity() > 1024 {
-            *spare_deliveries = Vec::new();
-        }
-        self.done.store(number, Ordering::Release);
         Ok(())
     }
 
@@ -525,7 +510,7 @@ impl Log {
                 }
                 // Under the queue's lock: a frame is encoded for one log or for none.
                 let mut queue = self.queue.lock();
-                queue.bytes = Vec::new();
+                *queue.frames() = Vec::new();
                 self.enabled.store(false, Ordering::Release);
                 self.log_id.store(crate::random::number(), Ordering::Release);
                 self.bytes.store(0, Ordering::Relaxed);

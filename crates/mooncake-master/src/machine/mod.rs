@@ -7,8 +7,10 @@
 
 pub mod anchor_frames;
 pub mod anchors;
+pub mod commit;
 pub mod convert;
 pub mod core_driver;
+pub mod delivery;
 pub mod epoch_claim;
 pub mod hello;
 pub mod pattern;

@@ -248,7 +248,8 @@ mod tests {
         script.step_after(&mut ticker, 15, &[]);
         assert_eq!((script.operations.take(), script.purged.get()), (1 + SLICES, 0), "one tick, and so many slices");
         script.step_after(&mut ticker, 20, &[]);
-        assert_eq!((script.operations.take(), script.purged.get()), (1 + 2, 1));
+        assert!(script.operations.take() < 1 + SLICES, "it ends where nothing is left");
+        assert_eq!(script.purged.get(), 1);
         script.run(&mut ticker, 100);
         assert_eq!(script.purged.get(), 1);
     }
