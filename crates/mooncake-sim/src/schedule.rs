@@ -214,7 +214,15 @@ impl Pool {
                 self.engines[engine].is_torn |= is_torn;
             }
             205..207 => self.reboot(world.below(2) as usize),
-            207..217 if self.plan.copies_logs => self.copy_log(),
+            207..222 => {
+                // All at once: what it had from the last reign it has still when it goes on in the next one.
+                world.freeze(store.process(), [400_000, 1_500_000, 4_000_000][world.below(3) as usize]);
+                let is_torn = world.percent(30) && store.cut_attachments();
+                self.engines[engine].is_torn |= is_torn;
+                self.hosts[0].forget_witness(&self.folder);
+                self.restart_master();
+            }
+            222..232 if self.plan.copies_logs => self.copy_log(),
             _ => {}
         }
     }

@@ -9,11 +9,35 @@ use mooncake_sim::Plan;
 /// Most schedules of one mutant.
 const SCHEDULES: u64 = 200;
 
+/// A schedule that noticed when it was last looked for, which is tried first.
+fn known(mutant: Mutant) -> Option<u64> {
+    use Mutant::*;
+    Some(match mutant {
+        EpochIsTakenWhenAsked | PinnedMemoryIsGivenBack | OpenPutsAreSettled => 4,
+        ResumeSaysWhatWasAsked => 82,
+        FenceAsksNobody => 12,
+        FenceWaitsForNoWrite | PeerForgetsOwnViews => 2,
+        FarewellIsNotHeard => 23,
+        EndIsNotHeard | PeerGivesBackOfTheLiving => 1,
+        EndOfReaderIsNotTold => 15,
+        InsidersAreNotAsked => 14,
+        UnansweredMountStays | PeerForgetsPins => 5,
+        GateIgnoresStamps => 9,
+        PeerAnswersWhileItWrites => 31,
+        PeerAnswersUnasked | UnknownViewsAreForgotten => 22,
+        PinsSettleDuringLists => 147,
+        OutcomesAreMixedUp => 21,
+        StaleReplicasAreNotReported => 44,
+        RetriesAreNew => 6,
+        _ => return None,
+    })
+}
+
 /// The first schedule that notices, and what it says.
 fn caught(mutant: Mutant) -> Option<(u64, String)> {
-    (1..=SCHEDULES).find_map(|seed| {
-        let plan =
-            Plan { seed, trouble: Duration::from_secs(6), loses_tails: seed % 3 == 1, copies_logs: seed % 3 == 2 };
+    known(mutant).into_iter().chain(1..=SCHEDULES).find_map(|seed| {
+        let (loses_tails, copies_logs) = (seed % 3 == 1, seed % 3 == 2);
+        let plan = Plan { seed, trouble: Duration::from_secs(6), loses_tails, copies_logs };
         let outcome = with(mutant, || catch_unwind(AssertUnwindSafe(|| plan.run())));
         let panic = outcome.err()?;
         let text = panic.downcast_ref::<String>().cloned();
