@@ -85,7 +85,7 @@ struct State {
     /// What operations left behind, until it is in the log.
     waiting: commit::Queue<Vec<Vec<Record>>>,
     log_id: u64,
-    /// That replies tell.
+    /// The one that replies tell.
     lsn: u64,
     reign: Reign,
     queues: BTreeMap<u32, Queue>,

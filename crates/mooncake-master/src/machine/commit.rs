@@ -5,7 +5,7 @@ use mooncake_core::{Effects, Record, Reign};
 
 use super::delivery::Delivery;
 
-/// Rooms for more deliveries than these are not kept between commits.
+/// Room for more deliveries than these is not kept between commits.
 const DELIVERIES_KEPT: usize = 1024;
 
 /// What operations left behind that have not been committed, in their order. `F` holds the frames of their records.
