@@ -10,6 +10,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 # The wheel that mixed versions are tested beside.
 OLD ?= 49e5191
+# Schedules of each test of the simulation in `make test-long`.
+SCHEDULES ?= 10000
 
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)

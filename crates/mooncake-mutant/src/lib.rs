@@ -94,8 +94,6 @@ mutants! {
     EpochIsKept,
     /// A master does not believe a client that has seen more than its log holds.
     ClientsAreNotBelieved,
-    /// A mutation that was carried out before is carried out again.
-    RepeatsAreCarriedOut,
 }
 
 #[cfg(feature = "switches")]
