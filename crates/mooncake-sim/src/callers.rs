@@ -144,7 +144,7 @@ impl Store {
         if must_unmount {
             let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
             if must_resume(told(&self.finish(body, PATIENCE).await)) {
-                self.resume_anew();
+                self.resume();
             }
         }
         self.server().remove(uuid).await;

@@ -206,7 +206,7 @@ impl CallDriver for Caller<'_> {
     }
 
     fn resume_anew(&self) {
-        self.store.resume_anew();
+        self.store.resume();
     }
 
     async fn pause(&self, time: Duration) {

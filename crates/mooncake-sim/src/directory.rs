@@ -30,7 +30,7 @@ impl Directory {
 
 impl Store {
     /// Asks the master once for every segment of some placements not met before.
-    pub(crate) async fn meet<'r>(
+    pub(crate) async fn meet_segments<'r>(
         &self,
         numbering: Numbering,
         replicas: impl Iterator<Item = &'r Replica>,

@@ -21,7 +21,7 @@ impl GetDriver for Store {
         let answer = self.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
         let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
         let replicas = found.objects.iter().flat_map(|object| &object.replicas);
-        self.meet(answer.numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))?;
+        self.meet_segments(answer.numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))?;
         Ok((found.objects, answer.numbering))
     }
 
@@ -73,7 +73,7 @@ impl Store {
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let found = self.inner.directory.borrow().find(numbering, extent.segment);
         let address = found.ok_or_else(|| lost("its segment has left the pool"))?;
-        let link = self.link(&address).await.ok_or_else(|| lost("no link"))?;
+        let link = self.link_to(&address).await.ok_or_else(|| lost("no link"))?;
         match self.read(&link, replica.rid, extent.offset, object.size).await {
             Ok(words) => {
                 let seed = self.inner.world.seed();

@@ -107,19 +107,32 @@ impl Ledger {
         }
     }
 
+    /// A reader looks at these words in place.
+    ///
+    /// # Panics
+    ///
+    /// Where no put of that placement has them.
+    pub(crate) fn was_viewed(&self, rid: u64, words: &[u64]) {
+        self.assert_put(None, rid, words);
+    }
+
     /// A reader has found these words under a key.
     ///
     /// # Panics
     ///
     /// Where nobody has put that.
     pub(crate) fn was_read(&self, key: &[u8], rid: u64, words: &[u64]) {
+        self.assert_put(Some(key), rid, words);
+    }
+
+    fn assert_put(&self, key: Option<&[u8]>, rid: u64, words: &[u64]) {
         let inner = self.inner.borrow();
         let values = inner.placed.get(&rid).map(Vec::as_slice).unwrap_or_default();
         let is_value = |value: &&Value| {
             let whole = (0..).zip(words).all(|(index, found)| *found == word(value.number, index));
-            value.key == key && whole
+            key.is_none_or(|key| value.key == key) && whole
         };
-        let key = String::from_utf8_lossy(key);
+        let key = String::from_utf8_lossy(key.unwrap_or_default());
         assert!(values.iter().any(|value| is_value(&value)), "seed {}: wrong bytes of {key} in {rid:#x}", inner.seed);
     }
 

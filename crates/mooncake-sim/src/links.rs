@@ -57,7 +57,7 @@ pub(crate) struct Links {
 }
 
 /// A way to one segment.
-pub(crate) struct Link {
+pub struct Link {
     kind: Kind,
     forgotten: Cell<bool>,
 }
@@ -80,7 +80,7 @@ enum Place {
 }
 
 /// The bytes of a view, in place.
-pub(crate) struct View {
+pub struct View {
     // Ends before what holds it mapped.
     bytes: Option<Viewed>,
     hold: Hold,
@@ -98,7 +98,7 @@ enum Hold {
 
 /// What a read or a view has found instead of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub enum Unread {
     /// Another placement's stamps.
     Stale,
     /// No way there.
@@ -116,7 +116,7 @@ pub(crate) struct Piece<'a> {
 
 impl Store {
     /// The link to a segment, made now if there is none.
-    pub(crate) async fn link(&self, address: &Address) -> Option<Rc<Link>> {
+    pub(crate) async fn link_to(&self, address: &Address) -> Option<Rc<Link>> {
         let (world, links) = (&self.inner.world, &self.inner.links);
         while links.making.borrow().contains(&address.uuid) {
             world.sleep_micros(500).await;
@@ -162,7 +162,7 @@ impl Store {
 
     /// The link for a placement that was reserved in that session.
     pub(crate) async fn link_to_write(&self, session: u64, address: &Address) -> Option<Rc<Link>> {
-        if session == self.inner.links.session.get() { self.link(address).await } else { None }
+        if session == self.inner.links.session.get() { self.link_to(address).await } else { None }
     }
 
     /// The segment is Gone.
@@ -178,7 +178,7 @@ impl Store {
     }
 
     /// Whether the owner of what is mapped over this link waits for this process.
-    pub(crate) fn vouch_for(&self, link: &Link) -> bool {
+    pub(crate) fn is_waited_for(&self, link: &Link) -> bool {
         let reign = self.inner.questions.borrow().reign();
         match &link.kind {
             Kind::Local(_, inside) => inside.is_waited_for_in(reign),

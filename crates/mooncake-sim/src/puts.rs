@@ -100,7 +100,7 @@ impl PutDriver for Driver<'_> {
 
     async fn meet(&self, origin: &Origin, placed: &[Placed]) -> Result<(), StoreError> {
         let replicas = placed.iter().flat_map(|placed| &placed.slot.replicas);
-        self.store.meet(origin.numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))
+        self.store.meet_segments(origin.numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))
     }
 
     async fn write_all(&self, origin: &Origin, placed: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {

@@ -226,11 +226,11 @@ impl Store {
 
     pub(crate) fn note_position(&self, position: &LogPosition) {
         if mooncake_client::machine::position::raise(&mut self.inner.position.borrow_mut(), position) {
-            self.resume_anew();
+            self.resume();
         }
     }
 
-    pub(crate) fn resume_anew(&self) {
+    pub(crate) fn resume(&self) {
         self.inner.wants.resume();
         self.inner.bell.set(());
     }

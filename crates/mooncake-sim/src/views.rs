@@ -1,101 +1,134 @@
-//! Views: objects borrowed in place.
+//! Views: what the product's view asks of a store, carried out in this world.
 
-use mooncake_client::machine::get::{Doubt, report_doubt};
+use std::rc::Rc;
+
+use mooncake_client::machine::get::{Doubt, Unread};
 use mooncake_client::machine::numbering::Numbering;
-use mooncake_wire::message::{Object, Pin, Replica, reply, request};
+use mooncake_client::machine::pins::Pins;
+use mooncake_client::machine::view::{Held, ViewDriver, view};
+use mooncake_client::{Cause, StoreError};
+use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::calls::{Abandoned, PATIENCE};
 use crate::ledger::checksum;
-use crate::links::{self, View};
+use crate::links::{self, Link};
+use crate::puts::error_of;
 use crate::store::Store;
 
-/// Pins are asked for again this often when the session was resumed meanwhile.
-const ATTEMPTS: usize = 3;
+/// Bytes that the views of a store may hold.
+const LIMIT: u64 = 64 << 10;
 
-/// An object's bytes and the pin that keeps them, until it is dropped.
-pub(crate) struct Borrowed {
-    // Ends before the pin does.
-    view: Option<View>,
+/// A pin, until it is dropped.
+pub struct PinGuard {
     store: Store,
-    era: u64,
-    rid: u64,
+    held: Held,
 }
 
-impl Drop for Borrowed {
+/// An object's bytes, in place or as a copy.
+pub enum Borrowed {
+    /// Ends before the pin does.
+    Pinned(links::View, PinGuard),
+    Copied,
+}
+
+impl AsMut<Held> for PinGuard {
+    fn as_mut(&mut self) -> &mut Held {
+        &mut self.held
+    }
+}
+
+impl Drop for PinGuard {
     fn drop(&mut self) {
-        self.view = None;
         // A process that was killed says nothing more.
-        if self.store.inner.world.is_alive(self.store.inner.process)
-            && self.store.inner.pins.borrow_mut().release(self.era, self.rid)
-        {
+        let inner = &self.store.inner;
+        if inner.world.is_alive(inner.process) && self.held.end(&mut inner.pins.borrow_mut()) {
             self.store.ring();
         }
     }
 }
 
-impl Store {
-    /// A view of an object; none where it is not there, or a copy would have to do.
-    pub(crate) async fn borrow(&self, key: &[u8]) -> Option<Borrowed> {
-        let unmapped = &self.inner.unmapped_views;
-        unmapped.set(unmapped.get() + 1);
-        let borrowed = self.pin_and_map(key).await;
-        unmapped.set(unmapped.get() - 1);
-        borrowed
+impl ViewDriver for Store {
+    type Link = Rc<Link>;
+    type Guard = PinGuard;
+    type Mapped = links::View;
+    type View = Borrowed;
+
+    fn pins<R>(&self, step: impl FnOnce(&mut Pins) -> R) -> R {
+        step(&mut self.inner.pins.borrow_mut())
     }
 
-    async fn pin_and_map(&self, key: &[u8]) -> Option<Borrowed> {
-        for _ in 0..ATTEMPTS {
-            let generation = self.inner.pins.borrow().generation();
-            let body = request::Body::Pin(Pin { keys: Some(pack_keys(&[key])) });
-            let answer = self.mutate(body, PATIENCE, Abandoned::VoidsPins).await.ok()?;
-            let reply::Body::Lookup(found) = answer.body else { unreachable!("a pin is answered by what it found") };
-            let object = found.objects.first()?;
-            let replica = object.replicas.first()?;
-            let adopted = self.inner.pins.borrow_mut().adopt(generation, [replica.rid].into_iter());
-            let Some(era) = adopted else {
-                // The master was told meanwhile what this store holds, and this pin was not on the list; if it came after it,
-                // it must go.
-                self.resume_anew();
-                continue;
-            };
-            let borrowed = Borrowed { view: None, store: self.clone(), era, rid: replica.rid };
-            return self.look_at(key, object, answer.numbering, borrowed).await;
-        }
-        None
+    async fn pin(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, Numbering), StoreError> {
+        let body = request::Body::Pin(Pin { keys: Some(pack_keys(keys)) });
+        let asked = self.mutate(body, PATIENCE, Abandoned::VoidsPins).await;
+        let answer = asked.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = answer.body else { unreachable!("a pin is answered by what it found") };
+        Ok((found.objects, answer.numbering))
     }
 
-    async fn look_at(
-        &self,
-        key: &[u8],
-        object: &Object,
-        numbering: Numbering,
-        mut borrowed: Borrowed,
-    ) -> Option<Borrowed> {
-        self.meet(numbering, object.replicas.iter(), PATIENCE).await.ok()?;
-        let Replica { rid, extents } = object.replicas.first()?;
-        let [extent] = &extents[..] else { unreachable!("an extent each") };
+    fn resume_anew(&self) {
+        self.resume();
+    }
+
+    fn guard(&self, held: Held) -> PinGuard {
+        PinGuard { store: self.clone(), held }
+    }
+
+    async fn meet(&self, objects: &[Object], numbering: Numbering) -> Result<(), StoreError> {
+        let replicas = objects.iter().flat_map(|object| &object.replicas);
+        self.meet_segments(numbering, replicas, PATIENCE).await.map_err(|error| error_of(&error))
+    }
+
+    async fn link(&self, extent: &Extent, numbering: Numbering) -> Option<Rc<Link>> {
         let address = self.inner.directory.borrow().find(numbering, extent.segment)?;
-        let link = self.link(&address).await?;
-        // The pin is counted since before the link was made: from here on nobody is told that this store obeys an epoch in
-        // which no master knows it.
-        let kept = self.vouch_for(&link) && self.inner.pins.borrow().is_known(borrowed.era, *rid);
-        if link.is_lane() || !kept {
-            return None;
-        }
-        match link.view(self, *rid, extent.offset, object.size).await {
+        self.link_to(&address).await
+    }
+
+    fn is_mapped(&self, link: &Rc<Link>) -> bool {
+        !link.is_lane()
+    }
+
+    fn vouch_for(&self, link: &Rc<Link>) -> bool {
+        self.is_waited_for(link)
+    }
+
+    async fn check(
+        &self,
+        link: &Rc<Link>,
+        object: &Object,
+        rid: u64,
+        extent: &Extent,
+    ) -> Result<Option<links::View>, Unread> {
+        let unread = |doubt| Unread { error: Cause::Transfer("no view".into()).into(), doubt };
+        match link.view(self, rid, extent.offset, object.size).await {
             Ok((view, words)) => {
                 let seed = self.inner.world.seed();
                 assert_eq!(checksum(words.iter().copied()), object.crc32c, "seed {seed}: a view of {rid:#x} is torn");
-                self.inner.network.ledger.was_read(key, *rid, &words);
-                borrowed.view = Some(view);
-                Some(borrowed)
+                self.inner.network.ledger.was_viewed(rid, &words);
+                Ok(Some(view))
             }
-            Err(links::Unread::Stale) => {
-                report_doubt(self, key, object, *rid, Doubt::Stale, "stale");
-                None
-            }
-            Err(links::Unread::Lost) => None,
+            Err(links::Unread::Stale) => Err(unread(Doubt::Stale)),
+            Err(links::Unread::Lost) => Err(unread(Doubt::None)),
         }
+    }
+
+    fn borrowed(&self, view: links::View, pin: PinGuard) -> Borrowed {
+        Borrowed::Pinned(view, pin)
+    }
+
+    async fn copy(&self, keys: &[&[u8]]) -> Vec<Result<Option<Borrowed>, StoreError>> {
+        let copies = self.get_batch(keys).await;
+        copies.into_iter().map(|copy| copy.map(|bytes| bytes.map(|_| Borrowed::Copied))).collect()
+    }
+}
+
+impl Store {
+    /// A view of an object in place; none where it is not there, or a copy has to do.
+    pub(crate) async fn borrow(&self, key: &[u8]) -> Option<Borrowed> {
+        let unmapped = &self.inner.unmapped_views;
+        unmapped.set(unmapped.get() + 1);
+        let viewed = view(self, &[key], LIMIT).await.pop();
+        unmapped.set(unmapped.get() - 1);
+        viewed?.ok()?.filter(|view| matches!(view, Borrowed::Pinned(..)))
     }
 }
