@@ -190,7 +190,7 @@ impl Driver {
                     self.connection = None;
                 }
                 Output::Reconnect => {
-                    let held = owner.map(|owner| owner.held()).unwrap_or_default();
+                    let held = owner.map(|owner| owner.list()).unwrap_or_default();
                     let mut more = Outputs::new();
                     control.decide(|parts| self.machine.reconnect(control.now(), &held, parts, &mut more));
                     todo.extend(more);
@@ -290,7 +290,7 @@ impl Driver {
         tracing::info!(master = %control.masters, session = former.id, "session resumed");
         if let Some(owner) = shared.owner.get() {
             owner.report_again();
-            owner.replace(|uuid| gone.contains(uuid));
+            owner.list_answered(|uuid| gone.contains(uuid));
         }
     }
 
@@ -309,7 +309,7 @@ impl Driver {
             tracing::error!(%error, "no new links for the new session");
         }
         if let Some(owner) = shared.owner.get() {
-            owner.replace(|_| true);
+            owner.list_answered(|_| true);
         }
     }
 

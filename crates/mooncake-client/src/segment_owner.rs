@@ -145,9 +145,16 @@ impl SegmentOwner {
 
     // ------------------------------------------------------- for the anchor
 
-    /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited for.
+    /// The segments that are held, each with the highest epoch that it has taken.
+    #[cfg(test)]
     pub fn held(&self) -> Vec<(Uuid, u16)> {
         self.state.lock().held(|uuid| self.server.taken(uuid))
+    }
+
+    /// The segments that are held, for the hello with which the store comes back, each with the highest epoch that it has
+    /// taken: not with one that is still waited for.
+    pub fn list(&self) -> Vec<(Uuid, u16)> {
+        self.state.lock().list(|uuid| self.server.taken(uuid))
     }
 
     /// What has been populated since the last question.
@@ -218,10 +225,10 @@ impl SegmentOwner {
         self.hand_over(out);
     }
 
-    /// The master does not know these segments (any more), nor who reads them: they are replaced.
-    pub fn replace(&self, gone: impl Fn(&Uuid) -> bool) {
+    /// The master has answered the last list: it does not know these segments (any more), nor who reads them.
+    pub fn list_answered(&self, gone: impl Fn(&Uuid) -> bool) {
         let mut out = Vec::new();
-        self.state.lock().replace(gone, &mut out);
+        self.state.lock().list_answered(gone, &mut out);
         self.hand_over(out);
     }
 

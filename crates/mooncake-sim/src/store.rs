@@ -446,7 +446,9 @@ impl Driver {
                 Output::Goodbye(message) => _ = self.send(message),
                 Output::HangUp { .. } => self.connection = None,
                 Output::Reconnect => {
-                    let (mut more, held) = (Outputs::new(), store.held());
+                    let server = store.server();
+                    let held = store.inner.owner.borrow_mut().list(|uuid| server.taken(&uuid));
+                    let mut more = Outputs::new();
                     store.decide(|parts| self.machine.reconnect(store.inner.world.now(), &held, parts, &mut more));
                     todo.extend(more);
                 }
@@ -468,7 +470,7 @@ impl Driver {
                     store.inner.unknown_views.set(store.inner.unknown_views.get() + unknown);
                     self.publish_fresh();
                     let mut out = Vec::new();
-                    store.inner.owner.borrow_mut().replace(|uuid| gone.contains(uuid), &mut out);
+                    store.inner.owner.borrow_mut().list_answered(|uuid| gone.contains(uuid), &mut out);
                     store.hand_over(out);
                 }
                 Output::Began => {
@@ -476,7 +478,7 @@ impl Driver {
                     self.publish_fresh();
                     store.start_links_over(store.session_id().unwrap_or_default());
                     let mut out = Vec::new();
-                    store.inner.owner.borrow_mut().replace(|_| true, &mut out);
+                    store.inner.owner.borrow_mut().list_answered(|_| true, &mut out);
                     store.hand_over(out);
                 }
                 Output::Unreachable { .. } => self.fresh = None,

@@ -15,6 +15,9 @@ const SCHEDULES: u64 = 700;
 /// Seeds that a day has for itself.
 const OF_A_DAY: u64 = 1_000_000;
 
+/// Each has shown a mistake, in the world of its time.
+const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611];
+
 const PLAN: Plan = Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false };
 
 fn runs(name: &str, plan: Plan) -> Sum {
@@ -45,6 +48,13 @@ fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
 #[test]
 fn nor_where_logs_lose_their_ends() {
     runs("lost ends", Plan { loses_tails: true, ..PLAN });
+}
+
+#[test]
+fn schedules_that_once_went_wrong_go_right() {
+    for seed in ONCE_WRONG_WITH_LOST_ENDS {
+        Plan { seed: *seed, loses_tails: true, ..PLAN }.run();
+    }
 }
 
 #[test]

@@ -73,9 +73,20 @@ pub struct Owner<M> {
     held: Vec<Held<M>>,
     /// Gone, or not known to the master, while it was being asked to mount them.
     lost_mounts: BTreeMap<Uuid, Held<M>>,
-    /// Whose memory is being taken back, with what views hold of it once the master has said so.
-    unmounting: BTreeMap<Uuid, Option<Pinned>>,
+    /// Whose memory is being taken back.
+    unmounting: BTreeMap<Uuid, Unmounting>,
+    /// Lists of what is held that have been made, and how many of them there were when the master last answered one.
+    lists: u64,
+    lists_answered: u64,
     closing: bool,
+}
+
+#[derive(Debug)]
+struct Unmounting {
+    /// What views hold of it, once the master has said so.
+    pinned: Option<Pinned>,
+    /// Lists that there were when the master was asked; `None`: it had not answered all of them.
+    lists: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -91,7 +102,14 @@ struct Held<M> {
 
 impl<M> Default for Owner<M> {
     fn default() -> Self {
-        Self { held: Vec::new(), lost_mounts: BTreeMap::new(), unmounting: BTreeMap::new(), closing: false }
+        Self {
+            held: Vec::new(),
+            lost_mounts: BTreeMap::new(),
+            unmounting: BTreeMap::new(),
+            lists: 0,
+            lists_answered: 0,
+            closing: false,
+        }
     }
 }
 
@@ -109,6 +127,13 @@ impl<M: Clone> Owner<M> {
     /// The segments that are held, each with the highest epoch that it has taken: not with one that is still waited for.
     pub fn held(&self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
         self.held.iter().map(|held| (held.uuid, taken(held.uuid))).collect()
+    }
+
+    /// As [`Owner::held`], for the hello with which the store comes back. What the master takes note of by it may be more
+    /// than is held when that arrives.
+    pub fn list(&mut self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
+        self.lists += 1;
+        self.held(taken)
     }
 
     /// No other segment is to be made.
@@ -175,7 +200,8 @@ impl<M: Clone> Owner<M> {
     /// The master is about to be asked. What is pinned it says before it answers, or soon after.
     pub fn begin(&mut self, unmount: &Unmount<M>) {
         if unmount.grace_ms == 0 {
-            self.unmounting.insert(unmount.uuid, None);
+            let lists = (self.lists == self.lists_answered).then_some(self.lists);
+            self.unmounting.insert(unmount.uuid, Unmounting { pinned: None, lists });
         }
     }
 
@@ -203,12 +229,14 @@ impl<M: Clone> Owner<M> {
 
     /// Whether the master has not said yet what is pinned.
     pub fn waits_for_pins(&self, uuid: Uuid) -> bool {
-        self.unmounting.get(&uuid).is_some_and(Option::is_none)
+        self.unmounting.get(&uuid).is_some_and(|unmounting| unmounting.pinned.is_none())
     }
 
-    /// Gives an unmounted segment's memory back, with what is known of its pins by now.
+    /// Gives an unmounted segment's memory back, with what is known of its pins by now. Nothing is where a list has named it
+    /// since: a master that the end of the log was lost to has it again, and may have lent it to readers.
     pub fn take_back(&mut self, unmount: Unmount<M>, out: &mut Vec<Output<M>>) {
-        let pinned = self.unmounting.remove(&unmount.uuid).flatten();
+        let unmounting = self.unmounting.remove(&unmount.uuid);
+        let pinned = unmounting.filter(|it| it.lists == Some(self.lists)).and_then(|it| it.pinned);
         self.held.retain(|held| held.uuid != unmount.uuid);
         out.push(Output::GiveBack { memory: unmount.memory, pinned });
     }
@@ -224,7 +252,7 @@ impl<M: Clone> Owner<M> {
     /// for that word.
     pub fn segment_gone(&mut self, uuid: Uuid, pinned: &[(u64, u64)], out: &mut Vec<Output<M>>) -> bool {
         if let Some(known) = self.unmounting.get_mut(&uuid) {
-            *known = Some(pinned.to_vec());
+            known.pinned = Some(pinned.to_vec());
             return true;
         }
         if !self.closing
@@ -236,8 +264,10 @@ impl<M: Clone> Owner<M> {
         false
     }
 
-    /// The master does not know these segments (any more), nor who reads them: they are replaced.
-    pub fn replace(&mut self, gone: impl Fn(&Uuid) -> bool, out: &mut Vec<Output<M>>) {
+    /// The master has answered the last list: it does not know these segments (any more), nor who reads them. They are
+    /// replaced.
+    pub fn list_answered(&mut self, gone: impl Fn(&Uuid) -> bool, out: &mut Vec<Output<M>>) {
+        self.lists_answered = self.lists;
         if self.closing {
             return;
         }
@@ -336,7 +366,7 @@ mod tests {
         assert_eq!(uuids(&owner), [ONE.0]);
         assert_eq!(gone(&mut owner, [9; 16], &[]), (false, vec![]), "another store's");
         let mut out = Vec::new();
-        owner.replace(|_| true, &mut out);
+        owner.list_answered(|_| true, &mut out);
         assert_eq!(out, [give_back("one", None), Output::Replace { id: ONE, memory: "one" }]);
         assert_eq!(uuids(&owner), [[0; 16]; 0]);
     }
@@ -367,6 +397,38 @@ mod tests {
             owner.take_back(unmount, &mut out);
             assert_eq!(out, [give_back("one", known)]);
             assert_eq!((uuids(&owner), owner.waits_for_pins(ONE.0)), (vec![[22; 16]], false));
+        }
+    }
+
+    #[test]
+    fn a_segment_that_was_listed_while_it_was_unmounted_is_told_again_to_be_gone_and_keeps_its_views() {
+        #[derive(PartialEq)]
+        enum Listed {
+            AndAnsweredBefore,
+            BeforeAndAnsweredIn,
+            In,
+        }
+        for listed in [Listed::AndAnsweredBefore, Listed::BeforeAndAnsweredIn, Listed::In] {
+            let (mut owner, mut out) = (owner(), Vec::new());
+            if listed != Listed::In {
+                assert_eq!(owner.list(|_| 0).len(), 2);
+            }
+            if listed == Listed::AndAnsweredBefore {
+                owner.list_answered(|_| false, &mut out);
+            }
+            let unmount = owner.unmount(ONE, Duration::ZERO).unwrap();
+            assert!(gone(&mut owner, ONE.0, &[(0, 4)]).0);
+            if listed == Listed::In {
+                assert_eq!(owner.list(|_| 0).len(), 2, "it may still be refused");
+            }
+            assert!(answered(&mut owner, &unmount, Told::Done).0.is_some());
+            if listed == Listed::BeforeAndAnsweredIn {
+                owner.list_answered(|_| false, &mut out);
+            }
+            owner.take_back(unmount, &mut out);
+            let pinned = (listed == Listed::AndAnsweredBefore).then(|| vec![(0, 4)]);
+            assert_eq!(owner.must_unmount(pinned.as_ref()), pinned.is_none());
+            assert_eq!(out, [give_back("one", pinned)]);
         }
     }
 
@@ -410,7 +472,7 @@ mod tests {
             match by_push {
                 true => assert!(!owner.segment_gone(ONE.0, &[], &mut out)),
                 // A list of what is held came to the master before the request that mounts it.
-                false => owner.replace(|uuid| *uuid == ONE.0, &mut out),
+                false => owner.list_answered(|uuid| *uuid == ONE.0, &mut out),
             }
             assert_eq!((out, uuids(&owner).len()), (vec![], 0));
             // Mounted, it would be so for ever, and nobody serves it. Not mounted, its caller was told so.
@@ -428,7 +490,7 @@ mod tests {
         assert!(owner.close().is_none() && owner.is_closing());
         assert_eq!(gone(&mut owner, ONE.0, &[]), (false, vec![]), "it is unmounted next");
         let mut out = Vec::new();
-        owner.replace(|_| true, &mut out);
+        owner.list_answered(|_| true, &mut out);
         let (one, two) = (leaving.next().unwrap(), leaving.next().unwrap());
         owner.begin(&one);
         assert_eq!(gone(&mut owner, ONE.0, &[(0, 4)]), (true, vec![]));
