@@ -122,7 +122,9 @@ impl Core {
     }
 
     /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
-    /// the session takes away.
+    /// the session takes away. A segment whose owner does not obey the current epoch has none: a writer of an earlier epoch
+    /// may still write there, by a reservation that the lost end of the log had. An object that has no other replica is found
+    /// without any.
     pub fn pin(
         &mut self,
         now: Time,
@@ -148,13 +150,17 @@ impl Core {
             };
             self.counts.lookup_hits += 1;
             self.objects.touch(now, slot);
-            let found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
-            let Replica { rid, extent } = found.replicas[0];
-            self.log(now, Record::Pinned { session, rid, extent, key: Some((*key).into()) }, fx);
-            self.counts.pins_taken += 1;
+            let mut found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
+            found.replicas.retain(|replica| self.segments.obeys(replica.extent.segment, self.epoch));
+            if let Some(Replica { rid, extent }) = found.replicas.first().copied() {
+                self.log(now, Record::Pinned { session, rid, extent, key: Some((*key).into()) }, fx);
+                self.counts.pins_taken += 1;
+            }
             all.push(Some(found));
         }
-        self.remember(origin, Remembered::Pin(all.clone()), fx);
+        // Masters of earlier versions read this, to which a pin has a replica.
+        let is_pinned = |found: &Option<Found>| found.clone().filter(|found| !found.replicas.is_empty());
+        self.remember(origin, Remembered::Pin(all.iter().map(is_pinned).collect()), fx);
         Ok(all)
     }
 

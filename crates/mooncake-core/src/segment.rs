@@ -211,6 +211,11 @@ impl Segments {
         self.live.get(number.0 as usize).copied().unwrap_or(false)
     }
 
+    /// Whether its owner obeys an epoch: nothing of earlier ones is written there any more.
+    pub fn obeys(&self, number: SegmentNo, epoch: u16) -> bool {
+        self.get(number).is_some_and(|segment| segment.epoch >= epoch)
+    }
+
     pub fn is_open(&self, number: SegmentNo) -> bool {
         self.get(number).is_some_and(|segment| segment.open.is_some())
     }

@@ -80,6 +80,21 @@ fn a_new_reign_ends_older_puts_and_closes_segments_until_their_owners_obey() {
 }
 
 #[test]
+fn no_view_begins_where_a_writer_of_an_earlier_epoch_may_still_write() {
+    let (mut pool, a) = Pool::single(16 * KIB);
+    let in_one = pool.put(a, "k", KIB);
+    pool.restart(Some(7));
+    pool.resume(a, &[1], &[], 1).unwrap();
+    assert_eq!(pool.pin(a, "k"), None, "a reservation that the log has lost may be of these bytes");
+    assert_eq!(pool.core.stats().pins, 0);
+    assert!(pool.get("k").is_some_and(|found| found.replicas.to_vec() == in_one), "it is read");
+    pool.core.epoch_taken(pool.now, a, 7, &[uuid(1)], &mut pool.fx);
+    pool.collect();
+    assert_eq!(pool.pin(a, "k").map(|found| found.replicas.to_vec()), Some(in_one));
+    pool.check();
+}
+
+#[test]
 fn an_owner_that_obeys_already_is_not_asked() {
     let (mut pool, a) = Pool::single(16 * KIB);
     pool.restart(Some(7));

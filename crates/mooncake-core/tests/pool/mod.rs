@@ -222,7 +222,8 @@ impl Pool {
         let origin = self.origin(session);
         let mut found = self.core.pin(self.now, origin, &[key.as_bytes()], &mut self.fx).unwrap();
         self.collect();
-        found.remove(0)
+        // Without a replica it is there, and not pinned.
+        found.remove(0).filter(|found| !found.replicas.is_empty())
     }
 
     pub fn unpin(&mut self, session: SessionId, rid: Rid) {

@@ -525,8 +525,10 @@ impl World {
                 self.rest(process, call.task);
             }
             (Request::Pin(_), Reply::Found(found)) => match found {
-                Some(found) => self.view_begins(process, call.task, found.replicas[0]),
-                None => self.rest(process, call.task),
+                Some(found) if !found.replicas.is_empty() => {
+                    self.view_begins(process, call.task, found.replicas[0]);
+                }
+                _ => self.rest(process, call.task),
             },
             (Request::Exists(key), Reply::Done) => self.call(process, call.task, Request::Lookup(key)),
             (Request::Unpin(_) | Request::Remove(_), Reply::Done) => self.rest(process, call.task),
