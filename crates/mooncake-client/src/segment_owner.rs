@@ -265,16 +265,21 @@ impl SegmentOwner {
     /// Asks the master to unmount a segment, and gives its memory back if that is to be at once.
     fn carry_out_unmount(&self, unmount: Unmounting<Arc<Held>>) -> Result<(), StoreError> {
         let body = request::Body::Unmount(Unmount { uuid: unmount.uuid.to_vec().into(), grace_ms: unmount.grace_ms });
-        let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout).map(drop);
+        let mut unmounted = self.control.finish("unmount", body, self.control.lookup_timeout).map(drop);
         let mut out = Vec::new();
         let mut state = self.state.lock();
         if let Some(deadline) = state.unmount_answered(self.control.now(), &unmount, told(&unmounted), &mut out) {
             let deadline = self.control.instant(deadline);
             while state.waits_for_pins(unmount.uuid) && !self.gone.wait_until(&mut state, deadline).timed_out() {}
             state.take_back(unmount, &mut out);
+            unmounted = Ok(());
         }
         drop(state);
         self.hand_over(out);
+        if must_resume(told(&unmounted)) && !self.state.lock().is_closing() {
+            // Whether it is gone the master says in its answer to the list of what is held.
+            self.control.resume_anew();
+        }
         unmounted
     }
 
@@ -430,7 +435,8 @@ impl SegmentOwner {
 fn told<T>(answer: &Result<T, StoreError>) -> Told {
     match answer.as_ref().map_err(StoreError::cause) {
         Ok(_) => Told::Done,
-        Err(Cause::Refused { .. } | Cause::BadRequest { .. }) => Told::Refused,
+        Err(Cause::BadRequest { .. }) => Told::Refused,
+        // Of several tries one may have got through, and only a later one have been refused.
         Err(_) => Told::Unanswered,
     }
 }

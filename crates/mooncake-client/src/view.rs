@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mooncake_memory::forked;
 use mooncake_transfer::{Link, Path};
@@ -114,6 +115,10 @@ impl ViewDriver for Inner {
 
     fn resume_anew(&self) {
         self.shared.control.resume_anew();
+    }
+
+    async fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 
     fn guard(&self, held: Held) -> PinGuard {

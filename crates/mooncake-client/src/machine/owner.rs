@@ -214,7 +214,9 @@ impl<M: Clone> Owner<M> {
         told: Told,
         out: &mut Vec<Output<M>>,
     ) -> Option<Duration> {
-        if told == Told::Done {
+        // Its word that the segment is Gone may come, and the answer not.
+        let is_gone = self.unmounting.get(&unmount.uuid).is_some_and(|unmounting| unmounting.pinned.is_some());
+        if told == Told::Done || is_gone {
             return (unmount.grace_ms == 0).then_some(now + PINS_WAIT);
         }
         self.unmounting.remove(&unmount.uuid);
@@ -397,6 +399,22 @@ mod tests {
             owner.take_back(unmount, &mut out);
             assert_eq!(out, [give_back("one", known)]);
             assert_eq!((uuids(&owner), owner.waits_for_pins(ONE.0)), (vec![[22; 16]], false));
+        }
+    }
+
+    #[test]
+    fn a_segment_that_the_master_says_is_gone_is_unmounted_whether_it_answers_or_not() {
+        for at_close in [false, true] {
+            let (mut owner, mut out) = (owner(), Vec::new());
+            let unmount = match at_close {
+                true => owner.close().unwrap().remove(0),
+                false => owner.unmount(ONE, Duration::ZERO).unwrap(),
+            };
+            owner.begin(&unmount);
+            assert!(gone(&mut owner, ONE.0, &[(0, 4)]).0);
+            assert!(answered(&mut owner, &unmount, Told::Unanswered).0.is_some() && !owner.waits_for_pins(ONE.0));
+            owner.take_back(unmount, &mut out);
+            assert_eq!((out, uuids(&owner)), (vec![give_back("one", Some(vec![(0, 4)]))], vec![[22; 16]]));
         }
     }
 

@@ -36,6 +36,8 @@ pub struct Pins {
     unlisted: u64,
     /// A list is on its way.
     listing: bool,
+    /// Pins were void since the last list was made: there is to be another one.
+    void: bool,
     /// Calls that took views meanwhile.
     held_back: Vec<u64>,
 }
@@ -74,6 +76,12 @@ impl Pins {
         self.generation
     }
 
+    /// Whether pins that are asked for now may be void once more: the list that those call for which were void is still to
+    /// arrive.
+    pub fn is_listing(&self) -> bool {
+        self.listing || self.void
+    }
+
     /// Room for a view among the `limit` bytes that views may hold?
     pub fn admit(&mut self, bytes: u64, limit: u64) -> bool {
         if bytes > limit.saturating_sub(self.bytes) {
@@ -106,6 +114,7 @@ impl Pins {
     /// meanwhile, so they hold nothing.
     pub fn adopt(&mut self, generation: u64, rids: impl Iterator<Item = u64>) -> Option<u64> {
         if (self.generation != generation && !mutant!(VoidPinsAreAdopted)) || self.sealed {
+            self.void = true;
             return None;
         }
         let Self { live, views, since_list, .. } = self;
@@ -193,7 +202,7 @@ impl Pins {
     /// list leaves out needs no word of its own.
     pub fn list(&mut self) -> Listing {
         self.generation += 1;
-        self.listing = true;
+        (self.listing, self.void) = (true, false);
         self.since_list = Some(HashMap::new());
         let number = self.generation;
         let views = self.live.iter().flat_map(|(rid, count)| std::iter::repeat_n(*rid, *count as usize));

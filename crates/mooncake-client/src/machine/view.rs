@@ -5,6 +5,7 @@
 //! asked whether the owner waits for this store, and whether the master knows the pin still.
 
 use std::future::Future;
+use std::time::Duration;
 
 use mooncake_wire::message::{Extent, Object};
 
@@ -19,6 +20,10 @@ const ROUND_KEYS: usize = 32_768;
 
 /// Pins are asked for again this often when the session was resumed meanwhile.
 const ATTEMPTS: usize = 3;
+
+/// So often, and each time so long, it is waited before that until the master has the list of what this store holds: each
+/// list makes void what is asked for meanwhile. Where many take views at a time one list would call for another without end.
+const WAITS: (usize, Duration) = (100, Duration::from_millis(1));
 
 /// What views need of their store.
 pub trait ViewDriver: GetDriver {
@@ -37,12 +42,15 @@ pub trait ViewDriver: GetDriver {
     /// Takes one step with the pins of the store.
     fn pins<R>(&self, step: impl FnOnce(&mut Pins) -> R) -> R;
 
-    /// Has the master pin these keys. An object per key; those without replicas are not there. Pins whose answer does not
-    /// come are voided.
+    /// Has the master pin these keys. An object per key; those without a size are not there, and those with a size and no
+    /// replica are, but are not pinned. Pins whose answer does not come are voided.
     fn pin(&self, keys: &[&[u8]]) -> impl Future<Output = Result<(Vec<Object>, Self::Numbering), StoreError>>;
 
     /// Has the master given a fresh list of what this store holds.
     fn resume_anew(&self);
+
+    /// Waits.
+    fn pause(&self, time: Duration) -> impl Future<Output = ()>;
 
     /// Holds a pin from now on.
     fn guard(&self, held: Held) -> Self::Guard;
@@ -156,7 +164,10 @@ pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<
 
 /// Pins what is there, and borrows it.
 async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result<Vec<Borrowed<D::View>>, StoreError> {
-    for _ in 0..ATTEMPTS {
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            until_listed(driver).await;
+        }
         let generation = driver.pins(|pins| pins.generation());
         let (objects, numbering) = driver.pin(keys).await?;
         let rids = objects.iter().filter_map(|object| object.replicas.first()).map(|replica| replica.rid);
@@ -175,7 +186,9 @@ async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result
         let mut views = Vec::with_capacity(keys.len());
         for ((key, object), guard) in keys.iter().zip(&objects).zip(guards) {
             views.push(match guard {
-                None => Some(Ok(None)),
+                None if object.size == 0 => Some(Ok(None)),
+                // It is there, and not to be pinned for now.
+                None => None,
                 Some(guard) => borrow(driver, key, object, numbering, guard, limit).await.map(|view| Ok(Some(view))),
             });
         }
@@ -183,6 +196,15 @@ async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result
     }
     // The session comes and goes: copies will do.
     Ok(keys.iter().map(|_| None).collect())
+}
+
+async fn until_listed<D: ViewDriver>(driver: &D) {
+    for _ in 0..WAITS.0 {
+        if !driver.pins(|pins| pins.is_listing()) {
+            break;
+        }
+        driver.pause(WAITS.1).await;
+    }
 }
 
 /// A view of a pinned object, where its memory is mapped and there is room for it.

@@ -375,6 +375,15 @@ fn what_the_master_refuses_to_give_up_is_settled() {
 }
 
 #[test]
+fn what_a_master_has_no_time_to_give_up_is_told_again() {
+    let script = Script::new([Try::Refused(refusal::Kind::Overloaded), refuses(refusal::Kind::Overloaded), done()]);
+    script.is_heard.set(true);
+    orphans::give_up(&script, &1, vec![9], true);
+    ready(orphans::run(&script));
+    assert_eq!(script.tries.borrow().len(), 0, "not given up before it is done");
+}
+
+#[test]
 fn a_mutation_given_up_on_its_way_is_told_until_the_master_has_answered() {
     let script = Script::new([Try::Silence]);
     script.is_heard.set(true);

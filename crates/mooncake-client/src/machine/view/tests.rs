@@ -25,6 +25,8 @@ struct Script {
     pin_fails: Cell<bool>,
     meet_fails: bool,
     is_striped: bool,
+    /// What is there is found without a replica.
+    is_unpinned: bool,
     has_no_link: bool,
     has_tcp: bool,
     is_not_vouched_for: Cell<bool>,
@@ -34,6 +36,9 @@ struct Script {
     suspects: RefCell<Vec<(u64, bool)>>,
     copied: RefCell<Vec<Vec<u8>>>,
     resumed: Cell<u32>,
+    pauses: Cell<usize>,
+    /// The list arrives in this pause.
+    arrives_in: Cell<usize>,
 }
 
 struct Guard(Rc<RefCell<Pins>>, Held);
@@ -98,9 +103,10 @@ impl ViewDriver for Script {
         let extents = vec![Extent::default(); if self.is_striped { 2 } else { 1 }];
         let object = |key: &&[u8]| {
             let replica = Replica { rid: key[0].into(), extents: extents.clone() };
+            let (is_there, is_pinned) = (key != b"\0", !self.is_unpinned && key != b"\0");
             Object {
-                size: SIZE,
-                replicas: (key != b"\0").then_some(replica).into_iter().collect(),
+                size: if is_there { SIZE } else { 0 },
+                replicas: is_pinned.then_some(replica).into_iter().collect(),
                 ..Object::default()
             }
         };
@@ -109,6 +115,14 @@ impl ViewDriver for Script {
 
     fn resume_anew(&self) {
         self.resumed.set(self.resumed.get() + 1);
+    }
+
+    async fn pause(&self, _: Duration) {
+        self.pauses.set(self.pauses.get() + 1);
+        if self.pauses.get() == self.arrives_in.get() {
+            let _ = self.pins.borrow_mut().list();
+            self.pins.borrow_mut().arrived();
+        }
     }
 
     fn guard(&self, held: Held) -> Guard {
@@ -208,6 +222,26 @@ fn a_pin_that_a_list_without_it_may_have_voided_is_asked_for_again() {
     assert_eq!((&*script.asked.borrow(), script.resumed.get()), (&vec![1, 1], 1), "the void one is to go");
     drop(views);
     assert_eq!(script.ended(), [2], "one pin");
+}
+
+#[test]
+fn what_was_void_is_asked_for_again_once_the_master_has_the_list_that_it_called_for() {
+    let script = Script::default();
+    script.on_pin.borrow_mut().push(|pins| _ = pins.list());
+    script.arrives_in.set(3);
+    assert_eq!(outcomes(&script.view(&[b"\x02"])), ["b2"]);
+    assert_eq!((script.pauses.get(), script.resumed.get()), (3, 1), "asked for before, it would be void again");
+    let lost = Script::default();
+    lost.on_pin.borrow_mut().push(|pins| _ = pins.list());
+    assert_eq!(outcomes(&lost.view(&[b"\x02"])), ["b2"]);
+    assert_eq!(lost.pauses.get(), WAITS.0, "it is not waited for without end");
+}
+
+#[test]
+fn what_is_there_and_not_to_be_pinned_is_copied_and_no_miss() {
+    let script = Script { is_unpinned: true, ..Script::default() };
+    assert_eq!(outcomes(&script.view(&[b"\x02", b"\0"])), ["c2", "-"]);
+    assert_eq!((&*script.copied.borrow(), script.resumed.get()), (&vec![b"\x02".to_vec()], 0));
 }
 
 #[test]
