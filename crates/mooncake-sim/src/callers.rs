@@ -16,12 +16,6 @@ use crate::puts::{Item, Options};
 use crate::store::Store;
 use crate::world::Slot;
 
-/// Granules of a segment.
-const SEGMENT: u64 = 14;
-
-/// Objects that there are at most.
-pub const KEYS: u64 = 14;
-
 fn told(answer: &Result<Answer, NoAnswer>) -> Told {
     match answer {
         Ok(_) => Told::Done,
@@ -30,14 +24,14 @@ fn told(answer: &Result<Answer, NoAnswer>) -> Told {
     }
 }
 
-/// The name of one of [`KEYS`].
+/// The name of one of the objects that there may be.
 pub fn key(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
 }
 
 impl Store {
     fn key(&self) -> Vec<u8> {
-        key(self.inner.world.below(KEYS))
+        key(self.inner.world.below(self.inner.network.mix.keys))
     }
 
     async fn rest(&self, micros: u64) {
@@ -72,7 +66,7 @@ impl Store {
         let inner = &self.inner;
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&inner.world.number().to_le_bytes());
-        let (memory, server) = (Memory::new(&inner.network.ledger, uuid, SEGMENT), self.server());
+        let (memory, server) = (Memory::new(&inner.network.ledger, uuid, inner.network.mix.granules), self.server());
         server.add(memory.clone());
         let process = identity_of(&inner.world, inner.process, inner.host.boot_id());
         let segment = Segment {
@@ -136,6 +130,9 @@ impl Store {
             self.inner.owner.borrow_mut().take_back(unmount, &mut out);
         }
         self.hand_over(out);
+        if waits.is_none() && must_resume(told) {
+            self.resume();
+        }
     }
 
     async fn give_back(&self, memory: &Memory, pinned: Option<&Pinned>) {
@@ -158,12 +155,12 @@ impl Store {
         let world = self.inner.world.clone();
         while world.now() < stops {
             self.rest(60_000).await;
-            let items: Vec<Item> = (0..1 + world.below(3) / 2)
+            let items: Vec<Item> = (0..[1, 1, 2, 4][world.below(4) as usize])
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(4) })
                 .collect();
             let options = Options {
                 replicas: 1 + u32::from(world.percent(25)),
-                replace: world.percent(30),
+                replace: world.percent(50),
                 pace: [300, 3_000, 40_000][world.below(3) as usize],
             };
             for (item, outcome) in items.iter().zip(self.put_batch(&items, &options).await) {
@@ -246,9 +243,25 @@ impl Store {
             self.rest(60_000).await;
             if let Some(view) = self.borrow(&self.key()).await {
                 self.inner.tally.borrow_mut().views += 1;
-                self.inner.world.sleep_micros(10_000 + self.inner.world.below(3_000_000)).await;
+                self.inner
+                    .world
+                    .sleep_micros(10_000 + self.inner.world.below(self.inner.network.mix.view_micros))
+                    .await;
                 drop(view);
             }
+        }
+    }
+
+    /// Takes two views of an object at a time, and ends one after the other.
+    pub async fn view_twice(self, stops: Duration) {
+        let world = self.inner.world.clone();
+        while world.now() < stops {
+            self.rest(60_000).await;
+            let key = self.key();
+            let (one, other) = (self.borrow(&key).await, self.borrow(&key).await);
+            drop(one);
+            world.sleep_micros(world.below(400_000)).await;
+            drop(other);
         }
     }
 

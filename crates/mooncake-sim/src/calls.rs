@@ -39,7 +39,9 @@ pub enum NoAnswer {
 impl From<Failure<Broken>> for NoAnswer {
     fn from(failure: Failure<Broken>) -> Self {
         match failure {
-            Failure::Refused(refusal) => NoAnswer::Refused(refusal.reason),
+            Failure::Refused(refusal) if refusal.kind() == refusal::Kind::BadRequest => {
+                NoAnswer::Refused(refusal.reason)
+            }
             Failure::Confused => unreachable!("masters of this world answer with something"),
             _ => NoAnswer::Late,
         }
@@ -184,13 +186,23 @@ impl CallDriver for Caller<'_> {
             None => {}
         }
         call.attached(&session, |_| None)?;
+        let ended: Vec<u64> = match &call.request().body {
+            Some(request::Body::PutEnd(end)) => {
+                end.ended.iter().flat_map(|ended| ended.replicas.iter().map(|it| it.rid)).collect()
+            }
+            Some(request::Body::Abort(abort)) => abort.rids.clone(),
+            _ => Vec::new(),
+        };
+        ended.into_iter().for_each(|rid| store.ledger().is_ended_in(session.id, rid));
         up.send(ToMaster::Call(call.request().clone())).map_err(|_| Lost::Broken(Broken))?;
         if self.world().percent(self.world().loss()) {
             // The connection breaks, before or behind what is asked for.
             let cut = up.cutter();
             self.world().after(self.world().below(3_000), cut);
         }
-        match self.wait(heed, down.next()).await? {
+        let heard = self.wait(heed, down.next()).await?;
+        self.world().stall().await;
+        match heard {
             Ok(FromMaster::Reply(answer)) if answer.id == call.request().id => {
                 call.heard(answer, reply.instance[..].try_into().unwrap_or_default())
             }

@@ -3,10 +3,12 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use mooncake_core::{Record, Replica, Rid, SegmentNo};
 use mooncake_transfer::Uuid;
+
+use crate::memory::{self, Memory};
 
 /// The truth. Clones are the same one.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +28,10 @@ struct Inner {
     placements: BTreeMap<u64, Vec<u64>>,
     /// Values.
     acknowledged: Vec<u64>,
+    /// The memory of segments.
+    memories: BTreeMap<Uuid, Weak<memory::Inner>>,
+    /// The sessions that masters have given placements to, each time that their numbers were given.
+    reserved_by: BTreeMap<u64, BTreeSet<u64>>,
     log: Log,
     /// Several masters go on with copies of one log.
     is_split: bool,
@@ -72,6 +78,39 @@ impl Ledger {
 
     pub(crate) fn seed(&self) -> u64 {
         self.inner.borrow().seed
+    }
+
+    /// There is memory.
+    pub(crate) fn enter(&self, uuid: Uuid, memory: Weak<memory::Inner>) {
+        self.inner.borrow_mut().memories.insert(uuid, memory);
+    }
+
+    /// A master gives a place out.
+    ///
+    /// # Panics
+    ///
+    /// Where a view lies there.
+    pub(crate) fn is_placed(&self, uuid: Uuid, rid: u64, offset: u64, len: u64) {
+        let memory = self.inner.borrow().memories.get(&uuid).and_then(Weak::upgrade);
+        if let Some(memory) = memory {
+            Memory::is_placed(&memory, rid, offset, len);
+        }
+    }
+
+    /// A master has given a placement to a session.
+    pub(crate) fn is_reserved(&self, session: u64, rid: u64) {
+        self.inner.borrow_mut().reserved_by.entry(rid).or_default().insert(session);
+    }
+
+    /// A store asks for the end of a placement.
+    ///
+    /// # Panics
+    ///
+    /// Where it does so in another session than the placement's.
+    pub(crate) fn is_ended_in(&self, session: u64, rid: u64) {
+        let inner = self.inner.borrow();
+        let is_own = inner.reserved_by.get(&rid).is_some_and(|sessions| sessions.contains(&session));
+        assert!(is_own, "seed {}: {rid:#x} is ended in session {session}, which is not its own", inner.seed);
     }
 
     /// A writer is about to write a value to a placement.

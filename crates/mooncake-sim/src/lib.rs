@@ -18,6 +18,7 @@ mod ledger;
 mod links;
 mod master;
 mod memory;
+mod mix;
 mod network;
 mod pipe;
 mod puts;

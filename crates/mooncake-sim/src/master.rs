@@ -8,7 +8,9 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_core::{Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, SessionId, Ticket, Time};
+use mooncake_core::{
+    Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, Replica, SessionId, Ticket, Time,
+};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::anchor_frames::{Heard, Said};
 use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
@@ -132,7 +134,7 @@ impl CommitDriver for Committing<'_> {
     fn append(&mut self, frames: &mut Vec<Vec<Record>>, end: End) -> Result<(), Infallible> {
         if !frames.is_empty() {
             for records in frames.drain(..) {
-                records.iter().for_each(|record| self.master.ledger.logged(record));
+                records.iter().for_each(|record| self.note(record));
                 self.master.folder.append(records);
             }
             let seen = Seen { lsn: end.lsn, reign: self.state.reign };
@@ -150,6 +152,21 @@ impl CommitDriver for Committing<'_> {
     }
 
     fn done(&mut self, _: u64) {}
+}
+
+impl Committing<'_> {
+    fn note(&self, record: &Record) {
+        let ledger = &self.master.ledger;
+        ledger.logged(record);
+        if let Record::Reserved { session, replicas, .. } | Record::ReservedWith { session, replicas, .. } = record {
+            for Replica { rid, extent } in replicas.iter() {
+                ledger.is_reserved(session.0, rid.0);
+                if let Some(segment) = self.state.core.segment(extent.segment) {
+                    ledger.is_placed(segment.uuid.0, rid.0, extent.offset, extent.length);
+                }
+            }
+        }
+    }
 }
 
 impl DeliveryDriver for State {
@@ -309,7 +326,7 @@ impl Master {
             return None;
         }
         // What is said over one connection may come long after what is said over the next one.
-        let delay = self.delay_micros * [1, 1, 1, 4, 40][self.world.below(5) as usize];
+        let delay = self.world.delay(self.delay_micros);
         let (up, from) = pipe(&self.world, delay);
         let (to, down) = pipe(&self.world, delay);
         let master = self.clone();
@@ -380,8 +397,15 @@ impl Master {
         match self.admit(hello, &to) {
             Some((session, Some(queue))) => {
                 let over = self.state.borrow().queues[&queue].over.clone();
+                // What it reads before it is told may be of an anchor that was replaced.
+                let told = async {
+                    over.get().await;
+                    self.world
+                        .sleep_micros(self.world.below([2_000, 20_000, 400_000][self.world.below(3) as usize]))
+                        .await;
+                };
                 let listen = self.listen(session, queue, &mut from);
-                self.world.race(over.get(), listen).await;
+                self.world.race(told, listen).await;
                 self.anchor_ended(session, queue);
             }
             Some((session, None)) => _ = self.answer_calls(session, &mut from, &to).await,

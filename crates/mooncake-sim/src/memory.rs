@@ -23,7 +23,7 @@ pub struct Memory {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     uuid: Uuid,
     ledger: Ledger,
     stamps: Vec<Cell<u64>>,
@@ -64,7 +64,24 @@ impl Memory {
             least_epoch: Cell::new(0),
             mapped_by: RefCell::default(),
         };
-        Memory { inner: Rc::new(inner) }
+        let memory = Memory { inner: Rc::new(inner) };
+        ledger.enter(uuid, Rc::downgrade(&memory.inner));
+        memory
+    }
+
+    /// A master gives a place out.
+    ///
+    /// # Panics
+    ///
+    /// Where a view lies there, and the owner obeys that master or an earlier one.
+    pub(crate) fn is_placed(inner: &Rc<Inner>, rid: u64, offset: u64, len: u64) {
+        if rid >> 48 < u64::from(inner.least_epoch.get()) {
+            return;
+        }
+        let viewed = inner.viewed.borrow();
+        let found = Memory::granules(offset, len).find(|granule| viewed.contains_key(granule));
+        let seed = inner.ledger.seed();
+        assert_eq!(found, None, "seed {seed}: {rid:#x} is placed under a view");
     }
 
     /// Its name.
@@ -124,6 +141,8 @@ impl Memory {
     ///
     /// Where another placement has this place, a view lies under it, or the writer is shut out.
     pub fn write(&self, rid: u64, granule: u64, word: u64) {
+        let (viewed, seed) = (self.inner.viewed.borrow().contains_key(&granule), self.inner.ledger.seed());
+        assert!(!viewed, "seed {seed}: {rid:#x} is written under a view, granule {granule}");
         if self.inner.given_back.get() {
             // It makes pages that nobody reads.
             return;

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use crate::ledger::Ledger;
 use crate::links::Servers;
 use crate::master::Master;
+use crate::mix::Mix;
+use crate::world::World;
 
 /// Clones are the same one.
 #[derive(Clone)]
@@ -14,13 +16,19 @@ pub struct Network {
     pub masters: Masters,
     /// The truth.
     pub ledger: Ledger,
+    pub(crate) mix: Rc<Mix>,
     pub(crate) servers: Servers,
 }
 
 impl Network {
-    /// Of the world of a seed: nobody is there.
-    pub fn new(seed: u64) -> Network {
-        Network { masters: Masters::default(), ledger: Ledger::new(seed), servers: Servers::default() }
+    /// Of a world: nobody is there.
+    pub fn new(world: &World) -> Network {
+        Network {
+            masters: Masters::default(),
+            ledger: Ledger::new(world.seed()),
+            mix: Rc::new(Mix::draw(world)),
+            servers: Servers::default(),
+        }
     }
 }
 

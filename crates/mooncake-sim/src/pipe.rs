@@ -34,6 +34,8 @@ struct Line<T> {
     ended: bool,
     /// Nothing that is sent arrives any more.
     cut: bool,
+    /// Nor what was under way.
+    lost: bool,
     /// The receiver is no more.
     deaf: bool,
 }
@@ -47,6 +49,7 @@ pub fn pipe<T: 'static>(world: &World, delay_micros: u64) -> (Sender<T>, Receive
         waiting: None,
         ended: false,
         cut: false,
+        lost: false,
         deaf: false,
     };
     let line = Rc::new(RefCell::new(line));
@@ -99,6 +102,7 @@ fn arrive<T>(line: &Weak<RefCell<Line<T>>>, world: &World, message: Option<T>) {
         return;
     }
     match message {
+        Some(_) if line.lost => return,
         Some(message) => line.arrived.push_back(message),
         None => line.ended = true,
     }
@@ -107,13 +111,13 @@ fn arrive<T>(line: &Weak<RefCell<Line<T>>>, world: &World, message: Option<T>) {
     }
 }
 
-/// What is under way is lost, and both ends find out, sooner or later.
+/// What is under way may be lost, and both ends find out, sooner or later.
 fn cut<T: 'static>(weak: &Weak<RefCell<Line<T>>>, world: &World) {
     let Some(line) = weak.upgrade() else { return };
     if std::mem::replace(&mut line.borrow_mut().cut, true) {
         return;
     }
-    // What arrives until then is what was through already.
+    line.borrow_mut().lost = world.percent(50);
     let (weak, inside) = (weak.clone(), world.clone());
     world.after(2_000 + world.below(300_000), move || arrive(&weak, &inside, None));
 }

@@ -147,10 +147,14 @@ impl Store {
         let found = inner.directory.borrow().find(origin.numbering, extent.segment);
         let address = found.ok_or_else(|| lost(true))?;
         inner.network.ledger.placed(replica.rid, (extent.segment, address.uuid), &item.key, item.value);
+        inner.world.stall().await;
         let link = self.link_to_write(origin.session.id, &address).await.ok_or_else(|| lost(true))?;
         let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
         let piece = Piece { rid: replica.rid, offset: extent.offset, words: &words, pace };
-        self.write(&link, piece).await.map_err(|unwritten| lost(unwritten.settled))?;
+        inner.writes.set(inner.writes.get() + 1);
+        let written = self.write(&link, piece).await;
+        inner.writes.set(inner.writes.get() - 1);
+        written.map_err(|unwritten| lost(unwritten.settled))?;
         Ok(checksum(words))
     }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use mooncake_core::Config;
 
-use crate::callers::{KEYS, key};
+use crate::callers::key;
 use crate::disk::{Folder, Host};
 use crate::master::Master;
+use crate::mix::Fault;
 use crate::network::Network;
 use crate::store::{Store, Tally};
 use crate::verdict;
@@ -86,8 +87,6 @@ struct Engine {
     is_apart: bool,
     /// It lends memory.
     lends: bool,
-    /// Owners wait for its end.
-    is_torn: bool,
 }
 
 struct Pool {
@@ -137,7 +136,7 @@ impl Pool {
         let mut pool = Pool {
             folder: Folder::default(),
             backup: Folder::default(),
-            network: Network::new(plan.seed),
+            network: Network::new(&world),
             engines: Vec::new(),
             unseen: Vec::new(),
             sum: Sum::default(),
@@ -149,11 +148,14 @@ impl Pool {
         pool.world.lose([0, 2, 8][pool.world.below(3) as usize]);
         pool.start_master();
         pool.network.masters.set(1, None);
-        for nth in 0..4 {
-            let host = pool.hosts[usize::from(nth == 3)].clone();
+        let engines = pool.network.mix.engines;
+        for nth in 0..engines {
+            let is_away = nth > 0 && nth + 1 == engines && pool.world.percent(60);
+            let host = pool.hosts[usize::from(is_away)].clone();
             let is_apart = nth == 2 && pool.world.percent(50);
             let lends = nth != 2 || pool.world.percent(50);
-            let engine = pool.start_engine(host, is_apart, lends, 1 + usize::from(nth == 1));
+            let has_two = nth == 1 && pool.world.percent(60);
+            let engine = pool.start_engine(host, is_apart, lends, 1 + usize::from(has_two));
             pool.engines.push(engine);
         }
         pool
@@ -176,55 +178,83 @@ impl Pool {
             if lends {
                 self.world.spawn(process, store.clone().lend(stops));
             }
-            for _ in 0..2 {
-                self.world.spawn(process, store.clone().put(stops));
-                self.world.spawn(process, store.clone().get(stops));
-                self.world.spawn(process, store.clone().view(stops));
+            let [puts, gets, views] = self.network.mix.callers(&self.world);
+            (0..puts).for_each(|_| self.world.spawn(process, store.clone().put(stops)));
+            (0..gets).for_each(|_| self.world.spawn(process, store.clone().get(stops)));
+            (0..views).for_each(|_| self.world.spawn(process, store.clone().view(stops)));
+            if views > 1 {
+                self.world.spawn(process, store.clone().view_again(stops));
+                self.world.spawn(process, store.clone().view_twice(stops));
             }
-            self.world.spawn(process, store.clone().view_again(stops));
-            self.world.spawn(process, store.clone().remove(stops));
+            if puts > 0 {
+                self.world.spawn(process, store.clone().remove(stops));
+            }
             store
         };
         let stores = (0..stores).map(start).collect();
-        Engine { host, stores, is_apart, lends, is_torn: false }
+        Engine { host, stores, is_apart, lends }
     }
 
     // ----------------------------------------------------------------- faults
 
     fn fault(&mut self) {
         let world = self.world.clone();
-        let engine = world.below(self.engines.len() as u64) as usize;
-        let Engine { stores, .. } = &self.engines[engine];
-        let store = &stores[world.below(stores.len() as u64) as usize];
+        if self.network.masters.get(1).is_some() && world.below(100) == 0 {
+            // It has been nowhere, and goes to either of them.
+            return self.restart_engine(self.pick().0);
+        }
+        let Some(fault) = self.network.mix.fault(&world) else { return };
+        let (engine, store) = self.pick();
         let master = self.network.masters.get(0).expect("one is set").process;
-        match world.below(1000) {
-            0..80 => store.cut_anchor(),
-            80..130 => {
+        match fault {
+            Fault::CutAnchor => store.cut_anchor(),
+            Fault::SetApart => {
+                store.set_apart(world.below(2) as usize, [200_000, 1_000_000, 3_000_000][world.below(3) as usize])
+            }
+            Fault::Freeze => {
                 let micros = [30_000, 300_000, 1_200_000, 3_500_000, 6_000_000][world.below(5) as usize];
                 world.freeze(store.process(), micros);
             }
-            130..150 => self.restart_engine(engine),
-            150..170 => world.freeze(master, [30_000, 800_000, 2_500_000][world.below(3) as usize]),
-            170..190 => self.restart_master(),
-            190..205 => {
+            Fault::RestartEngine => self.restart_engine(engine),
+            Fault::FreezeMaster => world.freeze(master, [30_000, 800_000, 2_500_000][world.below(3) as usize]),
+            Fault::RestartMaster => self.restart_master(),
+            Fault::CutAttachments => {
                 if world.percent(50) {
-                    world.freeze(store.process(), 2_500_000);
+                    world.freeze(store.process(), 4_500_000);
                 }
-                let is_torn = store.cut_attachments();
-                self.engines[engine].is_torn |= is_torn;
+                // While it stands still its owners ask it, and learn only then that they hear nothing from it.
+                let store = store.clone();
+                world.after([0, 500_000, 2_800_000][world.below(3) as usize], move || store.cut_attachments());
             }
-            205..207 => self.reboot(world.below(2) as usize),
-            207..222 => {
-                // All at once: what it had from the last reign it has still when it goes on in the next one.
-                world.freeze(store.process(), [400_000, 1_500_000, 4_000_000][world.below(3) as usize]);
-                let is_torn = world.percent(30) && store.cut_attachments();
-                self.engines[engine].is_torn |= is_torn;
+            Fault::Reboot => self.reboot(world.below(2) as usize),
+            Fault::Raise => {
+                // All at once: what they had from the last reign they have still when they go on in the next one.
+                for store in self.engines.iter().flat_map(|engine| &engine.stores) {
+                    let micros = [40_000, 400_000, 1_500_000, 4_000_000][world.below(4) as usize];
+                    match world.below(100) {
+                        0..35 => world.freeze(store.process(), micros),
+                        35..70 => store.set_apart(0, micros),
+                        70..75 => store.cut_attachments(),
+                        _ => {}
+                    }
+                }
                 self.hosts[0].forget_witness(&self.folder);
                 self.restart_master();
             }
-            222..232 if self.plan.copies_logs => self.copy_log(),
-            _ => {}
+            Fault::CopyLog => self.copy_log(),
         }
+    }
+
+    /// A store, and which engine's it is: any, or one that is in the middle of something.
+    fn pick(&self) -> (usize, Store) {
+        let (world, engines) = (&self.world, self.engines.iter().enumerate());
+        let all = engines.flat_map(|(nth, engine)| engine.stores.iter().map(move |store| (nth, store)));
+        let (any, writes): (Vec<_>, bool) = (all.collect(), world.percent(50));
+        let is_busy = |(_, store): &&(usize, &Store)| if writes { store.is_writing() } else { store.is_viewing() };
+        let busy: Vec<_> = any.iter().filter(is_busy).copied().collect();
+        let from = if busy.is_empty() || world.percent(50) { any } else { busy };
+        let (nth, store) = from[world.below(from.len() as u64) as usize];
+        (nth, store.clone())
     }
 
     fn restart_engine(&mut self, nth: usize) {
@@ -249,12 +279,15 @@ impl Pool {
 
     fn restart_master(&mut self) {
         self.kill_master();
-        self.world.run(Duration::from_millis([2, 200, 900][self.world.below(3) as usize]));
+        self.world.run(Duration::from_millis([2, 50, 400][self.world.below(3) as usize]));
         self.start_master();
     }
 
     /// A master begins on a copy of the log that another one has, or ends again.
     fn copy_log(&mut self) {
+        if !self.plan.copies_logs {
+            return;
+        }
         let Network { masters, ledger, .. } = &self.network;
         match masters.get(1) {
             Some(second) => {
@@ -268,6 +301,12 @@ impl Pool {
                 let host = &self.hosts[self.world.below(2) as usize];
                 let config = self.config.clone();
                 masters.set(1, Master::start(&self.world, host, &self.backup, ledger, config, TO_MASTER_MICROS));
+                // Some go over to it.
+                for store in self.engines.iter().flat_map(|engine| &engine.stores) {
+                    if self.world.percent(40) {
+                        store.set_apart(0, [500_000, 5_000_000][self.world.below(2) as usize]);
+                    }
+                }
             }
         }
     }
@@ -281,7 +320,8 @@ impl Pool {
             self.network.ledger.begins_anew();
         }
         if self.plan.loses_tails && world.percent(60) {
-            self.folder.lose_tail(world.below(self.folder.frames() / 20 + 1));
+            let most = [6, self.folder.frames() / 20][world.below(2) as usize];
+            self.folder.lose_tail(world.below(most + 1));
         }
         if world.percent(10) {
             self.hosts[0].forget_witness(&self.folder);
@@ -316,13 +356,15 @@ impl Pool {
     // ------------------------------------------------------------------ verdict
 
     fn conclude(mut self) -> Sum {
-        self.world.lose(0);
+        self.world.calm();
         if let Some(second) = self.network.masters.get(1) {
             self.world.kill(second.process);
             self.network.masters.set(1, None);
         }
+        // What is to break later has broken by then.
+        self.world.run(Duration::from_secs(3));
         for nth in 0..self.engines.len() {
-            if self.engines[nth].is_torn {
+            if self.engines[nth].stores.iter().any(Store::is_torn) {
                 self.restart_engine(nth);
             }
         }
@@ -334,9 +376,9 @@ impl Pool {
         let lenders: usize = self.engines.iter().filter(|engine| engine.lends).map(|engine| engine.stores.len()).sum();
         verdict::is_at_rest(self.plan.seed, &master, &stores, lenders as u64, &self.unseen);
         verdict::acknowledged_objects_are_there(self.plan.seed, &master, &self.network.ledger);
-        let keys = || (0..KEYS).map(key).collect();
-        verdict::every_object_can_be_read(&self.world, stores[0], &self.network.ledger, keys());
-        verdict::every_key_can_be_put(&self.world, stores[0], keys());
+        let keys: Vec<_> = (0..self.network.mix.keys).map(key).collect();
+        verdict::every_object_can_be_read(&self.world, &stores, &self.network.ledger, &keys);
+        verdict::every_key_can_be_put(&self.world, stores[0], keys);
         for store in stores {
             self.sum.add_store(store);
         }

@@ -252,8 +252,9 @@ impl Server {
         if !world.is_alive(self.inner.process) {
             return None;
         }
-        let (up, from) = pipe(world, delay_micros);
-        let (to, down) = pipe(world, delay_micros);
+        let delay = world.delay(delay_micros);
+        let (up, from) = pipe(world, delay);
+        let (to, down) = pipe(world, delay);
         let server = self.clone();
         world.spawn(self.inner.process, async move { server.let_in(from, Rc::new(to)).await });
         Some((up, down))
@@ -263,8 +264,9 @@ impl Server {
     pub fn open_lane(&self, uuid: Uuid, delay_micros: u64) -> Option<crate::lane::Lane> {
         let world = &self.inner.world;
         let served = world.is_alive(self.inner.process).then(|| self.find(&uuid))??;
-        let (up, from) = pipe(world, delay_micros);
-        let (to, down) = pipe(world, delay_micros);
+        let delay = world.delay(delay_micros);
+        let (up, from) = pipe(world, delay);
+        let (to, down) = pipe(world, delay);
         let inside = world.clone();
         world.spawn(self.inner.process, async move { serve_lane(&inside, &served, from, to).await });
         Some((up, down))
@@ -301,6 +303,7 @@ impl Server {
             self.with_owner(|owner, out| owner.heard(id, &frame, out));
         }
         lost(&mut self.inner.state.borrow_mut(), id);
+        self.inner.bell.set(());
     }
 
     fn with_owner(&self, ask: impl FnOnce(&mut Owner<InBook>, &mut Vec<Output>)) {

@@ -35,6 +35,9 @@ use crate::pipe::{Closed, Receiver, Sender};
 use crate::server::{Event, Server};
 use crate::world::{ProcessId, Slot, World};
 
+/// How long it takes to find out that a master cannot be reached.
+const UNREACHABLE: Duration = Duration::from_millis(100);
+
 /// A store. Clones are the same one.
 #[derive(Clone)]
 pub struct Store {
@@ -74,6 +77,11 @@ pub(crate) struct Inner {
     resumes: Cell<u32>,
     unknown_views: Cell<u64>,
     pub tally: RefCell<Tally>,
+    is_torn: Cell<bool>,
+    /// From each master.
+    apart_until: RefCell<[Duration; 2]>,
+    /// Replicas that are being written.
+    pub writes: Cell<u32>,
     /// Views that are asked for and whose memory is not known to be mapped yet.
     pub unmapped_views: Cell<u32>,
 }
@@ -93,8 +101,6 @@ pub struct Tally {
     pub unread: u64,
     /// Views taken.
     pub views: u64,
-    /// Of those: of memory of this process.
-    pub own_views: u64,
     /// Replicas that were to be reported as bad.
     pub suspects: u64,
 }
@@ -108,7 +114,6 @@ impl Tally {
         self.misses += other.misses;
         self.unread += other.unread;
         self.views += other.views;
-        self.own_views += other.own_views;
         self.suspects += other.suspects;
     }
 }
@@ -156,6 +161,9 @@ impl Store {
             resumes: Cell::new(0),
             unknown_views: Cell::new(0),
             tally: RefCell::default(),
+            is_torn: Cell::new(false),
+            apart_until: RefCell::default(),
+            writes: Cell::new(0),
             unmapped_views: Cell::new(0),
         };
         let store = Store { inner: Rc::new(inner) };
@@ -194,15 +202,41 @@ impl Store {
         }
     }
 
-    /// The connections to the owners of what it has mapped break. They wait for its process's end from now on. False: there are
-    /// none.
-    pub fn cut_attachments(&self) -> bool {
-        self.inner.links.cut_attachments()
+    /// The network between the store and a master is gone for so long; that to others and to owners is not.
+    pub fn set_apart(&self, master: usize, micros: u64) {
+        if self.session().is_some_and(|session| session.master == master) {
+            self.cut_anchor();
+        }
+        let (until, apart) = (self.inner.world.now() + Duration::from_micros(micros), &self.inner.apart_until);
+        let mut apart = apart.borrow_mut();
+        apart[master] = apart[master].max(until);
+    }
+
+    /// The connections to the owners of what it has mapped break. They wait for its process's end from now on.
+    pub fn cut_attachments(&self) {
+        if self.inner.links.cut_attachments() {
+            self.inner.is_torn.set(true);
+        }
+    }
+
+    /// Whether owners may wait for the end of its process.
+    pub fn is_torn(&self) -> bool {
+        self.inner.is_torn.get()
     }
 
     /// Whether the master knows every view of this store, as far as that is known here.
     pub fn all_listed(&self) -> bool {
         self.inner.pins.borrow().all_listed()
+    }
+
+    /// Whether it writes to a segment now.
+    pub fn is_writing(&self) -> bool {
+        self.inner.writes.get() > 0
+    }
+
+    /// Whether it waits for a view now.
+    pub fn is_viewing(&self) -> bool {
+        self.inner.unmapped_views.get() > 0
     }
 
     /// Whether it may have pins over memory whose owner does not see this process: it has not mapped it yet, or has no more,
@@ -354,6 +388,11 @@ impl Store {
         highest: LogPosition,
         by: Duration,
     ) -> Option<(Connection, HelloReply)> {
+        if self.inner.world.now() < self.inner.apart_until.borrow()[master] {
+            let refused = by.min(self.inner.world.now() + UNREACHABLE);
+            self.inner.world.sleep(refused.saturating_sub(self.inner.world.now())).await;
+            return None;
+        }
         let (up, mut down) = self.inner.network.masters.get(master)?.connect()?;
         let hello = Hello {
             version_min: VERSION,

@@ -49,14 +49,16 @@ pub(crate) fn acknowledged_objects_are_there(seed: u64, master: &Master, ledger:
     }
 }
 
-/// What is there can be read: a replica that is not what the master thinks is found out by its readers.
-pub(crate) fn every_object_can_be_read(world: &World, store: &Store, ledger: &Ledger, keys: Vec<Vec<u8>>) {
-    let done = store.get_each(keys);
+/// What is there can be read by every store: a replica that is not what the master thinks is found out by its readers.
+pub(crate) fn every_object_can_be_read(world: &World, stores: &[&Store], ledger: &Ledger, keys: &[Vec<u8>]) {
+    let done: Vec<_> = stores.iter().map(|store| store.get_each(keys.to_vec())).collect();
     world.run(Duration::from_secs(20));
-    let (seed, mut missed) = (world.seed(), done.take().expect("20 s are enough"));
-    let objects = ledger.objects();
-    missed.retain(|key| objects.contains_key(key));
-    assert!(missed.is_empty(), "seed {seed}: there, and not to be read: {missed:?}");
+    let (seed, objects) = (world.seed(), ledger.objects());
+    for missed in done {
+        let mut missed = missed.take().expect("20 s are enough");
+        missed.retain(|key| objects.contains_key(key));
+        assert!(missed.is_empty(), "seed {seed}: there, and not to be read: {missed:?}");
+    }
 }
 
 /// No key is stuck: each can be put in the place of what is there.

@@ -1,6 +1,7 @@
 //! Views: what the product's view asks of a store, carried out in this world.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use mooncake_client::machine::get::{Doubt, Unread};
 use mooncake_client::machine::numbering::Numbering;
@@ -70,6 +71,10 @@ impl ViewDriver for Store {
         self.resume();
     }
 
+    async fn pause(&self, time: Duration) {
+        self.inner.world.sleep(time).await;
+    }
+
     fn guard(&self, held: Held) -> PinGuard {
         PinGuard { store: self.clone(), held }
     }
@@ -81,6 +86,7 @@ impl ViewDriver for Store {
 
     async fn link(&self, extent: &Extent, numbering: Numbering) -> Option<Rc<Link>> {
         let address = self.inner.directory.borrow().find(numbering, extent.segment)?;
+        self.inner.world.stall().await;
         self.link_to(&address).await
     }
 
