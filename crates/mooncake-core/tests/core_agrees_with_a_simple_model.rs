@@ -1,7 +1,7 @@
 //! Random operations on a core, against a model that keeps everything in plain maps.
 //!
 //! After each step: the core's own books hold, the objects are those of the model, the space in use is what is accounted
-//! for, and the log and a snapshot both make the same state again.
+//! for, nobody waits for longer than a put may, and the log and a snapshot both make the same state again.
 
 mod pool;
 
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
     Config, EndOutcome, Extent, GRANULE, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted, Record,
-    RemoveOutcome, Replica, Rid, SegmentNo, SegmentState, SessionId,
+    RemoveOutcome, Replica, Rid, SegmentNo, SegmentState, SessionId, Ticket, Time,
 };
 use pool::{KIB, Pool, durable, plain, replayed, uuid};
 use proptest::prelude::*;
@@ -89,18 +89,38 @@ struct Value {
     replicas: Vec<Replica>,
 }
 
+/// What the writer said of a put.
+#[derive(Debug, Clone, PartialEq)]
+struct Said {
+    key: String,
+    size: u64,
+    crc32c: u32,
+    good: Vec<Rid>,
+}
+
+/// A request that waits, in the master.
+struct Parked {
+    since: Time,
+    session: SessionId,
+    keys: Vec<String>,
+    size: u64,
+}
+
+/// Longest wait for room, and one tick more.
+const LONGEST_WAIT_MS: u64 = 1_020;
+
 struct World {
     pool: Pool,
     sessions: Vec<SessionId>,
     unfinished: Vec<(SessionId, String, u64, Vec<Replica>)>,
     views: Vec<(SessionId, Rid)>,
     fences: BTreeSet<(SessionId, Rid)>,
-    parked: BTreeMap<mooncake_core::Ticket, (SessionId, Vec<String>, u64)>,
+    parked: BTreeMap<Ticket, Parked>,
     model: BTreeMap<String, Value>,
     /// By first rid, as the log says.
     reserved: BTreeMap<Rid, (String, u64, Vec<Replica>)>,
     /// By first rid, as the writers were told.
-    ended: BTreeMap<Rid, (String, u64, u32)>,
+    ended: BTreeMap<Rid, Said>,
     /// Keys whose value is being replaced, by the first rid of the replacement.
     replacing: BTreeMap<Rid, Vec<u8>>,
     gone: BTreeSet<SegmentNo>,
@@ -140,12 +160,10 @@ impl World {
     fn mount(&mut self, session: usize, granules: u64, populated: u64) {
         if self.next_segment < 250 {
             self.next_segment += 1;
-            let _ = self.pool.try_mount(
-                self.sessions[session],
-                self.next_segment,
-                granules * GRANULE,
-                populated.min(granules) * GRANULE,
-            );
+            let (bytes, populated) = (granules * GRANULE, populated.min(granules) * GRANULE);
+            let mounted = self.pool.try_mount(self.sessions[session], self.next_segment, bytes, populated);
+            let is_reused = mounted.as_ref().is_ok_and(|number| self.gone.contains(number));
+            assert!(!is_reused, "{mounted:?} is another segment's, which is gone");
         }
     }
 
@@ -169,8 +187,11 @@ impl World {
                         .map(|(rid, _)| *rid);
                     let (key, size, mut replicas) = self.reserved.remove(&first.unwrap()).unwrap();
                     self.replacing.remove(&first.unwrap());
-                    if let Some(ended) = self.ended.remove(&replicas[0].rid) {
-                        assert_eq!(ended, (key.clone(), size, *crc32c));
+                    if let Some(mut said) = self.ended.remove(&replicas[0].rid) {
+                        // Copies on a segment that went meanwhile are none.
+                        let on = |rid| replicas.iter().find(|replica| replica.rid == rid).unwrap().extent.segment;
+                        said.good.retain(|rid| !self.gone.contains(&on(*rid)));
+                        assert_eq!(said, Said { key: key.clone(), size, crc32c: *crc32c, good: good.to_vec() });
                     }
                     replicas.retain(|replica| good.contains(&replica.rid));
                     self.model.insert(key, Value { size, crc32c: *crc32c, replicas });
@@ -215,7 +236,7 @@ impl World {
             }
         }
         for (ticket, slots) in std::mem::take(&mut self.pool.woken) {
-            if let Some((session, keys, size)) = self.parked.remove(&ticket) {
+            if let Some(Parked { session, keys, size, .. }) = self.parked.remove(&ticket) {
                 self.note_slots(session, &keys, size, &slots);
             }
         }
@@ -270,7 +291,7 @@ impl World {
                         self.note_slots(session, &names, *size, &slots);
                     }
                     PutStarted::Parked(ticket) => {
-                        self.parked.insert(ticket, (session, names, *size));
+                        self.parked.insert(ticket, Parked { since: now, session, keys: names, size: *size });
                     }
                 }
             }
@@ -284,7 +305,8 @@ impl World {
                     replicas.iter().enumerate().map(|(n, replica)| (replica.rid, *good > n as u8)).collect();
                 let outcome = self.pool.end(session, &outcomes, self.crc);
                 if outcome == EndOutcome::Committed {
-                    self.ended.insert(replicas[0].rid, (key, size, self.crc));
+                    let good = outcomes.into_iter().filter_map(|(rid, good)| good.then_some(rid)).collect();
+                    self.ended.insert(replicas[0].rid, Said { key, size, crc32c: self.crc, good });
                 }
             }
             Step::Abort { nth, done } if !self.unfinished.is_empty() => {
@@ -409,6 +431,9 @@ impl World {
     fn check(&mut self) {
         self.pool.check_books();
         let core = &self.pool.core;
+        for (ticket, Parked { since, .. }) in &self.parked {
+            assert!(self.pool.now <= since.plus_ms(LONGEST_WAIT_MS), "{ticket:?} waits since {since:?}");
+        }
         let state = durable(core);
         assert_eq!(durable(&replayed(core.snapshot())), state, "the snapshot gives another state");
         let mut visible: Vec<String> = self.model.keys().filter(|key| self.visible(key).is_some()).cloned().collect();
