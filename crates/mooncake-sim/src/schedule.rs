@@ -376,6 +376,7 @@ impl Pool {
         let lenders: usize = self.engines.iter().filter(|engine| engine.lends).map(|engine| engine.stores.len()).sum();
         verdict::is_at_rest(self.plan.seed, &master, &stores, lenders as u64, &self.unseen);
         verdict::acknowledged_objects_are_there(self.plan.seed, &master, &self.network.ledger);
+        verdict::every_copy_is_whole(self.plan.seed, &master, &stores);
         let keys: Vec<_> = (0..self.network.mix.keys).map(key).collect();
         verdict::every_object_can_be_read(&self.world, &stores, &self.network.ledger, &keys);
         verdict::every_key_can_be_put(&self.world, stores[0], keys);

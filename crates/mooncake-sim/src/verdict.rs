@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use mooncake_core::{GRANULE, SessionId};
+use mooncake_core::{GRANULE, Replica, SessionId};
 
 use crate::ledger::Ledger;
 use crate::master::Master;
+use crate::memory::Memory;
 use crate::store::Store;
 use crate::world::World;
 
@@ -46,6 +47,26 @@ pub(crate) fn acknowledged_objects_are_there(seed: u64, master: &Master, ledger:
     if !ledger.has_lost_tail() {
         let forgotten = ledger.forgotten(|number| master.look(|core| core.segment(number).is_some()));
         assert!(forgotten.is_empty(), "seed {seed}: acknowledged and forgotten: {forgotten:x?}");
+    }
+}
+
+/// Each copy lies in its owner's memory as it was put there. Readers take any of them, and may not notice a bad one.
+pub(crate) fn every_copy_is_whole(seed: u64, master: &Master, stores: &[&Store]) {
+    let ledger = stores[0].ledger();
+    if ledger.has_lost_tail() {
+        // What a log has lost may have taken the place of what it has still.
+        return;
+    }
+    for (key, Replica { rid, extent }) in
+        ledger.objects().iter().flat_map(|(key, all)| all.iter().map(move |it| (key, it)))
+    {
+        let uuid = master.look(|core| core.segment(extent.segment).map(|segment| segment.uuid.0));
+        let served = uuid.and_then(|uuid| stores.iter().find_map(|store| store.server().find(&uuid)));
+        let memory = &served.unwrap_or_else(|| panic!("seed {seed}: nobody serves what has {rid:?}")).memory;
+        assert!(memory.is_stamped(rid.0, extent.offset, extent.length), "seed {seed}: {rid:?} is not readable");
+        let words: Vec<u64> =
+            Memory::granules(extent.offset, extent.length).map(|granule| memory.read(granule)).collect();
+        ledger.was_read(key, rid.0, &words);
     }
 }
 
