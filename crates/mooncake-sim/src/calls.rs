@@ -10,7 +10,7 @@ use mooncake_client::machine::orphans::{self, OrphanDriver, Orphans};
 use mooncake_client::machine::pins::Pins;
 use mooncake_client::machine::reachability::Reachability;
 use mooncake_client::machine::sequences::Sequences;
-use mooncake_wire::message::{AttachCall, LogPosition, Request, hello, refusal, request};
+use mooncake_wire::message::{AttachCall, LogPosition, Reply, Request, hello, refusal, reply, request};
 
 use crate::master::{FromMaster, ToMaster};
 use crate::store::{Session, Store};
@@ -204,6 +204,7 @@ impl CallDriver for Caller<'_> {
         self.world().stall().await;
         match heard {
             Ok(FromMaster::Reply(answer)) if answer.id == call.request().id => {
+                self.assert_granted(call.request(), &answer);
                 call.heard(answer, reply.instance[..].try_into().unwrap_or_default())
             }
             _ => Err(Lost::Broken(Broken)),
@@ -241,6 +242,21 @@ impl CallDriver for Caller<'_> {
 impl Caller<'_> {
     fn world(&self) -> &World {
         &self.store.inner.world
+    }
+
+    /// Stores ask for nothing that a master refuses, but in a session that is over, or about a segment that it takes for gone
+    /// or for another's.
+    ///
+    /// # Panics
+    ///
+    /// Where it refuses anything else.
+    fn assert_granted(&self, asked: &Request, answer: &Reply) {
+        if let Some(reply::Body::Refusal(refusal)) = &answer.body {
+            let is_of_segment = matches!(asked.body, Some(request::Body::Mount(_) | request::Body::Unmount(_)));
+            let (seed, reason) = (self.world().seed(), &refusal.reason);
+            let is_expected = is_of_segment || refusal.kind() == refusal::Kind::UnknownSession;
+            assert!(is_expected, "seed {seed}: the master refuses: {reason}: {:?}", asked.body);
+        }
     }
 
     /// Waits for a future as long as the call's patience lasts.
