@@ -50,7 +50,7 @@ impl GetDriver for Store {
 
 impl Store {
     /// Reads objects; bytes of each, none for a miss.
-    pub(crate) async fn get_batch(&self, keys: &[&[u8]]) -> Vec<Result<Option<u64>, StoreError>> {
+    pub async fn get_batch(&self, keys: &[&[u8]]) -> Vec<Result<Option<u64>, StoreError>> {
         read_batch(self, keys, async |found: &[(usize, &Object)], numbering, lost: &mut Vec<LostReplica>| {
             let mut fetched = Vec::new();
             for (index, object) in found {

@@ -37,6 +37,8 @@ pub use ledger::Ledger;
 pub use master::{FromMaster, Master, ToMaster};
 pub use network::{Masters, Network};
 pub use pipe::{Closed, Receiver, Sender, pipe};
+pub use puts::{Item, Options};
 pub use schedule::{Plan, Sum};
 pub use store::{Store, Tally};
+pub use views::Borrowed;
 pub use world::{HostId, ProcessId, Slot, TaskId, World};

@@ -19,16 +19,20 @@ use crate::store::{Session, Store};
 const PARKED: Duration = Duration::from_millis(2_500);
 
 /// One object to be put.
-pub(crate) struct Item {
+pub struct Item {
+    /// Its name.
     pub key: Vec<u8>,
     /// What its words are made of.
     pub value: u64,
+    /// Its size.
     pub granules: u64,
 }
 
 /// What becomes of them.
-pub(crate) struct Options {
+pub struct Options {
+    /// Copies of each, on segments of different processes.
     pub replicas: u32,
+    /// In the place of what is there.
     pub replace: bool,
     /// Longest time between two granules, microseconds.
     pub pace: u64,
@@ -55,7 +59,7 @@ impl put::Origin for Origin {
 
 impl Store {
     /// Puts objects; what became of each.
-    pub(crate) async fn put_batch(&self, items: &[Item], options: &Options) -> Vec<Result<PutOutcome, StoreError>> {
+    pub async fn put_batch(&self, items: &[Item], options: &Options) -> Vec<Result<PutOutcome, StoreError>> {
         let sizes: Vec<u64> = items.iter().map(|item| item.granules * GRANULE).collect();
         let driver = Driver { store: self, items, options };
         put::put(&driver, &sizes, items.iter().map(|_| None).collect(), Duration::from_secs(5)).await

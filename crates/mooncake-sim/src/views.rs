@@ -30,6 +30,7 @@ pub struct PinGuard {
 pub enum Borrowed {
     /// Ends before the pin does.
     Pinned(links::View, PinGuard),
+    /// A copy of it.
     Copied,
 }
 
@@ -130,7 +131,7 @@ impl ViewDriver for Store {
 
 impl Store {
     /// A view of an object in place; none where it is not there, or a copy has to do.
-    pub(crate) async fn borrow(&self, key: &[u8]) -> Option<Borrowed> {
+    pub async fn borrow(&self, key: &[u8]) -> Option<Borrowed> {
         let unmapped = &self.inner.unmapped_views;
         unmapped.set(unmapped.get() + 1);
         let viewed = view(self, &[key], LIMIT).await.pop();
