@@ -37,8 +37,9 @@ fn runs(name: &str, plan: Plan) -> Sum {
     }
     let schedules = seeds.end - seeds.start;
     if schedules >= 100 {
-        let calls = &sum.calls;
-        let least = [calls.puts, calls.gets, calls.views, sum.evicted, sum.restarts].into_iter().min();
+        let Sum { calls, resumes, restarts, released, epochs, evicted, .. } = &sum;
+        let happened = [calls.puts, calls.gets, calls.views, *resumes, *restarts, *released, *epochs, *evicted];
+        let least = happened.into_iter().min();
         assert!(least >= Some(2 * schedules), "too little happens in this world: {sum:?}");
     }
     println!("{name}, {schedules} schedules, seeds {seeds:?}, {:.1?}: {sum:?}", began.elapsed());
