@@ -26,6 +26,7 @@ const END_IS_KNOWN_MICROS: u64 = 30_000;
 pub(crate) struct Attachment {
     world: World,
     process: ProcessId,
+    pub session: u64,
     pub memory: Memory,
     peer: RefCell<Peer>,
     gate: RefCell<Gate<()>>,
@@ -72,7 +73,7 @@ impl Attachment {
         (newcomer, mark): (Newcomer, u64),
         watcher: impl Watcher,
     ) -> Option<Rc<Attachment>> {
-        let owner = server.process();
+        let (owner, session) = (server.process(), newcomer.session);
         let (up, mut down) = server.connect(WITHIN_HOST_MICROS)?;
         let mut unmapped = SaysUnmapped(Some(&up));
         up.send(ToOwner::Hello(newcomer, process)).ok()?;
@@ -86,6 +87,7 @@ impl Attachment {
         let attachment = Rc::new(Attachment {
             world: world.clone(),
             process,
+            session,
             memory,
             peer: RefCell::new(Peer::new(reign)),
             gate: RefCell::new(Gate::new(reign.epoch)),

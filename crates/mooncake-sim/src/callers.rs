@@ -155,13 +155,13 @@ impl Store {
         let world = self.inner.world.clone();
         while world.now() < stops {
             self.rest(60_000).await;
-            let items: Vec<Item> = (0..[1, 1, 2, 4][world.below(4) as usize])
+            let items: Vec<Item> = (0..[1, 2, 2, 4][world.below(4) as usize])
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(4) })
                 .collect();
             let options = Options {
-                replicas: 1 + u32::from(world.percent(25)),
+                replicas: 1 + u32::from(world.percent(self.inner.network.mix.copies)),
                 replace: world.percent(50),
-                pace: [300, 3_000, 40_000][world.below(3) as usize],
+                pace: [300, 3_000, self.inner.network.mix.pace][world.below(3) as usize],
             };
             for (item, outcome) in items.iter().zip(self.put_batch(&items, &options).await) {
                 let mut tally = self.inner.tally.borrow_mut();

@@ -148,10 +148,12 @@ impl Store {
             Kind::Local(served, inside)
         } else if is_on_this_host {
             let newcomer = Newcomer { session, uuid, knows_pins: true };
-            let mark = self.inner.mark.get();
+            let (world, mark) = (&self.inner.world, self.inner.mark.get());
+            if !world.is_calm() {
+                world.sleep_micros(world.below(self.inner.network.mix.map_micros)).await;
+            }
             let watcher = Asked(Rc::downgrade(&self.inner));
-            let opened =
-                Attachment::open(&self.inner.world, self.inner.process, &server?, (newcomer, mark), watcher).await?;
+            let opened = Attachment::open(world, self.inner.process, &server?, (newcomer, mark), watcher).await?;
             self.inner.links.attachments.borrow_mut().push(Rc::downgrade(&opened));
             Kind::Shared(opened)
         } else {
@@ -296,9 +298,10 @@ impl Links {
         !attached.is_empty()
     }
 
-    /// No memory of another process is mapped.
-    pub fn maps_nothing(&self) -> bool {
-        self.attached().is_empty()
+    /// The segments of other processes that are mapped in this session.
+    pub fn mapped(&self) -> Vec<Uuid> {
+        let session = self.session.get();
+        self.attached().iter().filter(|it| it.session == session).map(|it| it.memory.uuid()).collect()
     }
 
     pub fn drain_epoch(&self, epoch: u16) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mooncake_core::Config;
+use mooncake_transfer::Uuid;
 
 use crate::callers::key;
 use crate::disk::{Folder, Host};
@@ -99,9 +100,9 @@ struct Pool {
     engines: Vec<Engine>,
     plan: Plan,
     config: Config,
-    /// Sessions of processes that ended where the master does not see it, and before the owner of memory that they pinned
-    /// could: what they pinned stays pinned.
-    unseen: Vec<u64>,
+    /// Sessions of processes that ended where the master does not see it, and what they had mapped. Where nothing of that is
+    /// there, so that its owner could tell, what they pinned stays pinned.
+    unseen: Vec<(u64, Vec<Uuid>)>,
     sum: Sum,
 }
 
@@ -146,14 +147,15 @@ impl Pool {
             config,
         };
         pool.world.lose([0, 2, 8][pool.world.below(3) as usize]);
+        pool.world.stall_often([1, 3, 12][pool.world.below(3) as usize]);
         pool.start_master();
         pool.network.masters.set(1, None);
         let engines = pool.network.mix.engines;
         for nth in 0..engines {
             let is_away = nth > 0 && nth + 1 == engines && pool.world.percent(60);
             let host = pool.hosts[usize::from(is_away)].clone();
-            let is_apart = nth == 2 && pool.world.percent(50);
-            let lends = nth != 2 || pool.world.percent(50);
+            let is_apart = nth > 0 && !is_away && pool.world.percent(30);
+            let lends = !is_apart && nth != 2 || pool.world.percent(40);
             let has_two = nth == 1 && pool.world.percent(60);
             let engine = pool.start_engine(host, is_apart, lends, 1 + usize::from(has_two));
             pool.engines.push(engine);
@@ -217,7 +219,7 @@ impl Pool {
             }
             Fault::RestartEngine => self.restart_engine(engine),
             Fault::FreezeMaster => world.freeze(master, [30_000, 800_000, 2_500_000][world.below(3) as usize]),
-            Fault::RestartMaster => self.restart_master(),
+            Fault::RestartMaster => self.restart_master(0),
             Fault::CutAttachments => {
                 if world.percent(50) {
                     world.freeze(store.process(), 4_500_000);
@@ -228,6 +230,11 @@ impl Pool {
             }
             Fault::Reboot => self.reboot(world.below(2) as usize),
             Fault::Raise => {
+                if world.percent(30) {
+                    // It maps what it needs for the first time while all this goes on.
+                    self.restart_engine(engine);
+                    world.run(Duration::from_millis(30 + world.below(300)));
+                }
                 // All at once: what they had from the last reign they have still when they go on in the next one.
                 for store in self.engines.iter().flat_map(|engine| &engine.stores) {
                     let micros = [40_000, 400_000, 1_500_000, 4_000_000][world.below(4) as usize];
@@ -239,7 +246,7 @@ impl Pool {
                     }
                 }
                 self.hosts[0].forget_witness(&self.folder);
-                self.restart_master();
+                self.restart_master(1 + world.below(6));
             }
             Fault::CopyLog => self.copy_log(),
         }
@@ -271,14 +278,14 @@ impl Pool {
         let Engine { host, stores, is_apart, .. } = &self.engines[nth];
         stores.iter().for_each(|store| self.sum.add_store(store));
         if *is_apart || host.id != self.hosts[0].id {
-            let unseen = stores.iter().filter(|store| store.pins_unseen());
-            self.unseen.extend(unseen.filter_map(Store::session_id));
+            self.unseen.extend(stores.iter().filter_map(|store| Some((store.session_id()?, store.mapped()))));
         }
         self.world.kill(stores[0].process());
     }
 
-    fn restart_master(&mut self) {
-        self.kill_master();
+    /// Of the log's end as much is lost at least.
+    fn restart_master(&mut self, frames: u64) {
+        self.kill_master(frames);
         self.world.run(Duration::from_millis([2, 50, 400][self.world.below(3) as usize]));
         self.start_master();
     }
@@ -311,7 +318,7 @@ impl Pool {
         }
     }
 
-    fn kill_master(&mut self) {
+    fn kill_master(&mut self, frames: u64) {
         let world = self.world.clone();
         world.kill(self.network.masters.get(0).expect("one is set").process);
         self.sum.restarts += 1;
@@ -319,9 +326,9 @@ impl Pool {
             self.folder.wipe();
             self.network.ledger.begins_anew();
         }
-        if self.plan.loses_tails && world.percent(60) {
+        if self.plan.loses_tails && (frames > 0 || world.percent(60)) {
             let most = [6, self.folder.frames() / 20][world.below(2) as usize];
-            self.folder.lose_tail(world.below(most + 1));
+            self.folder.lose_tail(frames.max(world.below(most + 1)));
         }
         if world.percent(10) {
             self.hosts[0].forget_witness(&self.folder);
@@ -335,7 +342,7 @@ impl Pool {
         there.iter().for_each(|nth| self.kill_engine(*nth));
         let has_master = host == 0;
         if has_master {
-            self.kill_master();
+            self.kill_master(0);
         }
         if let Some(second) = self.network.masters.get(1)
             && self.world.host_of(second.process) == Some(id)
@@ -361,6 +368,12 @@ impl Pool {
             self.world.kill(second.process);
             self.network.masters.set(1, None);
         }
+        // Nothing that happens later heals what these leave behind but their owners.
+        for nth in 0..self.engines.len() {
+            if self.engines[nth].is_apart && self.world.percent(80) {
+                self.restart_engine(nth);
+            }
+        }
         // What is to break later has broken by then.
         self.world.run(Duration::from_secs(3));
         for nth in 0..self.engines.len() {
@@ -374,7 +387,10 @@ impl Pool {
         let stores: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.stores).collect();
         let master = self.network.masters.get(0).expect("one is set");
         let lenders: usize = self.engines.iter().filter(|engine| engine.lends).map(|engine| engine.stores.len()).sum();
-        verdict::is_at_rest(self.plan.seed, &master, &stores, lenders as u64, &self.unseen);
+        let held: Vec<Uuid> = stores.iter().flat_map(|store| store.held()).map(|(uuid, _)| uuid).collect();
+        let is_unseen = |mapped: &[Uuid]| !mapped.iter().any(|uuid| held.contains(uuid));
+        let unseen = self.unseen.iter().filter_map(|(session, mapped)| is_unseen(mapped).then_some(*session));
+        verdict::is_at_rest(self.plan.seed, &master, &stores, lenders as u64, &unseen.collect::<Vec<_>>());
         verdict::acknowledged_objects_are_there(self.plan.seed, &master, &self.network.ledger);
         verdict::every_copy_is_whole(self.plan.seed, &master, &stores);
         let keys: Vec<_> = (0..self.network.mix.keys).map(key).collect();
@@ -385,6 +401,7 @@ impl Pool {
         }
         self.sum.evicted += master.look(|core| core.stats()).evicted_objects;
         (self.sum.released, self.sum.epochs) = self.folder.history();
+        self.world.end();
         self.sum
     }
 }

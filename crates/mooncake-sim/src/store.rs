@@ -239,11 +239,9 @@ impl Store {
         self.inner.unmapped_views.get() > 0
     }
 
-    /// Whether it may have pins over memory whose owner does not see this process: it has not mapped it yet, or has no more,
-    /// and the master does not know that its views have ended.
-    pub(crate) fn pins_unseen(&self) -> bool {
-        let maps_nothing = self.inner.links.maps_nothing();
-        self.inner.unmapped_views.get() > 0 || (maps_nothing && !self.inner.pins.borrow().is_empty())
+    /// The segments that it has mapped in its session: their owners see its process end, and what session that had.
+    pub(crate) fn mapped(&self) -> Vec<Uuid> {
+        self.inner.links.mapped()
     }
 
     pub(crate) fn ledger(&self) -> &Ledger {

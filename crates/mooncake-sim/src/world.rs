@@ -47,14 +47,15 @@ struct Inner {
     next_task: Cell<u64>,
     current: Cell<Option<TaskId>>,
     loss: Cell<u64>,
+    stalls: Cell<u64>,
     is_calm: Cell<bool>,
 }
 
 /// Of a hundred steps of tasks so many come late, by at most so many microseconds: other threads have the processor.
 const PREEMPTED: (u64, u64) = (1, 20_000);
 
-/// So many of a hundred times a task stands still at a place where that may do harm, at most so many microseconds.
-const STALLS: (u64, [u64; 3]) = (3, [20_000, 300_000, 3_000_000]);
+/// How long a task stands still at a place where that may do harm, at most, microseconds.
+const STALLS: [u64; 3] = [20_000, 300_000, 3_000_000];
 
 /// When a process goes on its tasks do so in any order, within so many microseconds.
 const THAW_MICROS: u64 = 1_500;
@@ -91,6 +92,7 @@ impl World {
             next_task: Cell::new(1),
             current: Cell::new(None),
             loss: Cell::new(0),
+            stalls: Cell::new(0),
             is_calm: Cell::new(false),
         };
         World { inner: Rc::new(inner) }
@@ -131,6 +133,11 @@ impl World {
         self.inner.loss.set(percent);
     }
 
+    /// So many of a hundred times a thread stands still at a place where that may do harm.
+    pub fn stall_often(&self, percent: u64) {
+        self.inner.stalls.set(percent);
+    }
+
     pub(crate) fn loss(&self) -> u64 {
         self.inner.loss.get()
     }
@@ -141,6 +148,11 @@ impl World {
         self.inner.is_calm.set(true);
     }
 
+    /// Whether nothing goes wrong any more.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.inner.is_calm.get()
+    }
+
     /// How long messages take over a connection that is made now, if such connections take so long, all in microseconds.
     pub(crate) fn delay(&self, usual: u64) -> u64 {
         if self.inner.is_calm.get() { usual } else { usual * SLOWER[self.below(SLOWER.len() as u64) as usize] }
@@ -148,9 +160,8 @@ impl World {
 
     /// Sometimes a thread stands still in the middle of what it does, and others of its process go on.
     pub(crate) async fn stall(&self) {
-        let (percent, longest) = STALLS;
-        if !self.inner.is_calm.get() && self.percent(percent) {
-            self.sleep_micros(self.below(longest[self.below(longest.len() as u64) as usize])).await;
+        if !self.inner.is_calm.get() && self.percent(self.inner.stalls.get()) {
+            self.sleep_micros(self.below(STALLS[self.below(STALLS.len() as u64) as usize])).await;
         }
     }
 
@@ -294,6 +305,17 @@ impl World {
             }
         }
         self.inner.now.set(end);
+    }
+
+    /// It ends, with all that its processes hold.
+    pub fn end(&self) {
+        let Inner { processes, tasks, queue, .. } = &*self.inner;
+        let processes = std::mem::take(&mut *processes.borrow_mut());
+        drop(processes);
+        let tasks = std::mem::take(&mut *tasks.borrow_mut());
+        drop(tasks);
+        let queue = std::mem::take(&mut *queue.borrow_mut());
+        drop(queue);
     }
 
     fn poll(&self, id: TaskId) {
