@@ -1,15 +1,16 @@
 //! Random operations on a core, against a model that keeps everything in plain maps.
 //!
 //! After each step: the core's own books hold, the objects are those of the model, the space in use is what is accounted
-//! for, nobody waits for longer than a put may, and the log and a snapshot both make the same state again.
+//! for, nobody waits for longer than a put may, and the log and a snapshot both make the same state again. A mutation that
+//! is repeated, by this master or by one that has replayed its log, changes nothing and is answered as it was.
 
 mod pool;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, EndOutcome, Extent, GRANULE, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted, Record,
-    RemoveOutcome, Replica, Rid, SegmentNo, SegmentState, SessionId, Ticket, Time,
+    Config, EndOutcome, Ended, Extent, GRANULE, Origin, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted,
+    Record, RemoveOutcome, Replica, Rid, SegmentNo, SegmentState, SessionId, Ticket, Time,
 };
 use pool::{KIB, Pool, durable, plain, replayed, uuid};
 use proptest::prelude::*;
@@ -39,6 +40,7 @@ enum Step {
     TakeEpoch(usize),
     Populate { granules: u64, failed: bool },
     Restart(bool),
+    Repeat(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -73,6 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => session.prop_map(Step::TakeEpoch),
         2 => (0..65u64, prop::bool::weighted(0.2)).prop_map(|(granules, failed)| Step::Populate { granules, failed }),
         1 => any::<bool>().prop_map(Step::Restart),
+        5 => (0..4usize).prop_map(Step::Repeat),
     ]
 }
 
@@ -106,6 +109,26 @@ struct Parked {
     size: u64,
 }
 
+/// The last mutation of a session, which has not said yet that it has the answer.
+#[derive(Debug, Clone)]
+enum Asked {
+    Start { entries: Vec<(String, u64)>, config: PutConfig, wait: bool, told: Told },
+    End { outcomes: Vec<(Rid, bool)>, crc32c: u32, told: EndOutcome },
+    Abort { rid: Rid, done: bool },
+    Pin { key: String, told: Option<Rid> },
+    Unpin(Rid),
+    Remove { key: String, force: bool, told: RemoveOutcome },
+}
+
+/// How far the answer to a put's beginning is.
+#[derive(Debug, Clone)]
+enum Told {
+    Slots(Vec<PutSlot>),
+    Waits(Ticket),
+    /// It waited, in a master that has ended.
+    Nothing,
+}
+
 /// Longest wait for room, and one tick more.
 const LONGEST_WAIT_MS: u64 = 1_020;
 
@@ -116,6 +139,8 @@ struct World {
     views: Vec<(SessionId, Rid)>,
     fences: BTreeSet<(SessionId, Rid)>,
     parked: BTreeMap<Ticket, Parked>,
+    /// With their numbers.
+    asked: BTreeMap<SessionId, (u64, Asked)>,
     model: BTreeMap<String, Value>,
     /// By first rid, as the log says.
     reserved: BTreeMap<Rid, (String, u64, Vec<Replica>)>,
@@ -142,6 +167,7 @@ impl World {
             views: Vec::new(),
             fences: BTreeSet::new(),
             parked: BTreeMap::new(),
+            asked: BTreeMap::new(),
             model: BTreeMap::new(),
             reserved: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -198,8 +224,9 @@ impl World {
                 }
                 Record::Dropped(rid) => {
                     let replacing = self.reserved.iter().find(|(_, (_, _, all))| all.iter().any(|r| r.rid == *rid));
-                    let first = replacing.map(|(first, _)| *first);
-                    first.and_then(|first| self.replacing.remove(&first));
+                    let first = *replacing.expect("only unfinished puts are dropped").0;
+                    self.replacing.remove(&first);
+                    self.reserved.remove(&first);
                 }
                 Record::Removed { key, .. } => {
                     let held = self.replacing.values().any(|held| held[..] == key[..]);
@@ -236,8 +263,13 @@ impl World {
             }
         }
         for (ticket, slots) in std::mem::take(&mut self.pool.woken) {
-            if let Some(Parked { session, keys, size, .. }) = self.parked.remove(&ticket) {
-                self.note_slots(session, &keys, size, &slots);
+            let parked = self.parked.remove(&ticket);
+            let Parked { session, keys, size, .. } = parked.expect("only those that wait are answered, and once");
+            self.note_slots(session, &keys, size, &slots);
+            if let Some((_, Asked::Start { told, .. })) = self.asked.get_mut(&session)
+                && matches!(told, Told::Waits(waits) if *waits == ticket)
+            {
+                *told = Told::Slots(slots);
             }
         }
     }
@@ -284,16 +316,20 @@ impl World {
                 let names: Vec<String> = keys.iter().map(|key| name(*key)).collect();
                 let there = self.visible(&names[0]).is_some();
                 let entries: Vec<(&str, u64)> = names.iter().map(|key| (key.as_str(), *size)).collect();
-                match self.pool.start(session, &entries, &config, *wait) {
+                let told = match self.pool.start(session, &entries, &config, *wait) {
                     PutStarted::Now(slots) => {
                         // The first key may push out a later one of the same batch.
                         assert_eq!(slots[0] == PutSlot::Exists, there && !replace);
                         self.note_slots(session, &names, *size, &slots);
+                        Told::Slots(slots)
                     }
                     PutStarted::Parked(ticket) => {
-                        self.parked.insert(ticket, Parked { since: now, session, keys: names, size: *size });
+                        self.parked.insert(ticket, Parked { since: now, session, keys: names.clone(), size: *size });
+                        Told::Waits(ticket)
                     }
-                }
+                };
+                let entries = names.into_iter().map(|key| (key, *size)).collect();
+                self.note(session, Asked::Start { entries, config, wait: *wait, told });
             }
             Step::End { nth, good } if !self.unfinished.is_empty() => {
                 let (session, key, size, replicas) = self.unfinished.swap_remove(nth % self.unfinished.len());
@@ -303,7 +339,11 @@ impl World {
                 self.crc += 1;
                 let outcomes: Vec<(Rid, bool)> =
                     replicas.iter().enumerate().map(|(n, replica)| (replica.rid, *good > n as u8)).collect();
+                let expected = self.end_of(&replicas, &outcomes);
                 let outcome = self.pool.end(session, &outcomes, self.crc);
+                assert_eq!(outcome, expected);
+                let asked = Asked::End { outcomes: outcomes.clone(), crc32c: self.crc, told: outcome };
+                self.note(session, asked);
                 if outcome == EndOutcome::Committed {
                     let good = outcomes.into_iter().filter_map(|(rid, good)| good.then_some(rid)).collect();
                     self.ended.insert(replicas[0].rid, Said { key, size, crc32c: self.crc, good });
@@ -313,6 +353,7 @@ impl World {
                 let (session, _, _, replicas) = self.unfinished.swap_remove(nth % self.unfinished.len());
                 if self.known(session) {
                     self.pool.abort(session, replicas[0].rid, *done);
+                    self.note(session, Asked::Abort { rid: replicas[0].rid, done: *done });
                 }
             }
             Step::Exists(key) => {
@@ -325,15 +366,16 @@ impl World {
             }
             Step::Pin { session, key } => {
                 let session = self.sessions[*session];
-                if self.known(session)
-                    && let Some(found) = self.pool.pin(session, &name(*key))
-                {
-                    self.views.push((session, found.replicas[0].rid));
+                if self.known(session) {
+                    let told = self.pool.pin(session, &name(*key)).map(|found| found.replicas[0].rid);
+                    self.views.extend(told.map(|rid| (session, rid)));
+                    self.note(session, Asked::Pin { key: name(*key), told });
                 }
             }
             Step::Unpin(nth) if !self.views.is_empty() => {
                 let (session, rid) = self.views.swap_remove(nth % self.views.len());
                 self.pool.unpin(session, rid);
+                self.note(session, Asked::Unpin(rid));
             }
             Step::Remove { session, key, force } => {
                 let session = self.sessions[*session];
@@ -341,7 +383,9 @@ impl World {
                     return;
                 }
                 let there = self.visible(&name(*key)).is_some();
-                match self.pool.remove(session, &name(*key), *force) {
+                let told = self.pool.remove(session, &name(*key), *force);
+                self.note(session, Asked::Remove { key: name(*key), force: *force, told });
+                match told {
                     RemoveOutcome::Removed => assert!(there),
                     RemoveOutcome::Protected => assert!(there && !force),
                     RemoveOutcome::Missing | RemoveOutcome::Busy => assert!(!there),
@@ -410,14 +454,99 @@ impl World {
             }
             Step::Restart(raise) => {
                 self.parked.clear();
+                for (_, asked) in self.asked.values_mut() {
+                    if let Asked::Start { told: told @ Told::Waits(_), .. } = asked {
+                        *told = Told::Nothing;
+                    }
+                }
                 let epoch = self.pool.core.epoch() + 1;
                 self.pool.restart(raise.then_some(epoch));
                 for session in self.sessions.clone() {
                     self.resume(session);
                 }
             }
+            Step::Repeat(session) => self.repeat(self.sessions[*session]),
             _ => {}
         }
+    }
+
+    fn note(&mut self, session: SessionId, asked: Asked) {
+        self.asked.insert(session, (self.pool.sequences[&session], asked));
+    }
+
+    /// What an End comes to. It is of the whole reservation, however many of its places are left.
+    fn end_of(&self, replicas: &[Replica], outcomes: &[(Rid, bool)]) -> EndOutcome {
+        let there = |replica: &Replica| !self.gone.contains(&replica.extent.segment);
+        if !self.reserved.contains_key(&replicas[0].rid) || !replicas.iter().any(there) {
+            return EndOutcome::Superseded;
+        }
+        let is_good = |replica: &&Replica| there(replica) && outcomes.contains(&(replica.rid, true));
+        let good: Vec<&Replica> = replicas.iter().filter(is_good).collect();
+        match good.iter().any(|replica| self.live(replica.extent.segment)) {
+            true => EndOutcome::Committed,
+            false if good.is_empty() => EndOutcome::Revoked,
+            false => EndOutcome::Superseded,
+        }
+    }
+
+    /// Asks the last thing of a session once more, as a client does whose connection broke.
+    fn repeat(&mut self, session: SessionId) {
+        let Some((sequence, asked)) = self.asked.get(&session).cloned() else { return };
+        // One that it sent behind it, a mount or an unmount, says that it has this answer.
+        if !self.known(session) || sequence != self.pool.sequences[&session] {
+            return;
+        }
+        let origin = Origin { session, sequence, answered_below: sequence };
+        let (now, logged) = (self.pool.now, self.pool.log.len());
+        let Pool { core, fx, .. } = &mut self.pool;
+        match asked {
+            Asked::Start { entries, config, wait, told } => {
+                let keys: Vec<String> = entries.iter().map(|(key, _)| key.clone()).collect();
+                let size = entries[0].1;
+                let entries: Vec<(&[u8], u64)> = entries.iter().map(|(key, size)| (key.as_bytes(), *size)).collect();
+                let again = core.put_start(now, origin, &entries, &config, wait, fx).unwrap();
+                let waited = match &told {
+                    Told::Slots(slots) => {
+                        assert_eq!(again, PutStarted::Now(slots.clone()));
+                        assert!(fx.is_empty(), "a repeat changes something");
+                        return;
+                    }
+                    Told::Waits(ticket) => self.parked.remove(ticket),
+                    Told::Nothing => None,
+                };
+                self.pool.collect();
+                let again = match again {
+                    PutStarted::Now(slots) => {
+                        self.note_slots(session, &keys, size, &slots);
+                        Told::Slots(slots)
+                    }
+                    PutStarted::Parked(ticket) => {
+                        let since = waited.map_or(now, |parked| parked.since);
+                        self.parked.insert(ticket, Parked { since, session, keys, size });
+                        Told::Waits(ticket)
+                    }
+                };
+                if let Some((_, Asked::Start { told, .. })) = self.asked.get_mut(&session) {
+                    *told = again;
+                }
+                return;
+            }
+            Asked::End { outcomes, crc32c, told } => {
+                let ended = [Ended { replicas: outcomes.into_iter().collect(), crc32c }];
+                assert_eq!(core.put_end(now, origin, &ended, fx), Ok(vec![told]));
+            }
+            Asked::Abort { rid, done } => assert_eq!(core.abort(now, origin, &[rid], done, fx), Ok(())),
+            Asked::Pin { key, told } => {
+                let found = core.pin(now, origin, &[key.as_bytes()], fx).unwrap();
+                assert_eq!(found[0].as_ref().map(|found| found.replicas[0].rid), told);
+            }
+            Asked::Unpin(rid) => assert_eq!(core.unpin(now, origin, &[rid], fx), Ok(())),
+            Asked::Remove { key, force, told } => {
+                assert_eq!(core.remove(now, origin, &[key.as_bytes()], force, fx), Ok(vec![told]));
+            }
+        }
+        self.pool.collect();
+        assert_eq!(self.pool.log.len(), logged, "a repeat changes something");
     }
 
     fn resume(&mut self, session: SessionId) {

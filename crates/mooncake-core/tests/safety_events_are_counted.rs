@@ -104,3 +104,39 @@ fn evictions_by_whether_they_gave_room() {
     let stats = pool.core.stats();
     assert_eq!((stats.evictions_attempted, stats.evictions_successful), (2, 1), "protected");
 }
+
+#[test]
+fn what_callers_ask_and_what_comes_of_it() {
+    let (mut pool, a) = Pool::single(4 * KIB);
+    let b = pool.session(2);
+    let entries = [("large", 5 * KIB), ("a", KIB), ("b", KIB), ("", KIB)];
+    let slots = pool.slots(a, &entries, &plain());
+    for slot in &slots[1..3] {
+        pool.commit(a, &pool::placed(slot));
+    }
+    let c = pool.reserve(a, "c", KIB)[0].rid;
+    let slots = pool.slots(b, &[("a", KIB), ("c", KIB), ("full", 4 * KIB)], &plain());
+    assert!(slots[0] == mooncake_core::PutSlot::Exists && pool::is_busy(&slots[1]) && pool::is_full(&slots[2]));
+    let stats = pool.core.stats();
+    assert_eq!((stats.put_keys, stats.put_placed, stats.put_exists), (8, 3, 1));
+    assert_eq!((stats.put_busy, stats.put_full, stats.put_too_large, stats.put_refused), (1, 1, 1, 1));
+    assert_eq!((stats.puts_committed, stats.unfinished_bytes), (2, KIB));
+
+    pool.end(a, &[(c, false)], 1);
+    pool.end(a, &[(c, true)], 1);
+    let stats = pool.core.stats();
+    assert_eq!((stats.puts_revoked, stats.puts_superseded, stats.unfinished_bytes), (1, 1, 0));
+    assert_eq!((stats.evicted_objects, stats.evicted_bytes), (2, 2 * KIB), "for the one that did not fit all the same");
+    pool.fence_done(a, &[c]);
+    pool.put(a, "d", 3 * KIB);
+    let before = pool.core.stats();
+    assert!(pool.exists("d") && !pool.exists("never"));
+    assert!(pool.get("d").is_some() && pool.get("never").is_none());
+    assert!(pool.pin(a, "d").is_some() && pool.pin(a, "never").is_none());
+    pool.remove(a, "d", true);
+    pool.remove(a, "never", true);
+    let stats = pool.core.stats();
+    assert_eq!((stats.exists_keys - before.exists_keys, stats.exists_hits - before.exists_hits), (2, 1));
+    assert_eq!((stats.lookup_keys - before.lookup_keys, stats.lookup_hits - before.lookup_hits), (4, 2));
+    assert_eq!((stats.removed_objects - before.removed_objects, stats.lookup_then_miss), (1, 0));
+}
