@@ -299,3 +299,89 @@ impl Drop for Parked<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mooncake_core::{PutConfig, SegmentSpec, SegmentUuid, SessionSpec};
+    use mooncake_wire::message::put_slot;
+    use mooncake_wire::{FrameReader, MAX_FRAME, pack_keys};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::log::Log;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    /// A master in which no deadline passes, with a client, and 8 KiB, of which another one's unfinished put has half.
+    fn half_full() -> (Arc<Shared>, SessionId) {
+        let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+        let spec =
+            |name: &str| SessionSpec { secret: 1, name: name.to_owned(), boot_id: vec![7; 16], process: Vec::new() };
+        let memory =
+            SegmentSpec { uuid: SegmentUuid([3; 16]), name: "o:1".to_owned(), bytes: 8 << 10, endpoint: Vec::new() };
+        let session = shared.apply(|core, now, effects| {
+            core.begin(now, None, effects);
+            let owner = core.open_session(now, spec("o:1"), effects).unwrap();
+            let origin = |sequence| Origin { session: owner, sequence, answered_below: 0 };
+            core.mount(now, origin(1), memory, 8 << 10, effects).unwrap();
+            let entries: [(&[u8], u64); 1] = [(b"stuff", 4 << 10)];
+            core.put_start(now, origin(2), &entries, &PutConfig::default(), false, effects).unwrap();
+            core.open_session(now, spec("w:1"), effects).unwrap()
+        });
+        (shared, session.unwrap())
+    }
+
+    /// A call connection that asks for a put and waits: its other end.
+    async fn waiting_put(shared: &Arc<Shared>, session: SessionId, sequence: u64, size: u64) -> UnixStream {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let calls = shared.clone();
+        tokio::spawn(async move { serve(&calls, session, &mut Connection::new(near)).await });
+        let key = format!("k{sequence}");
+        let ask = message::PutStart {
+            keys: Some(pack_keys(&[&key])),
+            sizes: vec![size],
+            wait: true,
+            ..message::PutStart::default()
+        };
+        let body = Some(message::request::Body::PutStart(ask));
+        let mut bytes = Vec::new();
+        encode_frame(&Request { id: sequence, sequence, body, ..Request::default() }, &mut bytes);
+        far.write_all(&bytes).await.unwrap();
+        far
+    }
+
+    async fn until_parked(shared: &Shared, wanted: u64) {
+        let parked = async {
+            while shared.read(|core, _| core.stats().tickets) != wanted || shared.routes.parked() != wanted as usize {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(SOON, parked).await.unwrap_or_else(|_| panic!("never {wanted}"));
+    }
+
+    #[tokio::test]
+    async fn a_put_whose_connection_closes_leaves_the_line_to_those_behind_it() {
+        let (shared, session) = half_full();
+        let large = waiting_put(&shared, session, 3, 6 << 10).await;
+        until_parked(&shared, 1).await;
+        let mut small = waiting_put(&shared, session, 4, 1 << 10).await;
+        until_parked(&shared, 2).await;
+        drop(large);
+        let mut reader = FrameReader::default();
+        let frame = loop {
+            match reader.next_frame(MAX_FRAME).unwrap() {
+                Some(frame) => break frame,
+                None => {
+                    let read = timeout(SOON, small.read_buf(reader.buffer_mut())).await;
+                    assert!(read.expect("it waits on").unwrap() > 0, "closed");
+                }
+            }
+        };
+        let reply = Reply::decode(frame).unwrap();
+        let Some(reply::Body::PutStart(told)) = &reply.body else { panic!("{reply:?}") };
+        assert_eq!((reply.id, told.slots[0].kind()), (4, put_slot::Kind::Placed));
+        until_parked(&shared, 0).await;
+    }
+}

@@ -202,6 +202,13 @@ mod tests {
     use super::*;
     use crate::machine::delivery::{Delivery, deliver};
 
+    impl Routes {
+        /// How many requests wait.
+        pub fn parked(&self) -> usize {
+            self.tables.lock().parked.len()
+        }
+    }
+
     fn fence(counter: u64) -> Delivery {
         let extent = Extent { segment: SegmentNo(1), offset: counter * 1024, length: 1024 };
         let replica = Replica { rid: Rid::new(1, counter), extent };
@@ -215,5 +222,72 @@ mod tests {
         (&routes).lend(|anchors| anchors.set(SessionId(1), queue.clone()));
         (1..=200_000).for_each(|counter| deliver(&mut &routes, fence(counter)));
         assert!(queue.next().await.is_some());
+    }
+
+    /// What a sender that has found nothing to send is told, once something is done.
+    async fn told_after(act: impl FnOnce(&AnchorQueue)) -> Option<Next> {
+        let queue = Arc::new(AnchorQueue::default());
+        let sender = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.next().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!sender.is_finished());
+        act(&queue);
+        tokio::time::timeout(std::time::Duration::from_secs(10), sender).await.expect("it sleeps on").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_sleeps_is_woken_by_whatever_it_has_to_do() {
+        let told = told_after(|queue| queue.push(&AnchorDown::default())).await;
+        assert!(matches!(told, Some(Next::Bytes(bytes)) if !bytes.is_empty()));
+        assert!(told_after(AnchorQueue::close).await.is_none());
+        assert!(told_after(AnchorQueue::finish).await.is_none());
+        let told = told_after(|queue| queue.postpone_fences(Rid::new(1, 5))).await;
+        assert!(matches!(told, Some(Next::Fences(from)) if from == Rid::new(1, 5)));
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_sent_before_an_anchor_ends_and_nothing_of_one_that_is_cut() {
+        let queue = AnchorQueue::default();
+        queue.push(&AnchorDown::default());
+        queue.finish();
+        queue.push(&AnchorDown::default());
+        let Some(Next::Bytes(bytes)) = queue.next().await else { panic!("the rest is lost") };
+        let mut one = Vec::new();
+        encode_frame(&AnchorDown::default(), &mut one);
+        assert_eq!(bytes, one, "and nothing that came later");
+        assert!(queue.next().await.is_none());
+
+        let queue = AnchorQueue::default();
+        queue.push(&AnchorDown::default());
+        queue.close();
+        assert!(queue.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn an_anchor_that_reads_nothing_is_cut_and_keeps_no_memory() {
+        let queue = AnchorQueue::default();
+        let mut pushed = 0;
+        while !queue.state.lock().closed {
+            assert!(pushed <= ANCHOR_QUEUE_MAX, "nothing limits it");
+            queue.push(&convert::push(Push::SessionOver("x".repeat(64 << 10))));
+            pushed += 64 << 10;
+        }
+        assert!(pushed >= ANCHOR_QUEUE_MAX - (64 << 10), "cut at {pushed}");
+        assert_eq!(queue.state.lock().bytes.capacity(), 0);
+        assert!(queue.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn of_fences_that_wait_the_lowest_is_where_they_go_on() {
+        let queue = AnchorQueue::default();
+        for counter in [7, 5, 9] {
+            queue.postpone_fences(Rid::new(1, counter));
+        }
+        assert!(queue.has_to_postpone(Rid::new(1, 3)), "it stays behind those that wait");
+        assert!(queue.has_to_postpone(Rid::new(1, 8)));
+        assert!(matches!(queue.next().await, Some(Next::Fences(from)) if from == Rid::new(1, 3)));
+        assert!(!queue.has_to_postpone(Rid::new(1, 8)), "none waits any more");
     }
 }

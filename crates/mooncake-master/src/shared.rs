@@ -400,4 +400,23 @@ mod tests {
         connections.set_task(1, calls.abort_handle());
         assert!(calls.await.unwrap_err().is_cancelled());
     }
+
+    #[tokio::test]
+    async fn the_end_of_a_session_ends_its_connections_alone_and_a_connection_that_ended_is_forgotten() {
+        let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+        let (own, other) = (shared.enter_connection(), shared.enter_connection());
+        let tasks = [endless(), endless()];
+        for (entry, (session, task)) in [&own, &other].into_iter().zip([7, 8].into_iter().zip(&tasks)) {
+            shared.connections.belongs_to(entry.number(), SessionId(session));
+            shared.connections.set_first_task(entry.number(), task.abort_handle());
+        }
+        shared.connections.end_where(|session| session == SessionId(7));
+        let [ended, goes_on] = tasks;
+        assert!(ended.await.unwrap_err().is_cancelled());
+        assert!(!goes_on.is_finished());
+        assert_eq!(shared.connections.len(), 2);
+        drop((own, other));
+        assert_eq!(shared.connections.len(), 0);
+        goes_on.abort();
+    }
 }
