@@ -34,6 +34,9 @@ const READ_SIZE: usize = 16 << 10;
 
 const HEADER: usize = 4;
 
+#[cfg(test)]
+mod tests;
+
 /// Why a connection did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {

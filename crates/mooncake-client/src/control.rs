@@ -29,6 +29,9 @@ use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
 use crate::session::Session;
 
+#[cfg(test)]
+mod tests;
+
 /// Most call connections of a store; more callers than that wait for one.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
@@ -56,7 +59,7 @@ pub(crate) struct Control {
     session: RwLock<Arc<Session>>,
     /// Notified when `session` changes.
     changed: Condvar,
-    changes: Mutex<u64>,
+    changes: Mutex<()>,
     position: Mutex<LogPosition>,
     next_id: AtomicU64,
     pool: Mutex<Pool>,
@@ -101,7 +104,7 @@ impl Control {
             interrupted: options.interrupted.clone(),
             session: RwLock::new(Arc::new(session)),
             changed: Condvar::new(),
-            changes: Mutex::new(0),
+            changes: Mutex::default(),
             position: Mutex::new(position),
             next_id: AtomicU64::new(1),
             pool: Mutex::default(),
@@ -138,7 +141,8 @@ impl Control {
     pub fn set_session(&self, session: Session) {
         *self.session.write() = Arc::new(session);
         self.drop_idle();
-        *self.changes.lock() += 1;
+        // Who waits has looked at the session before this, or waits already.
+        drop(self.changes.lock());
         self.changed.notify_all();
         self.reach.pong(self.now());
     }
@@ -367,6 +371,12 @@ impl Control {
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
         let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
         Arc::new(Control::new(&options, masters, session, position).unwrap())
+    }
+
+    /// Connections that there are, those of them that no call has, and those that calls have that may take long.
+    fn connections(&self) -> (usize, usize, usize) {
+        let pool = self.pool.lock();
+        (pool.open, pool.idle.len(), pool.long)
     }
 }
 

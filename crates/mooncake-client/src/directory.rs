@@ -113,3 +113,46 @@ pub(crate) fn wire_process(process: &ProcessIdentity) -> WireProcess {
         mark: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::message::{Extent, SegmentsReply};
+
+    use super::*;
+    use crate::scripted_master::{Client, Lender, answer};
+
+    fn numbering(log_id: u64) -> Numbering {
+        Numbering { log_id, instance: [1; 16] }
+    }
+
+    fn replica(segment: u32) -> Replica {
+        Replica { rid: 2, extents: vec![Extent { segment, ..Extent::default() }] }
+    }
+
+    #[test]
+    fn a_number_means_what_the_log_says_that_gave_it_out() {
+        let (client, _, _opened, _caller) = Client::without_thread();
+        let control = &client.shared.control;
+        let (lender, directory) = (Lender::start(), Directory::default());
+        let segment = lender.segment();
+        client.master.answers(move |request| {
+            let segments = vec![segment.clone()];
+            Some(answer(request, reply::Body::Segments(SegmentsReply { segments })))
+        });
+        // The placement is of log 5, and the master that is asked has log 1 by now.
+        directory.meet(control, numbering(5), [&replica(1)].into_iter()).unwrap();
+        assert!(directory.find(numbering(5), 1).is_none());
+        let found = directory.find(numbering(1), 1).expect("it has been met");
+        assert_eq!((found.uuid, found.bytes), (lender.memory.uuid(), lender.memory.bytes()));
+        let asked = client.master.asked().len();
+        directory.meet(control, numbering(1), [&replica(1), &replica(1)].into_iter()).unwrap();
+        assert_eq!(client.master.asked().len(), asked, "nothing is asked twice");
+        directory.meet(control, numbering(1), [&replica(1), &replica(3), &replica(3)].into_iter()).unwrap();
+        let last = client.master.asked().pop();
+        assert_eq!(last, Some(request::Body::Segments(Segments { numbers: vec![3] })));
+        directory.meet(control, numbering(5), [&replica(1)].into_iter()).unwrap();
+        assert_eq!(client.master.asked().len(), asked + 2, "of another log it is another one");
+        directory.forget(1);
+        assert!(directory.find(numbering(1), 1).is_none());
+    }
+}

@@ -378,6 +378,31 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_has_ended_is_gone() {
+        let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &Introduction::new("m:1", "n:2")).unwrap();
+        let node = introducer.address().to_string();
+        assert!(!Introduction::has_gone(&node));
+        drop(introducer);
+        crate::scripted_master::wait_for("its sockets are closed", || Introduction::has_gone(&node));
+    }
+
+    #[test]
+    fn what_never_comes_to_an_end_is_no_node() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let talking = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&[b'x'; 2 * LINE_MAX as usize]).unwrap();
+            // It would say more.
+            let _ = stream.read(&mut [0]);
+        });
+        let patience = Patience { deadline: Instant::now() + Duration::from_secs(60), check: &|| Ok(()) };
+        let Err(AskError::Io(error)) = ask_over_tcp(&[address], &patience) else { panic!("it is taken for a node") };
+        assert!(error.to_string().contains("no storage node"), "{error}");
+        talking.join().unwrap();
+    }
+
+    #[test]
     fn nobody_there_and_nonsense_are_told_apart_from_interrupts() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();

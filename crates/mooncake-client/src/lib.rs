@@ -69,6 +69,8 @@ mod refused;
 mod report;
 mod resolver;
 mod rounds;
+#[cfg(test)]
+mod scripted_master;
 mod segment_owner;
 mod session;
 mod size;

@@ -205,6 +205,7 @@ mod tests {
     use mooncake_transfer::{SegmentServer, ServerEvents, ServerOptions};
 
     use super::*;
+    use crate::scripted_master::wait_for;
 
     struct Quiet;
 
@@ -240,6 +241,109 @@ mod tests {
         assert!(!links.vouch_for(&after), "the owner does not");
         links.obey(Reign::numbered(2));
         assert!(links.vouch_for(&after));
+    }
+
+    /// Another process, which ends with the test.
+    struct Killed(std::process::Child);
+
+    impl Killed {
+        fn end(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            self.end();
+        }
+    }
+
+    /// Lends a segment until it is killed. Part of the next test.
+    #[test]
+    fn lender() {
+        let Ok(path) = std::env::var("TEST_LENDER") else { return };
+        let (server, address, links) = mapped();
+        let link = links.link(&address, &wait()).unwrap();
+        link.write(RID, 64 << 10, &[Source::new(b"another one")], &wait()).unwrap();
+        let process = mooncake_memory::ProcessIdentity::current().unwrap();
+        let uuid = mooncake_memory::uuid_text(&address.uuid);
+        let text = format!("{uuid}\n{}\n{}\n", server.unix_name(), process.start_time);
+        std::fs::write(format!("{path}.new"), text).unwrap();
+        std::fs::rename(format!("{path}.new"), path).unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_gone_is_given_back_though_a_view_of_an_earlier_session_lasts() {
+        use std::os::unix::fs::MetadataExt;
+        let path = std::env::temp_dir().join(format!("mooncake-lender-{}", std::process::id()));
+        let lender = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "link_set::tests::lender"])
+            .env("TEST_LENDER", &path)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lender = Killed(lender);
+        wait_for("the lender is there", || path.exists());
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let own = mooncake_memory::ProcessIdentity::current().unwrap();
+        let process =
+            mooncake_memory::ProcessIdentity { pid: lender.0.id(), start_time: lines[2].parse().unwrap(), ..own };
+        let address = SegmentAddress {
+            uuid: mooncake_memory::uuid_of(lines[0]).unwrap(),
+            bytes: 1 << 20,
+            name: "owner".into(),
+            boot_id: own.boot_id,
+            unix_socket: lines[1].into(),
+            tcp: Vec::new(),
+            access_key: 1,
+            process: Some(process),
+        };
+        let links = LinkSet::over_shared_memory(Control::alone());
+        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        // Its memory, as the kernel counts it.
+        let files = std::fs::read_dir(format!("/proc/{}/fd", lender.0.id())).unwrap();
+        let files = files.map(|entry| entry.unwrap().path());
+        let memfds = files
+            .filter(|file| std::fs::read_link(file).is_ok_and(|name| name.to_string_lossy().starts_with("/memfd:")));
+        let memory = memfds.map(|file| std::fs::File::open(file).unwrap());
+        let memory = memory.max_by_key(|file| file.metadata().unwrap().len()).unwrap();
+        let blocks = || memory.metadata().unwrap().blocks();
+        links.start_over().unwrap();
+        lender.end();
+        let before = blocks();
+        links.forget(address.uuid, &[]);
+        wait_for("all but the view's page is given back", || blocks() < before && blocks() > 0);
+        assert_eq!(*view, *b"seen");
+    }
+
+    #[test]
+    fn a_store_that_is_closed_keeps_no_link_of_any_session() {
+        let (_server, address, links) = mapped();
+        links.link(&address, &wait()).unwrap();
+        links.start_over().unwrap();
+        let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        links.close();
+        assert!(links.link(&address, &wait()).is_err() && links.report().is_empty());
+        assert_eq!(*view, *b"seen");
+    }
+
+    #[test]
+    fn links_of_a_later_session_write_nothing_of_an_earlier_epoch_either() {
+        let (_server, address, links) = mapped();
+        links.obey(A3);
+        for what in ["the session that heard of it", "the one behind it"] {
+            let link = links.link(&address, &wait()).unwrap();
+            let old = link.write(2 << 48 | 2, 1024, &[Source::new(b"late")], &wait());
+            assert!(old.is_err(), "{what}");
+            link.write(3 << 48 | 2, 2048, &[Source::new(b"new")], &wait()).expect(what);
+            links.start_over().unwrap();
+        }
     }
 
     const A2: Reign = Reign { epoch: 2, id: 7 };

@@ -112,3 +112,47 @@ fn is_cut(error: &std::io::Error) -> bool {
 pub(crate) fn identity(name: &str, process: &ProcessIdentity, mark: u64) -> Identity {
     Identity { name: name.to_owned(), process: wire_process(process), mark }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::scripted_master::{PATIENCE, frame, hello_reply};
+
+    #[test]
+    fn a_master_that_hangs_up_before_it_answers_is_asked_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let masters = MasterAddress::parse(&listener.local_addr().unwrap().to_string()).unwrap();
+        let master = std::thread::spawn(move || {
+            for _ in 0..2 {
+                drop(listener.accept().unwrap());
+            }
+            let (mut caller, _) = listener.accept().unwrap();
+            caller.write_all(&frame(&hello_reply(7))).unwrap();
+            caller
+        });
+        let process = ProcessIdentity::current().unwrap();
+        let opened = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(()));
+        let (_, session) = opened.map_err(|error| error.to_string()).unwrap();
+        assert_eq!(session.id, 7);
+        drop(master.join().unwrap());
+    }
+
+    #[test]
+    fn where_no_master_is_reached_each_one_is_named_and_an_interrupt_ends_it_at_once() {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (one, other) = (free(), free());
+        let masters = MasterAddress::parse(&format!("{one},{other}")).unwrap();
+        let process = ProcessIdentity::current().unwrap();
+        let identity = identity("host:1", &process, 3);
+        let began = Instant::now();
+        let error = open_first(&masters, &identity, &process, &|| Ok(())).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&format!("{one}: ")) && error.contains(&format!("{other}: ")), "{error}");
+        let check = || Err(ConnectionError::Interrupted);
+        let error = open_first(&masters, &identity, &process, &check).map(drop).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Interrupted), "{error}");
+        assert!(began.elapsed() < PATIENCE);
+    }
+}

@@ -21,6 +21,9 @@ use crate::session::Session;
 use crate::store::{Inner, check_key};
 use crate::team::{share, threads_for};
 
+#[cfg(test)]
+mod tests;
+
 /// Longest that the master parks a put, and some.
 const PARKED: Duration = Duration::from_millis(2_500);
 

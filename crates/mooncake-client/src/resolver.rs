@@ -19,7 +19,7 @@ pub(crate) fn resolve(host: &str, port: u16, patience: &Patience<'_>) -> Result<
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    let turn = Turn::take()?;
+    let turn = Turn::take(&LOOKUPS)?;
     let name = host.to_owned();
     let (answer, answered) = sync_channel(1);
     std::thread::Builder::new().name("mooncake-resolve".into()).spawn(move || {
@@ -39,14 +39,15 @@ pub(crate) fn resolve(host: &str, port: u16, patience: &Patience<'_>) -> Result<
     }
 }
 
-struct Turn;
+/// One of the look-ups that may be under way.
+struct Turn(&'static AtomicUsize);
 
 impl Turn {
-    fn take() -> io::Result<Turn> {
-        if LOOKUPS.fetch_add(1, Ordering::Relaxed) < MOST_LOOKUPS {
-            return Ok(Turn);
+    fn take(lookups: &'static AtomicUsize) -> io::Result<Turn> {
+        if lookups.fetch_add(1, Ordering::Relaxed) < MOST_LOOKUPS {
+            return Ok(Turn(lookups));
         }
-        LOOKUPS.fetch_sub(1, Ordering::Relaxed);
+        lookups.fetch_sub(1, Ordering::Relaxed);
         let text = format!("{MOST_LOOKUPS} look-ups have had no answer yet: the name service is away");
         Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
@@ -54,7 +55,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        LOOKUPS.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -69,6 +70,20 @@ mod tests {
         let patience = Patience { deadline: Instant::now() + Duration::from_secs(5), check: &|| Ok(()) };
         assert_eq!(resolve("::1", 7, &patience).unwrap(), ["[::1]:7".parse().unwrap()]);
         assert!(resolve("localhost", 7, &patience).unwrap().iter().all(|address| address.ip().is_loopback()));
+    }
+
+    #[test]
+    fn a_look_up_that_ends_makes_room_for_another_and_one_that_is_refused_takes_none() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+        let mut turns: Vec<Turn> = (0..MOST_LOOKUPS).map(|_| Turn::take(&LOOKUPS).unwrap()).collect();
+        for _ in 0..2 {
+            assert!(Turn::take(&LOOKUPS).is_err());
+        }
+        turns.pop();
+        turns.push(Turn::take(&LOOKUPS).unwrap());
+        assert!(Turn::take(&LOOKUPS).is_err());
+        drop(turns);
+        assert_eq!(LOOKUPS.load(Ordering::Relaxed), 0);
     }
 
     #[test]

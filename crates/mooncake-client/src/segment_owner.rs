@@ -24,6 +24,9 @@ use crate::machine::position::reign_of;
 use crate::machine::session::Recheck;
 use crate::owner_events::{tell_epoch_taken, tell_fenced};
 
+#[cfg(test)]
+mod tests;
+
 /// Populated before the first put can come, so that it finds room at once.
 const FIRST_STEP: u64 = 4 << 20;
 

@@ -22,6 +22,9 @@ use crate::machine::view::{Held, ViewDriver, view};
 use crate::put::{link_error, transfer_error};
 use crate::store::Inner;
 
+#[cfg(test)]
+mod tests;
+
 /// The bytes of an object, read-only.
 ///
 /// Where the pool's memory is mapped here they are that memory itself, pinned;
