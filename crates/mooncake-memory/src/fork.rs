@@ -144,3 +144,21 @@ fn claim(fd: RawFd) -> &'static AtomicI32 {
         chunk = chunk.next(true).expect("a chunk was just added");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_has_been_closed_is_no_childs_to_close() {
+        // A number that no other test is given next.
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let file = rustix::io::fcntl_dupfd_cloexec(&null, 700).unwrap();
+        let entry = file.as_raw_fd() + 1;
+        let guarded = Guarded::new(file);
+        let slot = guarded.slot;
+        assert_eq!(slot.load(Ordering::SeqCst), entry);
+        drop(guarded);
+        assert_ne!(slot.load(Ordering::SeqCst), entry, "the number may be a stranger's by now");
+    }
+}

@@ -593,6 +593,11 @@ mod tests {
         let keep = || vec![(9_000, 100), (4_096, 1), (40_000, u64::MAX)];
         assert_eq!(holes(65_536, Pages::Of(4_096), keep()), [(0, 4_096), (12_288, 36_864)]);
         assert_eq!(holes(65_536, Pages::Of(4_096), Vec::new()), [(0, 65_536)]);
+        assert_eq!(
+            holes(65_536, Pages::Of(4_096), vec![(0, 40_000), (4_096, 1)]),
+            [(40_960, 65_536)],
+            "one in another"
+        );
         assert_eq!(holes(4 << 20, Pages::Of(2 << 20), vec![(0, 1)]), [(2 << 20, 4 << 20)], "transparent huge pages");
         assert_eq!(holes(4 << 20, Pages::OfPool, vec![(0, 1)]), []);
         assert_eq!(holes(4 << 20, Pages::OfPool, Vec::new()), [], "somebody may be in the middle of a copy");

@@ -63,3 +63,32 @@ pub(crate) fn first_other(stamps: &[AtomicU64], rid: u64) -> Option<u64> {
 pub(crate) fn newest(stamps: &[AtomicU64]) -> u64 {
     stamps.iter().map(|stamp| stamp.load(Ordering::Relaxed)).max().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_write_leaves_no_stamp_and_a_tombstone_is_never_lowered() {
+        let stamps = [2, 4, 9].map(AtomicU64::new);
+        assert_eq!(raise(&stamps, 6), Err(9));
+        assert_eq!(stamps.each_ref().map(|stamp| stamp.load(Ordering::Relaxed)), [2, 4, 9]);
+
+        // A write that begins while its fence stamps.
+        let stamps: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
+        for round in 1..200_u64 {
+            let (rid, start) = (2 * round, std::sync::Barrier::new(2));
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    start.wait();
+                    // A little later each time.
+                    (0..round * 50).for_each(|_| std::hint::spin_loop());
+                    raise_all(&stamps, rid | 1);
+                });
+                start.wait();
+                let _ = raise(&stamps, rid);
+            });
+            assert_eq!(first_other(&stamps, rid | 1), None, "round {round}");
+        }
+    }
+}

@@ -90,3 +90,60 @@ impl AttachPipe {
         !self.outbox.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Op;
+
+    #[test]
+    fn as_many_frames_wait_as_there_is_room_for_and_come_whole_and_in_order() {
+        let (mine, mut theirs) = UnixStream::pair().unwrap();
+        mine.set_nonblocking(true).unwrap();
+        let mut pipe = AttachPipe::new(Arc::new(Guarded::new(mine)));
+        let frame = |number| Frame { rid: number, ..Frame::plain(Op::Quiesced, 1) };
+        let mut sent = 0;
+        let mut send = |pipe: &mut AttachPipe| pipe.send(&frame(sent)).map(|()| sent += 1);
+        while !pipe.is_waiting() {
+            send(&mut pipe).unwrap();
+        }
+        // A part of a frame may be on its way already: the rest of it takes the room of one.
+        let room = pipe.room();
+        assert!((4095..=4096).contains(&room), "{room}");
+        for left in (0..room).rev() {
+            send(&mut pipe).unwrap();
+            assert_eq!(pipe.room(), left);
+        }
+        let full = send(&mut pipe).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::TimedOut);
+        // The last word goes out all the same.
+        assert!(!pipe.send_last(&frame(sent)).unwrap());
+        let mut read = 0;
+        while pipe.is_waiting() || read <= sent {
+            let mut bytes = [0; FRAME_LEN];
+            theirs.read_exact(&mut bytes).unwrap();
+            assert_eq!(Frame::decode(&bytes), Some(frame(read)));
+            read += 1;
+            pipe.flush().unwrap();
+        }
+        assert_eq!(read, sent + 1);
+    }
+
+    #[test]
+    fn a_frame_that_comes_in_parts_is_one_and_rubbish_is_an_error() {
+        let (mine, mut theirs) = UnixStream::pair().unwrap();
+        mine.set_nonblocking(true).unwrap();
+        let mut pipe = AttachPipe::new(Arc::new(Guarded::new(mine)));
+        let frame = Frame::plain(Op::Upgraded, 1);
+        for _ in 0..2 {
+            theirs.write_all(&frame.encode()[..10]).unwrap();
+            assert!(pipe.receive().unwrap().is_none());
+            theirs.write_all(&frame.encode()[10..]).unwrap();
+            assert_eq!(pipe.receive().unwrap(), Some(frame));
+        }
+        theirs.write_all(&[5; FRAME_LEN]).unwrap();
+        assert!(pipe.receive().is_err());
+        drop(theirs);
+        assert_eq!(pipe.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -181,6 +181,61 @@ fn a_peer_that_hears_that_a_segment_is_gone_takes_nothing_from_an_owner_that_liv
 }
 
 #[test]
+fn memory_that_was_forgotten_first_goes_back_when_the_owner_dies_and_each_view_ends() {
+    // No other test of this binary has a segment of this size: it is counted by size.
+    let size = 10 * MIB;
+    let (mut owner, address) = Other::owner(size);
+    let (links, _noticed) = links(Paths::ALL);
+    let link = links.link(&address, &wait()).unwrap();
+    let mut views = Vec::new();
+    for i in 0..4 {
+        link.write(rid(1, i + 1), i * MIB, &[Source::new(&pattern(MIB, 5))], &wait()).unwrap();
+        views.push(link.view(rid(1, i + 1), i * MIB, MIB, None).unwrap().unwrap());
+    }
+    link.write(rid(1, 9), 5 * MIB, &[Source::new(&pattern(5 * MIB, 5))], &wait()).unwrap();
+    links.forget(address.uuid, &[]);
+    drop(views.pop());
+    assert!(held_bytes(size) >= 9 * MIB, "its owner lives");
+    owner.kill();
+    for left in (1..=3).rev() {
+        holds(size, left * MIB..(left + 1) * MIB);
+        drop(views.pop());
+    }
+}
+
+#[test]
+fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() {
+    // No other test of this binary has a segment of this size: it is counted by size.
+    let size = 6 * MIB;
+    struct Busy(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+    impl mooncake_transfer::LinkEvents for Busy {
+        fn owner_gone(&self, _: mooncake_transfer::Uuid) {
+            let _ = self.0.lock().unwrap().recv();
+        }
+        fn take_epoch(&self, _: mooncake_transfer::EpochQuestion) {}
+    }
+    let (release, released) = channel();
+    let events = Busy(std::sync::Mutex::new(released));
+    let links = mooncake_transfer::Links::new(mooncake_transfer::LinkOptions::new(WRITER), Box::new(events)).unwrap();
+    let (mut first, first_address) = Other::owner(MIB);
+    let (mut second, address) = Other::owner(size);
+    let _first = links.link(&first_address, &wait()).unwrap();
+    let link = links.link(&address, &wait()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(&pattern(5 * MIB, 5))], &wait()).unwrap();
+    let _view = link.view(rid(1, 1), 0, 1024, None).unwrap().unwrap();
+    drop(link);
+    first.kill();
+    let until = Instant::now() + Duration::from_secs(5);
+    while links.link(&first_address, &Wait::until(Instant::now())).is_ok() {
+        assert!(Instant::now() < until, "the end of the first is noticed");
+    }
+    second.kill();
+    links.forget(address.uuid, &[]);
+    holds(size, 0..MIB);
+    drop(release);
+}
+
+#[test]
 fn a_segment_is_forgotten_while_another_thread_still_connects_to_it() {
     let (owner, address) = Other::owner(4 * MIB);
     let (links, _noticed) = links(Paths::ALL);

@@ -147,6 +147,18 @@ fn who_comes_after_its_owner_was_asked_is_waited_for_in_that_epoch() {
     assert!(copied.is_waited_for_in(Reign::numbered(1)), "nothing of it is mapped");
 }
 
+#[test]
+fn who_comes_after_its_owner_was_asked_writes_nothing_older() {
+    for path in [Path::Local, Path::SharedMemory, Path::Tcp] {
+        let owner = Owner::new(MIB);
+        assert_eq!(owner.take_epoch(2), [owner.memory.uuid()]);
+        let (link, _links) = links_of(&owner, path);
+        let e = link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap_err();
+        assert!(e.settled && matches!(e.error, TransferError::Superseded { .. }), "{path}: {e}");
+        link.write(rid(2, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    }
+}
+
 const fn reign(epoch: u16, id: u32) -> Reign {
     Reign { epoch, id }
 }

@@ -141,6 +141,30 @@ fn a_stopped_owner_of_a_mapped_segment_cannot_hold_a_first_put_for_ever() {
     let e = link.write(rid(1, 1), 0, &[Source::new(b"x")], &short).unwrap_err();
     assert!(e.settled && matches!(e.error, TransferError::Timeout { .. }), "{e}");
     assert!(about(started.elapsed(), 200), "{:?}", started.elapsed());
+    let interrupted = Wait { interrupted: &|| true, ..wait() };
+    let e = link.write(rid(1, 1), 0, &[Source::new(b"x")], &interrupted).unwrap_err();
+    assert!(e.settled && matches!(e.error, TransferError::Interrupted), "{e}");
     owner.go_on();
     link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+}
+
+#[test]
+fn a_first_put_that_waits_for_an_owner_hears_of_its_end() {
+    let (mut owner, address) = Other::owner(MIB);
+    let (links, _noticed) = links(Paths::ALL);
+    let link = links.link(&address, &wait()).unwrap();
+    owner.stop();
+    std::thread::scope(|scope| {
+        let (waiting, waits) = std::sync::mpsc::channel();
+        let writer = scope.spawn(|| {
+            let interrupted = move || waiting.send(()).is_err();
+            link.write(rid(1, 1), 0, &[Source::new(b"x")], &Wait { interrupted: &interrupted, ..wait() }).unwrap_err()
+        });
+        waits.recv().unwrap();
+        owner.kill();
+        // The receiver stays: nobody interrupts.
+        let e = writer.join().unwrap();
+        assert!(e.settled && matches!(e.error, TransferError::Gone { .. }), "{e}");
+        drop(waits);
+    });
 }

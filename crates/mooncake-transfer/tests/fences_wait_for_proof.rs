@@ -236,10 +236,12 @@ fn nothing_lands_after(owner: &Owner, rid: u64, len: u64) {
 fn what_one_session_reserved_is_not_written_over_the_links_of_another() {
     let owner = Owner::new(MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
-    match links.link_to_write(WRITER + 1, &owner.address(), &wait()) {
-        // Its fence would not have asked this process.
-        Err(LinkError::SessionOver { .. }) => {}
-        other => panic!("{other:?}"),
+    for other in [WRITER - 1, WRITER + 1] {
+        match links.link_to_write(other, &owner.address(), &wait()) {
+            // Its fence would not have asked this process.
+            Err(LinkError::SessionOver { .. }) => {}
+            other => panic!("{other:?}"),
+        }
     }
     assert_eq!(owner.server.attached(), 0);
     let link = links.link_to_write(WRITER, &owner.address(), &wait()).unwrap();

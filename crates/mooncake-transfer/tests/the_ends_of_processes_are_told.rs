@@ -3,9 +3,11 @@
 mod support;
 
 use std::io::Write;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use mooncake_transfer::{Path, ProcessGone};
+use mooncake_transfer::{Fence, Path, ProcessGone, SegmentServer, ServerEvents, ServerOptions, Uuid};
 use support::*;
 
 #[test]
@@ -44,6 +46,55 @@ fn a_process_without_a_mark_or_one_that_unmapped_before_it_ended_proves_nothing(
     }
     tidy.leave();
     assert_eq!(owner.hears_within(50), None);
+}
+
+/// Reports the ends of processes, and is busy at each fence until it is told to go on.
+struct Busy {
+    gone: Sender<ProcessGone>,
+    at_fence: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl ServerEvents for Busy {
+    fn fenced(&self, _: Uuid, _: u64) {
+        let _ = self.at_fence.send(());
+        let _ = self.go_on.lock().unwrap().recv();
+    }
+    fn epoch_taken(&self, _: u16, _: Uuid) {}
+    fn process_gone(&self, gone: ProcessGone) {
+        let _ = self.gone.send(gone);
+    }
+}
+
+#[test]
+fn what_a_process_said_before_its_end_counts_where_its_owner_hears_of_both_at_once() {
+    let (gone, ends) = channel();
+    let (at_fence, fences) = channel();
+    let (release, go_on) = channel();
+    let events = Busy { gone, at_fence, go_on: Mutex::new(go_on) };
+    let mut owner = Owner::new(MIB);
+    // The same memory behind a server that reports to this.
+    owner.server = SegmentServer::start(ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER), Box::new(events)).unwrap();
+    owner.server.add(owner.memory.clone(), owner.address().access_key);
+    let mut reader = Other::writer(&owner.address(), Path::SharedMemory);
+    assert_eq!(reader.ask("attach-to-write"), "attached");
+    // The end of a write, and with that of its fence, is for the owner's thread to tell.
+    let mut lane = lane_by_hand(&owner.address(), None);
+    lane.write_all(&request_by_hand(2, rid(1, 1), 0, 4096)).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    while owner.memory.mapping().max_stamp(0, 4096).unwrap() == 0 {
+        assert!(Instant::now() < until, "the write begins");
+    }
+    let fence =
+        Fence { uuid: owner.memory.uuid(), rid: rid(1, 1), offset: 0, len: 4096, writer: 9, writer_done: false };
+    assert!(!owner.server.fence(fence));
+    drop(lane);
+    fences.recv_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(reader.ask("introduce 77"), "introduced");
+    assert!(reader.leave().success());
+    drop(release);
+    let told = ProcessGone { session: WRITER, uuid: owner.memory.uuid(), mark: 77 };
+    assert_eq!(ends.recv_timeout(Duration::from_secs(5)), Ok(told));
 }
 
 #[test]

@@ -486,3 +486,6 @@ fn say_hello(
     let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| format!("{} descriptors came instead of 2", fds.len()))?;
     Ok((reply, fds))
 }
+
+#[cfg(test)]
+mod tests;

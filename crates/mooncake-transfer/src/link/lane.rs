@@ -75,7 +75,11 @@ impl Lane {
         let (connect_timeout, data_timeout) = timeouts;
         let patience = wait.deadline.min(Instant::now() + connect_timeout);
         let broken = |what| move |source| TransferError::Broken { peer: peer.to_string(), what, source };
-        let stream = connect(address, patience, wait).map_err(broken("connect to a data lane"))?;
+        let stream = match connect(address, patience, wait) {
+            // The caller's wish, and no failure of the peer that others are to be kept from.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Err(TransferError::Interrupted),
+            connected => connected.map_err(broken("connect to a data lane"))?,
+        };
         let setup = (|| {
             stream.set_nonblocking(false)?;
             stream.set_nodelay(true)?;
@@ -450,3 +454,6 @@ fn connect(address: SocketAddr, deadline: Instant, wait: &Wait<'_>) -> io::Resul
         None => Ok(stream),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,7 +150,6 @@ impl Links {
                     }
                 }
                 let link = Arc::new(link);
-                state.failed = None;
                 state.better_at = better_later.then(|| Instant::now() + self.connector.options.retry_after);
                 state.link = Some(link.clone());
                 Ok(link)

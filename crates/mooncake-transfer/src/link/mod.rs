@@ -3,7 +3,7 @@
 mod attachment;
 mod connector;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod lane;
 mod links;
 mod options;

@@ -71,13 +71,10 @@ impl LanePool {
         outcome
     }
 
-    /// Opens the first lane, so that the path is known to work.
+    /// Opens the first lane, so that the path is known to work. To be called before the pool is in use.
     pub(super) fn try_connect(&self, wait: &Wait<'_>) -> Result<SocketAddr, TransferError> {
         let (lane, address) = self.connect(wait)?;
-        let mut state = self.state.lock();
-        if !state.closed {
-            state.idle.push(lane);
-        }
+        self.state.lock().idle.push(lane);
         Ok(address)
     }
 
@@ -164,3 +161,6 @@ impl LanePool {
         Err(last)
     }
 }
+
+#[cfg(test)]
+mod tests;

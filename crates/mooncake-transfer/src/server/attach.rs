@@ -154,3 +154,68 @@ fn pidfd_of(stream: &UnixStream, pid: u32, start_time: u64) -> Option<OwnedFd> {
     let peer = ProcessIdentity { pid, start_time, ..own };
     if pid == 0 { None } else { peer.pidfd().ok().flatten() }
 }
+
+#[cfg(test)]
+mod tests {
+    use mooncake_memory::recv_fds;
+
+    use super::*;
+    use crate::link::fixture::{Quiet, owner};
+    use crate::wire::{HELLO_LEN, Purpose};
+
+    fn hello(uuid: crate::Uuid) -> Hello {
+        Hello {
+            version: LANE_VERSION,
+            purpose: Purpose::Attach,
+            features: FEATURE_KNOWN_PINS,
+            session: 2,
+            access_key: 1,
+            uuid,
+            pid: 0,
+            start_time: 0,
+        }
+    }
+
+    /// What a caller is answered, and the descriptors that it gets.
+    fn answer(caller: &UnixStream) -> (Status, usize) {
+        let (mut reply, mut fds) = ([0; HELLO_LEN], Vec::new());
+        assert_eq!(recv_fds(caller, &mut reply, &mut fds).unwrap(), reply.len());
+        (HelloReply::decode(&reply).unwrap().status, fds.len())
+    }
+
+    #[test]
+    fn who_is_not_put_on_record_gets_no_descriptors_and_who_gets_none_is_not_put_on_record() {
+        let (server, memory, _) = owner(1 << 20, Quiet);
+        let (shared, hello) = (&server.shared, hello(memory.uuid()));
+        let served = shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
+        let attach = || {
+            let (caller, stream) = UnixStream::pair().unwrap();
+            (shared.attach(Guarded::new(stream), &hello, &served), answer(&caller), caller)
+        };
+        // It hung up while it waited.
+        let (gone, stream) = UnixStream::pair().unwrap();
+        drop(gone);
+        assert_eq!(shared.attach(Guarded::new(stream), &hello, &served), Ok(()));
+        assert_eq!(server.attached(), 0, "it would be waited for until its process ends");
+
+        let (attached, answered, _caller) = attach();
+        assert_eq!((attached, answered, server.attached()), (Ok(()), (Status::Ok, 2), 1));
+
+        let mut state = shared.state.lock();
+        let before = state.owner.attached();
+        while !state.owner.is_full() {
+            state.owner.attach(Newcomer { session: 3, uuid: memory.uuid(), knows_pins: true });
+        }
+        let full = state.owner.attached();
+        drop(state);
+        let (attached, answered, _caller) = attach();
+        assert_eq!((attached, answered), (Err(Status::Overloaded), (Status::Overloaded, 0)));
+        assert!(server.attached() == full && full > before);
+
+        // Removed between its hello and this.
+        assert!(server.remove(memory.uuid()));
+        let (attached, answered, _caller) = attach();
+        assert_eq!((attached, answered), (Err(Status::UnknownSegment), (Status::UnknownSegment, 0)));
+        assert_eq!(server.attached(), 0);
+    }
+}

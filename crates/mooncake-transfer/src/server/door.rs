@@ -195,3 +195,40 @@ pub(super) fn refuse(mut stream: impl Write, hello: &Hello, status: Status) -> R
 fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+    use crate::link::fixture::{Quiet, owner};
+    use crate::wire::HELLO_LEN;
+
+    #[test]
+    fn a_hello_that_is_not_for_this_door_is_told_why() {
+        let (server, memory, _) = owner(1 << 20, Quiet);
+        let good = Hello {
+            version: LANE_VERSION,
+            purpose: Purpose::Attach,
+            features: 0,
+            session: 2,
+            access_key: 1,
+            uuid: memory.uuid(),
+            pid: 0,
+            start_time: 0,
+        };
+        for (hello, status) in [
+            (Hello { version: LANE_VERSION + 1, ..good }, Status::Version),
+            (Hello { uuid: [1; 16], ..good }, Status::UnknownSegment),
+            (Hello { access_key: 2, ..good }, Status::WrongKey),
+            (Hello { purpose: Purpose::Lane, ..good }, Status::Unsupported),
+        ] {
+            let (mut caller, stream) = UnixStream::pair().unwrap();
+            assert_eq!(admit(&server.shared, Caller::Unix(Guarded::new(stream)), &hello), Err(status));
+            let mut reply = [0; HELLO_LEN];
+            caller.read_exact(&mut reply).unwrap();
+            assert_eq!(HelloReply::decode(&reply).unwrap().status, status);
+            assert_eq!(caller.read(&mut reply).unwrap(), 0, "and closed");
+        }
+    }
+}

@@ -213,6 +213,7 @@ impl Lane {
         self.control.mark_idle();
         let frame = self.next_frame()?;
         self.control.mark_busy();
+        // What had come before it was cut is still read, and not done any more.
         if self.control.is_cut() {
             return Err(End::Quiet);
         }
@@ -271,9 +272,6 @@ impl Lane {
         let total = REPLY_LEN as u64 + frame.len;
         let mut sent = 0;
         while sent < total {
-            if self.control.is_cut() {
-                return Err(End::Quiet);
-            }
             match mapping.send_to(self.stream.as_fd(), &reply, frame.offset, frame.len, sent) {
                 Ok(count) => sent += count as u64,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -386,4 +384,108 @@ impl Lane {
 
 fn check(mapping: &Mapping, frame: &Frame) -> Result<bool, End> {
     mapping.check_stamps(frame.rid, frame.offset, frame.len).map_err(|e| End::Bad(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::link::fixture::{Quiet, owner};
+    use crate::wire::{HELLO_LEN, Purpose};
+
+    fn connection() -> (TcpStream, Guarded<TcpStream>, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, peer) = listener.accept().unwrap();
+        (caller, Guarded::new(stream), peer)
+    }
+
+    /// A lane that has had no request for so long; `None`: it is inside one.
+    fn lane(uuid: Uuid, idle: Option<Duration>) -> (TcpStream, Arc<LaneControl>) {
+        let (caller, stream, _) = connection();
+        let born = Instant::now().checked_sub(idle.unwrap_or(IDLE * 2)).expect("the host has been up for longer");
+        let idle_since = AtomicU64::new(if idle.is_some() { 0 } else { BUSY });
+        let cut = AtomicBool::new(false);
+        (caller, Arc::new(LaneControl { stream: Arc::new(stream), uuid, cut, born, idle_since }))
+    }
+
+    #[test]
+    fn a_lane_is_busy_inside_a_request_and_idle_between_two() {
+        let (server, memory, _) = owner(1 << 20, Quiet);
+        let (shared, uuid) = (&server.shared, memory.uuid());
+        let served = shared.state.lock().owner.segment(&uuid).unwrap().clone();
+        let hello = hello(uuid);
+        let (mut caller, stream, peer) = connection();
+        open(shared, stream, peer, &hello, served).unwrap();
+        caller.read_exact(&mut [0; HELLO_LEN]).unwrap();
+        let control = shared.state.lock().lanes.values().next().unwrap().clone();
+        let becomes = |busy: bool| {
+            let until = Instant::now() + Duration::from_secs(5);
+            while control.idle().is_none() != busy {
+                assert!(Instant::now() < until, "busy: {busy}");
+                std::thread::yield_now();
+            }
+        };
+        let write = Frame { op: Op::Write, epoch: 1, rid: 1 << 48 | 2, offset: 0, len: 2, sequence: 1 };
+        caller.write_all(&write.encode()).unwrap();
+        becomes(true);
+        caller.write_all(&[5; 2]).unwrap();
+        becomes(false);
+    }
+
+    fn hello(uuid: Uuid) -> Hello {
+        Hello {
+            version: LANE_VERSION,
+            purpose: Purpose::Lane,
+            features: 0,
+            session: 2,
+            access_key: 1,
+            uuid,
+            pid: 0,
+            start_time: 0,
+        }
+    }
+
+    #[test]
+    fn the_lane_that_has_stood_idle_for_longest_makes_room_and_no_busy_one() {
+        let (server, memory, _) = owner(1 << 20, Quiet);
+        let (shared, uuid) = (&server.shared, memory.uuid());
+        let served = shared.state.lock().owner.segment(&uuid).unwrap().clone();
+        let hello = hello(uuid);
+        let knock = || {
+            let (mut caller, stream, peer) = connection();
+            let opened = open(shared, stream, peer, &hello, served.clone());
+            let mut reply = [0; HELLO_LEN];
+            caller.read_exact(&mut reply).unwrap();
+            assert_eq!(HelloReply::decode(&reply).map(|reply| reply.status), Some(opened.err().unwrap_or(Status::Ok)));
+            (opened, caller)
+        };
+        let idle = [Some(IDLE), Some(IDLE * 3), Some(IDLE * 2), None, Some(Duration::ZERO)];
+        let (_callers, lanes): (Vec<_>, Vec<_>) = idle.into_iter().map(|idle| lane(uuid, idle)).unzip();
+        let cut = || lanes.iter().map(|lane| lane.is_cut()).collect::<Vec<_>>();
+        {
+            let mut state = shared.state.lock();
+            let most = shared.options.max_lanes as u64;
+            // The others are of one kind: at work.
+            let (_busy_caller, busy) = lane(uuid, None);
+            state.lanes.extend((0..most).map(|id| (id + 1000, busy.clone())));
+            state.lanes.extend(lanes.iter().cloned().zip(1000..).map(|(lane, id)| (id, lane)));
+        }
+        let mut callers = Vec::new();
+        for left in
+            [[false, true, false, false, false], [false, true, true, false, false], [true, true, true, false, false]]
+        {
+            let (opened, caller) = knock();
+            assert_eq!((opened, cut().as_slice()), (Ok(()), &left[..]));
+            callers.push(caller);
+        }
+        assert_eq!(knock().0, Err(Status::Overloaded));
+        assert_eq!(cut(), [true, true, true, false, false]);
+        shared.state.lock().lanes.retain(|id, _| *id < 1000);
+        // Removed between its hello and this.
+        assert!(server.remove(uuid));
+        assert_eq!(knock().0, Err(Status::UnknownSegment));
+    }
 }

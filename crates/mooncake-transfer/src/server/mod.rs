@@ -162,7 +162,6 @@ impl SegmentServer {
         drop(state);
         self.shared.report(later);
         let mut writing = served.gate.close();
-        served.gate.cut(&writing);
         let deadline = Instant::now() + self.shared.options.data_timeout;
         let mut state = self.shared.state.lock();
         for lane in state.lanes.values().filter(|lane| lane.uuid() == uuid) {
@@ -271,4 +270,37 @@ fn listen_unix() -> io::Result<(UnixListener, String)> {
     let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name.as_bytes())?)?;
     listener.set_nonblocking(true)?;
     Ok((listener, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_memory::SegmentOptions;
+
+    use super::*;
+    use crate::link::fixture::Quiet;
+
+    #[test]
+    fn memory_that_a_thread_of_this_process_still_writes_is_not_to_be_given_back() {
+        let options = ServerOptions {
+            unix: false,
+            data_timeout: Duration::from_millis(50),
+            ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1)
+        };
+        let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
+        let [kept, ended] =
+            [(); 2].map(|()| Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap()));
+        for memory in [&kept, &ended] {
+            server.add(memory.clone(), 1);
+        }
+        let begin = |memory: &SegmentMemory| {
+            let served = server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
+            served.gate.admit(memory.mapping(), 1 << 48 | 2, 0, 4096, None).unwrap()
+        };
+        let (write, short) = (begin(&kept), begin(&ended));
+        assert!(!server.remove(kept.uuid()), "it may still write");
+        drop(short);
+        assert!(server.remove(ended.uuid()));
+        assert!(server.remove(ended.uuid()), "what is not served is not written");
+        drop(write);
+    }
 }

@@ -412,6 +412,10 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                 attached.push(stream);
                 println!("> attached");
             }
+            "introduce" => {
+                attached[0].write_all(&introduction_by_hand(number(1))).unwrap();
+                println!("> introduced");
+            }
             "hang-up" => {
                 attached.clear();
                 println!("> hung up");

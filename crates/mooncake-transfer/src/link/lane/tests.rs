@@ -1,0 +1,219 @@
+//! A lane against an owner that does what the test says.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::channel;
+use std::thread::{scope, sleep};
+
+use super::*;
+use crate::reign::Reign;
+use crate::wire::Purpose;
+
+const UUID: [u8; 16] = [7; 16];
+const BYTES: u64 = 64 << 20;
+const RID: u64 = 1 << 48 | 2;
+
+fn hello() -> Hello {
+    Hello {
+        version: 1,
+        purpose: Purpose::Lane,
+        features: 0,
+        session: 1,
+        access_key: 2,
+        uuid: UUID,
+        pid: 0,
+        start_time: 0,
+    }
+}
+
+fn welcome() -> HelloReply {
+    HelloReply { version: 1, status: Status::Ok, reign: Reign::default(), bytes: BYTES, uuid: UUID, features: 0 }
+}
+
+/// A lane, and the owner's end of it: the owner answers the hello with this, and then does as it is told.
+fn lane_to(
+    answer: &[u8; HELLO_LEN],
+    data_timeout: Duration,
+    owner: impl FnOnce(TcpStream) + Send,
+    peer: impl FnOnce(Result<Lane, TransferError>, &Wait<'_>),
+) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Connections have it from here: what a peer does not read soon fills the way to it.
+    socket2::SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();
+    let address = listener.local_addr().unwrap();
+    scope(|threads| {
+        threads.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
+            stream.write_all(answer).unwrap();
+            owner(stream);
+        });
+        let wait = Wait::until(Instant::now() + Duration::from_secs(20));
+        peer(
+            Lane::open(address, &hello(), BYTES, &"owner".into(), (Duration::from_secs(10), data_timeout), &wait),
+            &wait,
+        );
+    });
+}
+
+fn request(stream: &mut TcpStream) -> Frame {
+    let mut frame = [0; FRAME_LEN];
+    stream.read_exact(&mut frame).unwrap();
+    Frame::decode(&frame).unwrap()
+}
+
+fn reply(frame: &Frame, status: Status, len: u64) -> Vec<u8> {
+    Reply { status, epoch: 1, sequence: frame.sequence, len, detail: 0 }.encode().into()
+}
+
+fn trailer(frame: &Frame, status: Status) -> Vec<u8> {
+    Trailer { status, sequence: frame.sequence }.encode().into()
+}
+
+/// A lane that is patient for this long meets an owner that takes longer in all, but never so long for one step.
+const PATIENCE: Duration = Duration::from_millis(400);
+const STEP: Duration = Duration::from_millis(100);
+const STEPS: usize = 6;
+
+fn by_and_by(stream: &mut TcpStream, bytes: &[u8]) {
+    for part in bytes.chunks(bytes.len().div_ceil(STEPS)) {
+        sleep(STEP);
+        stream.write_all(part).unwrap();
+    }
+}
+
+#[test]
+fn bytes_that_come_end_a_standstill() {
+    let read = |slow_reply: bool| {
+        let owner = move |mut stream: TcpStream| {
+            let frame = request(&mut stream);
+            let (reply, bytes) = (reply(&frame, Status::Ok, frame.len), vec![5; frame.len as usize]);
+            let (slow, quick) = if slow_reply { (reply, bytes) } else { (bytes, reply) };
+            if slow_reply {
+                by_and_by(&mut stream, &slow);
+                stream.write_all(&quick).unwrap();
+            } else {
+                stream.write_all(&quick).unwrap();
+                by_and_by(&mut stream, &slow);
+            }
+            stream.write_all(&trailer(&frame, Status::Ok)).unwrap();
+        };
+        lane_to(&welcome().encode(), PATIENCE, owner, |lane, wait| {
+            let mut back = [0; 60];
+            let extent = Extent { rid: RID, offset: 0, len: 60 };
+            lane.unwrap().read(extent, &mut [Target::new(&mut back)], true, wait).result.unwrap();
+            assert_eq!(back, [5; 60]);
+        });
+    };
+    let write = || {
+        const PART: usize = 256 << 10;
+        let owner = |mut stream: TcpStream| {
+            let frame = request(&mut stream);
+            for _ in 0..STEPS {
+                sleep(STEP);
+                stream.read_exact(&mut vec![0; PART]).unwrap();
+            }
+            stream.write_all(&reply(&frame, Status::Ok, 0)).unwrap();
+        };
+        lane_to(&welcome().encode(), PATIENCE, owner, |lane, wait| {
+            let mut lane = lane.unwrap();
+            socket2::SockRef::from(&*lane.stream).set_send_buffer_size(16 << 10).unwrap();
+            let bytes = vec![5; STEPS * PART];
+            let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
+            lane.write(extent, &[Source::new(&bytes)], wait).result.unwrap();
+        });
+    };
+    scope(|threads| {
+        threads.spawn(|| read(true));
+        threads.spawn(|| read(false));
+        threads.spawn(write);
+    });
+}
+
+#[test]
+fn the_answer_to_another_request_is_taken_for_none() {
+    type Answer = fn(&Frame) -> Vec<Vec<u8>>;
+    const fn earlier(frame: &Frame) -> Frame {
+        Frame { sequence: frame.sequence - 1, ..*frame }
+    }
+    let answers: [Answer; 5] = [
+        |frame| vec![reply(&earlier(frame), Status::Ok, 100), vec![5; 100], trailer(frame, Status::Ok)],
+        |frame| vec![reply(frame, Status::Ok, 99), vec![5; 99], trailer(frame, Status::Ok)],
+        |frame| vec![reply(frame, Status::Ok, 100), vec![5; 100], trailer(&earlier(frame), Status::Ok)],
+        |frame| vec![reply(frame, Status::Ok, 100), vec![5; 116]],
+        |_| vec![vec![5; 32]],
+    ];
+    for (nth, answer) in answers.into_iter().enumerate() {
+        let owner = move |mut stream: TcpStream| {
+            for part in answer(&request(&mut stream)) {
+                stream.write_all(&part).unwrap();
+            }
+        };
+        lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, wait| {
+            let extent = Extent { rid: RID, offset: 0, len: 100 };
+            let outcome = lane.unwrap().read(extent, &mut [Target::new(&mut [0; 100])], false, wait);
+            assert!(matches!(outcome.result, Err(TransferError::Broken { .. })), "{nth}: {:?}", outcome.result);
+            assert!(!outcome.reusable, "{nth}: what comes next on the lane is not known");
+        });
+    }
+}
+
+#[test]
+fn the_requests_of_a_lane_are_told_apart() {
+    let owner = |mut stream: TcpStream| {
+        let first = request(&mut stream);
+        stream.write_all(&reply(&first, Status::Stale, 0)).unwrap();
+        // As one that answers the first request twice.
+        let second = request(&mut stream);
+        assert!(second.sequence > first.sequence);
+        stream.write_all(&reply(&first, Status::Ok, 1)).unwrap();
+    };
+    lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, wait| {
+        let (mut lane, extent) = (lane.unwrap(), Extent { rid: RID, offset: 0, len: 1 });
+        let mut read = || lane.read(extent, &mut [Target::new(&mut [0])], false, wait);
+        let first = read();
+        assert!(matches!(first.result, Err(TransferError::Stale { .. })) && first.reusable);
+        assert!(matches!(read().result, Err(TransferError::Broken { .. })));
+    });
+}
+
+#[test]
+fn a_write_that_is_refused_on_its_way_ends_without_the_rest_of_its_bytes() {
+    for (status, settled) in [(Status::Superseded, true), (Status::Ok, false)] {
+        let (end, ended) = channel::<()>();
+        let owner = move |mut stream: TcpStream| {
+            let frame = request(&mut stream);
+            stream.write_all(&reply(&frame, status, 0)).unwrap();
+            // It takes a part, and no more until the lane has given up.
+            stream.read_exact(&mut vec![0; SEND_CHUNK as usize]).unwrap();
+            assert!(ended.recv().is_err(), "nothing is sent");
+        };
+        lane_to(&welcome().encode(), Duration::from_secs(2), owner, |lane, wait| {
+            let mut lane = lane.unwrap();
+            socket2::SockRef::from(&*lane.stream).set_send_buffer_size(16 << 10).unwrap();
+            let bytes = vec![5; 32 << 20];
+            let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
+            let outcome = lane.write(extent, &[Source::new(&bytes)], wait);
+            let e = outcome.result.unwrap_err();
+            let refused = matches!(e, TransferError::Superseded { .. } | TransferError::Refused { .. });
+            assert!(refused && !outcome.reusable, "{e}");
+            assert_eq!(outcome.settled, settled, "{status:?}");
+            drop(end);
+        });
+    }
+}
+
+#[test]
+fn an_owner_that_shows_other_memory_or_no_hello_is_not_used() {
+    let (welcome, mut damaged) = (welcome(), welcome().encode());
+    damaged[20] ^= 1;
+    for answer in [
+        HelloReply { uuid: [8; 16], ..welcome }.encode(),
+        HelloReply { bytes: BYTES / 2, ..welcome }.encode(),
+        HelloReply { status: Status::WrongKey, ..welcome }.encode(),
+        damaged,
+    ] {
+        lane_to(&answer, Duration::from_secs(5), |_| {}, |lane, _| assert!(lane.is_err()));
+    }
+    lane_to(&welcome.encode(), Duration::from_secs(5), |_| {}, |lane, _| assert!(lane.is_ok()));
+}

@@ -1,0 +1,209 @@
+//! The lanes to owners that do what the tests say.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, sleep};
+
+use super::*;
+use crate::reign::Reign;
+use crate::wire::{HELLO_LEN, HelloReply, Purpose, Status};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A pool of lanes to the listener, behind addresses where nobody is.
+fn pool(listener: &TcpListener, options: &LinkOptions) -> LanePool {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = SegmentAddress {
+        uuid: [7; 16],
+        bytes: 4096,
+        name: "owner".into(),
+        boot_id: [0; 16],
+        unix_socket: String::new(),
+        tcp: vec![nobody.to_string(), listener.local_addr().unwrap().to_string()],
+        access_key: 1,
+        process: None,
+    };
+    let hello = Hello {
+        version: 1,
+        purpose: Purpose::Lane,
+        features: 0,
+        session: options.session,
+        access_key: 1,
+        uuid: address.uuid,
+        pid: 0,
+        start_time: 0,
+    };
+    LanePool::new(&address, options, hello).unwrap()
+}
+
+fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+fn options() -> LinkOptions {
+    LinkOptions { max_lanes: 1, connect_timeout: SOON, retry_after: SOON, ..LinkOptions::new(1) }
+}
+
+/// Lets the next lane in.
+fn welcome(listener: &TcpListener) -> TcpStream {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
+    stream.write_all(&hello_reply()).unwrap();
+    stream
+}
+
+fn hello_reply() -> [u8; HELLO_LEN] {
+    let (reign, uuid) = (Reign::default(), [7; 16]);
+    HelloReply { version: 1, status: Status::Ok, reign, bytes: 4096, uuid, features: 0 }.encode()
+}
+
+fn soon() -> Wait<'static> {
+    Wait::until(Instant::now() + SOON)
+}
+
+/// A request that is answered.
+fn answered(_: &mut Lane) -> Outcome<()> {
+    Outcome { result: Ok(()), reusable: true, settled: true }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_lane_that_could_not_be_had_takes_no_room() {
+    let listener = listener();
+    let pool = pool(&listener, &LinkOptions { retry_after: Duration::ZERO, ..options() });
+    scope(|threads| {
+        let owner = threads.spawn(|| {
+            drop(listener.accept().unwrap());
+            welcome(&listener)
+        });
+        let outcome = pool.with_lane(&soon(), answered);
+        assert!(outcome.result.is_err() && outcome.settled, "nothing of it can have been written");
+        pool.with_lane(&soon(), answered).result.unwrap();
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn an_owner_that_cannot_be_reached_is_not_tried_again_so_soon() {
+    let listener = listener();
+    let pool = pool(&listener, &options());
+    scope(|threads| {
+        threads.spawn(|| drop(listener.accept().unwrap()));
+        pool.with_lane(&soon(), answered).result.unwrap_err();
+    });
+    listener.set_nonblocking(true).unwrap();
+    let e = pool.with_lane(&soon(), answered).result.unwrap_err();
+    assert!(e.to_string().contains("not tried again so soon"), "{e}");
+    assert!(listener.accept().is_err());
+}
+
+#[test]
+fn a_caller_without_time_keeps_no_other_from_trying() {
+    let listener = listener();
+    let pool = pool(&listener, &options());
+    let short = Wait::until(Instant::now() + Duration::from_millis(60));
+    pool.with_lane(&short, answered).result.unwrap_err();
+    let interrupted = Wait { interrupted: &|| true, ..soon() };
+    assert!(matches!(pool.with_lane(&interrupted, answered).result, Err(TransferError::Interrupted)));
+    let (kept, served) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    scope(|threads| {
+        // Those that did not wait come first, as far as they came.
+        let owner = threads.spawn(|| {
+            loop {
+                let (mut stream, _) = listener.accept().unwrap();
+                if stream.read_exact(&mut [0; HELLO_LEN]).is_ok() && stream.write_all(&hello_reply()).is_ok() {
+                    kept.lock().push(stream);
+                }
+                if served.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+        });
+        pool.with_lane(&soon(), answered).result.unwrap();
+        served.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn a_lane_that_its_owner_has_closed_is_lent_to_nobody() {
+    let listener = listener();
+    let pool = pool(&listener, &options());
+    scope(|threads| {
+        let owner = threads.spawn(|| drop(welcome(&listener)));
+        pool.try_connect(&soon()).unwrap();
+        owner.join().unwrap();
+        eventually("the end of the lane is seen", || !pool.state.lock().idle[0].is_alive());
+        let owner = threads.spawn(|| welcome(&listener));
+        let outcome = pool.with_lane(&soon(), |lane| {
+            assert!(lane.is_alive());
+            answered(lane)
+        });
+        outcome.result.unwrap();
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn lanes_are_kept_for_the_next_request_and_no_more_than_said() {
+    let listener = listener();
+    let pool = pool(&listener, &LinkOptions { max_lanes: 64, ..options() });
+    scope(|threads| {
+        let owner = threads.spawn(|| (0..MAX_IDLE + 2).map(|_| welcome(&listener)).collect::<Vec<_>>());
+        nest(&pool, MAX_IDLE + 2);
+        assert_eq!(pool.state.lock().idle.len(), MAX_IDLE);
+        let _kept = owner.join().unwrap();
+        nest(&pool, MAX_IDLE);
+        let state = pool.state.lock();
+        assert_eq!((state.idle.len(), state.lent), (MAX_IDLE, 0));
+    });
+}
+
+/// So many requests at a time.
+fn nest(pool: &LanePool, deep: usize) {
+    if deep > 0 {
+        let outcome = pool.with_lane(&soon(), |lane| {
+            nest(pool, deep - 1);
+            answered(lane)
+        });
+        outcome.result.unwrap();
+    }
+}
+
+#[test]
+fn who_waits_for_a_lane_has_it_when_it_comes_back_and_hears_of_the_end() {
+    let listener = listener();
+    let pool = pool(&listener, &options());
+    let waits = |deadline| pool.with_lane(&Wait::until(deadline), answered).result;
+    scope(|threads| {
+        let owner = threads.spawn(|| welcome(&listener));
+        pool.try_connect(&soon()).unwrap();
+        let mut stream = owner.join().unwrap();
+        let mut next = None;
+        let outcome = pool.with_lane(&soon(), |lane| {
+            let e = waits(Instant::now()).unwrap_err();
+            assert!(e.to_string().contains("no lane was free"), "{e}");
+            next = Some(threads.spawn(|| waits(Instant::now() + SOON)));
+            answered(lane)
+        });
+        outcome.result.unwrap();
+        next.expect("it was started").join().unwrap().unwrap();
+        let outcome = pool.with_lane(&soon(), |lane| {
+            let next = threads.spawn(|| waits(Instant::now() + SOON));
+            pool.close();
+            assert!(matches!(next.join().unwrap(), Err(TransferError::Gone { .. })));
+            answered(lane)
+        });
+        outcome.result.unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a lane that comes back to closed ones is closed");
+    });
+}
