@@ -22,11 +22,17 @@ const WITHIN_HOST_MICROS: u64 = 60;
 /// Longest time that the end of an owner takes to become known.
 const END_IS_KNOWN_MICROS: u64 = 30_000;
 
+/// Longest time until an owner knows which process it is that has its memory mapped.
+const INTRODUCED: Duration = Duration::from_millis(50);
+
 /// One attachment. Dropped when nothing of this process is over it any more.
 pub(crate) struct Attachment {
     world: World,
     process: ProcessId,
     pub session: u64,
+    introduced_at: Duration,
+    /// It was cut before that.
+    is_stranger: Cell<bool>,
     pub memory: Memory,
     peer: RefCell<Peer>,
     gate: RefCell<Gate<()>>,
@@ -88,6 +94,8 @@ impl Attachment {
             world: world.clone(),
             process,
             session,
+            introduced_at: world.now() + INTRODUCED,
+            is_stranger: Cell::new(false),
             memory,
             peer: RefCell::new(Peer::new(reign)),
             gate: RefCell::new(Gate::new(reign.epoch)),
@@ -118,8 +126,14 @@ impl Attachment {
         Some(attachment)
     }
 
+    /// Whether the owner knows whose it is.
+    pub fn is_introduced(&self) -> bool {
+        !self.is_stranger.get() && self.world.now() >= self.introduced_at
+    }
+
     /// The connection to its owner breaks. Its memory stays mapped.
     pub fn cut(&self) {
+        self.is_stranger.set(!self.is_introduced());
         (self.up.cutter())();
         self.hung_up.set(true);
         self.bell.set(());

@@ -298,10 +298,14 @@ impl Links {
         !attached.is_empty()
     }
 
-    /// The segments of other processes that are mapped in this session.
+    /// The segments of other processes that are mapped in this session, as their owners know.
     pub fn mapped(&self) -> Vec<Uuid> {
         let session = self.session.get();
-        self.attached().iter().filter(|it| it.session == session).map(|it| it.memory.uuid()).collect()
+        self.attached()
+            .iter()
+            .filter(|it| it.session == session && it.is_introduced())
+            .map(|it| it.memory.uuid())
+            .collect()
     }
 
     pub fn drain_epoch(&self, epoch: u16) {
