@@ -141,7 +141,7 @@ impl Control {
     pub fn set_session(&self, session: Session) {
         *self.session.write() = Arc::new(session);
         self.drop_idle();
-        // Who waits has looked at the session before this, or waits already.
+        // A waiter has looked at the session before this, or waits already.
         drop(self.changes.lock());
         self.changed.notify_all();
         self.reach.pong(self.now());

@@ -239,22 +239,13 @@ fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() 
 fn a_segment_is_forgotten_while_another_thread_still_connects_to_it() {
     let (owner, address) = Other::owner(4 * MIB);
     let (links, _noticed) = links(Paths::ALL);
-    owner.stop();
-    std::thread::scope(|scope| {
-        let (waiting, waits) = channel();
-        let (links, address) = (&links, &address);
-        let connecting = scope.spawn(move || {
-            let interrupted = || waiting.send(()).is_err();
-            links.link(address, &Wait { deadline: Instant::now() + Duration::from_secs(20), interrupted: &interrupted })
-        });
-        waits.recv().unwrap();
+    let ended = while_connecting(&links, &owner, &address, |connecting| {
         let begun = Instant::now();
         links.forget(address.uuid, &[]);
         assert!(begun.elapsed() < Duration::from_millis(200), "{:?}", begun.elapsed());
         assert!(!connecting.is_finished());
-        owner.go_on();
-        let e = connecting.join().unwrap().unwrap_err();
-        assert!(e.to_string().contains("has left the pool"), "{e}");
     });
+    let e = ended.unwrap_err();
+    assert!(e.to_string().contains("has left the pool"), "{e}");
     assert!(links.report().is_empty());
 }

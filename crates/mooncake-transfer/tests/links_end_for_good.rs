@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Source, Target};
@@ -54,20 +53,8 @@ fn whoever_still_has_a_link_of_closed_links_moves_no_byte_over_it() {
 fn a_link_that_is_made_while_the_links_close_is_ended() {
     let (owner, address) = Other::owner(MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
-    owner.stop();
-    std::thread::scope(|scope| {
-        let (waiting, waits) = channel();
-        let (links, address) = (&links, &address);
-        let connecting = scope.spawn(move || {
-            let interrupted = || waiting.send(()).is_err();
-            links.link(address, &Wait { interrupted: &interrupted, ..wait() })
-        });
-        waits.recv().unwrap();
-        links.close();
-        owner.go_on();
-        assert!(matches!(connecting.join().unwrap(), Err(LinkError::Closed)));
-        drop(waits);
-    });
+    let ended = while_connecting(&links, &owner, &address, |_| links.close());
+    assert!(matches!(ended, Err(LinkError::Closed)));
     eventually("it is unmapped", || links.are_over());
 }
 

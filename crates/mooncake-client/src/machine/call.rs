@@ -159,6 +159,18 @@ pub enum Failure<B> {
     Confused,
 }
 
+impl<B> Failure<B> {
+    /// Whether the same request need not be made again: its session is over, or the master has decided. One that has too much to
+    /// do for now decides nothing.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Over => true,
+            Self::Refused(refusal) => refusal.kind() != refusal::Kind::Overloaded,
+            _ => false,
+        }
+    }
+}
+
 /// What a try ran into.
 #[derive(Debug)]
 pub enum Obstacle<B> {
@@ -277,8 +289,7 @@ pub async fn repeat<D: CallDriver>(driver: &D, session: &D::Session, request: &m
     let mut call = Call::new(driver, request, Some(session), false);
     match call.run().await {
         Ok(()) => Some(call.answer()),
-        Err(failure @ (Failure::Over | Failure::Refused(_))) => Some(Err(failure)),
-        Err(_) => None,
+        Err(failure) => failure.is_final().then_some(Err(failure)),
     }
 }
 

@@ -8,9 +8,9 @@
 use std::ops::DerefMut;
 use std::time::Duration;
 
-use mooncake_wire::message::{Abort, PutStartReply, Request, refusal, reply, request};
+use mooncake_wire::message::{Abort, PutStartReply, Request, reply, request};
 
-use crate::machine::call::{CallDriver, Failure, Session, finish_in, repeat};
+use crate::machine::call::{CallDriver, Session, finish_in, repeat};
 use crate::machine::sequences::Sequences;
 
 /// Most puts remembered; beyond it the master's deadline does it.
@@ -101,10 +101,8 @@ async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) 
         Orphan::Known(abort) => {
             let mut request = Request { body: Some(request::Body::Abort(abort)), ..Request::default() };
             match finish_in(call, session, &mut request).await {
-                // It has too much to do for now.
-                Err(Failure::Refused(refusal)) if refusal.kind() == refusal::Kind::Overloaded => None,
-                Ok(_) | Err(Failure::Refused(_)) => Some(None),
-                Err(_) => None,
+                Err(failure) if !failure.is_final() => None,
+                _ => Some(None),
             }
         }
     }

@@ -7,6 +7,7 @@ use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
 use super::{EpochQuestion, LinkEvents, LinkOptions, Path, Paths, SegmentAddress};
 use crate::Uuid;
 use crate::server::{SegmentServer, ServerEvents, ServerOptions};
+use crate::wire::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 
 /// Takes no notice of anything.
 pub struct Quiet;
@@ -41,6 +42,20 @@ pub fn owner(
         process: None,
     };
     (server, memory, address)
+}
+
+/// How a peer of that owner begins.
+pub fn hello(purpose: Purpose, uuid: Uuid) -> Hello {
+    Hello {
+        version: LANE_VERSION,
+        purpose,
+        features: FEATURE_KNOWN_PINS,
+        session: 2,
+        access_key: 1,
+        uuid,
+        pid: 0,
+        start_time: 0,
+    }
 }
 
 /// How a peer maps that segment.

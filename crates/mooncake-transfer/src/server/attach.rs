@@ -160,21 +160,8 @@ mod tests {
     use mooncake_memory::recv_fds;
 
     use super::*;
-    use crate::link::fixture::{Quiet, owner};
+    use crate::link::fixture::{Quiet, hello, owner};
     use crate::wire::{HELLO_LEN, Purpose};
-
-    fn hello(uuid: crate::Uuid) -> Hello {
-        Hello {
-            version: LANE_VERSION,
-            purpose: Purpose::Attach,
-            features: FEATURE_KNOWN_PINS,
-            session: 2,
-            access_key: 1,
-            uuid,
-            pid: 0,
-            start_time: 0,
-        }
-    }
 
     /// What a caller is answered, and the descriptors that it gets.
     fn answer(caller: &UnixStream) -> (Status, usize) {
@@ -186,7 +173,7 @@ mod tests {
     #[test]
     fn who_is_not_put_on_record_gets_no_descriptors_and_who_gets_none_is_not_put_on_record() {
         let (server, memory, _) = owner(1 << 20, Quiet);
-        let (shared, hello) = (&server.shared, hello(memory.uuid()));
+        let (shared, hello) = (&server.shared, hello(Purpose::Attach, memory.uuid()));
         let served = shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
         let attach = || {
             let (caller, stream) = UnixStream::pair().unwrap();

@@ -201,22 +201,13 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::link::fixture::{Quiet, owner};
+    use crate::link::fixture::{Quiet, hello, owner};
     use crate::wire::HELLO_LEN;
 
     #[test]
     fn a_hello_that_is_not_for_this_door_is_told_why() {
         let (server, memory, _) = owner(1 << 20, Quiet);
-        let good = Hello {
-            version: LANE_VERSION,
-            purpose: Purpose::Attach,
-            features: 0,
-            session: 2,
-            access_key: 1,
-            uuid: memory.uuid(),
-            pid: 0,
-            start_time: 0,
-        };
+        let good = hello(Purpose::Attach, memory.uuid());
         for (hello, status) in [
             (Hello { version: LANE_VERSION + 1, ..good }, Status::Version),
             (Hello { uuid: [1; 16], ..good }, Status::UnknownSegment),

@@ -392,7 +392,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::link::fixture::{Quiet, owner};
+    use crate::link::fixture::{Quiet, hello, owner};
     use crate::wire::{HELLO_LEN, Purpose};
 
     fn connection() -> (TcpStream, Guarded<TcpStream>, SocketAddr) {
@@ -416,7 +416,7 @@ mod tests {
         let (server, memory, _) = owner(1 << 20, Quiet);
         let (shared, uuid) = (&server.shared, memory.uuid());
         let served = shared.state.lock().owner.segment(&uuid).unwrap().clone();
-        let hello = hello(uuid);
+        let hello = hello(Purpose::Lane, uuid);
         let (mut caller, stream, peer) = connection();
         open(shared, stream, peer, &hello, served).unwrap();
         caller.read_exact(&mut [0; HELLO_LEN]).unwrap();
@@ -435,25 +435,12 @@ mod tests {
         becomes(false);
     }
 
-    fn hello(uuid: Uuid) -> Hello {
-        Hello {
-            version: LANE_VERSION,
-            purpose: Purpose::Lane,
-            features: 0,
-            session: 2,
-            access_key: 1,
-            uuid,
-            pid: 0,
-            start_time: 0,
-        }
-    }
-
     #[test]
     fn the_lane_that_has_stood_idle_for_longest_makes_room_and_no_busy_one() {
         let (server, memory, _) = owner(1 << 20, Quiet);
         let (shared, uuid) = (&server.shared, memory.uuid());
         let served = shared.state.lock().owner.segment(&uuid).unwrap().clone();
-        let hello = hello(uuid);
+        let hello = hello(Purpose::Lane, uuid);
         let knock = || {
             let (mut caller, stream, peer) = connection();
             let opened = open(shared, stream, peer, &hello, served.clone());

@@ -9,12 +9,13 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
 use mooncake_transfer::{
-    EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, Reign, SegmentAddress, SegmentServer,
-    ServerEvents, ServerOptions, Uuid, Wait,
+    EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, Reign, SegmentAddress,
+    SegmentServer, ServerEvents, ServerOptions, Uuid, Wait,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -137,6 +138,27 @@ pub fn links(paths: Paths) -> (Links, Receiver<Noticed>) {
 pub fn links_with(options: LinkOptions) -> (Links, Receiver<Noticed>) {
     let (sender, noticed) = channel();
     (Links::new(options, Box::new(Notice(sender))).unwrap(), noticed)
+}
+
+/// What a connect to an owner ends with that is stopped once the connect waits for it, and goes on after `act`.
+pub fn while_connecting(
+    links: &Links,
+    owner: &Other,
+    address: &SegmentAddress,
+    act: impl FnOnce(&ScopedJoinHandle<'_, Result<Arc<Link>, LinkError>>),
+) -> Result<Arc<Link>, LinkError> {
+    owner.stop();
+    std::thread::scope(|scope| {
+        let (waiting, waits) = channel();
+        let connecting = scope.spawn(move || {
+            let interrupted = || waiting.send(()).is_err();
+            links.link(address, &Wait { interrupted: &interrupted, ..wait() })
+        });
+        waits.recv().unwrap();
+        act(&connecting);
+        owner.go_on();
+        connecting.join().unwrap()
+    })
 }
 
 /// Bytes that differ between seeds and between places.

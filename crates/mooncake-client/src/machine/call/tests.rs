@@ -381,6 +381,11 @@ fn what_a_master_has_no_time_to_give_up_is_told_again() {
     orphans::give_up(&script, &1, vec![9], true);
     ready(orphans::run(&script));
     assert_eq!(script.tries.borrow().len(), 0, "not given up before it is done");
+    // Nor is what a put without an answer was given, by tries of which one may have got through.
+    script.then([Try::Broken, refuses(refusal::Kind::Overloaded), placed(7), done()]);
+    orphans::add(&script, 1, Request { sequence: 5, ..put_start() });
+    ready(orphans::run(&script));
+    assert_eq!(script.tries.borrow().len(), 0, "nobody else gives it up");
 }
 
 #[test]

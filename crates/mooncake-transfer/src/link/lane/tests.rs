@@ -6,25 +6,13 @@ use std::sync::mpsc::channel;
 use std::thread::{scope, sleep};
 
 use super::*;
+use crate::link::fixture::hello;
 use crate::reign::Reign;
 use crate::wire::Purpose;
 
 const UUID: [u8; 16] = [7; 16];
 const BYTES: u64 = 64 << 20;
 const RID: u64 = 1 << 48 | 2;
-
-fn hello() -> Hello {
-    Hello {
-        version: 1,
-        purpose: Purpose::Lane,
-        features: 0,
-        session: 1,
-        access_key: 2,
-        uuid: UUID,
-        pid: 0,
-        start_time: 0,
-    }
-}
 
 fn welcome() -> HelloReply {
     HelloReply { version: 1, status: Status::Ok, reign: Reign::default(), bytes: BYTES, uuid: UUID, features: 0 }
@@ -50,7 +38,14 @@ fn lane_to(
         });
         let wait = Wait::until(Instant::now() + Duration::from_secs(20));
         peer(
-            Lane::open(address, &hello(), BYTES, &"owner".into(), (Duration::from_secs(10), data_timeout), &wait),
+            Lane::open(
+                address,
+                &hello(Purpose::Lane, UUID),
+                BYTES,
+                &"owner".into(),
+                (Duration::from_secs(10), data_timeout),
+                &wait,
+            ),
             &wait,
         );
     });

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 
 use super::*;
+use crate::link::fixture::hello;
 use crate::reign::Reign;
 use crate::wire::{HELLO_LEN, HelloReply, Purpose, Status};
 
@@ -24,16 +25,7 @@ fn pool(listener: &TcpListener, options: &LinkOptions) -> LanePool {
         access_key: 1,
         process: None,
     };
-    let hello = Hello {
-        version: 1,
-        purpose: Purpose::Lane,
-        features: 0,
-        session: options.session,
-        access_key: 1,
-        uuid: address.uuid,
-        pid: 0,
-        start_time: 0,
-    };
+    let hello = Hello { session: options.session, ..hello(Purpose::Lane, address.uuid) };
     LanePool::new(&address, options, hello).unwrap()
 }
 
