@@ -304,12 +304,13 @@ impl Driver {
             master = %control.masters, old = former.id, new = next.id,
             "the master does not know the session any more; a new one has begun, with fresh memory"
         );
+        // Before anything can be mounted in the new session, which the master knows.
+        if let Some(owner) = shared.owner.get() {
+            owner.list_answered(|_| true);
+        }
         control.set_session(next);
         if let Err(error) = shared.links.start_over() {
             tracing::error!(%error, "no new links for the new session");
-        }
-        if let Some(owner) = shared.owner.get() {
-            owner.list_answered(|_| true);
         }
     }
 

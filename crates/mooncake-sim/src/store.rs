@@ -512,11 +512,11 @@ impl Driver {
                 }
                 Output::Began => {
                     store.inner.sessions.set(store.inner.sessions.get() + 1);
-                    self.publish_fresh();
-                    store.start_links_over(store.session_id().unwrap_or_default());
                     let mut out = Vec::new();
                     store.inner.owner.borrow_mut().list_answered(|_| true, &mut out);
                     store.hand_over(out);
+                    self.publish_fresh();
+                    store.start_links_over(store.session_id().unwrap_or_default());
                 }
                 Output::Unreachable { .. } => self.fresh = None,
                 Output::Fence(fence) => {
