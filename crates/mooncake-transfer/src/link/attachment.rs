@@ -30,7 +30,7 @@ pub(super) struct Attachment {
     id: u64,
     uuid: Uuid,
     peer: Arc<str>,
-    /// Taken out at the end, so that the farewell follows the unmapping.
+    /// Taken out at the end: without the last of both mappings there is no farewell.
     readable: Option<Arc<Mapping>>,
     writable: OnceLock<Arc<Mapping>>,
     gate: Arc<Gate>,
@@ -388,14 +388,25 @@ impl Drop for Attachment {
             return;
         }
         self.watcher.unwatch(self.id);
-        self.readable = None;
-        self.writable = OnceLock::new();
+        let (readable, writable) = (unmap(self.readable.take()), unmap(self.writable.take()));
+        if !readable || !writable {
+            tracing::error!(
+                peer = &*self.peer,
+                "a peer's memory is still mapped; its owner waits for the end of this process"
+            );
+            return;
+        }
         // The pipe may be full of answers that an owner that stands still has not read.
         if let Ok(false) = self.talk.get_mut().pipe.send_last(&FAREWELL) {
             let empty = AttachPipe::new(self.stream.clone());
             self.watcher.flush(self.id, std::mem::replace(&mut self.talk.get_mut().pipe, empty));
         }
     }
+}
+
+/// Unmaps what its caller has the last of. False: it stays mapped.
+fn unmap(mapping: Option<Arc<Mapping>>) -> bool {
+    mapping.is_none_or(|mapping| Arc::into_inner(mapping).is_some())
 }
 
 /// An attempt to map a segment. However it ends early, its owner is told that
