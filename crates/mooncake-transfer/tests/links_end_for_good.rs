@@ -83,6 +83,20 @@ fn the_lanes_of_a_forgotten_segment_close_though_its_link_is_kept() {
 }
 
 #[test]
+fn an_owner_hears_that_nothing_is_mapped_once_the_last_view_has_ended() {
+    let owner = Owner::new(MIB);
+    let (links, _noticed) = links(Paths::only(Path::SharedMemory));
+    let link = links.link(&owner.address(), &wait()).unwrap();
+    link.write(rid(1, 1), 0, &[Source::new(b"x")], &wait()).unwrap();
+    let view = link.view(rid(1, 1), 0, 1, None).unwrap().unwrap();
+    drop(link);
+    links.close();
+    assert_eq!(owner.server.attached(), 1);
+    drop(view);
+    eventually("it hears of it", || owner.server.attached() == 0);
+}
+
+#[test]
 fn a_link_to_an_owner_that_hung_up_is_let_go_of_where_no_other_is_to_be_had() {
     let owner = Owner::new(MIB);
     let (links, _noticed) = links(Paths::only(Path::SharedMemory));
