@@ -2,10 +2,11 @@
 
 use std::io::Write;
 
-use mooncake_transfer::{Reign, Wait};
+use mooncake_memory::Source;
+use mooncake_transfer::{Reign, SegmentAddress, Wait};
 use mooncake_wire::message::{
-    EpochTaken, Extent, FenceDone, HelloReply, Refusal, Replica, SegmentGone, SegmentsReply, anchor_down, anchor_up,
-    refusal, reply,
+    EpochTaken, Extent, FenceDone, HelloReply, LogPosition, Recheck, Rechecked, Refusal, Replica, SegmentGone,
+    SegmentsReply, anchor_down, anchor_up, refusal, reply,
 };
 
 use super::*;
@@ -14,6 +15,20 @@ use crate::scripted_master::{Client, Lender, PATIENCE, answer, frame, hello_repl
 
 const A2: Reign = Reign { epoch: 2, id: 7 };
 const B2: Reign = Reign { epoch: 2, id: 8 };
+
+/// The address of the lender's segment, as the store learns it from its master.
+fn met(client: &Client, lender: &Lender) -> Arc<SegmentAddress> {
+    let segment = lender.segment();
+    client.master.answers(move |request| {
+        let segments = vec![segment.clone()];
+        Some(answer(request, reply::Body::Segments(SegmentsReply { segments })))
+    });
+    let Shared { control, directory, .. } = &*client.shared;
+    let numbering = Numbering { log_id: 1, instance: [1; 16] };
+    let replica = Replica { rid: 2, extents: vec![Extent { segment: 1, ..Extent::default() }] };
+    directory.meet(control, numbering, [&replica].into_iter()).unwrap();
+    directory.find(numbering, 1).unwrap()
+}
 
 #[test]
 fn a_store_without_memory_says_at_once_that_it_obeys() {
@@ -68,7 +83,7 @@ fn another_session_begins_with_other_memory_and_without_the_segments_that_were_m
     caller.say(&hello_reply(8));
     wait_for("other memory", || !client.holds(mounted) && client.owner().held().len() == 1);
     assert!(directory.find(numbering, 1).is_none());
-    assert_eq!(control.session().id, 8);
+    wait_for("the session", || control.session().id == 8);
 }
 
 #[test]
@@ -136,11 +151,6 @@ fn a_bell_that_was_heard_is_silent() {
 fn writes_of_another_session_go_over_links_of_that_one() {
     let (client, caller) = Client::connect();
     let lender = Lender::start();
-    let segment = lender.segment();
-    client.master.answers(move |request| {
-        let segments = vec![segment.clone()];
-        Some(answer(request, reply::Body::Segments(SegmentsReply { segments })))
-    });
     drop(caller);
     let refusal = Refusal { kind: refusal::Kind::UnknownSession.into(), reason: "no".into() };
     client.master.next().say(&HelloReply { refusal: Some(refusal), ..HelloReply::default() });
@@ -151,12 +161,7 @@ fn writes_of_another_session_go_over_links_of_that_one() {
         caller.beat();
         caller
     };
-    let Shared { control, links, directory, .. } = &*client.shared;
-    let numbering = Numbering { log_id: 1, instance: [1; 16] };
-    let replica = Replica { rid: 2, extents: vec![Extent { segment: 1, ..Extent::default() }] };
-    directory.meet(control, numbering, [&replica].into_iter()).unwrap();
-    let address = directory.find(numbering, 1).unwrap();
-    let wait = Wait::until(Instant::now() + PATIENCE);
+    let (links, address, wait) = (&client.shared.links, met(&client, &lender), Wait::until(Instant::now() + PATIENCE));
     links.link_to_write(8, &address, &wait).unwrap();
     assert!(links.link_to_write(7, &address, &wait).is_err(), "the owner fences each session by itself");
 }
@@ -198,4 +203,56 @@ fn a_segment_that_is_gone_is_given_up_replaced_and_met_no_more() {
     caller.tell(anchor_down::Body::SegmentGone(gone));
     wait_for("another one", || !client.holds(mounted) && client.owner().held().len() == 1);
     assert!(directory.find(numbering, 1).is_none());
+}
+
+#[test]
+fn links_to_a_segment_that_is_gone_are_let_go_of() {
+    let (client, mut caller) = Client::connect();
+    let lender = Lender::start();
+    let (links, address) = (&client.shared.links, met(&client, &lender));
+    drop(links.link(&address, &Wait::until(Instant::now() + PATIENCE)).unwrap());
+    assert_eq!(links.report().len(), 1);
+    let gone = SegmentGone { uuid: address.uuid.to_vec().into(), number: 1, ..SegmentGone::default() };
+    caller.tell(anchor_down::Body::SegmentGone(gone));
+    wait_for("no link", || links.report().is_empty());
+}
+
+#[test]
+fn nothing_is_written_by_a_reservation_of_an_epoch_before_the_masters() {
+    // The master asks for the epoch, or is found in it after a while without it.
+    for asks in [true, false] {
+        let (client, mut caller) = Client::connect();
+        let lender = Lender::start();
+        let (links, address) = (&client.shared.links, met(&client, &lender));
+        let wait = Wait::until(Instant::now() + PATIENCE);
+        let link = links.link(&address, &wait).unwrap();
+        let writes = |rid| link.write(rid, 0, &[Source::new(b"x")], &wait).is_ok();
+        assert!(writes(1 << 48 | 2));
+        let _caller = match asks {
+            true => {
+                caller.ask(A2);
+                caller
+            }
+            false => {
+                drop(caller);
+                let mut caller = client.master.next();
+                let position = Some(LogPosition { log_id: 1, epoch: 2, lsn: 1, reign: 7 });
+                caller.say(&HelloReply { position, ..hello_reply(7) });
+                caller
+            }
+        };
+        let next = std::cell::Cell::new(4);
+        wait_for("earlier writes are refused", || !writes(1 << 48 | next.replace(next.get() + 2)));
+        assert!(writes(2 << 48 | 2), "asks: {asks}");
+    }
+}
+
+#[test]
+fn the_master_hears_what_there_is_where_it_doubts_a_replica() {
+    let (client, mut caller) = Client::with_owner();
+    let uuid = client.mount().to_vec();
+    let recheck = Recheck { uuid: uuid.clone().into(), rid: 1 << 48 | 1, offset: 0, length: 4, crc32c: 0 };
+    caller.tell(anchor_down::Body::Recheck(recheck));
+    let rechecked = Rechecked { uuid: uuid.into(), rid: 1 << 48 | 1, good: false };
+    assert_eq!(caller.hear(), Some(anchor_up::Body::Rechecked(rechecked)));
 }
