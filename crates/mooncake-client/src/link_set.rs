@@ -400,6 +400,23 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_waits_while_this_store_has_a_view_that_its_master_does_not_know() {
+        let (server, address, links) = mapped();
+        let _link = links.link(&address, &wait()).unwrap();
+        let pins = &links.control.pins;
+        let generation = pins.lock().generation();
+        let era = pins.lock().adopt(generation, [RID].into_iter()).unwrap();
+        pins.lock().start_over();
+        server.take_epoch(A2).unwrap();
+        asked(&links, A2);
+        links.obey(A2);
+        assert!(!is_taken(&server, &address, 2, 100));
+        assert!(pins.lock().release(era, RID), "the last of them");
+        links.obey(A2);
+        assert!(is_taken(&server, &address, 2, 5000));
+    }
+
+    #[test]
     fn a_segment_that_knows_no_raise_is_viewed_in_the_reign_that_it_was_mounted_in() {
         let (server, address, links) = mapped();
         server.mounted(address.uuid, A2);
