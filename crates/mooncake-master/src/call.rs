@@ -139,8 +139,7 @@ impl Call<'_> {
         let started = self.shared.apply_async(|core, now, effects| {
             let started = put.run(core, now, self.origin, effects);
             if let Ok(PutStarted::Parked(ticket)) = started {
-                // Under the core's lock: nobody can wake it before it is entered.
-                parked = Some((Parked { shared: self.shared, ticket }, self.shared.routes.park(ticket)));
+                parked = Some((Parked { shared: self.shared, ticket }, self.shared.routes.park(core, ticket)));
             }
             started
         });

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mooncake_core::{Push, PutSlot, Rid, SessionId, Ticket};
+use mooncake_core::{Core, Push, PutSlot, Rid, SessionId, Ticket};
 use mooncake_wire::encode_frame;
 use mooncake_wire::message::AnchorDown;
 use parking_lot::Mutex;
@@ -50,8 +50,8 @@ impl Routes {
         self.tables.lock().anchors.count()
     }
 
-    /// Says who waits for a ticket.
-    pub fn park(&self, ticket: Ticket) -> oneshot::Receiver<Vec<PutSlot>> {
+    /// Says who waits for a ticket that the core has just given. The core is still held: the put that wakes it comes later.
+    pub fn park(&self, _held: &Core, ticket: Ticket) -> oneshot::Receiver<Vec<PutSlot>> {
         let (sender, receiver) = oneshot::channel();
         self.tables.lock().parked.insert(ticket, sender);
         receiver

@@ -220,9 +220,10 @@ impl Attachment {
         self.owner_gone.set(true);
         let (first, is_due) = {
             let mut remains = self.remains.borrow_mut();
-            (remains.owner_ended(), remains.is_due())
+            let first = remains.owner_ended();
+            (first, first && remains.calls_reclaimer())
         };
-        if first && is_due {
+        if is_due {
             self.give_back();
         }
         first
@@ -230,7 +231,7 @@ impl Attachment {
 
     fn give_back(&self) {
         // One that was killed does nothing more.
-        if !self.remains.borrow().is_due() || !self.world.is_alive(self.process) {
+        if !self.remains.borrow_mut().begin() || !self.world.is_alive(self.process) {
             return;
         }
         let is_alone = self.memory.is_alone(&self.world);

@@ -343,6 +343,8 @@ mod tests {
                         }
                         Step::Created => disk.create(path),
                         Step::Named | Step::Removed => {}
+                        // Frames count for nothing here.
+                        Step::Synced => return Ok(()),
                     }
                     drop(disk);
                     seen.borrow_mut().push(step);

@@ -14,6 +14,8 @@ pub enum Step {
     Named,
     /// The entries of the folder are on the disk.
     FolderSynced,
+    /// What was appended to a file is on the disk.
+    Synced,
     /// A snapshot is whole and has its name, on the disk.
     Snapshot,
     /// A file that a snapshot covers is gone.

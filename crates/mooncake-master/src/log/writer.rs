@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::folder::Folder;
 use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
+use super::step::{Step, step};
 use super::witness::{self, Witness};
 use super::{LogError, frame};
 use crate::machine::commit::{self, Batch, CommitDriver, End, Queue};
@@ -204,6 +205,7 @@ impl Sink {
             let began = Instant::now();
             if sync {
                 self.file.sync_data()?;
+                step(Step::Synced, &self.folder.current())?;
             }
             if raised.is_some() {
                 self.sync_all()?;
@@ -235,7 +237,8 @@ impl Sink {
     fn sync_all(&self) -> io::Result<()> {
         for kind in [FileKind::Snapshot, FileKind::Segment] {
             for (_, path) in segment_file::list(&self.folder.current(), kind)? {
-                File::open(path)?.sync_all()?;
+                File::open(&path)?.sync_all()?;
+                step(Step::Synced, &path)?;
             }
         }
         self.folder.sync();
@@ -528,3 +531,6 @@ impl Log {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

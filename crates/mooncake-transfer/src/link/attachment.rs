@@ -44,8 +44,6 @@ pub(super) struct Attachment {
     /// As in there, for those who write.
     owner_gone: AtomicBool,
     hung_up: AtomicBool,
-    /// The reclaimer has it on its list.
-    queued: AtomicBool,
     watcher: Arc<Watcher>,
     reclaimer: Arc<Reclaimer>,
 }
@@ -158,7 +156,6 @@ impl Attachment {
             remains: Mutex::default(),
             owner_gone: AtomicBool::new(false),
             hung_up: AtomicBool::new(false),
-            queued: AtomicBool::new(false),
             watcher: watcher.clone(),
             reclaimer: reclaimer.clone(),
         });
@@ -310,9 +307,10 @@ impl Attachment {
         self.answered.notify_all();
         let (first, is_due) = {
             let mut remains = self.remains.lock();
-            (remains.owner_ended(), remains.is_due())
+            let first = remains.owner_ended();
+            (first, first && remains.calls_reclaimer())
         };
-        if first && is_due {
+        if is_due {
             self.give_back_later();
         }
         first
@@ -343,18 +341,12 @@ impl Attachment {
     }
 
     fn give_back_later(self: &Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
         let attachment = self.clone();
-        self.reclaimer.later(move || {
-            attachment.queued.store(false, Ordering::Release);
-            attachment.give_back();
-        });
+        self.reclaimer.later(move || attachment.give_back());
     }
 
     fn give_back(&self) {
-        if !self.remains.lock().is_due() {
+        if !self.remains.lock().begin() {
             return;
         }
         let readable = self.readable();

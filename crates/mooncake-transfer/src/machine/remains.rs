@@ -15,6 +15,8 @@ pub struct Remains {
     owner_ended: bool,
     /// Set once the segment is Gone: the pinned extents that the master named.
     forgotten: Option<Vec<(u64, u64)>>,
+    /// The reclaimer was told, and has not looked since.
+    told: bool,
 }
 
 impl Remains {
@@ -23,7 +25,7 @@ impl Remains {
         *self.views.entry((offset, len)).or_insert(0) += 1;
     }
 
-    /// A view has ended. True: memory can be given back now that it could not before.
+    /// A view has ended. True: the reclaimer is to be told, as memory can be given back now that it could not before.
     pub fn view_ended(&mut self, offset: u64, len: u64) -> bool {
         let Some(count) = self.views.get_mut(&(offset, len)) else { return false };
         *count -= 1;
@@ -31,12 +33,23 @@ impl Remains {
             return false;
         }
         self.views.remove(&(offset, len));
-        self.is_due()
+        self.calls_reclaimer()
     }
 
     /// The owner's process has ended, which alone proves that it gives nothing back any more. True the first time.
     pub fn owner_ended(&mut self) -> bool {
         !std::mem::replace(&mut self.owner_ended, true)
+    }
+
+    /// Whether the reclaimer is to be told: memory can be given back, and it was not told since it last looked.
+    pub fn calls_reclaimer(&mut self) -> bool {
+        self.is_due() && !std::mem::replace(&mut self.told, true)
+    }
+
+    /// The look at what is to be given back begins: what changes from here on is for another one. False: nothing is.
+    pub fn begin(&mut self) -> bool {
+        self.told = false;
+        self.is_due()
     }
 
     /// The segment is Gone, and this of it is pinned.
@@ -47,8 +60,8 @@ impl Remains {
         keep.extend(more);
     }
 
-    /// Whether this process is to give the memory back, all but [`Self::keep`].
-    pub fn is_due(&self) -> bool {
+    /// Whether this process gives the memory back, all but [`Self::keep`].
+    fn is_due(&self) -> bool {
         (self.owner_ended || mutant!(PeerGivesBackOfTheLiving)) && self.forgotten.is_some()
     }
 
@@ -79,12 +92,26 @@ mod tests {
     fn memory_is_given_back_when_it_is_gone_and_its_owners_process_has_ended() {
         let (mut first, mut last) = (Remains::default(), Remains::default());
         first.forget(&[]);
-        assert!(!first.is_due(), "its owner gives it back");
-        assert!(first.owner_ended() && first.is_due());
-        assert!(last.owner_ended() && !last.is_due(), "its objects may be looked up again");
+        assert!(!first.begin(), "its owner gives it back");
+        assert!(first.owner_ended() && first.begin());
+        assert!(last.owner_ended() && !last.begin(), "its objects may be looked up again");
         assert!(!last.owner_ended());
         last.forget(&[]);
-        assert!(last.is_due());
+        assert!(last.begin());
+    }
+
+    #[test]
+    fn the_reclaimer_is_told_once_until_it_looks() {
+        let mut remains = Remains::default();
+        (0..3).for_each(|nth| remains.view_made(nth * 4096, 100));
+        remains.forget(&[]);
+        assert!(!remains.calls_reclaimer());
+        remains.owner_ended();
+        assert!(remains.calls_reclaimer() && !remains.calls_reclaimer());
+        assert!(!remains.view_ended(0, 100), "the look that is to come sees it");
+        assert!(remains.begin());
+        assert!(remains.view_ended(4096, 100), "it has begun to look");
+        assert!(!remains.view_ended(8192, 100));
     }
 
     #[test]

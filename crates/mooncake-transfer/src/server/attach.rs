@@ -157,11 +157,17 @@ fn pidfd_of(stream: &UnixStream, pid: u32, start_time: u64) -> Option<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
     use mooncake_memory::recv_fds;
+    use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;
     use crate::link::fixture::{Quiet, hello, owner};
-    use crate::wire::{HELLO_LEN, Purpose};
+    use crate::machine::Fence;
+    use crate::reign::Reign;
+    use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, Op, Purpose};
 
     /// What a caller is answered, and the descriptors that it gets.
     fn answer(caller: &UnixStream) -> (Status, usize) {
@@ -204,5 +210,38 @@ mod tests {
         let (attached, answered, _caller) = attach();
         assert_eq!((attached, answered), (Err(Status::UnknownSegment), (Status::UnknownSegment, 0)));
         assert_eq!(server.attached(), 0);
+    }
+
+    #[test]
+    fn a_process_that_read_slowly_is_asked_for_an_epoch_once_it_has_read_all() {
+        let (server, memory, _) = owner(1 << 20, Quiet);
+        let (shared, hello) = (&server.shared, hello(Purpose::Attach, memory.uuid()));
+        let served = shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
+        let (mut caller, stream) = UnixStream::pair().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        set_socket_send_buffer_size(&stream, 1).unwrap();
+        assert_eq!(shared.attach(Guarded::new(stream), &hello, &served), Ok(()));
+        assert_eq!(answer(&caller), (Status::Ok, 2));
+        let waits = || {
+            let state = shared.state.lock();
+            state.attached.values().any(|attached| attached.pipe.as_ref().is_some_and(AttachPipe::is_waiting))
+        };
+        shared.bell.ring();
+        caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut bytes = [0; FRAME_LEN];
+        caller.write_all(&Frame::plain(Op::Upgrade, 0).encode()).unwrap();
+        caller.read_exact(&mut bytes).expect("it may write");
+        for counter in 1.. {
+            if waits() {
+                break;
+            }
+            assert!(counter < 1000, "there is room for all of them");
+            let (uuid, rid) = (memory.uuid(), 1 << 48 | 2 * counter);
+            server.fence(Fence { uuid, rid, offset: 0, len: 1, writer: hello.session, writer_done: false });
+        }
+        server.take_epoch(Reign::numbered(2)).unwrap();
+        while Frame::decode(&bytes).is_none_or(|frame| frame.op != Op::TakeEpoch) {
+            caller.read_exact(&mut bytes).expect("it is asked");
+        }
     }
 }
