@@ -153,7 +153,9 @@ mod tests {
         Config, Ended as PutEnded, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid, SessionSpec,
         Time,
     };
-    use mooncake_wire::message::{AnchorDown, Beat, EpochTaken, FenceDone, Goodbye, Rechecked, anchor_down, anchor_up};
+    use mooncake_wire::message::{
+        AnchorDown, Beat, EpochTaken, FenceDone, Goodbye, Rechecked, SegmentGone, anchor_down, anchor_up,
+    };
     use mooncake_wire::{FrameReader, MAX_FRAME, encode_frame};
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
@@ -335,6 +337,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_says_goodbye_is_not_listened_to_any_more() {
+        let owner = Owner::new();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut bytes = Vec::new();
+        encode_frame(&AnchorUp { body: Some(anchor_up::Body::Goodbye(Goodbye {})) }, &mut bytes);
+        far.write_all(&bytes).await.unwrap();
+        let (reader, _writer) = Connection::new(near).split();
+        let heard = receive(&owner.shared, Anchor { session: owner.session, queue: &owner.anchor }, reader);
+        timeout(SILENT / 2, heard).await.expect("it ends").expect("as it should");
+        assert_eq!(owner.stats().sessions, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_anchor_and_one_that_takes_nothing_lead_nowhere() {
+        let owner = Owner::new();
+        let anchor = Anchor { session: owner.session, queue: &owner.anchor };
+        let (near, _far) = UnixStream::pair().unwrap();
+        let (reader, writer) = Connection::new(near).split();
+        assert!(matches!(receive(&owner.shared, anchor, reader).await, Err(Ended::Stuck)));
+        let gone = SegmentGone { uuid: vec![0; 1 << 20].into(), ..SegmentGone::default() };
+        owner.anchor.push(&AnchorDown { body: Some(anchor_down::Body::SegmentGone(gone)) });
+        assert!(matches!(send(&owner.shared, anchor, writer).await, Err(Ended::Stuck)));
+    }
+
+    #[tokio::test]
     async fn a_late_beat_brings_no_session_back_that_has_no_anchor() {
         let owner = Owner::new();
         owner.core(|core, now, effects| {
@@ -367,6 +394,20 @@ mod tests {
         assert!(confirmed(&owner).await);
         assert_eq!(owner.stats().pins, 0);
         assert!(confirmed(&owner).await, "a repeat is answered like the first");
+    }
+
+    #[tokio::test]
+    async fn a_superseded_anchor_asks_for_no_more_fences() {
+        let mut owner = Owner::new();
+        let given_up = owner.reserve(b"k");
+        owner.anchor.postpone_fences(given_up);
+        // The one that it replaces has not been told yet.
+        (&owner.shared.routes).lend(|anchors| anchors.set(owner.session, Arc::default()));
+        let (near, _far) = UnixStream::pair().unwrap();
+        let (_reader, writer) = Connection::new(near).split();
+        let anchor = Anchor { session: owner.session, queue: &owner.anchor };
+        let sent = timeout(SEND_STUCK, send(&owner.shared, anchor, writer)).await.expect("it ends");
+        assert!(matches!(sent, Err(Ended::Superseded)));
     }
 
     #[tokio::test]

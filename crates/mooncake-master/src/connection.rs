@@ -253,3 +253,104 @@ impl<S: Stream> Leaving<S> {
         Ok(Connection { stream: S::join(socket)?, reader, read_size, habit })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use mooncake_wire::{CONTROL_PREFACE, encode_frame};
+
+    use super::*;
+
+    fn pair() -> (Connection<UnixStream>, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        (Connection::new(near), far)
+    }
+
+    /// A frame of at least so many bytes.
+    fn frame(bytes: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        let reason = "x".repeat(bytes);
+        encode_frame(&mooncake_wire::message::Refusal { kind: 0, reason }, &mut out);
+        out
+    }
+
+    #[tokio::test]
+    async fn a_stranger_is_cut_at_its_first_wrong_byte() {
+        let (mut connection, mut stranger) = pair();
+        stranger.write_all(&CONTROL_PREFACE[..2]).await.unwrap();
+        stranger.write_all(b"?").await.unwrap();
+        let told = timeout(STUCK, connection.expect(&CONTROL_PREFACE)).await.expect("nothing more is waited for");
+        assert!(matches!(told, Err(Ended::Garbage(_))));
+    }
+
+    #[tokio::test]
+    async fn what_follows_the_preface_is_kept() {
+        let (mut connection, mut peer) = pair();
+        peer.write_all(&[&CONTROL_PREFACE[..], &frame(3)].concat()).await.unwrap();
+        connection.expect(&CONTROL_PREFACE).await.unwrap();
+        assert_eq!(connection.frame(100).await.unwrap().len(), frame(3).len() - 4);
+    }
+
+    #[tokio::test]
+    async fn a_frame_beyond_the_limit_is_refused_before_it_is_read() {
+        let (mut connection, mut peer) = pair();
+        peer.write_all(&frame(1000)[..8]).await.unwrap();
+        assert!(matches!(connection.frame(1000).await, Err(Ended::Garbage(_))));
+    }
+
+    // In these the clock goes on when nothing else does.
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_stops_in_the_middle_of_a_frame_is_stuck_and_one_that_says_nothing_is_not() {
+        let (mut connection, mut peer) = pair();
+        assert!(timeout(100 * STUCK, connection.next_frame()).await.is_err(), "it may be silent for ever");
+        peer.write_all(&frame(100)[..50]).await.unwrap();
+        let began = tokio::time::Instant::now();
+        assert!(matches!(connection.next_frame().await, Err(Ended::Stuck)));
+        assert_eq!(began.elapsed().as_secs(), STUCK.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_stuck() {
+        let (mut connection, _peer) = pair();
+        let began = tokio::time::Instant::now();
+        assert!(matches!(connection.send(&vec![0; 8 << 20]).await, Err(Ended::Stuck)));
+        assert_eq!(began.elapsed().as_secs(), STUCK.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_batch_does_not_keep_its_memory_while_its_connection_idles() {
+        let (mut connection, mut peer) = pair();
+        let large = frame(4 << 20);
+        let (sent, got) = tokio::join!(peer.write_all(&large), connection.next_frame());
+        sent.unwrap();
+        drop(got.unwrap());
+        // As one that waits for the next request.
+        assert!(timeout(STUCK, connection.next_frame()).await.is_err());
+        assert!(connection.reader.buffer_mut().capacity() <= READ_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_sends_on_while_its_request_waits_is_cut_and_a_little_is_kept() {
+        let (mut connection, mut peer) = pair();
+        peer.write_all(&frame(1000)).await.unwrap();
+        let done = connection.until_closed(tokio::time::sleep(Duration::from_millis(50))).await;
+        assert!(done.is_ok() && connection.next_frame().await.is_ok());
+        let bytes = vec![0; 2 * READ_MAX];
+        let (_, told) = tokio::join!(timeout(STUCK, peer.write_all(&bytes)), async {
+            let told = connection.until_closed(pending::<()>()).await;
+            // Nobody takes the rest.
+            drop(connection);
+            told
+        });
+        assert!(matches!(told, Err(Ended::Garbage(_))));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_hangs_up_ends_what_is_waited_for() {
+        let (mut connection, peer) = pair();
+        drop(peer);
+        assert!(matches!(connection.until_closed(pending::<()>()).await, Err(Ended::Closed)));
+    }
+}

@@ -116,3 +116,98 @@ fn tell(shared: &Shared, admitted: &Admitted<Arc<AnchorQueue>>, watched: bool) {
         Kind::Attached => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mooncake_memory::ProcessIdentity;
+    use mooncake_wire::message::{self, OpenSession, ResumeSession};
+    use mooncake_wire::{FEATURES, FrameReader, VERSION};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::log::Log;
+
+    fn master() -> Arc<Shared> {
+        let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+        shared.apply(|core, now, effects| core.begin(now, None, effects)).unwrap();
+        shared
+    }
+
+    fn this_process() -> Option<message::ProcessIdentity> {
+        let ProcessIdentity { boot_id, pid, start_time, pid_namespace } = ProcessIdentity::current().unwrap();
+        let boot_id = boot_id.to_vec().into();
+        Some(message::ProcessIdentity { boot_id, pid, start_time, pid_namespace, mark: 0 })
+    }
+
+    async fn say(shared: &Arc<Shared>, role: message::hello::Role) -> (HelloReply, Role<'_>) {
+        let (version_min, version_max) = (VERSION, VERSION);
+        let hello = Hello { version_min, version_max, features: FEATURES, role: Some(role), ..Hello::default() };
+        let (reply, role) = answer(shared, hello, Via::Tcp).await.unwrap();
+        let mut reader = FrameReader::default();
+        reader.buffer_mut().extend_from_slice(&reply);
+        (HelloReply::decode(reader.next_frame(MAX_HELLO_FRAME).unwrap().unwrap()).unwrap(), role)
+    }
+
+    async fn open(shared: &Arc<Shared>) -> (HelloReply, Registered<'_>) {
+        let open = OpenSession { host_name: "c:1".to_owned(), process: this_process() };
+        match say(shared, message::hello::Role::Open(open)).await {
+            (reply, Role::Anchor(anchor)) => (reply, anchor),
+            (reply, _) => panic!("{reply:?}"),
+        }
+    }
+
+    async fn resume<'a>(shared: &'a Arc<Shared>, opened: &HelloReply) -> (HelloReply, Role<'a>) {
+        let HelloReply { session, secret, .. } = *opened;
+        let resume = ResumeSession { session, secret, process: this_process(), ..ResumeSession::default() };
+        say(shared, message::hello::Role::Resume(resume)).await
+    }
+
+    #[tokio::test]
+    async fn an_anchor_that_another_one_replaces_is_closed() {
+        let shared = master();
+        let (opened, first) = open(&shared).await;
+        let (resumed, role) = resume(&shared, &opened).await;
+        assert!(resumed.refusal.is_none() && matches!(role, Role::Anchor(_)), "{resumed:?}");
+        let next = timeout(Duration::from_secs(5), first.queue.next()).await.expect("it is closed");
+        assert!(next.is_none());
+        drop(first);
+        let Role::Anchor(second) = role else { unreachable!("seen above") };
+        assert!(shared.routes.anchor(second.session).is_some(), "the end of the first one is not the second's");
+        drop(second);
+        assert!(shared.routes.anchor(mooncake_core::SessionId(opened.session)).is_none());
+    }
+
+    #[tokio::test]
+    async fn the_process_of_a_client_is_watched_when_it_comes_and_when_it_is_back() {
+        let shared = master();
+        let (opened, _anchor) = open(&shared).await;
+        assert_eq!(opened.pid_proof, 1);
+        shared.processes.end(mooncake_core::SessionId(opened.session));
+        let (resumed, _role) = resume(&shared, &opened).await;
+        assert_eq!((resumed.refusal, resumed.pid_proof), (None, 1));
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_has_no_anchor() {
+        let shared = master();
+        let (opened, anchor) = open(&shared).await;
+        drop(anchor);
+        let (reply, role) = resume(&shared, &HelloReply { secret: opened.secret ^ 1, ..opened }).await;
+        assert!(reply.refusal.is_some() && matches!(role, Role::Refused));
+        assert_eq!(shared.routes.anchors(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_hello_that_is_too_long_is_not_read() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let length = (MAX_HELLO_FRAME as u32 + 1).to_le_bytes();
+        far.write_all(&[&CONTROL_PREFACE[..], &length].concat()).await.unwrap();
+        let told =
+            timeout(Duration::from_secs(5), read(&mut Connection::new(near))).await.expect("nothing is waited for");
+        assert!(matches!(told, Err(Ended::Garbage(_))));
+    }
+}
