@@ -56,8 +56,9 @@ impl LinkSet {
 
     /// The segment is Gone: see [`Links::forget`].
     pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+        let reign = self.questions.lock().reign();
         for links in self.all() {
-            links.forget(uuid, pinned);
+            links.forget(uuid, pinned, reign);
         }
     }
 

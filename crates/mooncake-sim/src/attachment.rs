@@ -201,8 +201,9 @@ impl Attachment {
 
     // -------------------------------------------------------------- give back
 
-    /// The segment is Gone, and this of it is pinned.
-    pub fn forget(&self, pinned: &[(u64, u64)]) {
+    /// The segment is Gone, and this of it is pinned, says a master in this reign.
+    pub fn forget(&self, pinned: &[(u64, u64)], reign: Reign) {
+        let pinned = self.is_waited_for_in(reign).then_some(pinned);
         let has_exited = !self.world.is_alive(self.owner);
         {
             let mut remains = self.remains.borrow_mut();

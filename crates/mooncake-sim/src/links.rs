@@ -169,10 +169,10 @@ impl Store {
 
     /// The segment is Gone.
     pub(crate) fn forget_links(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
-        let links = &self.inner.links;
+        let (links, reign) = (&self.inner.links, self.inner.questions.borrow().reign());
         let link = links.current.borrow_mut().remove(&uuid);
         for attachment in links.attached().iter().filter(|attachment| attachment.memory.uuid() == uuid) {
-            attachment.forget(pinned);
+            attachment.forget(pinned, reign);
         }
         if let Some(link) = link {
             link.forgotten.set(true);

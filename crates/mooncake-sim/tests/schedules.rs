@@ -17,6 +17,7 @@ const OF_A_DAY: u64 = 1_000_000;
 
 /// Each has shown a mistake, in the world of its time.
 const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611, 7_000_838];
+const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
 const PLAN: Plan = Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false };
 
@@ -61,6 +62,9 @@ fn nor_where_logs_lose_their_ends() {
 fn schedules_that_once_went_wrong_go_right() {
     for seed in ONCE_WRONG_WITH_LOST_ENDS {
         Plan { seed: *seed, loses_tails: true, ..PLAN }.run();
+    }
+    for seed in ONCE_WRONG_WITH_COPIES {
+        Plan { seed: *seed, copies_logs: true, ..PLAN }.run();
     }
 }
 

@@ -67,7 +67,7 @@ fn a_killed_owner_is_noticed_within_200_ms_and_its_memory_given_back_under_live_
     assert!(link.write(rid(1, 3), 0, &[Source::new(b"x")], &wait()).is_err());
 
     // The master says what is pinned; own views are kept whatever it says.
-    links.forget(address.uuid, &[(0, MIB)]);
+    links.forget(address.uuid, &[(0, MIB)], FIRST);
     holds(16 * MIB, 2 * MIB..3 * MIB);
     assert_eq!(*view, data);
     assert_eq!(*other, pattern(8 * MIB, 6)[..MIB as usize]);
@@ -99,12 +99,13 @@ fn what_only_another_reigns_master_may_know_of_is_kept_when_the_owner_dies() {
     owner.kill();
     assert!(matches!(noticed.recv_timeout(Duration::from_secs(5)), Ok(Noticed::OwnerGone(_))));
     // This store's master knows nothing of the peer's view.
-    links.forget(address.uuid, &[]);
+    links.forget(address.uuid, &[], FIRST);
     std::thread::sleep(Duration::from_millis(200));
     assert!(held_bytes(size) >= 2 * MIB, "{} bytes are held", held_bytes(size));
     // But for the one that this is a reign of.
+    let reign = question.reign();
     question.confirm();
-    links.forget(address.uuid, &[(0, MIB)]);
+    links.forget(address.uuid, &[(0, MIB)], reign);
     holds(size, MIB..2 * MIB);
 }
 
@@ -121,7 +122,7 @@ fn a_view_in_another_process_keeps_its_bytes_when_this_one_drops_its_own() {
     let also_mine = link.view(rid(1, 1), 0, MIB, None).unwrap().unwrap();
     owner.kill();
     noticed.recv_timeout(Duration::from_secs(5)).unwrap();
-    links.forget(address.uuid, &[(0, MIB)]);
+    links.forget(address.uuid, &[(0, MIB)], FIRST);
     assert_eq!(peer.ask(&format!("forget 0 {MIB}")), "forgotten");
     assert_eq!(*mine, *expected);
     assert_eq!(peer.ask("unview"), "unviewed");
@@ -146,7 +147,7 @@ fn views_last_whoever_drops_others_and_in_whatever_order() {
     assert_eq!(peer.ask(&format!("view {} {} {MIB}", rid(1, 3), 2 * MIB)), "viewed");
     owner.kill();
     noticed.recv_timeout(Duration::from_secs(5)).unwrap();
-    links.forget(address.uuid, &[(0, MIB), (MIB, MIB), (2 * MIB, MIB)]);
+    links.forget(address.uuid, &[(0, MIB), (MIB, MIB), (2 * MIB, MIB)], FIRST);
     assert_eq!(peer.ask(&format!("forget 0 {}", 3 * MIB)), "forgotten");
     // The peer is still there, which must not make this process invisible to it.
     drop(dropped);
@@ -167,7 +168,7 @@ fn a_peer_that_hears_that_a_segment_is_gone_takes_nothing_from_an_owner_that_liv
     // Its owner's own view, which announces itself to nobody, and a peer's.
     let owners = owner.memory.view_mapping().unwrap().view(rid(1, 1), 0, MIB, Verify::Crc(crc)).unwrap();
     let mine = link.view(rid(1, 1), 0, MIB, Some(crc)).unwrap().unwrap();
-    links.forget(owner.memory.uuid(), &[]);
+    links.forget(owner.memory.uuid(), &[], FIRST);
     drop(mine);
     drop(link);
     // The owner learns of the unmapping behind everything that the peer has done about it.
@@ -193,7 +194,7 @@ fn memory_that_was_forgotten_first_goes_back_when_the_owner_dies_and_each_view_e
         views.push(link.view(rid(1, i + 1), i * MIB, MIB, None).unwrap().unwrap());
     }
     link.write(rid(1, 9), 5 * MIB, &[Source::new(&pattern(5 * MIB, 5))], &wait()).unwrap();
-    links.forget(address.uuid, &[]);
+    links.forget(address.uuid, &[], FIRST);
     drop(views.pop());
     assert!(held_bytes(size) >= 9 * MIB, "its owner lives");
     owner.kill();
@@ -230,7 +231,7 @@ fn memory_goes_back_though_the_watcher_has_not_come_to_tell_of_the_owners_end() 
         assert!(Instant::now() < until, "the end of the first is noticed");
     }
     second.kill();
-    links.forget(address.uuid, &[]);
+    links.forget(address.uuid, &[], FIRST);
     holds(size, 0..MIB);
     drop(release);
 }
@@ -241,7 +242,7 @@ fn a_segment_is_forgotten_while_another_thread_still_connects_to_it() {
     let (links, _noticed) = links(Paths::ALL);
     let ended = while_connecting(&links, &owner, &address, |connecting| {
         let begun = Instant::now();
-        links.forget(address.uuid, &[]);
+        links.forget(address.uuid, &[], FIRST);
         assert!(begun.elapsed() < Duration::from_millis(200), "{:?}", begun.elapsed());
         assert!(!connecting.is_finished());
     });

@@ -77,7 +77,7 @@ fn the_lanes_of_a_forgotten_segment_close_though_its_link_is_kept() {
     let (links, _noticed) = links(Paths::only(Path::Tcp));
     let link = links.link(&owner.address(), &wait()).unwrap();
     eventually("a lane is open", || owner.server.lanes() == 1);
-    links.forget(owner.memory.uuid(), &[]);
+    links.forget(owner.memory.uuid(), &[], FIRST);
     eventually("it is closed", || owner.server.lanes() == 0);
     drop(link);
 }

@@ -324,10 +324,12 @@ impl Attachment {
 
     // ------------------------------------------------- giving the memory back
 
-    /// The segment is Gone. If its owner's process is too, or once it is, the
+    /// The segment is Gone, says a master in this reign. If its owner's process is too, or once it is, the
     /// peers give the memory back, all but the pinned extents. Takes its time:
     /// for the reclaimer's thread.
-    pub(super) fn forget(&self, pinned: &[(u64, u64)]) {
+    pub(super) fn forget(&self, pinned: &[(u64, u64)], reign: Reign) {
+        // Of views that began in another reign, which the owner obeyed, that master may know nothing.
+        let pinned = self.is_waited_for_in(reign).then_some(pinned);
         let has_exited = matches!(has_exited(self.pidfd.as_fd()), Ok(true));
         {
             let mut remains = self.remains.lock();

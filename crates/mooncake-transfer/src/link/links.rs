@@ -16,6 +16,7 @@ use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
 use crate::Uuid;
 use crate::error::{LinkError, ServerError};
+use crate::reign::Reign;
 use crate::wait::Wait;
 
 /// The links of one store.
@@ -196,11 +197,11 @@ impl Links {
         spawned.is_ok()
     }
 
-    /// The segment is Gone. Mapped peers of a dead owner give its memory back,
+    /// The segment is Gone, says the master, which is in this reign. Mapped peers of a dead owner give its memory back,
     /// all but the pinned extents `(offset, length)` and those of own views; the
     /// mapping ends with the last view. Returns at once: a thread of the links
     /// does the work, and a link that is being made ends when it is made.
-    pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
+    pub fn forget(&self, uuid: Uuid, pinned: &[(u64, u64)], reign: Reign) {
         if forked() {
             return;
         }
@@ -211,7 +212,7 @@ impl Links {
             let pinned = pinned.to_vec();
             self.connector
                 .reclaimer
-                .later(move || attachments.iter().for_each(|attachment| attachment.forget(&pinned)));
+                .later(move || attachments.iter().for_each(|attachment| attachment.forget(&pinned, reign)));
         }
         if let Some(slot) = slot {
             self.discard(slot.end());
@@ -281,6 +282,8 @@ mod tests {
     use super::super::fixture::{Quiet, mapping, owner};
     use super::*;
 
+    const FIRST: Reign = Reign::numbered(1);
+
     fn resident(memory: &SegmentMemory) -> u64 {
         rustix::fs::fstat(memory.data_fd()).unwrap().st_blocks as u64 * 512
     }
@@ -298,10 +301,32 @@ mod tests {
         let _link = peer.link(&address, &wait).unwrap();
         for attachment in peer.connector.watcher.attachments(&memory.uuid()) {
             attachment.owner_ended();
-            attachment.forget(&[(0, 4096)]);
+            attachment.forget(&[(0, 4096)], FIRST);
             assert_eq!(resident(&memory), 4096);
-            attachment.forget(&[]);
+            attachment.forget(&[], FIRST);
             assert_eq!(resident(&memory), 4096, "it may still be viewed");
+        }
+    }
+
+    #[test]
+    fn what_is_viewed_in_a_reign_that_the_own_master_has_not_shown_is_kept() {
+        const BYTES: u64 = 1 << 20;
+        let [a, b] = [7, 8].map(|id| Reign { epoch: 2, id });
+        for (reign, kept) in [(a, BYTES), (b, 0)] {
+            let (server, memory, address) = owner(BYTES, Quiet);
+            memory.populate_step(BYTES).unwrap();
+            let wait = Wait::until(Instant::now() + Duration::from_secs(5));
+            server.take_epoch(b).unwrap();
+            // Its views are known to the master that the owner obeys.
+            let reader = Links::new(mapping(), Box::new(Quiet)).unwrap();
+            let _reads = reader.link(&address, &wait).unwrap();
+            let peer = Links::new(mapping(), Box::new(Quiet)).unwrap();
+            let _link = peer.link(&address, &wait).unwrap();
+            for attachment in peer.connector.watcher.attachments(&memory.uuid()) {
+                attachment.owner_ended();
+                attachment.forget(&[], reign);
+                assert_eq!(resident(&memory), kept);
+            }
         }
     }
 
@@ -317,7 +342,7 @@ mod tests {
         }
         let (release, held) = channel::<()>();
         links.connector.reclaimer.later(move || assert!(held.recv().is_err(), "nothing is sent"));
-        links.forget(memory.uuid(), &[]);
+        links.forget(memory.uuid(), &[], FIRST);
         assert_eq!(resident(&memory), BYTES, "punched by the thread that forgot");
         drop(release);
         let until = Instant::now() + Duration::from_secs(5);

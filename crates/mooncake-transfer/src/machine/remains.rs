@@ -13,8 +13,9 @@ pub struct Remains {
     /// Of this process's views, with their numbers.
     views: BTreeMap<(u64, u64), usize>,
     owner_ended: bool,
-    /// Set once the segment is Gone: the pinned extents that the master named.
-    forgotten: Option<Vec<(u64, u64)>>,
+    is_gone: bool,
+    /// The pinned extents that a master named which knows all of them.
+    pinned: Option<Vec<(u64, u64)>>,
     /// The reclaimer was told, and has not looked since.
     told: bool,
 }
@@ -52,17 +53,19 @@ impl Remains {
         self.is_due()
     }
 
-    /// The segment is Gone, and this of it is pinned.
-    pub fn forget(&mut self, pinned: &[(u64, u64)]) {
+    /// The segment is Gone, and this of it is pinned. `None`: the master that says so may not know all of it.
+    pub fn forget(&mut self, pinned: Option<&[(u64, u64)]>) {
+        self.is_gone = true;
+        let Some(pinned) = pinned else { return };
         // Told twice, by a master that was restarted meanwhile: what it has forgotten may still be viewed.
-        let keep = self.forgotten.get_or_insert_default();
+        let keep = self.pinned.get_or_insert_default();
         let more = pinned.iter().filter(|extent| !keep.contains(extent)).copied().collect::<Vec<_>>();
         keep.extend(more);
     }
 
     /// Whether this process gives the memory back, all but [`Self::keep`].
     fn is_due(&self) -> bool {
-        (self.owner_ended || mutant!(PeerGivesBackOfTheLiving)) && self.forgotten.is_some()
+        (self.owner_ended || mutant!(PeerGivesBackOfTheLiving)) && self.is_gone
     }
 
     /// What stays of a segment of so many bytes. Asked when no view can be made any more that is not on the list.
@@ -75,7 +78,7 @@ impl Remains {
             (true, _) => Vec::new(),
             (false, true) => vec![(0, bytes)],
             (false, false) if mutant!(PeerForgetsPins) => Vec::new(),
-            (false, false) => self.forgotten.clone().unwrap_or_default(),
+            (false, false) => self.pinned.clone().unwrap_or_else(|| vec![(0, bytes)]),
         };
         keep.extend(self.views.keys().filter(|_| !mutant!(PeerForgetsOwnViews)));
         keep
@@ -91,12 +94,12 @@ mod tests {
     #[test]
     fn memory_is_given_back_when_it_is_gone_and_its_owners_process_has_ended() {
         let (mut first, mut last) = (Remains::default(), Remains::default());
-        first.forget(&[]);
+        first.forget(Some(&[]));
         assert!(!first.begin(), "its owner gives it back");
         assert!(first.owner_ended() && first.begin());
         assert!(last.owner_ended() && !last.begin(), "its objects may be looked up again");
         assert!(!last.owner_ended());
-        last.forget(&[]);
+        last.forget(Some(&[]));
         assert!(last.begin());
     }
 
@@ -104,7 +107,7 @@ mod tests {
     fn the_reclaimer_is_told_once_until_it_looks() {
         let mut remains = Remains::default();
         (0..3).for_each(|nth| remains.view_made(nth * 4096, 100));
-        remains.forget(&[]);
+        remains.forget(Some(&[]));
         assert!(!remains.calls_reclaimer());
         remains.owner_ended();
         assert!(remains.calls_reclaimer() && !remains.calls_reclaimer());
@@ -117,7 +120,7 @@ mod tests {
     #[test]
     fn own_views_stay_and_what_others_have_pinned_while_there_are_others() {
         let mut remains = Remains::default();
-        remains.forget(&[(0, 4096)]);
+        remains.forget(Some(&[(0, 4096)]));
         remains.view_made(8192, 100);
         assert_eq!(remains.keep(BYTES, true, false), [(8192, 100)]);
         assert_eq!(remains.keep(BYTES, false, false), [(0, 4096), (8192, 100)]);
@@ -129,9 +132,22 @@ mod tests {
     fn what_a_master_once_named_as_pinned_is_kept_when_it_is_told_again_without_it() {
         let mut remains = Remains::default();
         for pinned in [&[(0, 4096)][..], &[], &[(8192, 1)], &[(8192, 1)]] {
-            remains.forget(pinned);
+            remains.forget(Some(pinned));
         }
         assert_eq!(remains.keep(BYTES, false, false), [(0, 4096), (8192, 1)]);
+    }
+
+    #[test]
+    fn all_is_kept_until_a_master_that_knows_all_pins_has_named_them() {
+        let mut remains = Remains::default();
+        remains.owner_ended();
+        remains.forget(None);
+        assert!(remains.begin(), "the owner is dead, and this process may be alone");
+        assert_eq!(remains.keep(BYTES, false, false), [(0, BYTES)]);
+        assert_eq!(remains.keep(BYTES, true, false), []);
+        remains.forget(Some(&[(0, 4096)]));
+        remains.forget(None);
+        assert_eq!(remains.keep(BYTES, false, false), [(0, 4096)]);
     }
 
     #[test]
@@ -139,7 +155,7 @@ mod tests {
         let mut remains = Remains::default();
         (0..3).for_each(|_| remains.view_made(0, 100));
         assert!(!remains.view_ended(0, 100), "the segment is not Gone");
-        remains.forget(&[]);
+        remains.forget(Some(&[]));
         remains.owner_ended();
         assert!(!remains.view_ended(0, 100), "there is one more");
         assert_eq!(remains.keep(BYTES, true, false), [(0, 100)]);

@@ -22,6 +22,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub const MIB: u64 = 1 << 20;
 pub const OWNER: u64 = 1;
 pub const WRITER: u64 = 2;
+/// Of the master that names what is pinned, and of owners that know no other.
+pub const FIRST: Reign = Reign::numbered(1);
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 
 /// A rid of an epoch.
@@ -457,7 +459,7 @@ fn play_writer(address: &SegmentAddress, path: Path, mark: u64) {
                 println!("> unviewed");
             }
             "forget" => {
-                links.as_ref().expect("let go of").forget(address.uuid, &[(number(1), number(2))]);
+                links.as_ref().expect("let go of").forget(address.uuid, &[(number(1), number(2))], FIRST);
                 println!("> forgotten");
             }
             "let-go" => {
