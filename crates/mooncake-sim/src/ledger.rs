@@ -21,6 +21,8 @@ struct Inner {
     seed: u64,
     /// What each placement was to hold, once for each time that its number was given.
     placed: BTreeMap<u64, Vec<Value>>,
+    /// Segment of each placement, by the secret of the session that writes it.
+    written: BTreeMap<(u64, u64), Uuid>,
     /// Placements of which nothing may land in a segment any more, and by whose word. Another log gives the same numbers, of
     /// other segments.
     over: BTreeMap<(Uuid, u64), &'static str>,
@@ -113,11 +115,12 @@ impl Ledger {
         assert!(is_own, "seed {}: {rid:#x} is ended in session {session}, which is not its own", inner.seed);
     }
 
-    /// A writer is about to write a value to a placement.
-    pub(crate) fn placed(&self, rid: u64, (segment, uuid): (u32, Uuid), key: &[u8], number: u64) {
+    /// A writer is about to write a value to a placement. `secret`: of its session.
+    pub(crate) fn placed(&self, (secret, rid): (u64, u64), (segment, uuid): (u32, Uuid), key: &[u8], number: u64) {
         let value = Value { segment: SegmentNo(segment), uuid, key: key.to_vec(), number };
         let mut inner = self.inner.borrow_mut();
         inner.placed.entry(rid).or_default().push(value);
+        inner.written.insert((secret, rid), uuid);
         inner.placements.entry(number).or_default().push(rid);
     }
 
@@ -126,9 +129,9 @@ impl Ledger {
         self.inner.borrow_mut().over.entry((uuid, rid)).or_insert(by);
     }
 
-    /// Its writer says so.
-    pub(crate) fn writer_is_done(&self, rid: u64) {
-        let uuid = self.inner.borrow().placed.get(&rid).and_then(|values| values.last()).map(|value| value.uuid);
+    /// Its writer says so, in the session of this secret.
+    pub(crate) fn writer_is_done(&self, secret: u64, rid: u64) {
+        let uuid = self.inner.borrow().written.get(&(secret, rid)).copied();
         if let Some(uuid) = uuid {
             self.is_over(uuid, rid, "its writer");
         }

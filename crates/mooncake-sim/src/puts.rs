@@ -150,7 +150,8 @@ impl Store {
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let found = inner.directory.borrow().find(origin.numbering, extent.segment);
         let address = found.ok_or_else(|| lost(true))?;
-        inner.network.ledger.placed(replica.rid, (extent.segment, address.uuid), &item.key, item.value);
+        let by = (origin.session.secret, replica.rid);
+        inner.network.ledger.placed(by, (extent.segment, address.uuid), &item.key, item.value);
         inner.world.stall().await;
         let link = self.link_to_write(origin.session.id, &address).await.ok_or_else(|| lost(true))?;
         let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
@@ -174,7 +175,7 @@ impl Store {
 
     async fn give_up(&self, session: &Session, rids: Vec<u64>, settled: bool) {
         if settled {
-            rids.iter().for_each(|rid| self.inner.network.ledger.writer_is_done(*rid));
+            rids.iter().for_each(|rid| self.inner.network.ledger.writer_is_done(session.secret, *rid));
         }
         let body = request::Body::Abort(Abort { rids: rids.clone(), writer_done: settled });
         if self.finish_in(session, body, PATIENCE).await.is_err() {
