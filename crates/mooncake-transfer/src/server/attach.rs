@@ -236,7 +236,7 @@ mod tests {
                 break;
             }
             assert!(counter < 1000, "there is room for all of them");
-            let (uuid, rid) = (memory.uuid(), 1 << 48 | 2 * counter);
+            let (uuid, rid) = (memory.uuid(), (1 << 48) | (2 * counter));
             server.fence(Fence { uuid, rid, offset: 0, len: 1, writer: hello.session, writer_done: false });
         }
         server.take_epoch(Reign::numbered(2)).unwrap();
