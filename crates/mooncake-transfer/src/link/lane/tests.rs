@@ -141,7 +141,8 @@ fn the_answer_to_another_request_is_taken_for_none() {
     for (nth, answer) in answers.into_iter().enumerate() {
         let owner = move |mut stream: TcpStream| {
             for part in answer(&request(&mut stream)) {
-                stream.write_all(&part).unwrap();
+                // What the lane has been given up for may have come already.
+                let _ = stream.write_all(&part);
             }
         };
         lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, wait| {
