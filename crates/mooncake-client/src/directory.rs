@@ -1,6 +1,6 @@
 //! Where segments are: the numbers of placements, resolved once.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mooncake_memory::ProcessIdentity;
@@ -21,7 +21,7 @@ pub(crate) struct Directory {
 #[derive(Debug, Default)]
 struct Known {
     numbering: Numbering,
-    segments: HashMap<u32, Arc<SegmentAddress>>,
+    segments: BTreeMap<u32, Arc<SegmentAddress>>,
 }
 
 impl Directory {
@@ -58,7 +58,7 @@ impl Directory {
         let reply::Body::Segments(found) = answer.body else { return Err(control.confused(WHAT)) };
         let mut known = self.known.write();
         if known.numbering != answer.numbering {
-            *known = Known { numbering: answer.numbering, segments: HashMap::new() };
+            *known = Known { numbering: answer.numbering, segments: BTreeMap::new() };
         }
         for segment in found.segments {
             let number = segment.number;

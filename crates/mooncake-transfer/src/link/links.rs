@@ -1,6 +1,6 @@
 //! One link per segment, made at first use by the best path.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Instant;
@@ -24,7 +24,7 @@ use crate::wait::Wait;
 pub struct Links {
     connector: Arc<Connector>,
     closed: AtomicBool,
-    slots: Mutex<HashMap<Uuid, Arc<Slot>>>,
+    slots: Mutex<BTreeMap<Uuid, Arc<Slot>>>,
 }
 
 #[derive(Debug, Default)]
@@ -249,7 +249,7 @@ impl Links {
             return;
         }
         self.closed.store(true, Ordering::Release);
-        let slots: Vec<Arc<Slot>> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
+        let slots: Vec<Arc<Slot>> = std::mem::take(&mut *self.slots.lock()).into_values().collect();
         for slot in slots {
             if let Some(link) = slot.end() {
                 link.forget();
