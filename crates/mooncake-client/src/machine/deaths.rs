@@ -128,9 +128,13 @@ mod tests {
             deaths.taken(5, &[1; 16]);
             assert_eq!(sessions(deaths.to_tell(now + AGAIN, reign)), [6]);
         }
-        // Where there are too many, those are forgotten that are told no more.
+        // Where there are too many, those are forgotten that are told no more, and else the oldest.
         (0..MOST as u64 - 1).for_each(|session| deaths.note(gone(100 + session)));
         assert_eq!(sessions(deaths.to_tell(now, A1))[..2], [6, 100]);
+        [101, 104].iter().for_each(|session| deaths.taken(*session, &[1; 16]));
+        (0..3).for_each(|session| deaths.note(gone(10_000 + session)));
+        deaths.tell_again();
+        assert_eq!(sessions(deaths.to_tell(now, A1))[..4], [100, 102, 103, 105]);
     }
 
     #[test]

@@ -370,4 +370,34 @@ mod tests {
         }));
         assert!(matches!(&got[0], Err(error) if matches!(error.cause(), Cause::InvalidParams(_))));
     }
+
+    #[test]
+    fn each_of_more_keys_than_are_asked_for_at_a_time_gets_its_own_answer() {
+        let keys: Vec<Vec<u8>> = (0..ROUND_KEYS + 2).map(|index| index.to_string().into_bytes()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let first: Vec<&[u64]> = keys[..ROUND_KEYS].iter().map(|_| &[][..]).collect();
+        let script = Script::new(&[&first, &[&[12], &[]], &[&[14]]]);
+        let got = script.get(&keys, |rid| (rid == 12).then_some(Doubt::None));
+        let there: Vec<usize> = (0..got.len()).filter(|index| matches!(got[*index], Ok(Some(_)))).collect();
+        assert_eq!((there, &script.asked.borrow()[..]), (vec![ROUND_KEYS], &[ROUND_KEYS, 2, 1][..]));
+    }
+
+    #[test]
+    fn a_miss_of_what_was_there_has_its_reason_and_another_one_has_none() {
+        let script = Script::new(&[&[&[], &[]]]);
+        assert!(matches!(script.get(&[b"a", b"b"], BAD)[..], [Ok(None), Ok(None)]));
+        assert_eq!((script.missed.take(), script.asked.borrow().len()), (None, 1));
+        let found_no_more: &[&[&[u64]]] = &[&[&[2]], &[&[]]];
+        for look_ups in [found_no_more, &[&[&[2]], &[&[4]]]] {
+            let script = Script::new(look_ups);
+            let bad = |rid| Some(if rid == 2 { Doubt::Stale } else { Doubt::None });
+            assert!(matches!(script.get(&[b"a"], bad)[..], [Ok(None)]));
+            let last = if look_ups[1][0].is_empty() { "Stale" } else { "None" };
+            assert_eq!(script.missed.take().as_deref(), Some(last));
+        }
+        // What could be read in the end is no miss.
+        let script = Script::new(&[&[&[2]], &[&[4]]]);
+        script.get(&[b"a"], |rid| (rid == 2).then_some(Doubt::Stale));
+        assert_eq!(script.missed.take(), None);
+    }
 }

@@ -521,4 +521,30 @@ mod tests {
         assert_eq!(uuids(&owner).len(), 0);
         assert!(!owner.must_unmount(None), "the end of the session says it");
     }
+
+    #[test]
+    fn nothing_takes_the_place_of_a_lost_segment_that_was_leaving_or_whose_store_closes() {
+        for closes in [false, true] {
+            let (mut owner, mut out) = (Owner::default(), Vec::new());
+            owner.mount(None, ONE.0, "one");
+            if !closes {
+                owner.unmount(ONE, NOW).unwrap();
+            }
+            owner.list_answered(|_| true, &mut out);
+            if closes {
+                owner.close().unwrap();
+            }
+            assert_eq!((mounted(&mut owner, ONE.0, Told::Done), out), ((false, vec![]), vec![]));
+        }
+    }
+
+    #[test]
+    fn only_the_segment_that_stays_after_all_can_be_replaced_again() {
+        let mut owner = owner();
+        owner.unmount(ONE, NOW).unwrap();
+        let unmount = owner.unmount(TWO, Duration::ZERO).unwrap();
+        assert_eq!(answered(&mut owner, &unmount, Told::Refused), (None, vec![]));
+        assert_eq!(gone(&mut owner, ONE.0, &[]).1.len(), 1, "it was to leave");
+        assert_eq!(gone(&mut owner, [22; 16], &[]).1.len(), 2);
+    }
 }

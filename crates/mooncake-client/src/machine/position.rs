@@ -71,6 +71,10 @@ mod tests {
             (of(0, at(7, 2, 4)), of(11, at(7, 2, 4))),
             (of(11, at(7, 2, 5)), of(11, at(7, 2, 5))),
             (of(13, at(8, 3, 0)), of(13, at(8, 3, 0))),
+            // Of the next epoch, and of another log, nothing is known yet.
+            (of(0, at(8, 4, 0)), of(0, at(8, 4, 0))),
+            (of(14, at(8, 4, 1)), of(14, at(8, 4, 1))),
+            (of(0, at(9, 5, 0)), of(0, at(9, 5, 0))),
         ] {
             assert!(!raise(&mut highest, &seen));
             assert_eq!(highest, then, "{seen:?}");

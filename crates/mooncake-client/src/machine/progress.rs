@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn neither_a_put_that_has_ended_nor_one_of_an_earlier_session_is_renewed() {
         let mut progress = Progress::default();
-        let (ended, former) = (progress.begin(Duration::ZERO, vec![2]), progress.begin(Duration::ZERO, vec![4]));
-        [&ended, &former].into_iter().for_each(|put| put.begin_write());
+        let (former, ended) = (progress.begin(Duration::ZERO, vec![4]), progress.begin(Duration::ZERO, vec![2]));
+        [&former, &ended].into_iter().for_each(|put| put.begin_write());
         progress.end(&ended);
         assert_eq!(progress.moved(LATER), [4]);
         progress.start_over();

@@ -120,8 +120,13 @@ mod tests {
             (request.answered_below, request.settled_below, request.unsettled),
             (long, own + 1, vec![long, own])
         );
+        assert_eq!(told(&sequences, 0), Request::default(), "a query says nothing of it");
         sequences.answered(long);
         assert_eq!(told(&sequences, own).settled_below, 0);
+        // Nor does the same request when it is sent once more.
+        let mut request = Request { settled_below: 9, unsettled: vec![1], ..told(&sequences, own) };
+        sequences.tell(&mut request);
+        assert_eq!((request.settled_below, request.unsettled), (0, vec![]));
     }
 
     #[test]

@@ -106,6 +106,7 @@ mod tests {
         assert!(!suspects.add(start + PAUSE / 2, suspect(4, true)));
         assert!(suspects.add(start + PAUSE / 2, suspect(2, true)), "the master has not heard of it for sure");
         assert_eq!(taken(&mut suspects, start + PAUSE / 2), [(2, true)]);
+        assert!(!suspects.add(start + PAUSE / 2, suspect(4, true)), "that others are reported changes nothing");
         assert!(suspects.add(start + PAUSE, suspect(4, true)), "it is still bad");
         suspects.forget(&[suspect(2, true)]);
         assert!(suspects.add(start + PAUSE, suspect(2, true)));
@@ -113,5 +114,17 @@ mod tests {
         assert!(suspects.is_running());
         assert_eq!(taken(&mut suspects, start + PAUSE), []);
         assert!(!suspects.is_running());
+    }
+
+    #[test]
+    fn no_more_wait_than_there_is_room_for_and_nothing_is_remembered_for_ever() {
+        let (mut suspects, start) = (Suspects::default(), Duration::from_secs(1));
+        let most = MAX_WAITING as u64;
+        assert!((0..most).all(|rid| suspects.add(start, suspect(rid, true))));
+        assert!(!suspects.add(start, suspect(most, true)) && suspects.add(start, suspect(0, true)));
+        assert_eq!(taken(&mut suspects, start).len(), MAX_WAITING);
+        assert!(suspects.add(start + PAUSE, suspect(most, true)));
+        suspects.take(start + PAUSE);
+        assert_eq!(suspects.reported.len(), 1);
     }
 }

@@ -32,6 +32,8 @@ enum Try {
     Broken,
     /// No answer comes.
     Silence,
+    /// The store is in this session by the time that the master says that it does not know the one of the try.
+    Moved(u64),
     Answer(Option<reply::Body>),
 }
 
@@ -50,6 +52,9 @@ struct Script {
     is_forked: Cell<bool>,
     is_stopped: Cell<bool>,
     is_interrupted: Cell<bool>,
+    /// The store is closed then.
+    stops_at: Cell<Duration>,
+    lookup_timeout: Cell<Duration>,
     reach: Reachability,
     sequences: RefCell<Sequences>,
     pins: RefCell<Pins>,
@@ -74,6 +79,8 @@ impl Script {
             is_forked: Cell::default(),
             is_stopped: Cell::default(),
             is_interrupted: Cell::default(),
+            stops_at: Cell::new(Duration::MAX),
+            lookup_timeout: Cell::new(PATIENCE),
             reach: Reachability::default(),
             sequences: RefCell::default(),
             pins: RefCell::default(),
@@ -98,6 +105,7 @@ impl Script {
     fn pass(&self, time: Duration) {
         self.now.set(self.now.get() + time);
         assert!(self.now.get() < Duration::from_secs(3600), "it goes on for ever");
+        self.is_stopped.set(self.is_stopped.get() || self.now.get() >= self.stops_at.get());
         if self.is_heard.get() {
             self.reach.pong(self.now.get());
         }
@@ -153,7 +161,7 @@ impl CallDriver for &Script {
     }
 
     fn lookup_timeout(&self) -> Duration {
-        PATIENCE
+        self.lookup_timeout.get()
     }
 
     fn is_forked(&self) -> bool {
@@ -201,6 +209,10 @@ impl CallDriver for &Script {
             Try::NotSent => return Err(Lost::Broken("no connection")),
             Try::Refused(refusal::Kind::UnknownSession) => return Err(Lost::Session(session)),
             Try::Refused(kind) => return Err(Lost::Refused(refused(kind))),
+            Try::Moved(to) => {
+                self.session.set(to);
+                return Err(Lost::Session(session));
+            }
             _ => {}
         }
         let is_too_old = matches!(next, Try::TooOld);
@@ -579,4 +591,93 @@ fn a_reply_of_another_reign_of_the_same_epoch_has_the_store_resume() {
     script.position.borrow_mut().reign = 4;
     script.query().unwrap();
     assert_eq!(*script.told.borrow(), ["ended", "resume", "ended"]);
+}
+
+#[test]
+fn a_session_that_was_lost_before_is_neither_asked_about_nor_waited_for() {
+    let script = Script::new([Try::Moved(2), done()]);
+    assert_eq!(script.query().unwrap().session, 2);
+    assert_eq!((&script.told.borrow()[..], script.waited()), (&["ended"][..], Duration::ZERO));
+    let script = Script::new([Try::Moved(2), done()]);
+    assert!(matches!(script.finish_in(1), Ok(None)));
+    assert_eq!(*script.told.borrow(), ["ended"]);
+}
+
+#[test]
+fn a_wait_ends_with_the_store_and_when_the_master_counts_as_unreachable() {
+    let script = Script::new([Try::Silence]);
+    script.is_heard.set(true);
+    script.stops_at.set(script.now.get() + 3 * SLICE);
+    assert!(matches!(script.query(), Err(Failure::Closed)));
+    assert_eq!(script.waited(), 3 * SLICE);
+    // Another call has found that out.
+    let script = Script::new([Try::Silence]);
+    script.call();
+    script.pass(PATIENCE);
+    assert!(!script.reach.expired(script.began.get()));
+    assert_eq!(keep_waiting(&&script, true), Err(Ended::Late));
+}
+
+#[test]
+fn a_call_that_is_not_long_yet_waits_for_a_silent_master_as_long_as_it_may() {
+    let script = Script::new([Try::Silence]);
+    script.lookup_timeout.set(2 * LONG_CALL_SILENCE);
+    script.patience.set(2 * LONG_CALL_SILENCE);
+    assert!(script.query().is_err());
+    assert_eq!(script.waited(), 2 * LONG_CALL_SILENCE);
+}
+
+#[test]
+fn what_is_answered_is_settled_whatever_kind_of_mutation_it_was() {
+    let script = Script::new([done()]);
+    ready(finish_now(&script.call(), &mut ping())).unwrap();
+    assert_eq!(script.told_next(), (2, vec![]));
+    script.pins.borrow_mut().list();
+    for (abandoned, below) in [(Abandoned::Stays, 3), (Abandoned::GivesUpPlacements, 4), (Abandoned::VoidsPins, 4)] {
+        script.then([done()]);
+        script.mutate(abandoned).unwrap();
+        assert_eq!(script.told_next(), (below, vec![]), "{abandoned:?}");
+    }
+}
+
+#[test]
+fn one_worker_gives_up_all_that_was_left_behind_and_another_one_what_comes_later() {
+    let script = Script::new([done(), done(), done()]);
+    orphans::give_up(&script, &1, vec![], true);
+    assert!(script.told.borrow().is_empty(), "there is nothing to give up");
+    orphans::give_up(&script, &1, vec![9], true);
+    orphans::give_up(&script, &1, vec![11, 13], false);
+    assert_eq!(*script.told.borrow(), ["worker"]);
+    ready(orphans::run(&script));
+    let aborts = |script: &Script| -> Vec<(Vec<u64>, bool)> {
+        let abort = |request: &Request| match &request.body {
+            Some(Body::Abort(abort)) => (abort.rids.clone(), abort.writer_done),
+            other => panic!("{other:?}"),
+        };
+        script.sent.borrow().iter().map(|(_, request)| abort(request)).collect()
+    };
+    assert_eq!(aborts(&script), [(vec![9], true), (vec![11, 13], false)]);
+    script.then([done()]);
+    orphans::give_up(&script, &1, vec![15], true);
+    assert_eq!(*script.told.borrow(), ["worker"]);
+    ready(orphans::run(&script));
+    assert_eq!(aborts(&script), [(vec![15], true)]);
+}
+
+#[test]
+fn a_closed_store_gives_up_nothing_any_more() {
+    let script = Script::new([done()]);
+    orphans::give_up(&script, &1, vec![9], true);
+    script.is_stopped.set(true);
+    ready(orphans::run(&script));
+    assert!(script.sent.borrow().is_empty() && script.orphans.borrow_mut().first().is_none());
+}
+
+#[test]
+fn beyond_so_many_a_put_without_an_answer_is_settled_at_once() {
+    let script = Script::new([]);
+    while script.orphans.borrow_mut().give_up(1, vec![9], true) {}
+    let sequence = script.sequences.borrow_mut().begin();
+    orphans::add(&script, 1, Request { sequence, ..put_start() });
+    assert_eq!(script.told_next(), (sequence + 1, vec![]), "nobody asks for its answer again");
 }
