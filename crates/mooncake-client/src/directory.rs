@@ -116,7 +116,9 @@ pub(crate) fn wire_process(process: &ProcessIdentity) -> WireProcess {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_wire::message::{Extent, SegmentsReply};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use mooncake_wire::message::{Extent, LogPosition, Reply, SegmentsReply};
 
     use super::*;
     use crate::scripted_master::{Client, Lender, answer};
@@ -154,5 +156,33 @@ mod tests {
         assert_eq!(client.master.asked().len(), asked + 2, "of another log it is another one");
         directory.forget(1);
         assert!(directory.find(numbering(1), 1).is_none());
+    }
+
+    #[test]
+    fn numbers_of_an_earlier_log_are_asked_for_again() {
+        let (client, _, _opened, _caller) = Client::without_thread();
+        let control = &client.shared.control;
+        let (lender, other, directory) = (Lender::start(), Lender::start(), Directory::default());
+        let log = Arc::new(AtomicU64::new(1));
+        let (log_id, own, others) = (log.clone(), lender.segment(), other.segment());
+        client.master.answers(move |request| {
+            let log_id = log_id.load(Ordering::SeqCst);
+            let Some(request::Body::Segments(asked)) = &request.body else { return None };
+            let of =
+                |number: &u32| Segment { number: *number, ..if log_id == 1 { own.clone() } else { others.clone() } };
+            let segments = asked.numbers.iter().map(of).collect();
+            let reply = answer(request, reply::Body::Segments(SegmentsReply { segments }));
+            Some(Reply { position: Some(LogPosition { log_id, ..reply.position.unwrap() }), ..reply })
+        });
+        directory.meet(control, numbering(1), [&replica(5), &replica(6)].into_iter()).unwrap();
+        // The log was lost, and its numbers are given to other segments.
+        log.store(2, Ordering::SeqCst);
+        directory.meet(control, numbering(2), [&replica(6)].into_iter()).unwrap();
+        assert!(directory.find(numbering(2), 5).is_none() && directory.find(numbering(1), 6).is_none());
+        directory.meet(control, numbering(2), [&replica(5)].into_iter()).unwrap();
+        let found = [5, 6].map(|number| directory.find(numbering(2), number).unwrap().uuid);
+        assert_eq!(found, [other.memory.uuid(); 2]);
+        directory.start_over();
+        assert!(directory.find(numbering(2), 5).is_none());
     }
 }

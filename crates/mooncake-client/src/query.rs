@@ -140,3 +140,52 @@ impl Inner {
         control.query("a ping", request::Body::Ping(Ping {}), control.lookup_timeout).map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mooncake_wire::message::{Keys, RemoveReply};
+    use mooncake_wire::unpack_keys;
+
+    use super::*;
+    use crate::scripted_master::{Master, answer, usual};
+
+    #[test]
+    fn what_is_asked_in_rounds_is_answered_key_by_key() {
+        let (master, keys) = (Master::start(), rounds_of_keys());
+        let (store, _caller) = master.store(|_| {});
+        master.answers(|request| {
+            let there = |keys: &Option<Keys>| -> Vec<bool> {
+                unpack_keys(keys).unwrap().map(|key| [&b"0"[..], b"last"].contains(&key)).collect()
+            };
+            Some(match &request.body {
+                Some(request::Body::Exists(asked)) => {
+                    let found: Vec<u8> = there(&asked.keys).into_iter().map(u8::from).collect();
+                    answer(request, reply::Body::Exists(ExistsReply { found: found.into(), sizes: Vec::new() }))
+                }
+                Some(request::Body::Remove(asked)) => {
+                    let outcome = |there: bool| match there {
+                        true => remove_reply::Outcome::Protected.into(),
+                        false => remove_reply::Outcome::Missing.into(),
+                    };
+                    let outcomes = there(&asked.keys).into_iter().map(outcome).collect();
+                    answer(request, reply::Body::Remove(RemoveReply { outcomes }))
+                }
+                _ => usual(request),
+            })
+        });
+        let at = |is: &dyn Fn(usize) -> bool| (0..keys.len()).filter(|index| is(*index)).collect::<Vec<usize>>();
+        let found = store.exists(&keys).unwrap();
+        assert_eq!(at(&|index| found[index]), [0, keys.len() - 1]);
+        let removed = store.remove(&keys, false).unwrap();
+        assert_eq!(at(&|index| removed[index] == RemoveOutcome::Protected), [0, keys.len() - 1]);
+        assert_eq!(master.asked().len(), 4, "in two rounds each");
+    }
+
+    /// More than are asked for at a time, two of them such as no object can have.
+    fn rounds_of_keys() -> Vec<Vec<u8>> {
+        let mut keys: Vec<Vec<u8>> = (0..ROUND_KEYS).map(|index| index.to_string().into_bytes()).collect();
+        keys[7].clear();
+        keys.extend([Vec::new(), b"last".to_vec()]);
+        keys
+    }
+}

@@ -580,6 +580,9 @@ fn setup<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StoreError {
 }
 
 #[cfg(test)]
+mod tests;
+
+#[cfg(test)]
 impl Store {
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
@@ -592,46 +595,5 @@ impl Inner {
     pub(crate) fn end_anchor(&self) {
         self.shared.control.stop();
         self.anchor.lock().take().into_iter().for_each(|anchor| anchor.join().unwrap());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mooncake_wire::message::{anchor_up, request::Body};
-
-    use super::*;
-    use crate::scripted_master::{Master, usual};
-
-    #[test]
-    fn the_end_of_a_store_is_told_once_and_its_connections_end() {
-        let master = Master::start();
-        let (store, mut caller) = master.store(|_| {});
-        store.close();
-        assert_eq!(caller.hear(), None, "what was answered needs no goodbye");
-        store.close();
-        assert_eq!(master.asked().iter().filter(|body| matches!(body, Body::CloseSession(_))).count(), 1);
-        assert_eq!(store.health(), Health::Closed);
-    }
-
-    #[test]
-    fn a_store_whose_end_the_master_did_not_hear_says_goodbye() {
-        let master = Master::start();
-        let (store, mut caller) = master.store(|options| options.lookup_timeout = Duration::from_millis(100));
-        master.answers(|request| (!matches!(request.body, Some(Body::CloseSession(_)))).then(|| usual(request)));
-        store.close();
-        assert!(matches!(caller.hear(), Some(anchor_up::Body::Goodbye(_))));
-        assert_eq!(caller.hear(), None);
-    }
-
-    #[test]
-    fn why_an_object_was_missed_is_taken_by_the_thread_that_missed_it() {
-        let master = Master::start();
-        let (store, _caller) = master.store(|_| {});
-        store.inner.keep_miss("it was bad".into());
-        let other = store.clone();
-        assert_eq!(thread::spawn(move || other.take_miss_cause()).join().unwrap(), None);
-        assert_eq!(store.last_miss_cause().as_deref(), Some("it was bad"));
-        assert_eq!(store.take_miss_cause().as_deref(), Some("it was bad"));
-        assert_eq!((store.take_miss_cause(), store.last_miss_cause()), (None, None), "once");
     }
 }

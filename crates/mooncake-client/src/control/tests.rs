@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use mooncake_wire::message::{HelloReply, Ping, RemoveAll, RemoveByRegex, Reply, reply, request};
+use mooncake_wire::message::{HelloReply, Ping, Refusal, RemoveAll, RemoveByRegex, Reply, reply, request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -227,4 +227,75 @@ fn a_unix_socket_that_another_process_has_by_now_is_passed_over() {
         store.ping().expect(what);
         assert_eq!((asked.load(Ordering::SeqCst), store.master().attached()), (1, 1), "{what}");
     }
+}
+
+#[test]
+fn a_call_of_a_lost_session_is_made_once_more_in_the_next_one() {
+    let store = Alone::new();
+    let control = store.control();
+    let lost = |kind: refusal::Kind| {
+        let refusal = Some(Refusal { kind: kind.into(), reason: "no".into() });
+        store.master().greets(HelloReply { refusal, ..hello_reply(7) });
+    };
+    lost(refusal::Kind::UnknownSession);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| store.ping());
+        wait_for("it has been refused", || control.connections() == (0, 0, 0) && store.master().attached() == 1);
+        store.master().greets(hello_reply(8));
+        control.set_session(session(1, 8, control));
+        assert_eq!(call.join().unwrap().unwrap().session.id, 8);
+    });
+    assert_eq!(store.master().attached(), 2, "there was nothing to try before");
+    // Without another session it ends in time, and what else a master says is its last word.
+    control.drop_idle();
+    lost(refusal::Kind::UnknownSession);
+    let error = store.ask(request::Body::Ping(Ping {}), Duration::from_millis(120)).unwrap_err();
+    assert_eq!((error.kind(), store.master().attached()), (ErrorKind::MasterUnreachable, 3));
+    control.reach.pong(control.now());
+    lost(refusal::Kind::BadRequest);
+    let error = store.ping().unwrap_err();
+    assert!(!matches!(error.cause(), Cause::MasterUnreachable { .. }) && store.master().attached() == 4, "{error}");
+    assert_eq!(control.connections(), (0, 0, 0));
+}
+
+#[test]
+fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to_others() {
+    let store = Alone::new();
+    let control = store.control();
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    store.master().answers(move |request| {
+        if matches!(request.body, Some(request::Body::RemoveAll(_))) {
+            let _ = released.lock().recv_timeout(PATIENCE);
+        }
+        Some(usual(request))
+    });
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..MAX_LONG + 2).map(|_| scope.spawn(|| store.ask(long(), 2 * PATIENCE))).collect();
+        wait_for("as many as may be", || store.master().asked().len() == MAX_LONG);
+        store.ping().expect("there is room for it");
+        assert_eq!(control.connections(), (MAX_LONG + 1, 1, MAX_LONG));
+        (0..2).for_each(|_| release.send(()).unwrap());
+        wait_for("those that waited", || store.master().asked().len() == MAX_LONG + 1 + 2);
+        (0..MAX_LONG).for_each(|_| release.send(()).unwrap());
+        calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
+    });
+    assert_eq!(control.connections().2, 0);
+
+    let release = held(store.master());
+    let asked = store.master().asked().len();
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..MAX_CONNECTIONS + 3)
+            .map(|_| scope.spawn(|| store.ask(request::Body::Ping(Ping {}), 2 * PATIENCE)))
+            .collect();
+        wait_for("as many as may be", || store.master().asked().len() == asked + MAX_CONNECTIONS);
+        assert_eq!(control.connections(), (MAX_CONNECTIONS, 0, 0));
+        let error = store.ask(request::Body::Ping(Ping {}), Duration::from_millis(80)).unwrap_err();
+        assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS, "{error}");
+        control.reach.pong(control.now());
+        (0..calls.len()).for_each(|_| release.send(()).unwrap());
+        calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
+    });
+    assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS + 3);
+    assert_eq!(control.connections(), (MAX_CONNECTIONS, MAX_CONNECTIONS, 0));
 }
