@@ -345,6 +345,17 @@ mod tests {
             link.write(3 << 48 | 2, 2048, &[Source::new(b"new")], &wait()).expect(what);
             links.start_over().unwrap();
         }
+        // Nor do those that are made when the master has shown an epoch.
+        let control = links.control.clone();
+        control.position_lock().epoch = 4;
+        let late = LinkSet::over_shared_memory(control.clone());
+        let (first, options) = (StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1);
+        let first = LinkSet::new(&first, options, control).unwrap();
+        for links in [late, first] {
+            let link = links.link(&address, &wait()).unwrap();
+            link.write(3 << 48 | 4, 4096, &[Source::new(b"late")], &wait()).unwrap_err();
+            link.write(4 << 48 | 2, 4096, &[Source::new(b"new")], &wait()).unwrap();
+        }
     }
 
     const A2: Reign = Reign { epoch: 2, id: 7 };
@@ -408,8 +419,10 @@ mod tests {
         let generation = pins.lock().generation();
         let era = pins.lock().adopt(generation, [RID].into_iter()).unwrap();
         pins.lock().start_over();
+        links.control.wants.take_ping();
         server.take_epoch(A2).unwrap();
         asked(&links, A2);
+        wait_for("the master is asked for its reign", || links.control.wants.take_ping());
         links.obey(A2);
         assert!(!is_taken(&server, &address, 2, 100));
         assert!(pins.lock().release(era, RID), "the last of them");

@@ -406,6 +406,22 @@ fn the_answer_to_a_list_counts_before_the_reign_is_obeyed_that_it_came_from() {
 }
 
 #[test]
+fn what_a_hello_shows_is_what_the_master_is_known_by() {
+    let mut store = Store::new();
+    store.view(2);
+    store.lose(Vec::new()).resume();
+    store.answer(&in_reign(A2));
+    let shown = in_reign(A2).position.unwrap();
+    assert_eq!(store.position, shown, "no later hello shows less");
+    assert!(store.pins.all_listed(), "it would have named what it does not know");
+    assert!(matches!(store.pong(1)[..], [Output::Obey(A2)]), "and a pong that shows nothing changes nothing");
+    // One that has shown another reign of that epoch would be noticed.
+    store.lose(Vec::new()).resume();
+    store.answer(&in_reign(B2));
+    assert_eq!((store.position.epoch, store.position.lsn), (2, u64::MAX));
+}
+
+#[test]
 fn an_older_master_has_forgotten_views_unless_it_reigns_as_before() {
     for (reign, knows) in [(A2, true), (Reign::numbered(2), true), (B2, false), (Reign { epoch: 3, id: 9 }, false)] {
         let mut store = Store::new();
