@@ -96,6 +96,7 @@ fn what_a_broken_connection_did_not_take_waits_for_the_next_one() {
     drop(caller);
     let done = [2, 3].map(|rid| anchor_up::Body::FenceDone(FenceDone { uuid: vec![1; 16].into(), rids: vec![rid] }));
     let waits = || control.decide(|parts| parts.up.clone());
+    let began = Instant::now();
     wait_for("an end of the connection", || {
         done.iter().for_each(|done| control.tell(done.clone()));
         driver.tell();
@@ -103,6 +104,7 @@ fn what_a_broken_connection_did_not_take_waits_for_the_next_one() {
     });
     assert_eq!(waits(), done.map(|done| AnchorUp { body: Some(done) }), "all of it, in its order");
     assert!(!driver.machine.is_connected());
+    assert!(began.elapsed() < PATIENCE / 2, "and not because the master says nothing");
 }
 
 #[test]

@@ -292,6 +292,9 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
         assert_eq!(control.connections(), (MAX_CONNECTIONS, 0, 0));
         let error = store.ask(request::Body::Ping(Ping {}), Duration::from_millis(80)).unwrap_err();
         assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS, "{error}");
+        assert!(control.reach.is_unreachable());
+        let error = store.ping().unwrap_err();
+        assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS, "{error}");
         control.reach.pong(control.now());
         (0..calls.len()).for_each(|_| release.send(()).unwrap());
         calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));

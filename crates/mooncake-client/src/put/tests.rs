@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::control::Control;
+use crate::error::ErrorKind;
 use crate::scripted_master::{Caller, Lender, Master, answer, hello_reply, usual, wait_for};
 use crate::store::Store;
 
@@ -150,4 +151,58 @@ fn what_is_asked_for_is_what_the_options_say() {
     let hard = config(&PutOptions { pin: PinKind::Hard, replace: true, ..PutOptions::default() });
     assert!(hard.hard_pin && hard.replace && hard.soft_pin_ttl_ms == 0 && !hard.soft_pin_clear);
     assert!(config(&PutOptions { pin: PinKind::Cleared, ..PutOptions::default() }).soft_pin_clear);
+}
+
+#[test]
+fn what_no_object_can_be_is_refused_before_the_master_is_asked() {
+    let master = Master::start();
+    let (store, _caller) = master.store(|options| options.put_timeout = Duration::ZERO);
+    let (empty, value) = ([Source::new(b"")], [Source::new(b"v")]);
+    let item = |key: &'static [u8], value| PutItem { key, value };
+    let items = [item(b"a", &empty), item(b"", &value), item(b"b", &value), item(b"c", &value)];
+    let groups = [1, 1, MAX_KEY + 1, MAX_KEY].map(|bytes| "g".repeat(bytes)).to_vec();
+    master.answers(|request| {
+        let slot = PutSlot { kind: put_slot::Kind::Exists.into(), ..PutSlot::default() };
+        match &request.body {
+            Some(request::Body::PutStart(start)) => {
+                let keys: Vec<&[u8]> = mooncake_wire::unpack_keys(&start.keys).unwrap().collect();
+                assert_eq!((keys, &start.sizes[..]), (vec![&b"c"[..]], &[1][..]));
+                Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+            }
+            _ => Some(usual(request)),
+        }
+    });
+    let options = PutOptions { groups, ..PutOptions::default() };
+    let outcomes = store.put_batch(&items, &options);
+    let kinds: Vec<Option<ErrorKind>> =
+        outcomes.iter().map(|outcome| outcome.as_ref().err().map(StoreError::kind)).collect();
+    let (params, key) = (Some(ErrorKind::InvalidParams), Some(ErrorKind::InvalidKey));
+    assert_eq!(kinds, [params, key, params, None]);
+    let unlike = PutOptions { groups: vec!["g".into()], ..PutOptions::default() };
+    let outcomes = store.put_batch(&items, &unlike);
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(error) if error.kind() == ErrorKind::InvalidParams)));
+}
+
+#[test]
+fn a_put_that_waits_for_room_waits_longer_than_a_lookup_does() {
+    let master = Master::start();
+    let (store, mut caller) = master.store(|options| options.lookup_timeout = Duration::from_millis(100));
+    let waited = Arc::new(Mutex::new(Vec::new()));
+    let seen = waited.clone();
+    master.answers(move |request| {
+        let Some(request::Body::PutStart(start)) = &request.body else { return Some(usual(request)) };
+        seen.lock().push(start.wait);
+        std::thread::sleep(Duration::from_millis(300));
+        let slot = PutSlot { kind: put_slot::Kind::Exists.into(), ..PutSlot::default() };
+        Some(answer(request, reply::Body::PutStart(PutStartReply { slots: vec![slot] })))
+    });
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| store.put(b"k", &[Source::new(b"v")], &PutOptions::default()));
+        while !put.is_finished() {
+            caller.pong();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(matches!(put.join().unwrap(), Ok(PutOutcome::Existed)));
+    });
+    assert_eq!(*waited.lock(), [true], "asked once");
 }
