@@ -197,6 +197,19 @@ fn memory_that_is_unmounted_goes_back_to_the_host_also_where_only_the_word_that_
 }
 
 #[test]
+fn an_unmount_without_an_answer_has_the_store_list_what_it_holds() {
+    let (client, _caller) = Client::with_owner();
+    let uuid = client.mount();
+    client.master.answers(|request| {
+        let is_unmount = matches!(request.body, Some(request::Body::Unmount(_)));
+        (!is_unmount).then(|| usual(request))
+    });
+    client.owner().unmount(SegmentId(uuid), Duration::ZERO).unwrap_err();
+    let (_caller, listed) = comes_back(&client, &hello_reply(7));
+    assert_eq!(listed, [uuid.to_vec()], "it is still there, and the master says whether it knows it");
+}
+
+#[test]
 fn of_a_segment_that_the_master_does_not_know_it_is_told_until_it_answers() {
     let (client, caller) = Client::with_owner();
     let uuid = client.mount();
