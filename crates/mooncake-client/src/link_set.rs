@@ -351,10 +351,10 @@ mod tests {
         let late = LinkSet::over_shared_memory(control.clone());
         let (first, options) = (StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1);
         let first = LinkSet::new(&first, options, control).unwrap();
-        for links in [late, first] {
+        for (links, offset) in [(late, 4096), (first, 5120)] {
             let link = links.link(&address, &wait()).unwrap();
-            link.write(3 << 48 | 4, 4096, &[Source::new(b"late")], &wait()).unwrap_err();
-            link.write(4 << 48 | 2, 4096, &[Source::new(b"new")], &wait()).unwrap();
+            link.write(3 << 48 | 4, offset, &[Source::new(b"late")], &wait()).unwrap_err();
+            link.write(4 << 48 | 2, offset, &[Source::new(b"new")], &wait()).unwrap();
         }
     }
 

@@ -237,10 +237,11 @@ impl Pins {
     }
 
     /// The master has the list, and what it knows of it. `another`: it is not the process that was there before. Pins of
-    /// that one which came since the list was made are then on no list, and those that still come are void. True if there
-    /// are such: the next list says whether the master knows them.
+    /// that one which came since the list was made are then on no list, and those that still come are void. Nor is it told
+    /// which views have ended since: where it does not know a pin, the word of its end would end one that it grants later.
+    /// True if there are such: the next list says what is held, and whether the master knows it.
     pub fn listed(&mut self, listing: &Listing, verdict: Verdict<'_>, another: bool) -> bool {
-        let Self { live, unknown, since_list, generation, .. } = self;
+        let Self { live, unknown, since_list, generation, ended, .. } = self;
         let since = since_list.take().unwrap_or_default();
         let named = match verdict {
             _ if mutant!(UnknownViewsAreForgotten) => &[],
@@ -254,9 +255,10 @@ impl Pins {
         for rid in named {
             *unknown.entry(*rid).or_insert(0) += 1;
         }
-        let on_no_list = another && since.keys().any(|rid| live.contains_key(rid));
+        let on_no_list = another && (since.keys().any(|rid| live.contains_key(rid)) || !ended.is_empty());
         if another {
             *generation += 1;
+            ended.clear();
             for (rid, views) in since {
                 *unknown.entry(rid).or_insert(0) += views;
             }
@@ -439,6 +441,18 @@ mod tests {
             pins.release(era, 2);
             assert!(pins.all_listed());
         }
+    }
+
+    #[test]
+    fn the_end_of_a_view_that_another_master_may_not_know_is_told_by_the_next_list() {
+        let mut pins = Pins::default();
+        let listing = pins.list();
+        let era = pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        pins.release(era, 2);
+        assert!(pins.listed(&listing, Verdict::Unknown(&[]), true), "there is to be another one");
+        pins.adopt(pins.generation(), [2].into_iter()).unwrap();
+        assert_eq!(pins.to_send(|| 1), None, "it would end the pin of the view that has begun since");
+        assert_eq!(pins.list().rids, [2]);
     }
 
     #[test]

@@ -215,8 +215,10 @@ fn the_nearest_owner_is_one_in_this_process_and_then_one_on_this_host() {
 fn pins_that_were_void_have_the_store_list_its_views_anew() {
     let master = Master::start();
     let (store, _caller) = master.store(|_| {});
+    let began = Instant::now();
     ViewDriver::resume_anew(&**store.inner());
     let mut again = master.next();
+    assert!(began.elapsed() < Duration::from_secs(2), "and not because the master says nothing");
     assert!(matches!(again.hello.role, Some(hello::Role::Resume(_))), "{:?}", again.hello);
     again.say(&hello_reply(7));
 }
