@@ -170,7 +170,7 @@ fn bytes_that_are_not_those_of_the_object_are_a_miss_where_they_are_verified() {
         let segment = lender.segment();
         master.answers(move |request| match &request.body {
             Some(request::Body::Lookup(_)) => {
-                let object = Object { size: 4, replicas: vec![replica(1)], crc32c: 77, ..Object::default() };
+                let object = Object { size: 4, replicas: vec![replica(1)], crc32c: 77 };
                 Some(answer(request, reply::Body::Lookup(LookupReply { objects: vec![object] })))
             }
             _ => segments(request, std::slice::from_ref(&segment)).or_else(|| Some(usual(request))),
