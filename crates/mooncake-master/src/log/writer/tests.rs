@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mooncake_core::{Config, Core, Record, Rid, Time};
+use mooncake_core::{Config, Core, Push, Record, Rid, SessionId, Time};
 
 use super::super::step::watch;
 use super::*;
@@ -111,4 +111,97 @@ fn a_witness_that_cannot_be_written_is_gone() {
     assert_eq!(scratch.seen(), None, "it would vouch for a log that ends before what was told");
     commit(&log, &mut dropped());
     assert_eq!((log.lsn(), log.stats().lost), (6, false), "the log goes on");
+}
+
+/// How an append fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// Nothing can be written.
+    Write,
+    /// What was written does not reach the disk.
+    Sync,
+    /// The same for a raise, which is synced in any log.
+    RaiseSync,
+}
+
+impl Failure {
+    const ALL: [(Failure, bool); 4] =
+        [(Failure::Write, false), (Failure::Write, true), (Failure::Sync, true), (Failure::RaiseSync, false)];
+
+    /// From now on appends fail so; gives what is to be appended.
+    fn begin(self, log: &Log) -> Effects {
+        match self {
+            Failure::Write => log.write_to(File::open("/dev/null").unwrap()),
+            Failure::Sync | Failure::RaiseSync => watch::with(|step, _| match step {
+                Step::Synced => Err(io::ErrorKind::StorageFull.into()),
+                _ => Ok(()),
+            }),
+        }
+        let effects = if self == Failure::RaiseSync { raise() } else { dropped() };
+        Effects { pushes: vec![(SessionId(1), Push::SessionOver("over".to_owned()))], ..effects }
+    }
+}
+
+/// Whether the log lies there, and how many were renamed away.
+fn lying_there(scratch: &Scratch) -> (bool, usize) {
+    let entries = std::fs::read_dir(scratch.0.join("log")).unwrap();
+    let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    (names.iter().any(|name| name == "current"), names.iter().filter(|name| name.starts_with("away-")).count())
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hears() {
+    for (failure, fsync) in Failure::ALL {
+        let scratch = Scratch::new("lost");
+        let log = scratch.log(4, Some(scratch.witness()), fsync);
+        commit(&log, &mut dropped());
+        assert_eq!((scratch.seen().unwrap().lsn, log.is_fsync()), (5, fsync));
+        let mut told = failure.begin(&log);
+        let reign = told.records.iter().fold(log.reign(), Reign::after);
+        let number = log.enqueue(&mut told).unwrap();
+        let heard = RefCell::new(0);
+        log.commit(number, |_| {
+            // Whoever puts the renamed log back must not have it vouched for: rids are given out without it from here on.
+            assert_eq!(scratch.seen(), None, "{failure:?}: its witness goes before the first word");
+            assert_eq!((lying_there(&scratch), log.log_id() != LOG, log.lsn()), ((false, 1), true, 6), "{failure:?}");
+            *heard.borrow_mut() += 1;
+        })
+        .unwrap();
+        watch::with(|_, _| Ok(()));
+        assert_eq!(*heard.borrow(), 1, "{failure:?}: what was asked is answered");
+        let LogStats { enabled, lost, bytes, frames, writes, .. } = log.stats();
+        assert_eq!((enabled, lost, bytes, frames), (false, true, 0, 2), "{failure:?}");
+        assert!(!log.is_fsync() && !log.is_closed(), "nothing waits for a disk that is not written to");
+
+        let id = log.log_id();
+        (0..2).for_each(|_| commit(&log, &mut dropped()));
+        assert_eq!((log.lsn(), log.log_id(), log.stats().frames, log.stats().writes), (8, id, 4, writes));
+        let Standing { position, first_id } = log.standing();
+        assert_eq!((position.lsn, position.log_id, first_id), (8, id, LOG), "positions go on");
+        assert_eq!((log.reign(), scratch.seen(), lying_there(&scratch)), (reign, None, (false, 1)));
+        assert!(log.rotate().unwrap().is_none(), "there is nothing to compact");
+        Folder::open(&scratch.0.join("log")).expect("the next master finds it unlocked");
+    }
+}
+
+#[test]
+fn a_log_that_can_neither_be_written_nor_given_up_ends_and_nobody_hears_what_it_lacks() {
+    for (failure, fsync) in Failure::ALL {
+        let scratch = Scratch::new("stuck");
+        let log = scratch.log(4, Some(scratch.witness()), fsync);
+        commit(&log, &mut dropped());
+        // A file stands where the folder of the logs was: nothing in it can be renamed.
+        std::fs::rename(scratch.0.join("log"), scratch.0.join("elsewhere")).unwrap();
+        std::fs::write(scratch.0.join("log"), b"").unwrap();
+        let mut told = failure.begin(&log);
+        let number = log.enqueue(&mut told).unwrap();
+        let refused = log.commit(number, |delivery| panic!("{failure:?}: {delivery:?}"));
+        watch::with(|_, _| Ok(()));
+        assert_eq!((refused, log.is_closed(), log.lsn()), (Err(LogClosed), true, 5), "{failure:?}");
+        assert_eq!((log.stats().lost, log.log_id()), (true, LOG), "{failure:?}");
+        let next = log.enqueue(&mut dropped()).unwrap();
+        for number in [number, next] {
+            assert_eq!(log.commit(number, |delivery| panic!("{delivery:?}")), Err(LogClosed), "{failure:?}");
+        }
+    }
 }
