@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 
 use super::LogError;
+use super::step::{Step, sync};
 
 /// Logs renamed away that are kept; older ones are removed.
 const AWAY_KEPT: usize = 2;
@@ -120,7 +121,7 @@ impl Folder {
     pub fn sync(&self) {
         for path in [self.current(), self.root.clone()] {
             if let Ok(folder) = File::open(&path)
-                && let Err(error) = folder.sync_all()
+                && let Err(error) = sync(Step::FolderSynced, &folder, &path)
             {
                 tracing::warn!(path = %path.display(), %error, "folder not synced");
             }

@@ -89,13 +89,14 @@ fn a_raise_is_on_the_disk_before_the_witness_vouches_for_it() {
     let (seen, folder) = (synced.clone(), scratch.0.join("witness"));
     watch::with(move |step, path| {
         let said = Witness::find(&folder, LOG).map(|found| found.seen);
-        (step == Step::Synced).then(|| seen.borrow_mut().push((path.file_name().unwrap().to_owned(), said)));
+        matches!(step, Step::Synced | Step::FolderSynced)
+            .then(|| seen.borrow_mut().push((path.file_name().unwrap().to_owned(), said)));
         Ok(())
     });
     commit(&log, &mut raise());
     watch::with(|_, _| Ok(()));
-    let files = ["log-0000000000000005.wal", "log-0000000000000006.wal"];
-    assert_eq!(*synced.borrow(), files.map(|file| (file.into(), before)), "all of the log, and no other word yet");
+    let all = ["log-0000000000000005.wal", "log-0000000000000006.wal", "current", "log"];
+    assert_eq!(*synced.borrow(), all.map(|name| (name.into(), before)), "all of the log, and no other word yet");
     let (lsn, reign) = (log.lsn(), log.reign());
     assert_eq!((lsn, reign.epoch, scratch.seen()), (6, 2, Some(Seen { lsn, reign })));
 }
@@ -109,8 +110,64 @@ fn a_witness_that_cannot_be_written_is_gone() {
     let log = scratch.log(4, Some(witness), false);
     commit(&log, &mut dropped());
     assert_eq!(scratch.seen(), None, "it would vouch for a log that ends before what was told");
+    // Another master of a copy of this log has one of its own.
+    let other = Witness::anew(&scratch.0.join("witness"), LOG, Some(log.reign())).unwrap();
     commit(&log, &mut dropped());
     assert_eq!((log.lsn(), log.stats().lost), (6, false), "the log goes on");
+    assert!(scratch.seen().is_some(), "that of the other one stays");
+    drop(other);
+}
+
+#[test]
+fn only_a_log_whose_calls_wait_for_the_disk_needs_one_that_syncs() {
+    let scratch = Scratch::new("no-sync");
+    let log = scratch.log(4, None, false);
+    log.write_to(File::options().write(true).open("/dev/null").unwrap());
+    commit(&log, &mut dropped());
+    let LogStats { enabled, lost, .. } = log.stats();
+    assert_eq!((enabled, lost, log.is_fsync(), log.lsn()), (true, false, false, 5));
+}
+
+#[test]
+fn whoever_waits_with_others_returns_when_all_of_them_are_through_and_each_hears_once() {
+    let scratch = Scratch::new("group");
+    let log = scratch.log(4, Some(scratch.witness()), false);
+    let over = |n| Effects { pushes: vec![(SessionId(n), Push::SessionOver(String::new()))], ..dropped() };
+    let numbers: Vec<u64> = (1..=3).map(|n| log.enqueue(&mut over(n)).unwrap()).collect();
+    assert_eq!((log.lsn(), log.enqueue(&mut Effects::default())), (4, None), "nothing is nothing to wait for");
+    let heard = RefCell::new(Vec::new());
+    let hear = |delivery: Delivery| match delivery {
+        Delivery::Push(session, _) => heard.borrow_mut().push((session.0, scratch.seen().map(|seen| seen.lsn))),
+        other => panic!("{other:?}"),
+    };
+    // The second of them comes first: all three are written, in their order.
+    for number in [numbers[1], numbers[0], numbers[2]] {
+        log.commit(number, hear).unwrap();
+        assert_eq!((log.lsn(), log.stats().writes, log.stats().frames), (7, 1, 3));
+    }
+    assert_eq!(*heard.borrow(), [(1, Some(7)), (2, Some(7)), (3, Some(7))]);
+    // A message alone is no frame.
+    let number = log.enqueue(&mut Effects { records: Vec::new(), ..over(4) }).unwrap();
+    log.commit(number, hear).unwrap();
+    assert_eq!((log.lsn(), log.stats().writes, heard.borrow().len()), (7, 1, 4));
+}
+
+#[test]
+fn a_log_that_was_closed_takes_nothing_more_and_is_unlocked() {
+    for fsync in [false, true] {
+        let scratch = Scratch::new("closed");
+        let log = scratch.log(0, Some(scratch.witness()), fsync);
+        commit(&log, &mut dropped());
+        let waits = log.enqueue(&mut dropped()).unwrap();
+        log.close();
+        assert!(log.is_closed() && !log.stats().lost);
+        assert_eq!(log.commit(waits, |delivery| panic!("{delivery:?}")), Err(LogClosed));
+        assert_eq!((log.lsn(), log.rotate().unwrap().is_none()), (1, true));
+        let folder = Folder::open(&scratch.0.join("log")).unwrap();
+        let found = super::super::recover(&folder.current(), &BOOT, &mut |_| Ok(())).unwrap().unwrap();
+        assert_eq!((found.last_lsn, found.cut_bytes), (1, 0));
+        assert_eq!(scratch.seen().unwrap().lsn, 1, "the witness vouches for what is in the log");
+    }
 }
 
 /// How an append fails.
@@ -132,7 +189,9 @@ impl Failure {
     fn begin(self, log: &Log) -> Effects {
         match self {
             Failure::Write => log.write_to(File::open("/dev/null").unwrap()),
-            Failure::Sync | Failure::RaiseSync => watch::with(|step, _| match step {
+            // It takes everything, and syncs nothing.
+            Failure::Sync => log.write_to(File::options().write(true).open("/dev/null").unwrap()),
+            Failure::RaiseSync => watch::with(|step, _| match step {
                 Step::Synced => Err(io::ErrorKind::StorageFull.into()),
                 _ => Ok(()),
             }),
