@@ -251,3 +251,6 @@ impl FrameFile {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
