@@ -118,8 +118,9 @@ async fn the_end_of_a_session_ends_its_anchor_and_its_calls() {
 async fn where_too_many_strangers_wait_the_next_is_closed_and_nothing_is_kept_of_him() {
     let master = Master::new();
     master.strangers.store(STRANGERS_MAX, Ordering::Relaxed);
-    is_closed(&mut master.accept()).await;
+    let mut refused = master.accept();
     assert_eq!((master.strangers.load(Ordering::Relaxed), master.shared.connections.len()), (STRANGERS_MAX, 0));
+    is_closed(&mut refused).await;
     assert_eq!(master.shared.peers.faults(), 1);
     master.strangers.store(STRANGERS_MAX - 1, Ordering::Relaxed);
     let (_anchor, opened) = master.greet(open()).await;
@@ -131,8 +132,9 @@ async fn where_too_many_strangers_wait_the_next_is_closed_and_nothing_is_kept_of
 async fn where_too_many_are_connected_the_next_is_closed_until_one_goes() {
     let master = Master::new();
     let mut others: Vec<Entry> = (0..CONNECTIONS_MAX).map(|_| master.shared.enter_connection()).collect();
-    is_closed(&mut master.accept()).await;
+    let mut refused = master.accept();
     assert_eq!((master.strangers.load(Ordering::Relaxed), master.shared.connections.len()), (0, CONNECTIONS_MAX));
+    is_closed(&mut refused).await;
     others.pop();
     let (_anchor, opened) = master.greet(open()).await;
     assert_eq!(opened.refusal, None);

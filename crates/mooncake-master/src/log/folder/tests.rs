@@ -84,7 +84,14 @@ fn of_the_logs_that_were_renamed_away_the_newest_two_stay() {
     let folder = Folder::open(&root).unwrap();
     assert_eq!(folder.rename_away().unwrap(), None, "there is no log");
     assert_eq!(away(&root), names, "and nothing is removed for it");
-    for name in [names[2], "away-001900000000-00x", "away-00190000000x-000", "away-001900000000-0000"] {
+    let theirs = [
+        "away-001900000000-00x",
+        "away-00190000000x-000",
+        "away-001900000000-0000",
+        "away-+01900000000-000",
+        "away-1-1",
+    ];
+    for name in theirs {
         std::fs::create_dir_all(root.join(name)).unwrap();
     }
     for number in 0..3 {
@@ -98,7 +105,6 @@ fn of_the_logs_that_were_renamed_away_the_newest_two_stay() {
         assert_eq!(left.len(), AWAY_KEPT);
         assert!(left.contains(&target.file_name().unwrap().to_str().unwrap().to_owned()));
     }
-    let theirs = ["away-001900000000-00x", "away-00190000000x-000", "away-001900000000-0000"];
     assert!(theirs.iter().all(|name| root.join(name).exists()), "what a person has put there stays");
     std::fs::remove_dir_all(root).unwrap();
 }
@@ -120,6 +126,14 @@ fn a_log_that_is_renamed_away_is_so_after_a_power_loss() {
     std::fs::remove_dir_all(root).unwrap();
 }
 
+/// It is unlocked, but for other tests' children, which hold what was open until they are what they are to be.
+fn opens(root: &Path) {
+    let began = std::time::Instant::now();
+    while let Err(error) = Folder::open(root) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{error}");
+    }
+}
+
 #[test]
 fn a_folder_that_cannot_be_made_or_locked_says_so() {
     let (root, _) = with_three_away("unusable");
@@ -136,6 +150,6 @@ fn a_folder_that_cannot_be_made_or_locked_says_so() {
     std::fs::write(folder.current(), b"a file stands there").unwrap();
     assert!(folder.create_current().is_ok(), "whoever writes below it finds out");
     drop(folder);
-    Folder::open(&root).unwrap();
+    opens(&root);
     std::fs::remove_dir_all(root).unwrap();
 }
