@@ -186,3 +186,6 @@ impl Drop for Counted {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -74,3 +74,6 @@ impl TickDriver for Shared {
         self.processes.forget(over);
     }
 }
+
+#[cfg(test)]
+mod tests;

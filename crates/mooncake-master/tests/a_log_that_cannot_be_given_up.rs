@@ -21,6 +21,7 @@ fn a_master_whose_log_can_neither_be_written_nor_renamed_away_is_not_ready() {
         (health["status"] == "ok", health["service_ready"].as_bool().unwrap())
     };
     assert_eq!(ready(&master), (true, true));
+    assert!(!master.has_failed());
 
     // A file stands where the folder of the logs was: nothing in it can be renamed.
     let folder = scratch.0.join("log");
@@ -38,5 +39,6 @@ fn a_master_whose_log_can_neither_be_written_nor_renamed_away_is_not_ready() {
 
     assert!(ended.is_err() || answer.is_empty(), "nothing that is not logged is answered");
     assert_eq!(ready(&master), (true, false));
+    assert!(master.has_failed(), "whoever runs it is told");
     master.stop();
 }

@@ -36,4 +36,13 @@ fn a_failing_append_renames_the_log_away_and_the_master_goes_on() {
     let master = Running::start(scratch.settings());
     assert!(client.resume(master.rpc).refusal.is_some(), "the run without a log left nothing to resume");
     master.stop();
+
+    // Somebody puts the log back that was given up. It does not know of "after", whose rid must not be given out again.
+    std::fs::remove_dir_all(scratch.current()).unwrap();
+    std::fs::rename(&scratch.away()[0], scratch.current()).unwrap();
+    let master = Running::start(scratch.settings());
+    let resumed = client.resume_with(master.rpc, None);
+    assert_eq!((resumed.refusal, resumed.position.unwrap().epoch), (None, seen.epoch + 1));
+    assert!(client.exists("before") && !client.exists("after"));
+    master.stop();
 }

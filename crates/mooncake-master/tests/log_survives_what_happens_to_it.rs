@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use mooncake_master::{Settings, Wal};
+use mooncake_master::{LogFolder, Settings, Wal};
 use mooncake_wire::message::{self, anchor_down};
 use support::{Client, Running, Scratch};
 
@@ -78,6 +78,9 @@ fn a_torn_tail_is_cut_wherever_it_tears() {
         assert_eq!(reply.refusal, None, "cut {cut}");
         assert!(reply.position.unwrap().epoch > 1, "the witness has seen more");
         assert!(client.exists("a") && client.exists("b") && !client.exists("c"), "cut {cut}");
+        let torn = (whole.len() - cut) as u64 - fs::metadata(&file).unwrap().len();
+        let line = format!("\nmooncake_log_torn_bytes {torn}\n");
+        assert!(torn > 0 && master.http("GET /metrics").1.contains(&line), "{line}");
         master.stop();
     }
 }
@@ -331,4 +334,42 @@ fn everything_acknowledged_to_many_clients_at_once_is_in_the_log() {
         }
     }
     master.stop();
+}
+
+#[test]
+fn only_where_nobody_asked_for_a_log_and_none_can_be_does_a_master_run_without_one() {
+    let scratch = Scratch::new("default");
+    let file = scratch.0.join("file");
+    fs::write(&file, b"").unwrap();
+    let below = file.join("below");
+    let settings = |log_folder| Settings { log_folder, ..scratch.settings() };
+    let error = Running::try_start(settings(LogFolder::Given(below.clone()))).err().expect("it was asked for");
+    assert!(error.to_string().contains("--wal=off"), "{error}");
+    let master = Running::start(settings(LogFolder::Default(below)));
+    assert!(master.http("GET /metrics").1.contains("mooncake_log_enabled 0"));
+    let mut client = Client::open(master.rpc);
+    client.mount(1 << 20);
+    client.put("a", 10);
+    master.stop();
+
+    // A log lies there, and its folder cannot be used: running beside it would make it a lie.
+    let scratch = Scratch::new("default-log");
+    let _client = written(&scratch);
+    let lock = scratch.0.join("log/lock");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    let default = Settings { log_folder: LogFolder::Default(scratch.0.join("log")), ..scratch.settings() };
+    let error = Running::try_start(default).err().expect("it is not passed over");
+    assert!(error.to_string().contains("state folder"), "{error}");
+    fs::remove_dir(&lock).unwrap();
+    Running::start(scratch.settings()).stop();
+}
+
+#[test]
+fn a_run_without_the_log_where_there_is_none_makes_and_renames_nothing() {
+    let scratch = Scratch::new("off-empty");
+    let master = Running::start(Settings { wal: Wal::Off, ..scratch.settings() });
+    Client::open(master.rpc).mount(1 << 20);
+    master.stop();
+    assert!(!scratch.0.join("log").exists());
 }

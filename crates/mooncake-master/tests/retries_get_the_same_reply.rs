@@ -2,6 +2,8 @@
 
 mod support;
 
+use mooncake_wire::message::put_end_reply::Outcome;
+use mooncake_wire::message::reply::Body as Told;
 use mooncake_wire::message::{self, request};
 use mooncake_wire::pack_keys;
 use support::{Client, Running, Scratch, put_end, put_start};
@@ -92,4 +94,68 @@ fn a_mutation_without_a_sequence_is_refused() {
     let refused = client.call(put_start(&[("a", 1)]));
     assert!(matches!(refused, message::reply::Body::Refusal(_)), "{refused:?}");
     master.stop();
+}
+
+#[test]
+fn what_found_nothing_to_do_does_nothing_either_when_it_comes_again_later() {
+    for restart in [false, true] {
+        let scratch = Scratch::new("nothing");
+        let mut master = Running::start(scratch.settings());
+        let mut client = Client::open(master.rpc);
+        client.mount(1 << 20);
+        let keys = |key| Some(pack_keys(&[key]));
+        let mut asked = Vec::new();
+        let mut ask = |client: &mut Client, body: request::Body| {
+            let told = client.mutate(body.clone());
+            asked.push((client.sequence, body, told.clone()));
+            told
+        };
+        let all = request::Body::RemoveAll(message::RemoveAll { force: true });
+        let none = Told::RemoveAll(message::RemoveAllReply { removed: 0 });
+        assert_eq!(ask(&mut client, all), none);
+        let matching = message::RemoveByRegex { pattern: "removed".to_owned(), force: true };
+        assert_eq!(ask(&mut client, request::Body::RemoveByRegex(matching)), none);
+        let remove = message::Remove { keys: keys("removed"), force: true };
+        ask(&mut client, request::Body::Remove(remove));
+        ask(&mut client, request::Body::Pin(message::Pin { keys: keys("pinned") }));
+        let last = client.put("there", 100);
+        ask(&mut client, put_start(&[("there", 100)]));
+        // Of placements to come.
+        let [viewed, given_up, ended] = [last + 2, last + 4, last + 6];
+        ask(&mut client, request::Body::Unpin(message::Unpin { rids: vec![viewed] }));
+        ask(&mut client, request::Body::Abort(message::Abort { rids: vec![given_up], writer_done: true }));
+        let superseded = Told::PutEnd(message::PutEndReply { outcomes: vec![Outcome::Superseded.into()] });
+        assert_eq!(ask(&mut client, put_end(&[ended])), superseded);
+        let other = vec![0x77; 16];
+        let unmount = message::Unmount { uuid: other.clone().into(), grace_ms: 0 };
+        assert!(matches!(ask(&mut client, request::Body::Unmount(unmount)), Told::Refusal(_)));
+
+        // Now there is what each of them would find.
+        assert_eq!(client.put("viewed", 100), viewed);
+        client.mutate(request::Body::Pin(message::Pin { keys: keys("viewed") }));
+        assert_eq!(client.start(&[("given up", 100), ("ended", 100)]), [given_up, ended]);
+        ["removed", "pinned"].iter().for_each(|key| _ = client.put(key, 100));
+        client.mutate(request::Body::Remove(message::Remove { keys: keys("there"), force: true }));
+        client.segments.push(other.clone());
+        let Told::Mount(mounted) = client.mutate(support::mount_request(other.clone(), 1 << 20)) else { panic!() };
+        if restart {
+            master.stop();
+            master = Running::start(scratch.settings());
+            assert_eq!(client.resume_with_views(master.rpc, vec![viewed]).refusal, None);
+        }
+        for (sequence, body, told) in asked {
+            assert_eq!(client.call_as(sequence, body), told);
+        }
+        for key in ["removed", "pinned", "viewed"] {
+            assert!(client.exists(key), "{key}");
+        }
+        assert!(master.http("GET /metrics").1.contains("\nmooncake_pins 1\n"), "the view is there, and none beside it");
+        assert_eq!(client.lookup("ended"), None);
+        let committed = i32::from(Outcome::Committed);
+        assert_eq!(client.end(&[given_up, ended]), [committed, committed], "both were under way still");
+        assert_eq!(Client::open(master.rpc).start(&[("there", 100)]).len(), 1, "nobody has its key");
+        let again = client.mutate(support::mount_request(other, 1 << 20));
+        assert_eq!(again, Told::Mount(mounted), "the memory is there still");
+        master.stop();
+    }
 }

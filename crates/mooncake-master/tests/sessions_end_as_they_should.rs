@@ -324,3 +324,32 @@ fn nobody_talks_the_views_of_another_process_away() {
     assert_eq!((reader.resume(master.rpc).refusal, old.resume(master.rpc).refusal), (None, None));
     master.stop();
 }
+
+#[test]
+fn clients_whose_processes_end_while_no_master_is_there_are_over_and_those_that_end_later_are_then() {
+    let scratch = support::Scratch::new("judged");
+    let master = Running::start(scratch.settings());
+    let mut children = [(), ()].map(|()| Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap());
+    let mut owners = children.each_ref().map(|child| Client::open_as(master.rpc, identity_of(child.id()), None));
+    owners.iter_mut().for_each(|owner| _ = owner.mount(1 << 20));
+    let [first, second] = &mut children;
+    master.stop();
+    let end = |child: &mut std::process::Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    end(first);
+
+    let master = Running::start(scratch.settings());
+    let gone = |page: &str| page.contains("\nmooncake_sessions 1\n");
+    let page = master.http("GET /metrics").1;
+    assert!(gone(&page), "only one is left: {page}");
+    assert!(owners[0].resume(master.rpc).refusal.is_some(), "its memory went with it");
+    // The other one has not come back yet, and never will.
+    let mut witness = Client::open(master.rpc);
+    end(second);
+    let told = witness.down();
+    assert!(matches!(told.body, Some(anchor_down::Body::SegmentGone(_))), "{told:?}");
+    assert!(owners[1].resume(master.rpc).refusal.is_some());
+    master.stop();
+}

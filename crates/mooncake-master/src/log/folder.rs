@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 
 use super::LogError;
+use super::step::{Step, sync};
 
 /// Logs renamed away that are kept; older ones are removed.
 const AWAY_KEPT: usize = 2;
@@ -92,8 +93,12 @@ impl Folder {
     /// `None` when there is none. Few file systems need room for a rename within one folder.
     pub fn rename_away(&self) -> Result<Option<PathBuf>, LogError> {
         let current = self.current();
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        for attempt in 0..1000 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        // Behind all that are there, whatever the clock says: the oldest go.
+        let last = self.away().last().and_then(|path| numbers(path.file_name()?.to_str()?));
+        let (seconds, first) =
+            last.map(|(seconds, attempt)| (seconds, attempt + 1)).max(Some((now, 0))).unwrap_or_default();
+        for attempt in first..1000 {
             let target = self.root.join(format!("away-{seconds:012}-{attempt:03}"));
             if target.exists() {
                 continue;
@@ -120,7 +125,7 @@ impl Folder {
     pub fn sync(&self) {
         for path in [self.current(), self.root.clone()] {
             if let Ok(folder) = File::open(&path)
-                && let Err(error) = folder.sync_all()
+                && let Err(error) = sync(Step::FolderSynced, &folder, &path)
             {
                 tracing::warn!(path = %path.display(), %error, "folder not synced");
             }
@@ -149,93 +154,17 @@ impl Folder {
 
 /// The name is one that [`Folder::rename_away`] gives, not one of a person's.
 fn is_away(name: &str) -> bool {
-    let Some((seconds, attempt)) = name.strip_prefix("away-").and_then(|rest| rest.split_once('-')) else {
-        return false;
-    };
-    [(seconds, 12), (attempt, 3)]
+    numbers(name).is_some()
+}
+
+/// Second and number of a name that [`Folder::rename_away`] gives.
+fn numbers(name: &str) -> Option<(u64, u32)> {
+    let (seconds, attempt) = name.strip_prefix("away-")?.split_once('-')?;
+    let given = [(seconds, 12), (attempt, 3)]
         .into_iter()
-        .all(|(digits, length)| digits.len() == length && digits.bytes().all(|digit| digit.is_ascii_digit()))
+        .all(|(digits, length)| digits.len() == length && digits.bytes().all(|digit| digit.is_ascii_digit()));
+    given.then(|| Some((seconds.parse().ok()?, attempt.parse().ok()?))).flatten()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::Sink;
-    use super::super::step::watch;
-    use super::*;
-
-    const BOOT: [u8; 16] = [7; 16];
-
-    /// A state folder with three logs that were renamed away, and the names of those.
-    fn with_three_away(name: &str) -> (PathBuf, [&'static str; 3]) {
-        let root = std::env::temp_dir().join(format!("mooncake-folder-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        let names = ["away-001700000000-000", "away-001700000000-001", "away-001800000000-000"];
-        for name in names {
-            std::fs::create_dir_all(root.join(name)).unwrap();
-            std::fs::write(root.join(name).join("log-0000000000000001.wal"), b"lost").unwrap();
-        }
-        (root, names)
-    }
-
-    fn away(root: &Path) -> Vec<String> {
-        let folder = Folder { root: root.to_owned(), _lock: File::open(root).unwrap() };
-        folder.away().iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
-    }
-
-    /// A disk that is full as long as more than this many of those logs are on it.
-    fn full_above(root: &Path, kept: usize, kind: io::ErrorKind) {
-        let root = root.to_owned();
-        watch::with(move |_, _| if away(&root).len() > kept { Err(kind.into()) } else { Ok(()) });
-    }
-
-    fn start(root: &Path) -> Result<Sink, LogError> {
-        Sink::open(Folder::open(root).unwrap(), 5, 0, BOOT, None)
-    }
-
-    #[test]
-    fn a_start_on_a_full_disk_removes_what_was_renamed_away_the_oldest_first() {
-        for (kept, kind) in
-            [(2, io::ErrorKind::StorageFull), (1, io::ErrorKind::QuotaExceeded), (0, io::ErrorKind::StorageFull)]
-        {
-            let (root, names) = with_three_away("full");
-            full_above(&root, kept, kind);
-            start(&root).unwrap();
-            assert_eq!(away(&root), names[3 - kept..]);
-            std::fs::remove_dir_all(root).unwrap();
-        }
-    }
-
-    #[test]
-    fn what_fails_for_another_reason_removes_nothing() {
-        let (root, names) = with_three_away("other");
-        full_above(&root, 0, io::ErrorKind::FileTooLarge);
-        let error = start(&root).expect_err("it fails").to_string();
-        assert!(!error.contains("make room"), "{error}");
-        assert_eq!(away(&root), names);
-        std::fs::remove_dir_all(root).unwrap();
-    }
-
-    #[test]
-    fn where_nothing_is_left_to_remove_the_error_says_what_to_do() {
-        let (root, _) = with_three_away("hopeless");
-        watch::with(|_, _| Err(io::ErrorKind::StorageFull.into()));
-        let error = start(&root).expect_err("it fails").to_string();
-        assert!(error.contains("make room on its disk"), "{error}");
-        assert!(away(&root).is_empty());
-        std::fs::remove_dir_all(root).unwrap();
-    }
-
-    #[test]
-    fn what_a_person_has_put_there_stays() {
-        let (root, _) = with_three_away("theirs");
-        for name in ["away-notes", "away-1-1", "away-001700000000-000.old"] {
-            std::fs::create_dir(root.join(name)).unwrap();
-        }
-        watch::with(|_, _| Err(io::ErrorKind::StorageFull.into()));
-        start(&root).expect_err("it fails");
-        let mut left: Vec<_> = std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, ["away-001700000000-000.old", "away-1-1", "away-notes", "current", "lock"]);
-        std::fs::remove_dir_all(root).unwrap();
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use mooncake_memory::crc32c;
 
 use super::LogError;
 use super::frame::{self, Decoded};
-use super::step::{Step, step};
+use super::step::{Step, step, sync};
 
 /// Length of a file header, bytes.
 pub const FILE_HEADER: usize = 64;
@@ -102,8 +102,7 @@ pub fn start(folder: &Path, header: &FileHeader, durable: bool) -> Result<File, 
     let mut named = false;
     let made = create(&temporary, header).and_then(|file| {
         if durable {
-            file.sync_all()?;
-            step(Step::HeaderSynced, &temporary)?;
+            sync(Step::HeaderSynced, &file, &temporary)?;
         }
         std::fs::rename(&temporary, &path)?;
         named = true;
@@ -127,8 +126,7 @@ pub fn start(folder: &Path, header: &FileHeader, durable: bool) -> Result<File, 
 
 /// A segment's header and the entry in its folder reach the disk, with whatever was appended so far.
 pub fn make_durable(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()?;
-    step(Step::HeaderSynced, path)?;
+    sync(Step::HeaderSynced, &File::open(path)?, path)?;
     path.parent().map_or(Ok(()), sync_folder)
 }
 
@@ -253,3 +251,6 @@ impl FrameFile {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use mooncake_core::Record;
 use super::LogError;
 use super::frame;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind, FrameFile, Next};
-use super::step::{Step, step};
+use super::step::{Step, sync};
 
 const FRAME_TARGET: usize = 64 << 10;
 
@@ -33,8 +33,7 @@ pub fn write(
         }
     })?;
     std::fs::rename(&temporary, &path)?;
-    std::fs::File::open(folder)?.sync_all()?;
-    step(Step::Snapshot, &path)?;
+    sync(Step::Snapshot, &std::fs::File::open(folder)?, &path)?;
     Ok(size)
 }
 
@@ -72,7 +71,7 @@ fn write_to(
         start = frame::begin(&mut out);
     }
     flush(&mut out, start)?;
-    file.sync_all()?;
+    sync(Step::SnapshotSynced, &file, path)?;
     Ok(size)
 }
 
@@ -104,4 +103,157 @@ pub fn read(path: &Path, apply: &mut dyn FnMut(Record) -> Result<(), String>) ->
         }
     }
     unreachable!("the loop ends with the file")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use mooncake_core::{SessionId, SessionSpec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LOG: u64 = 5;
+    const BOOT: [u8; 16] = [7; 16];
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("mooncake-snapshot-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.join(header().file_name())
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(&self.0).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn header() -> FileHeader {
+        FileHeader { kind: FileKind::Snapshot, log_id: LOG, lsn: 9, boot_id: BOOT }
+    }
+
+    /// A record of about so many bytes.
+    fn record(number: u64, bytes: usize) -> Record {
+        let spec = SessionSpec { secret: number, name: String::new(), boot_id: vec![1; 16], process: vec![2; bytes] };
+        Record::SessionOpened { session: SessionId(number), spec }
+    }
+
+    fn records(sizes: &[usize]) -> Vec<Record> {
+        sizes.iter().zip(1..).map(|(bytes, number)| record(number, *bytes)).collect()
+    }
+
+    fn write_all(scratch: &Scratch, records: &[Record]) -> u64 {
+        write(&scratch.0, &header(), records.iter().cloned(), &AtomicBool::new(false)).unwrap()
+    }
+
+    fn read_all(path: &Path) -> Result<Vec<Record>, LogError> {
+        let mut found = Vec::new();
+        let read = read(path, &mut |record| {
+            found.push(record);
+            Ok(())
+        });
+        read.map(|read| assert_eq!(read, header())).map(|()| found)
+    }
+
+    /// Payloads of its frames, the last of which is empty.
+    fn frames(bytes: &[u8]) -> Vec<&[u8]> {
+        let (mut rest, mut found) = (&bytes[FILE_HEADER..], Vec::new());
+        while let frame::Decoded::Frame { size, .. } = frame::decode(rest, LOG) {
+            found.push(&rest[..size]);
+            rest = &rest[size..];
+        }
+        assert!(rest.is_empty());
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_written_is_read_in_its_order_from_frames_of_a_bounded_size(
+            sizes in proptest::collection::vec(prop_oneof![0usize..200, 10_000usize..40_000], 0..40),
+        ) {
+            let scratch = Scratch::new("order");
+            let records = records(&sizes);
+            let size = write_all(&scratch, &records);
+            let bytes = std::fs::read(scratch.path()).unwrap();
+            prop_assert_eq!(size, bytes.len() as u64, "the size decides when the log is compacted next");
+            prop_assert_eq!(scratch.names(), [header().file_name()]);
+            prop_assert_eq!(read_all(&scratch.path()).unwrap(), records);
+            let largest = frames(&bytes).iter().map(|frame| frame.len()).max();
+            prop_assert!(largest < Some(FRAME_TARGET + 41_000), "{largest:?} bytes at once");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_lacks_a_frame_or_has_them_in_another_order_is_refused() {
+        let scratch = Scratch::new("lacks");
+        write_all(&scratch, &records(&[30_000; 12]));
+        let whole = std::fs::read(scratch.path()).unwrap();
+        let frames = frames(&whole);
+        assert_eq!(frames.len(), 5, "four and the end");
+        for order in
+            [&[0, 1, 2, 3][..], &[1, 2, 3, 4], &[0, 1, 3, 4], &[0, 2, 1, 3, 4], &[0, 1, 1, 2, 3, 4], &[0, 4], &[4], &[]]
+        {
+            let frames: Vec<&[u8]> = order.iter().map(|at| frames[*at]).collect();
+            std::fs::write(scratch.path(), [&whole[..FILE_HEADER], &frames.concat()].concat()).unwrap();
+            assert!(matches!(read_all(&scratch.path()), Err(LogError::Foreign { .. })), "{order:?}");
+        }
+        for end in (FILE_HEADER..whole.len()).step_by(997).chain([whole.len() - 1]) {
+            std::fs::write(scratch.path(), &whole[..end]).unwrap();
+            assert!(matches!(read_all(&scratch.path()), Err(LogError::Foreign { .. })), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn a_segment_is_no_snapshot_and_what_cannot_be_replayed_is_said_with_its_place() {
+        let scratch = Scratch::new("kind");
+        write_all(&scratch, &records(&[10, 10]));
+        let error = read(&scratch.path(), &mut |_| Err("twice".to_owned())).unwrap_err();
+        assert!(matches!(&error, LogError::Replay { lsn: 9, reason, .. } if reason == "twice"), "{error}");
+        let mut bytes = std::fs::read(scratch.path()).unwrap();
+        for lost in [FileHeader { kind: FileKind::Segment, ..header() }.encode(), [0; FILE_HEADER]] {
+            bytes[..FILE_HEADER].copy_from_slice(&lost);
+            std::fs::write(scratch.path(), &bytes).unwrap();
+            assert!(matches!(read_all(&scratch.path()), Err(LogError::Foreign { .. })));
+        }
+        // A frame whose sum is right and whose records are none: of a later version, say.
+        let mut odd = header().encode().to_vec();
+        let start = frame::begin(&mut odd);
+        frame::put_record(&record(1, 1), &mut odd);
+        odd.extend([0xff; 9]);
+        frame::finish(&mut odd, start, LOG, 1);
+        std::fs::write(scratch.path(), &odd).unwrap();
+        assert!(matches!(read_all(&scratch.path()), Err(LogError::Replay { .. })));
+    }
+
+    #[test]
+    fn a_snapshot_that_fails_or_is_stopped_leaves_nothing() {
+        let scratch = Scratch::new("stopped");
+        let stopped = write(&scratch.0, &header(), records(&[10]).into_iter(), &AtomicBool::new(true));
+        assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        assert!(scratch.names().is_empty());
+        // Its end comes in the middle of many frames.
+        let stop = AtomicBool::new(false);
+        let many = records(&[30_000; 30]).into_iter().inspect(|_| stop.store(true, Ordering::Relaxed));
+        let mut taken = 0;
+        let stopped = write(&scratch.0, &header(), many.inspect(|_| taken += 1), &stop);
+        assert_eq!((stopped.unwrap_err().kind(), taken), (io::ErrorKind::Interrupted, 3));
+        assert!(scratch.names().is_empty());
+    }
 }

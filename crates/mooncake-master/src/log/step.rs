@@ -1,7 +1,8 @@
 //! Steps at which a power loss, a kill or a full disk may find the files of a log.
 
-#[cfg(not(test))]
-use std::{io, path::Path};
+use std::fs::File;
+use std::io;
+use std::path::Path;
 
 /// What happens to the files of a log, one after the other: tests watch it, and let the process or the disk fail there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +17,9 @@ pub enum Step {
     FolderSynced,
     /// What was appended to a file is on the disk.
     Synced,
-    /// A snapshot is whole and has its name, on the disk.
+    /// A snapshot is whole, on the disk.
+    SnapshotSynced,
+    /// It has its name there too.
     Snapshot,
     /// A file that a snapshot covers is gone.
     Removed,
@@ -31,6 +34,12 @@ pub fn step(_: Step, _: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 pub use watch::step;
+
+/// Has a file, or the entries of a folder, on the disk, which is a step.
+pub fn sync(synced: Step, file: &File, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    step(synced, path)
+}
 
 #[cfg(test)]
 pub mod watch {
@@ -54,5 +63,13 @@ pub mod watch {
     /// Says that a step was made; an error is the step's.
     pub fn step(step: Step, path: &Path) -> io::Result<()> {
         WATCHER.with_borrow_mut(|watcher| watcher.as_mut().map_or(Ok(()), |watcher| watcher(step, path)))
+    }
+
+    #[test]
+    fn what_cannot_be_synced_is_no_step() {
+        with(|step, _| panic!("{step:?}"));
+        let nothing = Path::new("/dev/null");
+        let file = std::fs::File::options().write(true).open(nothing).unwrap();
+        assert_eq!(super::sync(Step::Synced, &file, nothing).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::folder::Folder;
 use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
-use super::step::{Step, step};
+use super::step::{Step, step, sync};
 use super::witness::{self, Witness};
 use super::{LogError, frame};
 use crate::machine::commit::{self, Batch, CommitDriver, End, Queue};
@@ -237,8 +237,7 @@ impl Sink {
     fn sync_all(&self) -> io::Result<()> {
         for kind in [FileKind::Snapshot, FileKind::Segment] {
             for (_, path) in segment_file::list(&self.folder.current(), kind)? {
-                File::open(&path)?.sync_all()?;
-                step(Step::Synced, &path)?;
+                sync(Step::Synced, &File::open(&path)?, &path)?;
             }
         }
         self.folder.sync();

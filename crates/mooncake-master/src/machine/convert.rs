@@ -234,3 +234,6 @@ fn replica(replica: Replica) -> message::Replica {
 fn extent(extent: Extent) -> message::Extent {
     message::Extent { segment: extent.segment.0, offset: extent.offset, length: extent.length }
 }
+
+#[cfg(test)]
+mod tests;

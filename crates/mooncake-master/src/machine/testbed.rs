@@ -102,7 +102,11 @@ impl Testbed {
 
     /// A client that lends memory.
     pub fn owner(&mut self) -> Client {
-        let client = self.open();
+        self.owner_on(&HOST)
+    }
+
+    pub fn owner_on(&mut self, boot_id: &[u8]) -> Client {
+        let client = self.open_on(boot_id);
         let segment = mooncake_wire::message::Segment {
             uuid: MEMORY.to_vec().into(),
             name: "h:1".to_owned(),

@@ -39,6 +39,12 @@ impl Running {
         self.runtime.block_on(self.master.take().expect("runs").shutdown());
     }
 
+    /// Whether the master says that it cannot go on.
+    pub fn has_failed(&self) -> bool {
+        let failed = self.master.as_ref().expect("runs").failed();
+        self.runtime.block_on(async { tokio::time::timeout(Duration::from_millis(50), failed).await.is_ok() })
+    }
+
     /// One page of the HTTP server: status line, head and body.
     pub fn http(&self, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.web).unwrap();
@@ -203,13 +209,22 @@ impl Client {
     }
 
     pub fn resume_with(&mut self, address: SocketAddr, highest: Option<LogPosition>) -> HelloReply {
+        self.resume_as(address, highest, Vec::new())
+    }
+
+    /// Comes back with views.
+    pub fn resume_with_views(&mut self, address: SocketAddr, pins: Vec<u64>) -> HelloReply {
+        self.resume_as(address, self.highest, pins)
+    }
+
+    fn resume_as(&mut self, address: SocketAddr, highest: Option<LogPosition>, pins: Vec<u64>) -> HelloReply {
         let role = hello::Role::Resume(ResumeSession {
             session: self.session,
             secret: self.secret,
             process: Some(process()),
             host_name: "test:1".to_owned(),
             segments: self.segments.iter().map(|uuid| uuid.clone().into()).collect(),
-            pins: Vec::new(),
+            pins,
             epoch_taken: highest.map_or(0, |h| h.epoch),
             ..ResumeSession::default()
         });

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mooncake_core::{Config, Core, Record, Rid, Time};
+use mooncake_core::{Config, Core, Push, Record, Rid, SessionId, Time};
 
 use super::super::step::watch;
 use super::*;
@@ -27,6 +27,18 @@ impl Scratch {
     fn log(&self, last: u64, witness: Option<Witness>, fsync: bool) -> Arc<Log> {
         let sink = Sink::open(Folder::open(&self.0.join("log")).unwrap(), LOG, last, BOOT, witness).unwrap();
         Arc::new(Log::new(LOG, last, Some(sink), fsync))
+    }
+
+    /// As the next master finds it, unlocked but for other tests' children, which hold what was open until they are what
+    /// they are to be.
+    fn folder(&self) -> Folder {
+        let began = Instant::now();
+        loop {
+            match Folder::open(&self.0.join("log")) {
+                Ok(folder) => return folder,
+                Err(error) => assert!(began.elapsed() < Duration::from_secs(10), "{error}"),
+            }
+        }
     }
 
     fn witness(&self) -> Witness {
@@ -89,13 +101,14 @@ fn a_raise_is_on_the_disk_before_the_witness_vouches_for_it() {
     let (seen, folder) = (synced.clone(), scratch.0.join("witness"));
     watch::with(move |step, path| {
         let said = Witness::find(&folder, LOG).map(|found| found.seen);
-        (step == Step::Synced).then(|| seen.borrow_mut().push((path.file_name().unwrap().to_owned(), said)));
+        matches!(step, Step::Synced | Step::FolderSynced)
+            .then(|| seen.borrow_mut().push((path.file_name().unwrap().to_owned(), said)));
         Ok(())
     });
     commit(&log, &mut raise());
     watch::with(|_, _| Ok(()));
-    let files = ["log-0000000000000005.wal", "log-0000000000000006.wal"];
-    assert_eq!(*synced.borrow(), files.map(|file| (file.into(), before)), "all of the log, and no other word yet");
+    let all = ["log-0000000000000005.wal", "log-0000000000000006.wal", "current", "log"];
+    assert_eq!(*synced.borrow(), all.map(|name| (name.into(), before)), "all of the log, and no other word yet");
     let (lsn, reign) = (log.lsn(), log.reign());
     assert_eq!((lsn, reign.epoch, scratch.seen()), (6, 2, Some(Seen { lsn, reign })));
 }
@@ -109,6 +122,157 @@ fn a_witness_that_cannot_be_written_is_gone() {
     let log = scratch.log(4, Some(witness), false);
     commit(&log, &mut dropped());
     assert_eq!(scratch.seen(), None, "it would vouch for a log that ends before what was told");
+    // Another master of a copy of this log has one of its own.
+    let other = Witness::anew(&scratch.0.join("witness"), LOG, Some(log.reign())).unwrap();
     commit(&log, &mut dropped());
     assert_eq!((log.lsn(), log.stats().lost), (6, false), "the log goes on");
+    assert!(scratch.seen().is_some(), "that of the other one stays");
+    drop(other);
+}
+
+#[test]
+fn only_a_log_whose_calls_wait_for_the_disk_needs_one_that_syncs() {
+    let scratch = Scratch::new("no-sync");
+    let log = scratch.log(4, None, false);
+    log.write_to(File::options().write(true).open("/dev/null").unwrap());
+    commit(&log, &mut dropped());
+    let LogStats { enabled, lost, .. } = log.stats();
+    assert_eq!((enabled, lost, log.is_fsync(), log.lsn()), (true, false, false, 5));
+}
+
+#[test]
+fn whoever_waits_with_others_returns_when_all_of_them_are_through_and_each_hears_once() {
+    let scratch = Scratch::new("group");
+    let log = scratch.log(4, Some(scratch.witness()), false);
+    let over = |n| Effects { pushes: vec![(SessionId(n), Push::SessionOver(String::new()))], ..dropped() };
+    let numbers: Vec<u64> = (1..=3).map(|n| log.enqueue(&mut over(n)).unwrap()).collect();
+    assert_eq!((log.lsn(), log.enqueue(&mut Effects::default())), (4, None), "nothing is nothing to wait for");
+    let heard = RefCell::new(Vec::new());
+    let hear = |delivery: Delivery| match delivery {
+        Delivery::Push(session, _) => heard.borrow_mut().push((session.0, scratch.seen().map(|seen| seen.lsn))),
+        other => panic!("{other:?}"),
+    };
+    // The second of them comes first: all three are written, in their order.
+    for number in [numbers[1], numbers[0], numbers[2]] {
+        log.commit(number, hear).unwrap();
+        assert_eq!((log.lsn(), log.stats().writes, log.stats().frames), (7, 1, 3));
+    }
+    assert_eq!(*heard.borrow(), [(1, Some(7)), (2, Some(7)), (3, Some(7))]);
+    // A message alone is no frame.
+    let number = log.enqueue(&mut Effects { records: Vec::new(), ..over(4) }).unwrap();
+    log.commit(number, hear).unwrap();
+    assert_eq!((log.lsn(), log.stats().writes, heard.borrow().len()), (7, 1, 4));
+}
+
+#[test]
+fn a_log_that_was_closed_takes_nothing_more_and_is_unlocked() {
+    for fsync in [false, true] {
+        let scratch = Scratch::new("closed");
+        let log = scratch.log(0, Some(scratch.witness()), fsync);
+        commit(&log, &mut dropped());
+        let waits = log.enqueue(&mut dropped()).unwrap();
+        log.close();
+        assert!(log.is_closed() && !log.stats().lost);
+        assert_eq!(log.commit(waits, |delivery| panic!("{delivery:?}")), Err(LogClosed));
+        assert_eq!((log.lsn(), log.rotate().unwrap().is_none()), (1, true));
+        let folder = scratch.folder();
+        let found = super::super::recover(&folder.current(), &BOOT, &mut |_| Ok(())).unwrap().unwrap();
+        assert_eq!((found.last_lsn, found.cut_bytes), (1, 0));
+        assert_eq!(scratch.seen().unwrap().lsn, 1, "the witness vouches for what is in the log");
+    }
+}
+
+/// How an append fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// Nothing can be written.
+    Write,
+    /// What was written does not reach the disk.
+    Sync,
+    /// The same for a raise, which is synced in any log.
+    RaiseSync,
+}
+
+impl Failure {
+    const ALL: [(Failure, bool); 4] =
+        [(Failure::Write, false), (Failure::Write, true), (Failure::Sync, true), (Failure::RaiseSync, false)];
+
+    /// From now on appends fail so; gives what is to be appended.
+    fn begin(self, log: &Log) -> Effects {
+        match self {
+            Failure::Write => log.write_to(File::open("/dev/null").unwrap()),
+            // It takes everything, and syncs nothing.
+            Failure::Sync => log.write_to(File::options().write(true).open("/dev/null").unwrap()),
+            Failure::RaiseSync => watch::with(|step, _| match step {
+                Step::Synced => Err(io::ErrorKind::StorageFull.into()),
+                _ => Ok(()),
+            }),
+        }
+        let effects = if self == Failure::RaiseSync { raise() } else { dropped() };
+        Effects { pushes: vec![(SessionId(1), Push::SessionOver("over".to_owned()))], ..effects }
+    }
+}
+
+/// Whether the log lies there, and how many were renamed away.
+fn lying_there(scratch: &Scratch) -> (bool, usize) {
+    let entries = std::fs::read_dir(scratch.0.join("log")).unwrap();
+    let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    (names.iter().any(|name| name == "current"), names.iter().filter(|name| name.starts_with("away-")).count())
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hears() {
+    for (failure, fsync) in Failure::ALL {
+        let scratch = Scratch::new("lost");
+        let log = scratch.log(4, Some(scratch.witness()), fsync);
+        commit(&log, &mut dropped());
+        assert_eq!((scratch.seen().unwrap().lsn, log.is_fsync()), (5, fsync));
+        let mut told = failure.begin(&log);
+        let reign = told.records.iter().fold(log.reign(), Reign::after);
+        let number = log.enqueue(&mut told).unwrap();
+        let heard = RefCell::new(0);
+        log.commit(number, |_| {
+            // Whoever puts the renamed log back must not have it vouched for: rids are given out without it from here on.
+            assert_eq!(scratch.seen(), None, "{failure:?}: its witness goes before the first word");
+            assert_eq!((lying_there(&scratch), log.log_id() != LOG, log.lsn()), ((false, 1), true, 6), "{failure:?}");
+            *heard.borrow_mut() += 1;
+        })
+        .unwrap();
+        watch::with(|_, _| Ok(()));
+        assert_eq!(*heard.borrow(), 1, "{failure:?}: what was asked is answered");
+        let LogStats { enabled, lost, bytes, frames, writes, .. } = log.stats();
+        assert_eq!((enabled, lost, bytes, frames), (false, true, 0, 2), "{failure:?}");
+        assert!(!log.is_fsync() && !log.is_closed(), "nothing waits for a disk that is not written to");
+
+        let id = log.log_id();
+        (0..2).for_each(|_| commit(&log, &mut dropped()));
+        assert_eq!((log.lsn(), log.log_id(), log.stats().frames, log.stats().writes), (8, id, 4, writes));
+        let Standing { position, first_id } = log.standing();
+        assert_eq!((position.lsn, position.log_id, first_id), (8, id, LOG), "positions go on");
+        assert_eq!((log.reign(), scratch.seen(), lying_there(&scratch)), (reign, None, (false, 1)));
+        assert!(log.rotate().unwrap().is_none(), "there is nothing to compact");
+        scratch.folder();
+    }
+}
+
+#[test]
+fn a_log_that_can_neither_be_written_nor_given_up_ends_and_nobody_hears_what_it_lacks() {
+    for (failure, fsync) in Failure::ALL {
+        let scratch = Scratch::new("stuck");
+        let log = scratch.log(4, Some(scratch.witness()), fsync);
+        commit(&log, &mut dropped());
+        // A file stands where the folder of the logs was: nothing in it can be renamed.
+        std::fs::rename(scratch.0.join("log"), scratch.0.join("elsewhere")).unwrap();
+        std::fs::write(scratch.0.join("log"), b"").unwrap();
+        let mut told = failure.begin(&log);
+        let number = log.enqueue(&mut told).unwrap();
+        let refused = log.commit(number, |delivery| panic!("{failure:?}: {delivery:?}"));
+        watch::with(|_, _| Ok(()));
+        assert_eq!((refused, log.is_closed(), log.lsn()), (Err(LogClosed), true, 5), "{failure:?}");
+        assert_eq!((log.stats().lost, log.log_id()), (true, LOG), "{failure:?}");
+        let next = log.enqueue(&mut dropped()).unwrap();
+        for number in [number, next] {
+            assert_eq!(log.commit(number, |delivery| panic!("{delivery:?}")), Err(LogClosed), "{failure:?}");
+        }
+    }
 }

@@ -1,0 +1,141 @@
+//! Who is counted as a stranger, and for how long; whose a connection is once it has said so.
+
+use mooncake_wire::message::{AttachCall, Hello, HelloReply, OpenSession, hello};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, FrameReader, MAX_FRAME, VERSION, encode_frame};
+use prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::*;
+use crate::log::Log;
+
+const SOON: Duration = Duration::from_secs(10);
+
+struct Master {
+    shared: Arc<Shared>,
+    strangers: Arc<AtomicUsize>,
+}
+
+impl Master {
+    fn new() -> Master {
+        let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+        shared.apply(|core, now, effects| core.begin(now, None, effects)).unwrap();
+        Master { shared, strangers: Arc::default() }
+    }
+
+    /// Somebody comes: the other end.
+    fn accept(&self) -> UnixStream {
+        let (near, far) = UnixStream::pair().unwrap();
+        start(&self.shared, &self.strangers, near, Peer::Process(1), Via::Tcp);
+        far
+    }
+
+    async fn greet(&self, role: hello::Role) -> (UnixStream, HelloReply) {
+        let mut far = self.accept();
+        let (version_min, version_max) = (VERSION, VERSION);
+        let hello = Hello { version_min, version_max, features: FEATURES, role: Some(role), ..Hello::default() };
+        let mut bytes = CONTROL_PREFACE.to_vec();
+        encode_frame(&hello, &mut bytes);
+        far.write_all(&bytes).await.unwrap();
+        let mut reader = FrameReader::default();
+        loop {
+            if let Some(frame) = reader.next_frame(MAX_FRAME).unwrap() {
+                return (far, HelloReply::decode(frame).unwrap());
+            }
+            assert!(timeout(SOON, far.read_buf(reader.buffer_mut())).await.expect("no answer").unwrap() > 0);
+        }
+    }
+
+    async fn until(&self, strangers: usize, connections: usize) {
+        let wanted = (strangers, connections);
+        let are = || (self.strangers.load(Ordering::Relaxed), self.shared.connections.len());
+        let reached = async {
+            while are() != wanted {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, reached).await.unwrap_or_else(|_| panic!("{:?}, never {wanted:?}", are()));
+    }
+}
+
+async fn is_closed(far: &mut UnixStream) {
+    let read = timeout(SOON, far.read(&mut [0; 64])).await.expect("it is still open");
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+fn open() -> hello::Role {
+    hello::Role::Open(OpenSession { host_name: "c:1".to_owned(), process: None })
+}
+
+#[tokio::test]
+async fn nobody_is_a_stranger_any_more_who_has_said_who_he_is_or_has_gone() {
+    let master = Master::new();
+    let mut far: Vec<UnixStream> = (0..3).map(|_| master.accept()).collect();
+    master.until(3, 3).await;
+    far[0].write_all(b"GET / HTTP/1.1").await.unwrap();
+    is_closed(&mut far[0]).await;
+    master.until(2, 2).await;
+    drop(far);
+    master.until(0, 0).await;
+    let (anchor, opened) = master.greet(open()).await;
+    assert_eq!(opened.refusal, None);
+    master.until(0, 1).await;
+    let (calls, attached) =
+        master.greet(hello::Role::Attach(AttachCall { session: opened.session, secret: opened.secret })).await;
+    assert_eq!(attached.refusal, None);
+    master.until(0, 2).await;
+    let (mut refused, reply) =
+        master.greet(hello::Role::Attach(AttachCall { session: opened.session, secret: opened.secret ^ 1 })).await;
+    assert!(reply.refusal.is_some());
+    is_closed(&mut refused).await;
+    master.until(0, 2).await;
+    drop((anchor, calls));
+    master.until(0, 0).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_its_anchor_and_its_calls() {
+    let master = Master::new();
+    let (mut anchor, opened) = master.greet(open()).await;
+    let attach = AttachCall { session: opened.session, secret: opened.secret };
+    let (mut calls, _) = master.greet(hello::Role::Attach(attach)).await;
+    let (mut other, _) = master.greet(open()).await;
+    master.until(0, 3).await;
+    // Anchors and calls say whose they are just behind their answer.
+    let ended = async {
+        while master.shared.connections.len() > 1 {
+            master.shared.connections.end_where(|session| session == SessionId(opened.session));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(SOON, ended).await.expect("they end");
+    is_closed(&mut anchor).await;
+    is_closed(&mut calls).await;
+    assert!(timeout(Duration::from_millis(20), other.read(&mut [0; 1])).await.is_err(), "another one's goes on");
+}
+
+#[tokio::test]
+async fn where_too_many_strangers_wait_the_next_is_closed_and_nothing_is_kept_of_him() {
+    let master = Master::new();
+    master.strangers.store(STRANGERS_MAX, Ordering::Relaxed);
+    let mut refused = master.accept();
+    assert_eq!((master.strangers.load(Ordering::Relaxed), master.shared.connections.len()), (STRANGERS_MAX, 0));
+    is_closed(&mut refused).await;
+    assert_eq!(master.shared.peers.faults(), 1);
+    master.strangers.store(STRANGERS_MAX - 1, Ordering::Relaxed);
+    let (_anchor, opened) = master.greet(open()).await;
+    assert_eq!(opened.refusal, None);
+    master.until(STRANGERS_MAX - 1, 1).await;
+}
+
+#[tokio::test]
+async fn where_too_many_are_connected_the_next_is_closed_until_one_goes() {
+    let master = Master::new();
+    let mut others: Vec<Entry> = (0..CONNECTIONS_MAX).map(|_| master.shared.enter_connection()).collect();
+    let mut refused = master.accept();
+    assert_eq!((master.strangers.load(Ordering::Relaxed), master.shared.connections.len()), (0, CONNECTIONS_MAX));
+    is_closed(&mut refused).await;
+    others.pop();
+    let (_anchor, opened) = master.greet(open()).await;
+    assert_eq!(opened.refusal, None);
+}

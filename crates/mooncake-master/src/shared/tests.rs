@@ -1,0 +1,240 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mooncake_core::{Config, Record, Rid};
+
+use super::*;
+use crate::log::{Folder, Sink, recover};
+
+const BOOT: [u8; 16] = [7; 16];
+
+impl Shared {
+    /// An empty core over a log.
+    pub fn of(log: Arc<Log>) -> Shared {
+        let told =
+            hello::Identity { instance: [0; 16], boot_id: BOOT, unix_socket: String::new(), lookup_protect_ms: 0 };
+        let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
+        let identity = Identity { told, soft_pin, after_bulk_free: None };
+        let (loops, processes) = (CallLoops::start().unwrap(), ProcessWatch::new().unwrap());
+        Shared::new(Core::new(Config::default()), log, identity, loops, processes)
+    }
+}
+
+#[test]
+fn what_a_panic_leaves_of_an_operation_is_never_logged() {
+    let root = std::env::temp_dir().join(format!("mooncake-panic-{}", std::process::id()));
+    let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, BOOT, None).unwrap();
+    let log = Arc::new(Log::new(1, 0, Some(sink), false));
+    let shared = Shared::of(log);
+    shared.apply(|_, _, effects| effects.records.push(Record::Epoch(1))).unwrap();
+    let broken = catch_unwind(AssertUnwindSafe(|| {
+        shared.apply(|_, _, effects| {
+            effects.records.push(Record::Dropped(Rid(2)));
+            panic!("the books contradict each other");
+        })
+    }));
+    assert!(broken.is_err());
+    let next = shared.apply(|_, _, effects| {
+        assert!(effects.is_empty());
+        effects.records.push(Record::Dropped(Rid(4)));
+    });
+    assert_eq!(next, Err(LogClosed), "the master stops");
+    let mut found = Vec::new();
+    recover(&root.join("current"), &BOOT, &mut |record| {
+        found.push(record);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(found, [Record::Epoch(1)]);
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+fn endless() -> tokio::task::JoinHandle<()> {
+    tokio::spawn(std::future::pending())
+}
+
+#[tokio::test]
+async fn a_session_that_is_over_ends_the_task_that_answers_its_calls_whoever_said_last_which_that_is() {
+    let connections = Connections::default();
+    connections.all.lock().insert(1, Connected::default());
+    let (hello, calls) = (endless(), endless());
+    connections.belongs_to(1, SessionId(7));
+    connections.set_task(1, calls.abort_handle());
+    connections.set_first_task(1, hello.abort_handle());
+    connections.end_where(|session| session == SessionId(7));
+    assert!(calls.await.unwrap_err().is_cancelled());
+    hello.abort();
+}
+
+#[tokio::test]
+async fn what_is_handed_over_while_all_connections_end_ends_too() {
+    let connections = Connections::default();
+    connections.all.lock().insert(1, Connected::default());
+    connections.end_all();
+    let calls = endless();
+    connections.set_task(1, calls.abort_handle());
+    assert!(calls.await.unwrap_err().is_cancelled());
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_its_connections_alone_and_a_connection_that_ended_is_forgotten() {
+    let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+    let (own, other) = (shared.enter_connection(), shared.enter_connection());
+    let tasks = [endless(), endless()];
+    for (entry, (session, task)) in [&own, &other].into_iter().zip([7, 8].into_iter().zip(&tasks)) {
+        shared.connections.belongs_to(entry.number(), SessionId(session));
+        shared.connections.set_first_task(entry.number(), task.abort_handle());
+    }
+    shared.connections.end_where(|session| session == SessionId(7));
+    let [ended, goes_on] = tasks;
+    assert!(ended.await.unwrap_err().is_cancelled());
+    assert!(!goes_on.is_finished());
+    assert_eq!(shared.connections.len(), 2);
+    drop((own, other));
+    assert_eq!(shared.connections.len(), 0);
+    goes_on.abort();
+}
+
+/// A log in a folder of its own, whose calls wait for the disk.
+struct Synced(std::path::PathBuf, Arc<Shared>);
+
+impl Synced {
+    fn new(name: &str) -> Synced {
+        let root = std::env::temp_dir().join(format!("mooncake-shared-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        let sink = Sink::open(Folder::open(&root).unwrap(), 1, 0, BOOT, None).unwrap();
+        Synced(root, Arc::new(Shared::of(Arc::new(Log::new(1, 0, Some(sink), true)))))
+    }
+}
+
+impl Drop for Synced {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const SOON: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn what_nobody_waits_for_is_logged_and_delivered_all_the_same() {
+    let synced = Synced::new("left");
+    let (shared, log) = (&synced.1, &synced.1.log);
+    assert!(log.is_fsync());
+    for lsn in 1..=3 {
+        shared.apply_and_leave(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).unwrap();
+        let logged = async {
+            while log.lsn() < lsn {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(SOON, logged).await.expect("it never comes");
+    }
+    shared.apply_and_leave(|_, _, _| ()).unwrap();
+    // Where there is no runtime it is done at once.
+    let other = shared.clone();
+    let lsn = std::thread::spawn(move || {
+        other.apply_and_leave(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).unwrap();
+        other.log.lsn()
+    });
+    assert_eq!(lsn.join().unwrap(), 4);
+}
+
+#[tokio::test]
+async fn an_operation_that_waits_for_the_disk_returns_behind_it_and_says_when_the_log_is_closed() {
+    let synced = Synced::new("waits");
+    let (shared, log) = (&synced.1, &synced.1.log);
+    for lsn in 1..=3 {
+        let told = shared.apply_async(|_, _, effects| {
+            effects.records.push(Record::Dropped(Rid(2)));
+            lsn
+        });
+        assert_eq!((told.await, log.lsn()), (Ok(lsn), lsn));
+    }
+    log.close();
+    let closed = shared.apply_async(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).await;
+    assert_eq!((closed, log.lsn()), (Err(LogClosed), 3));
+    tokio::time::timeout(SOON, shared.failed.notified()).await.expect("the master is told that it cannot go on");
+    assert_eq!(shared.apply_async(|_, _, _| 7).await, Ok(7), "what leaves nothing behind is answered");
+}
+
+#[tokio::test]
+async fn a_master_whose_operation_broke_off_is_told_that_it_cannot_go_on() {
+    let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+    let broken = catch_unwind(AssertUnwindSafe(|| shared.apply(|_, _, _| panic!("the books contradict each other"))));
+    assert!(broken.is_err() && shared.log.is_closed());
+    tokio::time::timeout(SOON, shared.failed.notified()).await.expect("it is told at once");
+}
+
+/// A process that is watched as that of a session, until it is killed.
+struct Watched(std::process::Child);
+
+impl Watched {
+    fn new(shared: &Shared, session: u64) -> Watched {
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        assert!(shared.processes.watch_pidfd(SessionId(session), pidfd));
+        Watched(child)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn open_session(shared: &Shared) -> SessionId {
+    let spec = mooncake_core::SessionSpec { secret: 1, name: "c:1".into(), boot_id: vec![7; 16], process: Vec::new() };
+    shared.apply(|core, now, effects| core.open_session(now, spec, effects).unwrap()).unwrap()
+}
+
+#[test]
+fn a_session_that_is_told_that_it_is_over_has_its_process_watched_no_more_and_no_other_has() {
+    let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+    let mut processes = [7, 8].map(|session| Watched::new(&shared, session));
+    let over = (SessionId(7), mooncake_core::Push::SessionOver("over".to_owned()));
+    let other = (SessionId(8), mooncake_core::Push::TakeEpoch(mooncake_core::Reign { epoch: 2, id: 1 }));
+    shared.apply(|_, _, effects| effects.pushes.extend([over, other])).unwrap();
+    processes.iter_mut().for_each(Watched::kill);
+    assert_eq!(shared.processes.wait(SOON), [SessionId(8)]);
+    assert!(shared.processes.wait(Duration::ZERO).is_empty(), "once");
+}
+
+#[tokio::test]
+async fn a_sweep_ends_connections_and_watches_of_sessions_that_are_over_and_no_others() {
+    use crate::machine::ticker::TickDriver;
+
+    let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+    shared.apply(|core, now, effects| core.begin(now, None, effects)).unwrap();
+    let (alive, over) = (open_session(&shared), open_session(&shared));
+    let mut processes = [alive, over].map(|session| Watched::new(&shared, session.0));
+    let entries = [alive, over, over].map(|_| shared.enter_connection());
+    let tasks = [endless(), endless(), endless()];
+    for ((entry, task), session) in entries.iter().zip(&tasks).zip([alive, over, over]) {
+        shared.connections.belongs_to(entry.number(), session);
+        shared.connections.set_task(entry.number(), task.abort_handle());
+    }
+    shared.sweep();
+    assert!(tasks.iter().all(|task| !task.is_finished()), "both are there");
+    // Without the message that would end them.
+    shared
+        .apply(|core, now, effects| {
+            core.close_session(now, over, effects);
+            effects.pushes.clear();
+        })
+        .unwrap();
+    shared.sweep();
+    let [goes_on, first, second] = tasks;
+    for task in [first, second] {
+        assert!(tokio::time::timeout(SOON, task).await.expect("it goes on").unwrap_err().is_cancelled());
+    }
+    assert!(!goes_on.is_finished());
+    processes.iter_mut().for_each(Watched::kill);
+    assert_eq!(shared.processes.wait(SOON), [alive]);
+    goes_on.abort();
+}
