@@ -1,13 +1,16 @@
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Verify, boot_id, hex, send_fds};
 
 use super::super::fixture::{Quiet, mapping, owner};
 use super::super::view::View;
-use super::super::{Kind, Links};
+use super::super::{EpochQuestion, Kind, LinkEvents, Links};
 use super::*;
 
 const RID: u64 = 1 << 48 | 2;
@@ -197,7 +200,7 @@ fn a_caller_does_not_wait_for_an_owner_that_gives_no_answer_once_it_is_interrupt
 #[test]
 fn an_owner_that_reads_its_answers_late_gets_each_of_them_once() {
     // More than the connection holds and than wait for it.
-    const QUESTIONS: u64 = 6000;
+    const QUESTIONS: u64 = 12_000;
     let owner = Scripted::new();
     let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
     std::thread::scope(|threads| {
@@ -231,6 +234,22 @@ fn an_owner_that_has_ended_is_not_written_to_though_a_child_of_it_keeps_the_conn
     assert!(e.settled && matches!(e.error, TransferError::Gone { .. }), "{e}");
 }
 
+/// Waits until no watcher has anything to do.
+fn until_watchers_sleep() {
+    let until = Instant::now() + Duration::from_secs(5);
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let read = |thread: &Path, what| std::fs::read_to_string(thread.join(what)).unwrap_or_default();
+    // A thread that is woken runs at once, says the kernel.
+    let is_awake = |thread: PathBuf| {
+        read(&thread, "comm").trim_end() == "mooncake-watch"
+            && read(&thread, "stat").rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('S'))
+    };
+    while threads().any(is_awake) {
+        assert!(Instant::now() < until, "a watcher has no rest");
+        std::thread::yield_now();
+    }
+}
+
 /// Ends a link over a connection of the test's own, while the watcher sleeps on account of another one, and gives what came
 /// over it behind the bytes of which it was full.
 fn last_words(is_full: bool, before: impl FnOnce(&Arc<Attachment>)) -> Vec<Frame> {
@@ -250,6 +269,7 @@ fn last_words(is_full: bool, before: impl FnOnce(&Arc<Attachment>)) -> Vec<Frame
     before(attachment);
     drop(link);
     links.close();
+    until_watchers_sleep();
     theirs.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     theirs.read_exact(&mut vec![0; full]).unwrap();
     std::iter::from_fn(|| next(&mut theirs)).collect()
@@ -269,4 +289,73 @@ fn an_owner_hears_the_farewell_of_what_is_unmapped_and_of_nothing_else() {
     };
     assert_eq!(last_words(false, write), [], "it is still mapped");
     drop(kept);
+}
+
+#[test]
+fn a_farewell_that_is_left_to_a_sleeping_watcher_goes_out_as_soon_as_there_is_room_and_ends_with_its_connection() {
+    let (_server, _memory, address) = owner(1 << 20, Quiet);
+    let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
+    for hangs_up in [false, true] {
+        let (mine, mut theirs) = UnixStream::pair().unwrap();
+        mine.set_nonblocking(true).unwrap();
+        let mut full = 0;
+        while let Ok(count) = (&mine).write(&[0; 64]) {
+            full += count;
+        }
+        let stream = Arc::new(Guarded::new(mine));
+        let (gone, mut pipe) = (Arc::downgrade(&stream), AttachPipe::new(stream));
+        assert!(!pipe.send_last(&FAREWELL).unwrap(), "there is room for it now");
+        until_watchers_sleep();
+        attachment.watcher.flush(1000, pipe);
+        until_watchers_sleep();
+        if !hangs_up {
+            theirs.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            theirs.read_exact(&mut vec![0; full]).unwrap();
+            assert_eq!((next(&mut theirs), next(&mut theirs)), (Some(FAREWELL), None));
+        }
+        drop(theirs);
+        let until = Instant::now() + Duration::from_secs(5);
+        while gone.strong_count() > 0 {
+            assert!(Instant::now() < until, "there is nobody left to tell");
+            std::thread::yield_now();
+        }
+        until_watchers_sleep();
+    }
+}
+
+#[test]
+fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_next() {
+    struct Epochs(Sender<u16>);
+    impl LinkEvents for Epochs {
+        fn owner_gone(&self, _: Uuid) {}
+        fn take_epoch(&self, question: EpochQuestion) {
+            let _ = self.0.send(question.reign().epoch);
+        }
+    }
+
+    let (sender, epochs) = channel();
+    let (server, _memory, address) = owner(1 << 20, Quiet);
+    let links = Links::new(mapping(), Box::new(Epochs(sender))).unwrap();
+    let mut watcher = Weak::new();
+    for epoch in 2..5 {
+        let link = links.link(&address, &soon()).unwrap();
+        let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
+        watcher = Arc::downgrade(&attachment.watcher);
+        let others = watcher.strong_count();
+        until_watchers_sleep();
+        server.take_epoch(Reign::numbered(epoch)).unwrap();
+        assert_eq!(epochs.recv_timeout(Duration::from_secs(5)), Ok(epoch), "an owner that asks is heard");
+        links.forget(address.uuid, &[], Reign::numbered(epoch));
+        drop(link);
+        let until = Instant::now() + Duration::from_secs(5);
+        // The attachment's, and the thread's.
+        while watcher.strong_count() > others - 2 {
+            assert!(Instant::now() < until, "its thread watches nothing");
+            std::thread::yield_now();
+        }
+    }
+    drop(links);
+    assert_eq!(watcher.strong_count(), 0);
 }
