@@ -202,6 +202,7 @@ mod tests {
         drop(views);
         assert!(served.insiders.state.lock().inside.is_empty());
         assert!(served.insiders.below(Reign::numbered(2)).is_empty());
+        assert!(served.raise_insiders(Reign::numbered(2)), "nobody is waited for");
     }
 
     #[test]
