@@ -66,7 +66,9 @@ pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
 pub fn send_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if bytes.is_empty() || !control.push(SendAncillaryMessage::ScmRights(fds)) {
+    // The buffer has some room to spare, on which no receiver can count.
+    let too_many = fds.len() > MAX_FDS || !control.push(SendAncillaryMessage::ScmRights(fds));
+    if bytes.is_empty() || too_many {
         let what = format!("{} descriptors with {} bytes in one message", fds.len(), bytes.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
@@ -101,4 +103,58 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
     }
     // SAFETY: all of it was stored, and every option read here is plain numbers.
     Ok(unsafe { value.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_come_with_the_first_byte_in_their_order_and_not_without_one() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let files = [(); 5].map(|()| {
+            let (_, write) = std::io::pipe().unwrap();
+            OwnedFd::from(write)
+        });
+        let all: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+        let inode = |fd: &dyn Fn() -> RawFd| fs::read_link(format!("/proc/self/fd/{}", fd())).unwrap();
+        for (bytes, count) in [(&b""[..], 1), (b"", 0), (b"x", 5), (b"", 5)] {
+            let e = send_fds(&ours, bytes, &all[..count]).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::InvalidInput);
+            assert!(e.to_string().contains(&format!("{count} descriptors with {} bytes", bytes.len())), "{e}");
+        }
+        for count in 0..=4 {
+            assert_eq!(send_fds(&ours, b"hello", &all[..count]).unwrap(), 5);
+            (&ours).write_all(b" there").unwrap();
+            let (mut bytes, mut fds) = ([0; 11], Vec::new());
+            let mut have = 0;
+            while have < bytes.len() {
+                have += recv_fds(&theirs, &mut bytes[have..], &mut fds).unwrap();
+            }
+            assert_eq!((&bytes, fds.len()), (b"hello there", count));
+            for (came, sent) in fds.iter().zip(&all) {
+                assert_eq!(inode(&|| came.as_raw_fd()), inode(&|| sent.as_raw_fd()));
+                assert!(rustix::io::fcntl_getfd(came).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+            }
+        }
+        drop(ours);
+        let mut fds = Vec::new();
+        assert_eq!((recv_fds(&theirs, &mut [0; 8], &mut fds).unwrap(), fds.len()), (0, 0));
+    }
+
+    #[test]
+    fn who_is_at_the_other_end_is_known_of_sockets_alone() {
+        let (own, _other) = UnixStream::pair().unwrap();
+        let credentials = peer_credentials(&own).unwrap();
+        assert_eq!(credentials.pid, std::process::id());
+        assert!(credentials.is_own_user());
+        for uid in [credentials.uid + 1, u32::MAX] {
+            assert!(!PeerCredentials { uid, ..credentials }.is_own_user());
+        }
+        let null = fs::File::open("/dev/null").unwrap();
+        assert!(peer_credentials(&null).is_err() && peer_pidfd(&null).is_err());
+    }
 }

@@ -285,4 +285,54 @@ mod tests {
             );
         }
     }
+
+    /// Three pages of sevens, the middle one out of reach.
+    fn hole() -> usize {
+        let page = PAGE as usize;
+        // SAFETY: a fresh mapping, and nothing else uses it.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let made = libc::mmap(std::ptr::null_mut(), 3 * page, access, flags, -1, 0);
+            assert_ne!(made, libc::MAP_FAILED);
+            made.cast::<u8>().write_bytes(7, 3 * page);
+            assert_eq!(libc::mprotect(made.wrapping_byte_add(page), page, libc::PROT_NONE), 0);
+            made.addr()
+        }
+    }
+
+    #[test]
+    fn memory_that_ends_in_the_middle_is_not_copied_in_part_and_called_whole() {
+        let (page, addr) = (PAGE as usize, hole());
+        for (from, len, there) in [
+            (0, page, true),
+            (2 * page, page, true),
+            (0, page + 1, false),
+            (page - 1, 2, false),
+            (0, 3 * page, false),
+            (page, 1, false),
+            (2 * page - 1, 2, false),
+        ] {
+            let at = std::ptr::without_provenance_mut::<u8>(addr + from);
+            let mut bytes = vec![0; len];
+            let read = read(at, &mut bytes);
+            assert_eq!(read.is_ok(), there, "{from} {len}: {read:?}");
+            assert!(!there || bytes.iter().all(|byte| *byte == 7));
+            assert_eq!(write(&vec![7; len], at).is_ok(), there, "{from} {len}");
+            for touch in [Touch::Load, Touch::Store] {
+                assert_eq!(check_usable(addr + from, len, touch, Trial::Possible).is_ok(), there, "{from} {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_of_mappings_allows_stores_to_writable_memory_alone() {
+        static CONSTANT: [u8; 64] = [7; 64];
+        let (here, constant) = ([0_u8; 64], CONSTANT.as_ptr().addr());
+        let here = here.as_ptr().addr();
+        assert!(listed(here, here + 64, Touch::Store) && listed(here, here + 64, Touch::Load));
+        assert!(listed(constant, constant + 64, Touch::Load) && !listed(constant, constant + 64, Touch::Store));
+        let hole = hole() + PAGE as usize;
+        assert!(!listed(hole, hole + 1, Touch::Load) && !listed(hole - 1, hole + 1, Touch::Store));
+    }
 }

@@ -312,4 +312,86 @@ mod tests {
             }
         }
     }
+
+    /// The first byte of a file.
+    fn first_byte(file: &OwnedFd) -> u8 {
+        let mut byte = [0];
+        assert_eq!(rustix::io::pread(file, &mut byte, 0), Ok(1));
+        byte[0]
+    }
+
+    #[test]
+    fn each_block_has_a_number_and_a_file_of_its_own_and_ends_where_it_ends() {
+        let _alone = ALONE.lock();
+        let addrs = [10_000, 4096, 20_000].map(|bytes| allocate_shared(bytes).unwrap());
+        let blocks = addrs.map(|addr| shared_block(addr, 1).unwrap());
+        for (nth, block) in (1..).zip(&blocks) {
+            // SAFETY: the first byte of memory that this test alone has.
+            unsafe { ptr::with_exposed_provenance_mut::<u8>(block.addr).write(nth) };
+        }
+        for (nth, block) in (1..).zip(&blocks) {
+            assert_eq!(first_byte(&shared_block_file(block.id).unwrap()), nth, "another one's memory");
+            assert!(blocks.iter().filter(|other| other.id == block.id).count() == 1 && block.id != 0);
+            let (end, len) = (block.addr + block.len, block.len);
+            assert_eq!([shared_block(block.addr, len), shared_block(end - 1, 1)], [Some(*block); 2]);
+            for (addr, len) in [(block.addr, len + 1), (block.addr + 1, len), (end - 1, 2), (end - 1, usize::MAX)] {
+                assert_ne!(shared_block(addr, len), Some(*block));
+            }
+            // Behind it there may be another one's, and it is not this one's.
+            for addr in [end, end + 1, end + (1 << 40)] {
+                assert_ne!(shared_block(addr, 1).map(|block| block.id), Some(block.id));
+            }
+        }
+        let highest = blocks.iter().map(|block| block.id).max().unwrap();
+        for addr in addrs {
+            // SAFETY: nobody uses it.
+            assert!(unsafe { free_host_memory(addr) });
+        }
+        assert!(blocks.iter().all(|block| shared_block_file(block.id).is_none()));
+        let next = allocate_shared(4096).unwrap();
+        assert!(shared_block(next, 1).unwrap().id > highest, "a number that somebody may still know");
+        // SAFETY: nobody uses it.
+        assert!(unsafe { free_host_memory(next) });
+    }
+
+    #[test]
+    fn memory_that_its_maker_could_still_shorten_is_not_common() {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        let made = |bytes, seals| {
+            let fd = memfd_create("common", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&fd, bytes).unwrap();
+            fcntl_add_seals(&fd, seals).unwrap();
+            fd
+        };
+        let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::SHRINK | SealFlags::GROW] {
+            assert!(matches!(map_common(made(8192, seals), 8192), Err(MemoryError::NotSealed { .. })));
+        }
+        for bytes in [4096, 12_288] {
+            assert!(matches!(map_common(made(bytes, all), 8192), Err(MemoryError::WrongSize { .. })));
+        }
+        let block = map_common(made(8192, all), 8000).unwrap();
+        assert_eq!(block.len, 8192);
+        // SAFETY: this test's.
+        assert!(unsafe { free_host_memory(block.addr) });
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_had_is_said_to_be_that_and_why() {
+        let invalid = |bytes| match whole(bytes, PAGE) {
+            Err(error @ MemoryError::InvalidSize { .. }) => error.to_string(),
+            other => panic!("{bytes}: {other:?}"),
+        };
+        assert!(invalid(0).contains("empty"), "{}", invalid(0));
+        for bytes in [1 << 47, (1 << 47) - 4095, u64::MAX, u64::MAX - 4096] {
+            assert!(invalid(bytes).contains("address space"), "{}", invalid(bytes));
+        }
+        for (bytes, len) in [(1, 4096), (4096, 4096), (4097, 8192), ((1 << 47) - 4096, (1 << 47) - 4096)] {
+            assert_eq!(whole(bytes, PAGE).unwrap(), len);
+        }
+        for allocate in [allocate_shared, allocate_huge] {
+            let error = allocate(1 << 46).unwrap_err();
+            assert!(matches!(error, MemoryError::Limit { wanted, available, .. } if available < wanted), "{error}");
+        }
+    }
 }

@@ -602,4 +602,21 @@ mod tests {
         assert_eq!(holes(4 << 20, Pages::OfPool, vec![(0, 1)]), []);
         assert_eq!(holes(4 << 20, Pages::OfPool, Vec::new()), [], "somebody may be in the middle of a copy");
     }
+
+    #[test]
+    fn a_header_of_another_memory_than_the_one_that_comes_with_it_is_refused() {
+        let segment = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
+        let copies = || [segment.data_fd(), segment.control_fd()].map(|fd| fd.try_clone_to_owned().unwrap());
+        let expect = Expect { uuid: segment.uuid(), bytes: 1 << 20 };
+        for (uuid, bytes, fits) in
+            [(expect.uuid, (1 << 20) - 4096, false), ([9; 16], 1 << 20, false), (expect.uuid, 1 << 20, true)]
+        {
+            let raw = Header { uuid, bytes }.encode();
+            assert_eq!(rustix::io::pwrite(segment.control_fd(), &raw, 0), Ok(raw.len()));
+            for writable in [false, true] {
+                let [data, control] = copies();
+                assert_eq!(Mapping::map(data, control, expect, writable).is_ok(), fits);
+            }
+        }
+    }
 }

@@ -212,6 +212,9 @@ impl<I: Iterator<Item = (usize, usize)>> Cursor<I> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
     use super::*;
     use crate::piece::ForeignRange;
     use crate::registry::Registry;
@@ -293,5 +296,70 @@ mod tests {
         let (from, mut into) = ([7_u8; 64], [0_u8; 64]);
         let pulled = peer.pull(from.as_ptr().expose_provenance() as u64, &mut Target::new(&mut into));
         assert!(matches!(pulled, Err(PullError::Ended { .. })), "{pulled:?}");
+    }
+
+    /// A pair of sockets that a user of that number connected, in this process; none where that takes more rights.
+    fn sockets_of(uid: libc::uid_t) -> Option<(UnixStream, UnixStream)> {
+        let thread = std::thread::spawn(move || {
+            // Of this thread alone, which ends with it: the system call itself knows no processes.
+            // SAFETY: plain numbers.
+            let rc = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
+            (rc == 0).then(|| UnixStream::pair().unwrap())
+        });
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn a_process_that_is_not_beyond_doubt_of_this_user_and_host_is_not_looked_into() {
+        // A connection of a kind that no process is known to be at the other end of.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let e = PeerProcess::of_socket(&tcp).unwrap_err();
+        assert!(matches!(e, PullError::Refused { pid: 0, .. }) && e.to_string().contains("not visible"), "{e}");
+        let e = PeerProcess::of_socket(std::fs::File::open("/dev/null").unwrap()).unwrap_err();
+        assert!(matches!(e, PullError::Refused { pid: 0, .. }), "{e}");
+        let (own, _other) = UnixStream::pair().unwrap();
+        assert_eq!(PeerProcess::of_socket(&own).unwrap().pid(), PeerProcess::myself().unwrap().pid());
+        let own = rustix::process::geteuid().as_raw();
+        let Some((stranger, _other)) = sockets_of(own + 1) else {
+            return eprintln!("skipped: this user can be no other");
+        };
+        let credentials = peer_credentials(&stranger).unwrap();
+        assert!(credentials.uid == own + 1 && !credentials.is_own_user());
+        let e = PeerProcess::of_socket(&stranger).unwrap_err();
+        let pid = PeerProcess::myself().unwrap().pid();
+        assert!(matches!(e, PullError::Refused { pid: found, .. } if found == pid), "{e}");
+        assert!(e.to_string().contains("another user"), "{e}");
+    }
+
+    #[test]
+    fn as_much_is_copied_as_both_sides_name_and_none_where_one_names_none() {
+        let (from, me) = ([7_u8; 256], PeerProcess::myself().unwrap());
+        let base = from.as_ptr().expose_provenance() as u64;
+        for (theirs, ours) in [(0, 0), (0, 64), (64, 0), (64, 128), (128, 64), (200, 200)] {
+            let mut into = [0_u8; 256];
+            let mut targets = [Target::new(&mut into[..ours])];
+            me.pull_all(&[(base, theirs as u64)], &mut targets).unwrap();
+            let copied = theirs.min(ours);
+            assert!(into[..copied].iter().all(|byte| *byte == 7) && into[copied..].iter().all(|byte| *byte == 0));
+            me.pull_all(&[], &mut [Target::new(&mut into)]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_range_that_ends_in_the_middle_is_a_fault_that_names_what_is_left_of_it() {
+        let page = crate::layout::PAGE as usize;
+        // SAFETY: a fresh mapping, and nothing else uses it.
+        let addr = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let made = libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ, flags, -1, 0);
+            assert_ne!(made, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(made.wrapping_byte_add(page), page, libc::PROT_NONE), 0);
+            made.addr()
+        };
+        let mut into = vec![0; 2 * page];
+        let pulled = PeerProcess::myself().unwrap().pull(addr as u64, &mut Target::new(&mut into));
+        let gone = (addr + page) as u64;
+        assert!(matches!(pulled, Err(PullError::Fault { addr, len, .. }) if addr == gone && len == page), "{pulled:?}");
     }
 }

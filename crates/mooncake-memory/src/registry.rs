@@ -265,4 +265,64 @@ mod tests {
             }
         }
     }
+
+    /// Pages with these rights, one after another, and `n` for none. Never given back.
+    fn pages(rights: &str) -> usize {
+        let page = crate::layout::PAGE as usize;
+        // SAFETY: fresh mappings that nothing else uses.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let all = libc::mmap(std::ptr::null_mut(), rights.len() * page, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(all, libc::MAP_FAILED);
+            for (nth, right) in rights.chars().enumerate() {
+                let at = all.wrapping_byte_add(nth * page);
+                let done = match right {
+                    'w' => libc::mprotect(at, page, libc::PROT_READ | libc::PROT_WRITE),
+                    'r' => libc::mprotect(at, page, libc::PROT_READ),
+                    _ => 0,
+                };
+                assert_eq!(done, 0);
+            }
+            all.addr()
+        }
+    }
+
+    #[test]
+    fn gets_store_directly_to_a_range_only_where_each_of_its_pages_is_writable() {
+        for rights in ["w", "www", "rww", "wrw", "wwr", "wrwrw", "r", "rrr", "wnw", "nww", "wwn"] {
+            let (registry, addr, len) = (Registry::new(), pages(rights), rights.len() * 4096);
+            // Not whole pages either: the first and the last byte count.
+            for (addr, len) in [(addr, len), (addr + 4095, len - 4095), (addr, len - 4095)] {
+                // SAFETY: only its numbers are used.
+                let registered = registry.register(unsafe { ForeignRange::new(addr, len) });
+                let readable = !rights.contains('n');
+                assert_eq!(registered.is_ok(), readable, "{rights}");
+                assert_eq!(registry.contains(addr, len), readable, "{rights}");
+                assert_eq!(registry.contains_writable(addr, len), !rights.contains(['r', 'n']), "{rights}");
+                registry.unregister(addr);
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_list_of_mappings_says_counts_as_far_as_the_range_goes() {
+        let maps = "1000-2000 r--p\n2000-4000 rw-p\n4000-5000 rw-s\n5000-6000 r-xp\n6000-7000 -w-p\n9000-a000 rw-p\n";
+        for (addr, end, found) in [
+            (0x2000, 0x4000, Some((true, vec![0x2000]))),
+            (0x2001, 0x4001, Some((true, vec![0x2001, 0x4000]))),
+            (0x2000, 0x5000, Some((true, vec![0x2000, 0x4000]))),
+            (0x2000, 0x5001, Some((false, vec![0x2000, 0x4000, 0x5000]))),
+            (0x1fff, 0x2001, Some((false, vec![0x1fff, 0x2000]))),
+            (0x1000, 0x6000, Some((false, vec![0x1000, 0x2000, 0x4000, 0x5000]))),
+            (0x5fff, 0x6001, None),
+            (0x0fff, 0x1001, None),
+            (0x8fff, 0x9001, None),
+            (0x9000, 0xa000, Some((true, vec![0x9000]))),
+            (0x9000, 0xa001, None),
+            (0xa000, 0xa001, None),
+        ] {
+            let got = probe(maps, addr, end).map(|found| (found.writable, found.starts));
+            assert_eq!(got, found, "{addr:#x} to {end:#x}");
+        }
+    }
 }

@@ -160,3 +160,74 @@ fn into_io(error: CopyError) -> io::Error {
     };
     io::Error::new(kind, error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Where these lengths cut something.
+    fn cut<'a>(mut bytes: &'a [u8], lens: &[usize]) -> Vec<&'a [u8]> {
+        lens.iter().map(|len| bytes.split_off(..*len).unwrap()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn pieces_of_any_lengths_arrive_whole_and_in_order_in_pieces_of_any_others(
+            header in 0_usize..70,
+            ours in vec(prop_oneof![Just(0), 1..40_usize], 0..150),
+            most in 1_u64..3000,
+            theirs in vec(prop_oneof![Just(0), 1..90_usize], 150),
+        ) {
+            let total = ours.iter().sum::<usize>();
+            let bytes: Vec<u8> = (0..header + total).map(|at| (at * 7 >> 2) as u8).collect();
+            let (header, body) = bytes.split_at(header);
+            let parts: Vec<Source<'_>> = cut(body, &ours).into_iter().map(Source::new).collect();
+            let (out, into) = UnixStream::pair().unwrap();
+            let mut sent = 0;
+            while (sent as usize) < bytes.len() {
+                let count = send_sources(out.as_fd(), header, &parts, sent, most).unwrap() as u64;
+                prop_assert!(count > 0 && count <= most, "{} of {}", count, most);
+                sent += count;
+            }
+            prop_assert_eq!(send_sources(out.as_fd(), header, &parts, sent, most).unwrap(), 0, "nothing is left");
+            drop(out);
+
+            let room: usize = theirs.iter().sum();
+            let mut found = vec![0; room];
+            let mut rest = &mut found[..];
+            let mut targets: Vec<Target<'_>> =
+                theirs.iter().map(|len| Target::new(rest.split_off_mut(..*len).unwrap())).collect();
+            let (mut got, expected) = (0, bytes.len().min(room));
+            while (got as usize) < expected {
+                let count = recv_targets(into.as_fd(), &mut targets, got, most).unwrap() as u64;
+                prop_assert!(count > 0 && count <= most);
+                got += count;
+            }
+            prop_assert_eq!(recv_targets(into.as_fd(), &mut targets, got, most).unwrap(), 0);
+            prop_assert_eq!(&found[..expected], &bytes[..expected]);
+            prop_assert!(found[expected..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_takes_nothing_off_a_socket_and_what_has_no_bytes_waits_for_none() {
+        let (out, into) = UnixStream::pair().unwrap();
+        send_sources(out.as_fd(), b"abc", &[], 0, 100).unwrap();
+        let mut none = [];
+        let (mut empty, mut full) = (Target::new(&mut none), [0; 4]);
+        assert_eq!(recv_targets(into.as_fd(), &mut [], 0, 100).unwrap(), 0);
+        assert_eq!(recv_targets(into.as_fd(), std::slice::from_mut(&mut empty), 0, 100).unwrap(), 0);
+        assert_eq!(recv_targets(into.as_fd(), &mut [Target::new(&mut full)], 0, 0).unwrap(), 0);
+        assert_eq!(recv_targets(into.as_fd(), &mut [Target::new(&mut full)], 4, 9).unwrap(), 0);
+        assert_eq!(recv_targets(into.as_fd(), &mut [Target::new(&mut full)], 1, 9).unwrap(), 3);
+        assert_eq!(&full, b"\0abc");
+    }
+}

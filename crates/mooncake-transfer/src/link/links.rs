@@ -279,6 +279,7 @@ mod tests {
 
     use mooncake_memory::SegmentMemory;
 
+    use super::super::Paths;
     use super::super::fixture::{Quiet, mapping, owner};
     use super::*;
 
@@ -349,6 +350,115 @@ mod tests {
         while resident(&memory) > 0 || server.attached() > 0 {
             assert!(Instant::now() < until, "{} bytes, {} attachments are left", resident(&memory), server.attached());
             std::thread::yield_now();
+        }
+    }
+
+    fn soon() -> Wait<'static> {
+        Wait::until(Instant::now() + Duration::from_secs(5))
+    }
+
+    #[test]
+    fn of_two_segments_whose_owners_have_ended_only_the_one_that_is_gone_is_given_back() {
+        const BYTES: u64 = 1 << 20;
+        let owners = [(); 2].map(|()| owner(BYTES, Quiet));
+        let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+        let _links = owners.each_ref().map(|(_, memory, address)| {
+            memory.populate_step(BYTES).unwrap();
+            links.link(address, &soon()).unwrap()
+        });
+        let attachments = owners.each_ref().map(|(_, memory, _)| links.connector.watcher.attachments(&memory.uuid()));
+        for attachment in attachments.iter().flatten() {
+            assert!(attachment.owner_ended());
+        }
+        links.forget(owners[1].1.uuid(), &[], FIRST);
+        let (done, is_done) = channel();
+        links.connector.reclaimer.later(move || done.send(()).unwrap());
+        is_done.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert_eq!(owners.each_ref().map(|(_, memory, _)| resident(memory)), [BYTES, 0]);
+        links.forget(owners[0].1.uuid(), &[], FIRST);
+        let until = Instant::now() + Duration::from_secs(5);
+        while resident(&owners[0].1) > 0 {
+            assert!(Instant::now() < until, "{} bytes are left", resident(&owners[0].1));
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_link_that_another_makes_waits_no_longer_than_it_likes() {
+        let (_server, _memory, address) = owner(1 << 20, Quiet);
+        let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+        let slot = links.slots.lock().entry(address.uuid).or_default().clone();
+        let made = slot.state.lock();
+        let began = Instant::now();
+        for wait in [Wait::until(began), Wait { deadline: began + Duration::from_secs(60), interrupted: &|| true }] {
+            assert!(matches!(links.link(&address, &wait), Err(LinkError::Cancelled { .. })));
+        }
+        assert!(began.elapsed() < Duration::from_secs(30));
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| links.link(&address, &soon()).map(|link| link.path()));
+            std::thread::sleep(Duration::from_millis(60));
+            drop(made);
+            assert_eq!(waits.join().unwrap().unwrap(), Path::SharedMemory, "it goes on when the other has done");
+        });
+    }
+
+    #[test]
+    fn shared_memory_that_comes_too_late_for_its_link_is_not_kept() {
+        let (server, _memory, address) = owner(1 << 20, Quiet);
+        let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+        let slot = Arc::new(Slot::default());
+        // The link that was to be improved has ended meanwhile.
+        assert!(slot.end().is_none() && links.improve(&slot, &address));
+        let until = Instant::now() + Duration::from_secs(5);
+        while Arc::strong_count(&slot) > 1 || server.attached() > 0 {
+            assert!(Instant::now() < until, "{} are mapped", server.attached());
+            std::thread::yield_now();
+        }
+        assert!(slot.state.lock().link.is_none());
+    }
+
+    #[test]
+    fn why_no_path_leads_to_a_segment_is_said_of_each() {
+        let (_server, _memory, address) = owner(1 << 20, Quiet);
+        let elsewhere = SegmentAddress { uuid: [9; 16], ..address.clone() };
+        let only = Paths::only;
+        let none = Paths { local: false, ..only(Path::Local) };
+        for (paths, address, reasons) in [
+            (
+                only(Path::Local),
+                &elsewhere,
+                &["the segment belongs to another process", "shared memory is switched off"][..],
+            ),
+            (none, &address, &["the own process's memory is switched off", "TCP is switched off"]),
+            (
+                only(Path::Local),
+                &SegmentAddress { access_key: 5, ..address.clone() },
+                &["wrong access key for a segment of this process", "TCP is switched off"],
+            ),
+            (
+                only(Path::SharedMemory),
+                &SegmentAddress { unix_socket: String::new(), ..elsewhere.clone() },
+                &["its owner offers no shared memory", "TCP is switched off"],
+            ),
+            (only(Path::SharedMemory), &SegmentAddress { boot_id: [9; 16], ..elsewhere.clone() }, &["another host"]),
+            (
+                only(Path::SharedMemory),
+                &SegmentAddress { unix_socket: "nobody".into(), ..elsewhere.clone() },
+                &["no shared memory: its Unix socket does not answer"],
+            ),
+            (only(Path::Tcp), &elsewhere, &["shared memory is switched off", "no TCP: its owner gave no TCP address"]),
+            (
+                only(Path::Tcp),
+                &SegmentAddress { tcp: vec!["host:1".into()], ..elsewhere.clone() },
+                &["no TCP: \"host:1\" is not ip:port or [ip]:port"],
+            ),
+        ] {
+            let links = Links::new(LinkOptions { paths, ..LinkOptions::new(2) }, Box::new(Quiet)).unwrap();
+            let Err(LinkError::NoPath { reason, .. }) = links.link(address, &soon()) else { panic!("{reasons:?}") };
+            for why in reasons {
+                assert!(reason.contains(why), "{reason:?}, not {why:?}");
+            }
+            assert!(!reason.contains("another process") || reasons[0].contains("another process"), "{reason}");
         }
     }
 }

@@ -55,3 +55,38 @@ impl std::fmt::Debug for Reclaimer {
         f.debug_struct("Reclaimer").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn jobs_are_done_one_at_a_time_in_their_order_by_a_thread_that_ends_with_the_last() {
+        let reclaimer = Arc::<Reclaimer>::default();
+        for _ in 0..3 {
+            let (done, order) = channel();
+            let (release, held) = channel::<()>();
+            let first = done.clone();
+            reclaimer.later(move || {
+                let _ = held.recv();
+                first.send(0).unwrap();
+            });
+            for number in 1..20 {
+                let done = done.clone();
+                reclaimer.later(move || done.send(number).unwrap());
+            }
+            drop(done);
+            assert!(order.recv_timeout(Duration::from_millis(50)).is_err(), "the first one has not done yet");
+            drop(release);
+            assert!(order.iter().eq(0..20));
+            let until = std::time::Instant::now() + Duration::from_secs(5);
+            while Arc::strong_count(&reclaimer) > 1 {
+                assert!(std::time::Instant::now() < until, "its thread has nothing to do");
+                std::thread::yield_now();
+            }
+        }
+    }
+}

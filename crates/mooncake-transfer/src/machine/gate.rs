@@ -204,4 +204,50 @@ mod tests {
         assert!(gate.close() == [closed_over] && gate.ended(closed_over));
         assert!(!gate.ended(closed_over), "none is left to wait for");
     }
+
+    /// Extents of up to three granules at odd places, so that each pair of ends comes by.
+    fn extents() -> impl Iterator<Item = (u64, u64)> {
+        (0..6).flat_map(|first| (1..4).map(move |count| (first * KIB, count * KIB)))
+    }
+
+    #[test]
+    fn writes_stand_in_each_others_way_only_where_they_share_a_byte() {
+        for (offset, len) in extents() {
+            let share = |(at, bytes): (u64, u64)| offset < at + bytes && at < offset + len;
+            for other in extents() {
+                let (stamps, mut gate) = (Granules::new(128), Gate::new(1));
+                let first = gate.admit(&stamps, rid(1, 5), offset, len, ()).unwrap();
+                let beside = gate.admit(&stamps, rid(1, 5), other.0, other.1, ());
+                assert_eq!(matches!(beside, Err(Denied::Busy)), share(other), "{offset} {len} {other:?}");
+                if beside.is_err() {
+                    // As soon as the one has ended, the other may begin.
+                    gate.ended(first);
+                    gate.admit(&stamps, rid(1, 5), other.0, other.1, ()).unwrap();
+                    assert_eq!(gate.active(), 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_fence_waits_for_the_writes_of_its_rid_and_of_older_ones_that_share_a_byte_with_it() {
+        for (offset, len) in extents() {
+            for newer in [false, true] {
+                let (stamps, mut gate) = (Granules::new(128), Gate::new(1));
+                // One write in each granule, so that they do not meet.
+                let writes: Vec<u64> = (0..12)
+                    .map(|at| {
+                        let counter = if newer { 6 } else { 4 + at % 2 };
+                        gate.admit(&stamps, rid(1, counter), at * KIB, KIB, at).unwrap()
+                    })
+                    .collect();
+                let waits = gate.fence(&stamps, rid(1, 5), offset, len).unwrap();
+                let inside = offset / KIB..(offset + len) / KIB;
+                let expected: Vec<u64> = inside.clone().map(|at| writes[at as usize]).collect();
+                assert_eq!(waits, if newer { vec![] } else { expected });
+                let (writers, named) = (gate.writers(&waits).copied().collect::<Vec<_>>(), inside.collect::<Vec<_>>());
+                assert_eq!(writers, if newer { vec![] } else { named });
+            }
+        }
+    }
 }

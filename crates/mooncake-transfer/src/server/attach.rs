@@ -23,6 +23,19 @@ pub(super) struct Attached {
 }
 
 impl Attached {
+    /// This very process, over that stream.
+    #[cfg(test)]
+    pub(super) fn of_this_process(session: u64, stream: UnixStream) -> Attached {
+        stream.set_nonblocking(true).unwrap();
+        let own = ProcessIdentity::current().unwrap();
+        Attached {
+            session,
+            pid: own.pid,
+            pidfd: Arc::new(Guarded::new(own.pidfd().unwrap().unwrap())),
+            pipe: Some(AttachPipe::new(Arc::new(Guarded::new(stream)))),
+        }
+    }
+
     pub(super) fn pidfd(&self) -> &Arc<Guarded<OwnedFd>> {
         &self.pidfd
     }
@@ -158,15 +171,18 @@ fn pidfd_of(stream: &UnixStream, pid: u32, start_time: u64) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
     use mooncake_memory::recv_fds;
     use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;
+    use crate::Uuid;
     use crate::link::fixture::{Quiet, hello, owner};
-    use crate::machine::Fence;
+    use crate::machine::{Fence, Output, ProcessGone};
     use crate::reign::Reign;
+    use crate::server::{ServerEvents, State};
     use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, Op, Purpose};
 
     /// What a caller is answered, and the descriptors that it gets.
@@ -242,6 +258,68 @@ mod tests {
         server.take_epoch(Reign::numbered(2)).unwrap();
         while Frame::decode(&bytes).is_none_or(|frame| frame.op != Op::TakeEpoch) {
             caller.read_exact(&mut bytes).expect("it is asked");
+        }
+    }
+
+    struct Ends(Sender<ProcessGone>);
+
+    impl ServerEvents for Ends {
+        fn fenced(&self, _: Uuid, _: u64) {}
+        fn epoch_taken(&self, _: u16, _: Uuid) {}
+        fn process_gone(&self, gone: ProcessGone) {
+            let _ = self.0.send(gone);
+        }
+    }
+
+    #[test]
+    fn all_that_a_process_said_before_it_ended_is_heard_before_its_end() {
+        let (sender, ends) = channel();
+        let (server, memory, _) = owner(1 << 20, Ends(sender));
+        let (shared, uuid) = (&server.shared, memory.uuid());
+        let mut state = shared.state.lock();
+        let id = state.owner.attach(Newcomer { session: 3, uuid, knows_pins: true });
+        let (mut caller, stream) = UnixStream::pair().unwrap();
+        state.attached.insert(id, Attached::of_this_process(3, stream));
+        drop(state);
+        // The door sleeps, and knows nothing of it: both its ways from here are taken by hand.
+        for frame in [Frame::plain(Op::Upgrade, 0), Frame { rid: 99, ..Frame::plain(Op::Introduce, 0) }] {
+            caller.write_all(&frame.encode()).unwrap();
+        }
+        shared.attach_readable(id);
+        shared.process_gone(id);
+        assert_eq!(ends.try_recv(), Ok(ProcessGone { session: 3, uuid, mark: 99 }));
+        assert_eq!((server.attached(), shared.state.lock().attached.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_farewell_is_heard_though_the_process_takes_nothing_any_more() {
+        for farewell in [false, true] {
+            let (server, memory, _) = owner(1 << 20, Quiet);
+            let (shared, uuid) = (&server.shared, memory.uuid());
+            let mut state = shared.state.lock();
+            let id = state.owner.attach(Newcomer { session: 3, uuid, knows_pins: true });
+            let (mut caller, stream) = UnixStream::pair().unwrap();
+            set_socket_send_buffer_size(&stream, 1).unwrap();
+            state.attached.insert(id, Attached::of_this_process(3, stream));
+            let waits = |state: &State| state.attached[&id].pipe().unwrap().is_waiting();
+            for counter in 1.. {
+                assert!(counter < 1000, "there is room for all of them");
+                let out = vec![Output::Send { to: id, frame: Frame::plain(Op::Upgraded, counter) }];
+                state.carry_out(out);
+                if waits(&state) {
+                    break;
+                }
+            }
+            caller.write_all(&Frame::plain(Op::Upgrade, 0).encode()).unwrap();
+            if farewell {
+                caller.write_all(&Frame::plain(Op::Detached, 0).encode()).unwrap();
+            }
+            drop(caller);
+            drop(state);
+            shared.attach_writable(id);
+            let state = shared.state.lock();
+            assert_eq!((state.owner.attached(), state.attached.len()), if farewell { (0, 0) } else { (1, 1) });
+            assert!(farewell || state.attached[&id].pipe().is_none(), "it is not polled any more");
         }
     }
 }

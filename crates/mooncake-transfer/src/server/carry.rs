@@ -136,11 +136,20 @@ fn log_marred(&Fence { uuid, rid, offset, len, .. }: &Fence, found: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
     use mooncake_memory::{SegmentMemory, SegmentOptions};
     use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use crate::link::SegmentAddress;
+    use crate::local::Served;
+    use crate::machine::Newcomer;
+    use crate::server::attach::Attached;
     use crate::server::{SegmentServer, ServerEvents, ServerOptions};
+    use crate::wake::Bell;
+    use crate::wire::{FRAME_LEN, Op};
     use crate::{LinkEvents, LinkOptions, Links, Path, Paths, Wait};
 
     use super::*;
@@ -197,5 +206,133 @@ mod tests {
         }
         server.shared.settle();
         assert_eq!((server.taken(memory.uuid()), server.attached()), (2, 0));
+    }
+
+    /// An owner of one segment in epoch 1, and one process that may write it for session 7.
+    fn attached() -> (State, Uuid, u64, UnixStream) {
+        let (mut state, mut out) = (State::default(), Vec::new());
+        assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(1), &mut out), Ok(vec![]));
+        let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        let uuid = memory.uuid();
+        state.owner.add(uuid, Arc::new(Served::new(memory, 1, 1, Arc::new(Bell::new().unwrap()))));
+        let id = state.owner.attach(Newcomer { session: 7, uuid, knows_pins: true });
+        let (process, stream) = UnixStream::pair().unwrap();
+        state.attached.insert(id, Attached::of_this_process(7, stream));
+        state.owner.heard(id, &Frame::plain(Op::Upgrade, 0), &mut out);
+        state.carry_out(out);
+        (state, uuid, id, process)
+    }
+
+    fn fence(uuid: Uuid, counter: u64) -> Fence {
+        let rid = 1 << 48 | counter << 1;
+        Fence { uuid, rid, offset: counter << 10, len: 1024, writer: 7, writer_done: false }
+    }
+
+    /// Asks for a fence, and gives the answer of the process to what it is asked for that.
+    fn asked(state: &mut State, fence: Fence) -> Option<Frame> {
+        let mut out = Vec::new();
+        assert!(!state.owner.fence(Duration::ZERO, fence, &mut out));
+        let answer = out.iter().find_map(|output| match output {
+            Output::Send { frame, .. } => Some(Frame { op: Op::Quiesced, ..*frame }),
+            _ => None,
+        });
+        state.carry_out(out);
+        answer
+    }
+
+    fn settled(state: &mut State) -> Vec<Output> {
+        let mut out = Vec::new();
+        state.owner.settle(Duration::ZERO, &mut out);
+        out
+    }
+
+    #[test]
+    fn all_that_a_process_said_before_its_connection_broke_is_heard_and_nothing_behind_it() {
+        for (answers, farewell) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+            let (mut state, uuid, id, mut process) = attached();
+            let fences = [fence(uuid, 1), fence(uuid, 2), fence(uuid, 3)];
+            let asked_for = fences.map(|fence| asked(&mut state, fence).unwrap());
+            for answer in &asked_for[..answers] {
+                process.write_all(&answer.encode()).unwrap();
+            }
+            if farewell {
+                process.write_all(&Frame::plain(Op::Detached, 0).encode()).unwrap();
+            }
+            drop(process);
+            // The owner finds out when it has something to say.
+            assert!(asked(&mut state, fence(uuid, 4)).is_some());
+            let heard = if farewell { 4 } else { answers as u64 };
+            let kept: Vec<u64> = settled(&mut state).iter().map(fenced).collect();
+            let (answered, rest) = kept.split_at(answers);
+            assert_eq!(answered, (1..=answers as u64).collect::<Vec<u64>>(), "in the order of its answers");
+            assert_eq!((answered.len() + rest.len()) as u64, heard);
+            assert_eq!((state.owner.attached(), state.attached.len()), if farewell { (0, 0) } else { (1, 1) });
+            if farewell {
+                continue;
+            }
+
+            // It may write on, unseen: its end is waited for. Until then nothing more is put down for it to be asked.
+            assert!(state.attached[&id].pipe().is_none(), "the connection is not polled any more");
+            assert_eq!(asked(&mut state, fence(uuid, 5)), None);
+            let mut out = Vec::new();
+            state.owner.heard(id, &asked_for[2], &mut out);
+            assert_eq!((out, settled(&mut state)), (vec![], vec![]));
+            let mut out = Vec::new();
+            state.owner.process_ended(id, &mut out);
+            state.carry_out(out);
+            assert_eq!(settled(&mut state).len(), 5 - answers);
+            assert_eq!((state.owner.attached(), state.attached.len()), (0, 0));
+        }
+    }
+
+    fn fenced(output: &Output) -> u64 {
+        let Output::Fenced { rid, .. } = output else { panic!("{output:?}") };
+        (rid & 0xffff_ffff) >> 1
+    }
+
+    #[test]
+    fn a_connection_that_ended_is_not_asked_any_more() {
+        let (mut state, uuid, id, process) = attached();
+        drop(process);
+        state.lost(id, &io::ErrorKind::UnexpectedEof.into());
+        assert!(state.attached[&id].pipe().is_none());
+        assert_eq!(asked(&mut state, fence(uuid, 1)), None, "a list of questions would grow until its process ends");
+        assert_eq!((settled(&mut state), state.owner.attached()), (vec![], 1), "that it hung up proves nothing");
+    }
+
+    #[test]
+    fn a_process_that_does_not_read_is_not_asked_for_one_epoch_after_another() {
+        let (mut state, uuid, id, process) = attached();
+        set_socket_send_buffer_size(&**state.attached[&id].pipe().unwrap().stream().clone(), 1).unwrap();
+        let mut counter = 1;
+        while !state.attached[&id].pipe().unwrap().is_waiting() {
+            assert!(counter < 1000, "there is room for all of them");
+            asked(&mut state, fence(uuid, counter)).unwrap();
+            counter += 1;
+        }
+        let room = |state: &State| state.attached[&id].pipe().unwrap().room();
+        let before = room(&state);
+        for epoch in [2, 3] {
+            let mut out = Vec::new();
+            assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(epoch), &mut out), Ok(vec![]));
+            state.carry_out(out);
+        }
+        assert_eq!(room(&state), before);
+        // It goes on. What is sent to it next goes all the way, and with that the question.
+        let mut read = 0;
+        process.set_nonblocking(true).unwrap();
+        while state.attached[&id].pipe().unwrap().is_waiting() {
+            read += (&process).read(&mut [0; 4096]).unwrap();
+            state.attached.get_mut(&id).unwrap().pipe.as_mut().unwrap().flush().unwrap();
+        }
+        asked(&mut state, fence(uuid, counter)).unwrap();
+        let mut bytes = Vec::new();
+        assert_eq!((&process).read_to_end(&mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        bytes.drain(..(FRAME_LEN - read % FRAME_LEN) % FRAME_LEN);
+        let frames: Vec<Frame> =
+            bytes.chunks(FRAME_LEN).map(|frame| Frame::decode(frame.try_into().unwrap()).unwrap()).collect();
+        let epochs: Vec<u16> =
+            frames.iter().filter(|frame| frame.op == Op::TakeEpoch).map(|frame| frame.epoch).collect();
+        assert_eq!(epochs, [3]);
     }
 }

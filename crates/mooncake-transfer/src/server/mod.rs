@@ -274,10 +274,15 @@ fn listen_unix() -> io::Result<(UnixListener, String)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+
     use mooncake_memory::SegmentOptions;
 
     use super::*;
-    use crate::link::fixture::Quiet;
+    use crate::link::fixture::{Quiet, hello, owner};
+    use crate::wire::{Frame, HELLO_LEN, Op, Purpose, REPLY_LEN, Reply, Status};
 
     #[test]
     fn memory_that_a_thread_of_this_process_still_writes_is_not_to_be_given_back() {
@@ -302,5 +307,72 @@ mod tests {
         assert!(server.remove(ended.uuid()));
         assert!(server.remove(ended.uuid()), "what is not served is not written");
         drop(write);
+    }
+
+    fn lane_of(server: &SegmentServer, memory: &SegmentMemory) -> TcpStream {
+        let mut lane = TcpStream::connect(server.tcp_addr()).unwrap();
+        lane.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        lane.write_all(&hello(Purpose::Lane, memory.uuid()).encode()).unwrap();
+        lane.read_exact(&mut [0; HELLO_LEN]).unwrap();
+        lane
+    }
+
+    #[test]
+    fn a_segment_that_is_removed_ends_its_own_lanes_and_no_others() {
+        let (server, kept, _) = owner(1 << 20, Quiet);
+        let removed = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
+        server.add(removed.clone(), 1);
+        let mut lanes = [&kept, &removed, &removed].map(|memory| lane_of(&server, memory));
+        // Somebody has it still, which no new link of this process may.
+        let served = local::find(&removed.uuid()).unwrap();
+        assert!(server.remove(removed.uuid()), "others' lanes are not waited for");
+        assert!(served.is_removed() && local::find(&removed.uuid()).is_none() && local::find(&kept.uuid()).is_some());
+        for lane in &mut lanes[1..] {
+            assert_eq!(lane.read(&mut [0]).unwrap(), 0);
+        }
+        let rid = 1 << 48 | 2;
+        let write = Frame { op: Op::Write, epoch: 1, rid, offset: 0, len: 1, sequence: 1 };
+        lanes[0].write_all(&write.encode()).unwrap();
+        lanes[0].write_all(&[7]).unwrap();
+        let mut reply = [0; REPLY_LEN];
+        lanes[0].read_exact(&mut reply).unwrap();
+        assert_eq!(Reply::decode(&reply).map(|reply| reply.status), Some(Status::Ok));
+        assert_eq!((server.lanes(), server.remove(removed.uuid())), (1, true));
+    }
+
+    #[test]
+    fn a_server_that_is_dropped_is_gone_with_its_port_its_socket_and_its_lanes() {
+        let (server, memory, address) = owner(1 << 20, Quiet);
+        let (mut lane, shared) = (lane_of(&server, &memory), Arc::downgrade(&server.shared));
+        let (tcp, unix) = (server.tcp_addr(), UnixAddr::from_abstract_name(&address.unix_socket).unwrap());
+        UnixStream::connect_addr(&unix).unwrap();
+        drop(server);
+        assert_eq!(lane.read(&mut [0]).unwrap(), 0);
+        assert!(TcpStream::connect(tcp).is_err() && UnixStream::connect_addr(&unix).is_err());
+        assert!(local::find(&memory.uuid()).is_none());
+        let until = Instant::now() + Duration::from_secs(5);
+        while shared.strong_count() > 0 {
+            assert!(Instant::now() < until, "a thread goes on");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn an_owner_listens_where_it_was_told_and_nowhere_else() {
+        let start = |bind| {
+            let options = ServerOptions { unix: false, ..ServerOptions::new(bind, 0, 1) };
+            SegmentServer::start(options, Box::new(Quiet))
+        };
+        let server = start([127, 0, 0, 1].into()).unwrap();
+        assert_eq!(server.unix_name(), "", "nobody is told of a socket that is not wanted");
+        let taken = ServerOptions::new([127, 0, 0, 1].into(), server.tcp_addr().port(), 1);
+        assert!(matches!(SegmentServer::start(taken, Box::new(Quiet)), Err(ServerError::Bind { .. })));
+        // Every IPv6 address of the host, and none of its IPv4 ones.
+        let Ok(six) = start(std::net::Ipv6Addr::UNSPECIFIED.into()) else {
+            return eprintln!("skipped: this host has no IPv6");
+        };
+        let port = six.tcp_addr().port();
+        TcpStream::connect((std::net::Ipv6Addr::LOCALHOST, port)).unwrap();
+        assert!(TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, port)).is_err());
     }
 }

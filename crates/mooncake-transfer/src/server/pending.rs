@@ -86,3 +86,53 @@ impl Pending {
         Hello::decode(&self.hello).map_or(Progress::Garbage("its hello is damaged"), Progress::Complete)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::link::fixture::hello;
+    use crate::wire::Purpose;
+
+    fn caller() -> (UnixStream, Pending) {
+        let (caller, stream) = UnixStream::pair().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        (caller, Pending::new(Caller::Unix(Guarded::new(stream)), Instant::now()))
+    }
+
+    #[test]
+    fn a_hello_may_come_in_parts_and_rubbish_is_told_from_its_first_bytes() {
+        let hello = hello(Purpose::Lane, [7; 16]);
+        for part in [1, 7, 63, 64] {
+            let (mut caller, mut pending) = caller();
+            assert!(matches!(pending.advance(), Progress::Waiting), "nothing has come");
+            let bytes = hello.encode();
+            let (parts, last) = bytes.split_at((HELLO_LEN - 1) / part * part);
+            for part in parts.chunks(part) {
+                caller.write_all(part).unwrap();
+                assert!(matches!(pending.advance(), Progress::Waiting));
+            }
+            // What a caller says behind its hello is not part of that.
+            caller.write_all(last).unwrap();
+            caller.write_all(&[1; 8]).unwrap();
+            let Progress::Complete(found) = pending.advance() else { panic!("it is all there") };
+            assert_eq!(found, hello);
+        }
+        let mut damaged = hello.encode();
+        damaged[HELLO_LEN - 1] ^= 1;
+        for (bytes, why) in [
+            (&b"GET / HTTP/1.1"[..], "its first bytes are not ours"),
+            (b"x", "its first bytes are not ours"),
+            (&[&hello.encode()[..1], b"x"].concat(), "its first bytes are not ours"),
+            (&damaged, "its hello is damaged"),
+        ] {
+            let (mut caller, mut pending) = caller();
+            caller.write_all(bytes).unwrap();
+            assert!(matches!(pending.advance(), Progress::Garbage(found) if found == why), "{bytes:?}");
+        }
+        let (caller, mut pending) = caller();
+        drop(caller);
+        assert!(matches!(pending.advance(), Progress::Garbage("it hung up before its hello")));
+    }
+}

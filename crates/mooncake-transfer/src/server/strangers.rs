@@ -69,4 +69,32 @@ mod tests {
         }
         assert!(strangers.last.len() <= MAX_PEERS);
     }
+
+    #[test]
+    fn a_stranger_that_goes_on_for_long_gets_a_line_for_each_ten_seconds() {
+        let (mut strangers, start) = (Strangers::default(), Instant::now());
+        let peers = [1, 2].map(|last| IpAddr::from([127, 0, 0, last]));
+        let seconds = |second| start + Duration::from_secs(second);
+        for peer in peers {
+            let told: Vec<u64> = (0..35).filter(|at| strangers.report(peer, "x", seconds(*at))).collect();
+            assert_eq!(told, [0, 10, 20, 30], "{peer}");
+        }
+    }
+
+    #[test]
+    fn more_strangers_than_the_table_holds_share_a_line_until_the_first_are_forgotten() {
+        let (mut strangers, start) = (Strangers::default(), Instant::now());
+        let later = |seconds| start + Duration::from_secs(seconds);
+        let peers = |count: usize| (0..count as u32).map(|i| IpAddr::from(i.to_be_bytes()));
+        let mut told = |peers: &[IpAddr], at| peers.iter().filter(|peer| strangers.report(**peer, "x", at)).count();
+        let all: Vec<IpAddr> = peers(MAX_PEERS + 300).collect();
+        let (first, others) = all.split_at(MAX_PEERS);
+        let (one, others) = others.split_at(100);
+        assert_eq!(told(first, later(0)), MAX_PEERS);
+        assert_eq!((told(one, later(1)), told(one, later(9))), (1, 0), "one line for all of them");
+        // Half of those in the table are still at it.
+        assert_eq!(told(&first[..MAX_PEERS / 2], later(10)), MAX_PEERS / 2);
+        assert_eq!(told(others, later(11)), others.len(), "there is room for them where the others were");
+        assert_eq!((told(others, later(12)), told(&first[..MAX_PEERS / 2], later(12))), (0, 0));
+    }
 }

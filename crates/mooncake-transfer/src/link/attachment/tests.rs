@@ -1,10 +1,16 @@
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use mooncake_memory::{Source, Verify};
+use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Verify, boot_id, hex, send_fds};
 
 use super::super::fixture::{Quiet, mapping, owner};
 use super::super::view::View;
-use super::super::{Kind, Links};
+use super::super::{EpochQuestion, Kind, LinkEvents, Links};
 use super::*;
 
 const RID: u64 = 1 << 48 | 2;
@@ -44,7 +50,6 @@ fn what_goes_back_before_a_view_is_on_the_list_is_not_viewed() {
 
 #[test]
 fn what_an_owner_did_not_read_in_time_is_sent_when_there_is_room() {
-    use std::io::{Read, Write};
     let (_server, _memory, address) = owner(1 << 20, Quiet);
     let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
     let link = links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap();
@@ -67,4 +72,290 @@ fn what_an_owner_did_not_read_in_time_is_sent_when_there_is_room() {
     let mut frame = [0; HELLO_LEN];
     theirs.read_exact(&mut frame).unwrap();
     assert_eq!(Frame::decode(&frame), Some(said));
+}
+
+/// An owner that does what the test says, over a connection of its own.
+struct Scripted {
+    memory: SegmentMemory,
+    listener: UnixListener,
+    address: SegmentAddress,
+}
+
+const MARK: u64 = 99;
+
+impl Scripted {
+    fn new() -> Scripted {
+        let memory = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
+        let name = format!("mooncake-scripted-{}", hex(&memory.uuid()));
+        let at = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+        let address = SegmentAddress {
+            uuid: memory.uuid(),
+            bytes: memory.bytes(),
+            name: "owner".into(),
+            boot_id: boot_id().unwrap(),
+            unix_socket: name,
+            tcp: Vec::new(),
+            access_key: 1,
+            process: None,
+        };
+        Scripted { memory, listener: UnixListener::bind_addr(&at).unwrap(), address }
+    }
+
+    fn reply(&self) -> HelloReply {
+        HelloReply {
+            version: LANE_VERSION,
+            status: Status::Ok,
+            reign: Reign::numbered(1),
+            bytes: self.address.bytes,
+            uuid: self.address.uuid,
+            features: 0,
+        }
+    }
+
+    /// Answers the next caller's hello with that, and with so many descriptors.
+    fn answer(&self, reply: &HelloReply, fds: usize) -> UnixStream {
+        let (mut caller, _) = self.listener.accept().unwrap();
+        caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        caller.read_exact(&mut [0; HELLO_LEN]).unwrap();
+        let all = [self.memory.data_fd(), self.memory.control_fd(), self.memory.data_fd()];
+        // The rest of an answer may come later than its beginning.
+        let (reply, half) = (reply.encode(), HELLO_LEN / 2);
+        assert_eq!(send_fds(&caller, &reply[..half], &all[..fds]).unwrap(), half);
+        caller.write_all(&reply[half..]).unwrap();
+        caller
+    }
+}
+
+fn soon() -> Wait<'static> {
+    Wait::until(Instant::now() + Duration::from_secs(5))
+}
+
+/// The next message to an owner; none when the connection is closed.
+fn next(caller: &mut UnixStream) -> Option<Frame> {
+    let mut frame = [0; HELLO_LEN];
+    caller.read_exact(&mut frame).ok().map(|()| Frame::decode(&frame).unwrap())
+}
+
+#[test]
+fn an_owner_is_told_whose_process_it_is_if_it_takes_that_and_before_anything_else() {
+    for (features, mark, told) in
+        [(FEATURE_INTRODUCTIONS, MARK, true), (0, MARK, false), (!FEATURE_INTRODUCTIONS, MARK, false)]
+    {
+        let owner = Scripted::new();
+        let links = Links::new(LinkOptions { mark, ..mapping() }, Box::new(Quiet)).unwrap();
+        std::thread::scope(|threads| {
+            let answers = threads.spawn(|| owner.answer(&HelloReply { features, ..owner.reply() }, 2));
+            let link = links.link(&owner.address, &soon()).unwrap();
+            let mut caller = answers.join().unwrap();
+            let writes = threads.spawn(move || link.write(RID, 0, &[Source::new(&[5; 64])], &soon()).map(drop));
+            if told {
+                assert_eq!(next(&mut caller), Some(Frame { rid: MARK, ..Frame::plain(Op::Introduce, 0) }));
+            }
+            // An older one hangs up on whoever says what it does not know.
+            assert_eq!(next(&mut caller), Some(Frame::plain(Op::Upgrade, 0)));
+            caller.write_all(&Frame::plain(Op::Upgraded, 1).encode()).unwrap();
+            writes.join().unwrap().unwrap();
+            assert!(owner.memory.mapping().check_stamps(RID, 0, 64).unwrap());
+        });
+    }
+}
+
+#[test]
+fn an_owner_that_is_not_the_one_that_was_meant_is_not_mapped_and_hears_so() {
+    let owner = Scripted::new();
+    let good = owner.reply();
+    let other = "its owner serves another memory";
+    for (reply, fds, why) in [
+        (HelloReply { version: LANE_VERSION + 1, ..good }, 2, other),
+        (HelloReply { uuid: [9; 16], ..good }, 2, other),
+        (HelloReply { bytes: good.bytes * 2, ..good }, 2, other),
+        (good, 1, "1 descriptors came instead of 2"),
+        (good, 3, "3 descriptors came instead of 2"),
+        (HelloReply { status: Status::WrongKey, ..good }, 2, "wrong access key"),
+        (HelloReply { status: Status::Overloaded, ..good }, 0, "the peer has too many connections"),
+    ] {
+        let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+        std::thread::scope(|threads| {
+            let answers = threads.spawn(|| owner.answer(&reply, fds));
+            let e = links.link(&owner.address, &soon()).unwrap_err();
+            assert!(e.to_string().contains(why), "{e}");
+            let mut caller = answers.join().unwrap();
+            assert_eq!((next(&mut caller), next(&mut caller)), (Some(FAREWELL), None), "it would be waited for: {why}");
+        });
+    }
+}
+
+#[test]
+fn a_caller_does_not_wait_for_an_owner_that_gives_no_answer_once_it_is_interrupted() {
+    let owner = Scripted::new();
+    let options = LinkOptions { connect_timeout: Duration::from_secs(60), ..mapping() };
+    let links = Links::new(options, Box::new(Quiet)).unwrap();
+    let started = Instant::now();
+    // The kernel lets callers in: the owner itself stands still.
+    let wait = Wait { deadline: started + Duration::from_secs(60), interrupted: &|| true };
+    assert!(links.link(&owner.address, &wait).is_err());
+    assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn an_owner_that_reads_its_answers_late_gets_each_of_them_once() {
+    // More than the connection holds and than wait for it.
+    const QUESTIONS: u64 = 12_000;
+    let owner = Scripted::new();
+    let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+    std::thread::scope(|threads| {
+        let answers = threads.spawn(|| owner.answer(&owner.reply(), 2));
+        let _link = links.link(&owner.address, &soon()).unwrap();
+        let mut caller = answers.join().unwrap();
+        let question = Frame { op: Op::Quiesce, epoch: 1, rid: RID, offset: 0, len: 1024, sequence: 0 };
+        for sequence in 0..QUESTIONS {
+            caller.write_all(&Frame { sequence, ..question }.encode()).unwrap();
+        }
+        let mut answered: Vec<u64> = (0..QUESTIONS)
+            .map(|nth| next(&mut caller).unwrap_or_else(|| panic!("{nth} answers came")))
+            .inspect(|answer| assert_eq!(answer.op, Op::Quiesced))
+            .map(|answer| answer.sequence)
+            .collect();
+        answered.sort_unstable();
+        assert!(answered.into_iter().eq(0..QUESTIONS));
+    });
+}
+
+#[test]
+fn an_owner_that_has_ended_is_not_written_to_though_a_child_of_it_keeps_the_connection() {
+    let (_server, _memory, address) = owner(1 << 20, Quiet);
+    let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    link.write(RID, 0, &[Source::new(&[5; 64])], &soon()).unwrap();
+    let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
+    assert!(attachment.owner_ended() && !attachment.owner_ended(), "it is told once");
+    assert!(link.is_over() && !attachment.has_hung_up());
+    let e = link.write(RID + 2, 4096, &[Source::new(&[5; 64])], &soon()).unwrap_err();
+    assert!(e.settled && matches!(e.error, TransferError::Gone { .. }), "{e}");
+}
+
+/// Waits until no watcher has anything to do.
+fn until_watchers_sleep() {
+    let until = Instant::now() + Duration::from_secs(5);
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let read = |thread: &Path, what| std::fs::read_to_string(thread.join(what)).unwrap_or_default();
+    // A thread that is woken runs at once, says the kernel.
+    let is_awake = |thread: PathBuf| {
+        read(&thread, "comm").trim_end() == "mooncake-watch"
+            && read(&thread, "stat").rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('S'))
+    };
+    while threads().any(is_awake) {
+        assert!(Instant::now() < until, "a watcher has no rest");
+        std::thread::yield_now();
+    }
+}
+
+/// Ends a link over a connection of the test's own, while the watcher sleeps on account of another one, and gives what came
+/// over it behind the bytes of which it was full.
+fn last_words(is_full: bool, before: impl FnOnce(&Arc<Attachment>)) -> Vec<Frame> {
+    let (_server, _memory, address) = owner(1 << 20, Quiet);
+    let (_other_server, _other_memory, other) = owner(1 << 20, Quiet);
+    let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+    let _other = links.link(&other, &soon()).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
+    let (mine, mut theirs) = UnixStream::pair().unwrap();
+    mine.set_nonblocking(true).unwrap();
+    let mut full = 0;
+    while is_full && let Ok(count) = (&mine).write(&[0; 64]) {
+        full += count;
+    }
+    attachment.talk.lock().pipe = AttachPipe::new(Arc::new(Guarded::new(mine)));
+    before(attachment);
+    drop(link);
+    links.close();
+    until_watchers_sleep();
+    theirs.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    theirs.read_exact(&mut vec![0; full]).unwrap();
+    std::iter::from_fn(|| next(&mut theirs)).collect()
+}
+
+#[test]
+fn an_owner_hears_the_farewell_of_what_is_unmapped_and_of_nothing_else() {
+    assert_eq!(last_words(false, |_| {}), [FAREWELL]);
+    assert_eq!(last_words(true, |_| {}), [FAREWELL], "as soon as it reads again");
+    let mut kept = None;
+    assert_eq!(last_words(false, |attachment| kept = Some(attachment.readable().clone())), [], "it is still mapped");
+    let mut kept = None;
+    let write = |attachment: &Arc<Attachment>| {
+        let leave = attachment.talk.lock().peer.heard(&Frame::plain(Op::Upgraded, 1), &attachment.own_writes());
+        assert_eq!(leave, Heard::Granted);
+        kept = Some(attachment.writable(&soon()).unwrap().clone());
+    };
+    assert_eq!(last_words(false, write), [], "it is still mapped");
+    drop(kept);
+}
+
+#[test]
+fn a_farewell_that_is_left_to_a_sleeping_watcher_goes_out_as_soon_as_there_is_room_and_ends_with_its_connection() {
+    let (_server, _memory, address) = owner(1 << 20, Quiet);
+    let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+    let link = links.link(&address, &soon()).unwrap();
+    let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
+    for hangs_up in [false, true] {
+        let (mine, mut theirs) = UnixStream::pair().unwrap();
+        mine.set_nonblocking(true).unwrap();
+        let mut full = 0;
+        while let Ok(count) = (&mine).write(&[0; 64]) {
+            full += count;
+        }
+        let stream = Arc::new(Guarded::new(mine));
+        let (gone, mut pipe) = (Arc::downgrade(&stream), AttachPipe::new(stream));
+        assert!(!pipe.send_last(&FAREWELL).unwrap(), "there is room for it now");
+        until_watchers_sleep();
+        attachment.watcher.flush(1000, pipe);
+        until_watchers_sleep();
+        if !hangs_up {
+            theirs.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            theirs.read_exact(&mut vec![0; full]).unwrap();
+            assert_eq!((next(&mut theirs), next(&mut theirs)), (Some(FAREWELL), None));
+        }
+        drop(theirs);
+        let until = Instant::now() + Duration::from_secs(5);
+        while gone.strong_count() > 0 {
+            assert!(Instant::now() < until, "there is nobody left to tell");
+            std::thread::yield_now();
+        }
+        until_watchers_sleep();
+    }
+}
+
+#[test]
+fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_next() {
+    struct Epochs(Sender<u16>);
+    impl LinkEvents for Epochs {
+        fn owner_gone(&self, _: Uuid) {}
+        fn take_epoch(&self, question: EpochQuestion) {
+            let _ = self.0.send(question.reign().epoch);
+        }
+    }
+
+    let (sender, epochs) = channel();
+    let (server, _memory, address) = owner(1 << 20, Quiet);
+    let links = Links::new(mapping(), Box::new(Epochs(sender))).unwrap();
+    let mut watcher = Weak::new();
+    for epoch in 2..5 {
+        let link = links.link(&address, &soon()).unwrap();
+        let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
+        watcher = Arc::downgrade(&attachment.watcher);
+        let others = watcher.strong_count();
+        until_watchers_sleep();
+        server.take_epoch(Reign::numbered(epoch)).unwrap();
+        assert_eq!(epochs.recv_timeout(Duration::from_secs(5)), Ok(epoch), "an owner that asks is heard");
+        links.forget(address.uuid, &[], Reign::numbered(epoch));
+        drop(link);
+        let until = Instant::now() + Duration::from_secs(5);
+        // The attachment's, and the thread's.
+        while watcher.strong_count() > others - 2 {
+            assert!(Instant::now() < until, "its thread watches nothing");
+            std::thread::yield_now();
+        }
+    }
+    drop(links);
+    assert_eq!(watcher.strong_count(), 0);
 }

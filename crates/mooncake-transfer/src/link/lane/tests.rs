@@ -213,3 +213,20 @@ fn an_owner_that_shows_other_memory_or_no_hello_is_not_used() {
     }
     lane_to(&welcome.encode(), Duration::from_secs(5), |_| {}, |lane, _| assert!(lane.is_ok()));
 }
+
+#[test]
+fn an_owner_whose_host_does_not_answer_is_not_waited_for_longer_than_the_caller_likes() {
+    // Nobody accepts, and the queue is full: the kernel lets no more in.
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let _queued = TcpStream::connect(address).unwrap();
+    let began = Instant::now();
+    let long = began + Duration::from_secs(60);
+    let e = connect(address, began + Duration::from_millis(120), &Wait::until(long)).unwrap_err();
+    assert_eq!((e.kind(), e.to_string()), (io::ErrorKind::TimedOut, format!("{address} does not answer")));
+    let e = connect(address, long, &Wait { deadline: long, interrupted: &|| true }).unwrap_err();
+    assert_eq!(e.kind(), io::ErrorKind::Interrupted);
+    assert!(began.elapsed() < Duration::from_secs(30));
+}

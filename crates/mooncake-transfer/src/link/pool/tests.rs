@@ -199,3 +199,29 @@ fn who_waits_for_a_lane_has_it_when_it_comes_back_and_hears_of_the_end() {
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a lane that comes back to closed ones is closed");
     });
 }
+
+#[test]
+fn who_waits_for_a_lane_waits_until_there_is_one_or_it_is_interrupted() {
+    let listener = listener();
+    let pool = pool(&listener, &options());
+    let (asked, calls) = (std::sync::atomic::AtomicUsize::new(0), AtomicBool::new(false));
+    scope(|threads| {
+        let owner = threads.spawn(|| welcome(&listener));
+        pool.try_connect(&soon()).unwrap();
+        let _stream = owner.join().unwrap();
+        let outcome = pool.with_lane(&soon(), |lane| {
+            let waits = threads.spawn(|| {
+                let interrupted = || asked.fetch_add(1, Ordering::SeqCst) > 2;
+                let wait = Wait { interrupted: &interrupted, ..soon() };
+                let outcome = pool.with_lane(&wait, answered);
+                assert!(outcome.settled && !outcome.reusable, "it had none");
+                outcome.result
+            });
+            assert!(matches!(waits.join().unwrap(), Err(TransferError::Interrupted)));
+            calls.store(true, Ordering::SeqCst);
+            answered(lane)
+        });
+        outcome.result.unwrap();
+    });
+    assert!(calls.load(Ordering::SeqCst) && pool.state.lock().lent == 0);
+}

@@ -35,8 +35,13 @@ impl World {
 
     /// A process that may write the memory.
     fn writer(&mut self, session: u64) -> u64 {
+        self.writer_in(1, session)
+    }
+
+    /// The same when the owner obeys that epoch.
+    fn writer_in(&mut self, epoch: u16, session: u64) -> u64 {
         let id = self.attach(session);
-        let upgraded = Output::Send { to: id, frame: Frame::plain(Op::Upgraded, 1) };
+        let upgraded = Output::Send { to: id, frame: Frame::plain(Op::Upgraded, epoch) };
         assert_eq!(self.hear(id, Frame::plain(Op::Upgrade, 0)), [upgraded]);
         id
     }
@@ -371,4 +376,135 @@ fn the_end_of_a_process_is_told_with_the_mark_that_it_showed() {
     assert_eq!(world.end(shows), [Output::Forget { attachment: shows }, gone]);
     assert_eq!(world.end(hides), [Output::Forget { attachment: hides }], "anybody could have said that session");
     assert_eq!((world.end(leaves), world.owner.attached()), (vec![], 0));
+}
+
+const OTHER: Uuid = [2; 16];
+
+#[test]
+fn a_segment_that_is_removed_leaves_alone_what_waits_for_another() {
+    let mut world = World::new();
+    let elsewhere = Memory::new(GRANULES, 1);
+    world.owner.add(OTHER, elsewhere.clone());
+    let (here, there) =
+        (world.writer(WRITER), world.owner.attach(Newcomer { session: 3, uuid: OTHER, knows_pins: true }));
+    let write = elsewhere.admit(rid(1, 1), KIB, KIB);
+    assert_eq!(world.fence(Fence { uuid: OTHER, ..fence(1) }), (false, vec![]));
+    world.fence(fence(2));
+    assert_eq!(world.take_epoch(A2).0, Ok(vec![]));
+
+    let (_, over) = world.owner.remove(&UUID, &mut Vec::new()).unwrap();
+    assert_eq!((over, world.owner.attached()), (vec![rid(1, 2)], 1), "{here}");
+    assert_eq!(world.owner.next_cut(), Some(GRACE), "it is still to be cut");
+    assert_eq!(world.settle(), []);
+    elsewhere.ended(write);
+    assert_eq!(world.settle(), [Output::Fenced { uuid: OTHER, rid: rid(1, 1) }]);
+    world.hear(there, Frame::plain(Op::EpochTaken, 2));
+    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: OTHER }]);
+    assert_eq!((world.owner.taken(&UUID), world.owner.taken(&OTHER)), (0, 2));
+}
+
+#[test]
+fn each_segment_takes_an_epoch_by_itself() {
+    let mut world = World::new();
+    let [second, third] = [OTHER, [3; 16]].map(|uuid| {
+        let memory = Memory::new(GRANULES, 1);
+        world.owner.add(uuid, memory.clone());
+        (uuid, memory)
+    });
+    let reader = world.attach(3);
+    let inside = second.1.insiders.borrow_mut().enter();
+    let (taken, out) = world.take_epoch(A2);
+    assert_eq!(taken, Ok(vec![third.0]), "nothing older is under way there");
+    assert_eq!(frames(&out), [(reader, Frame::take_epoch(A2))]);
+    assert!(out.contains(&Output::AskInsiders { uuid: OTHER, reign: A2 }) && out.len() == 2);
+    second.1.insiders.borrow_mut().confirm(inside, A2);
+    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: OTHER }]);
+    assert_eq!([UUID, OTHER, third.0].map(|uuid| world.owner.taken(&uuid)), [1, 2, 2]);
+    world.end(reader);
+    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    assert_eq!(world.settle(), []);
+}
+
+#[test]
+fn a_fence_that_waits_anew_takes_no_other_ones_place() {
+    let mut world = World::new();
+    let writes: Vec<u64> = (1..=3).map(|at| world.memory.admit(rid(1, at), at * KIB, KIB)).collect();
+    (1..=3).for_each(|at| assert!(!world.fence(fence(at)).0));
+    // The first two writes stamped over their tombstones, and let others of the same placements through.
+    let again: Vec<u64> = (1..=2)
+        .map(|at| {
+            world.memory.stamps.stamp(rid(1, at), at * KIB, KIB);
+            world.memory.ended(writes[at as usize - 1]);
+            world.memory.admit(rid(1, at), at * KIB, KIB)
+        })
+        .collect();
+    assert_eq!(world.settle(), []);
+    world.memory.ended(again[1]);
+    assert_eq!(world.settle(), [fenced(2)]);
+    world.memory.ended(writes[2]);
+    assert_eq!(world.settle(), [fenced(3)]);
+    // What is put on record behind them is a matter of its own, too.
+    let writer = world.writer(WRITER);
+    assert!(!world.fence(fence(4)).0);
+    world.memory.ended(again[0]);
+    assert_eq!(world.settle(), [fenced(1)]);
+    world.end(writer);
+    assert_eq!((world.settle(), world.settle()), (vec![fenced(4)], vec![]));
+}
+
+#[test]
+fn what_is_not_cut_any_more_wakes_nobody() {
+    let mut world = World::new();
+    let reader = world.attach(3);
+    let write = world.memory.admit(rid(1, 1), KIB, KIB);
+    assert_eq!(world.take_epoch(A2).0, Ok(vec![]));
+    assert_eq!(world.owner.next_cut(), Some(GRACE));
+    world.memory.ended(write);
+    // The process that maps the segment may stand still for hours.
+    assert_eq!((world.settle(), world.owner.next_cut()), (vec![], None));
+    world.now += GRACE * 2;
+    assert_eq!((world.settle(), world.owner.next_cut()), (vec![], None));
+    world.end(reader);
+    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 2, uuid: UUID }]);
+    // The same for a fence.
+    let writer = world.writer_in(2, WRITER);
+    let write = world.memory.admit(rid(2, 1), KIB, KIB);
+    let fence = Fence { rid: rid(2, 1), ..fence(1) };
+    let question = frames(&world.fence(fence).1)[0].1;
+    assert_eq!(world.owner.next_cut(), Some(world.now + GRACE));
+    world.memory.ended(write);
+    assert_eq!((world.settle(), world.owner.next_cut()), (vec![], None));
+    world.hear(writer, quiesced(question));
+    assert_eq!(world.settle(), [Output::Fenced { uuid: UUID, rid: rid(2, 1) }]);
+}
+
+#[test]
+fn several_processes_of_a_session_are_asked_and_all_of_them_are_waited_for() {
+    let mut world = World::new();
+    let writers = [(); 3].map(|()| world.writer(WRITER));
+    let asked = frames(&world.fence(fence(1)).1);
+    assert_eq!(asked.iter().map(|(to, _)| *to).collect::<Vec<_>>(), writers);
+    world.hear(writers[1], quiesced(asked[1].1));
+    assert_eq!(world.settle(), []);
+    world.end(writers[0]);
+    // One that answers twice, or for another, does not answer for the last.
+    for _ in 0..2 {
+        world.hear(writers[1], quiesced(asked[1].1));
+    }
+    world.owner.connection_lost(writers[2]);
+    assert_eq!(world.settle(), []);
+    world.end(writers[2]);
+    assert_eq!((world.settle(), world.settle()), (vec![fenced(1)], vec![]));
+}
+
+#[test]
+fn of_two_reigns_of_one_number_the_other_numbers_are_reported() {
+    let mut world = World::new();
+    let reader = world.attach(3);
+    let [a4, b4] = [7, 8].map(|id| Reign { epoch: 4, id });
+    assert_eq!(world.take_epoch(a4).0, Ok(vec![]));
+    assert_eq!(world.take_epoch(Reign::numbered(3)).0, Ok(vec![]), "asked for later than the higher one");
+    assert_eq!(world.take_epoch(b4), (Err(()), vec![]));
+    world.hear(reader, Frame::plain(Op::EpochTaken, 4));
+    assert_eq!(world.settle(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
 }
