@@ -67,7 +67,7 @@ fn trailer(frame: &Frame, status: Status) -> Vec<u8> {
 
 /// A lane that is patient for this long meets an owner that takes longer in all, but never so long for one step.
 const PATIENCE: Duration = Duration::from_millis(400);
-const STEP: Duration = Duration::from_millis(150);
+const STEP: Duration = Duration::from_millis(100);
 const STEPS: usize = 6;
 
 fn by_and_by(stream: &mut TcpStream, bytes: &[u8]) {
