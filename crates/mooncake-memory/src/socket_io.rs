@@ -187,7 +187,7 @@ mod tests {
             theirs in vec(prop_oneof![Just(0), 1..90_usize], 150),
         ) {
             let total = ours.iter().sum::<usize>();
-            let bytes: Vec<u8> = (0..header + total).map(|at| (at * 7 >> 2) as u8).collect();
+            let bytes: Vec<u8> = (0..header + total).map(|at| ((at * 7) >> 2) as u8).collect();
             let (header, body) = bytes.split_at(header);
             let parts: Vec<Source<'_>> = cut(body, &ours).into_iter().map(Source::new).collect();
             let (out, into) = UnixStream::pair().unwrap();
