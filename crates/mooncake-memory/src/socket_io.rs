@@ -183,7 +183,8 @@ mod tests {
         fn pieces_of_any_lengths_arrive_whole_and_in_order_in_pieces_of_any_others(
             header in 0_usize..70,
             ours in vec(prop_oneof![Just(0), 1..40_usize], 0..150),
-            most in 1_u64..3000,
+            // So many pieces fit into a socket that nobody reads from meanwhile.
+            most in 60_u64..3000,
             theirs in vec(prop_oneof![Just(0), 1..90_usize], 150),
         ) {
             let total = ours.iter().sum::<usize>();
