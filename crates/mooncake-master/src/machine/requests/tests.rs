@@ -281,3 +281,28 @@ fn as_failed_counts_what_was_not_done() {
     let remove = Body::Remove(message::Remove { keys: keys(), force: true });
     assert_eq!(testbed.call(client, remove).tally, tally(3, 2, 0), "one is busy, one is missing");
 }
+
+#[test]
+fn whoever_asks_whether_an_object_is_there_has_a_while_to_get_it() {
+    let keys = || Some(pack_keys(&["k"]));
+    let shows: [(&str, fn(Option<message::Keys>) -> Body); 2] = [
+        ("exists", |keys| Body::Exists(message::Exists { keys, sizes: false })),
+        ("describe", |keys| Body::Describe(message::Describe { keys })),
+    ];
+    for (what, show) in shows {
+        let mut testbed = Testbed::new();
+        let client = testbed.owner();
+        put(&mut testbed, client, "k");
+        let remove = |testbed: &mut Testbed| {
+            let answer = testbed.call(client, Body::Remove(message::Remove { keys: keys(), force: false }));
+            let reply::Body::Remove(reply) = answer.body else { panic!("{answer:?}") };
+            message::remove_reply::Outcome::try_from(reply.outcomes[0]).unwrap()
+        };
+        // The put itself is no reader.
+        testbed.now = testbed.now.plus_ms(4_000);
+        testbed.call(client, show(keys()));
+        assert_eq!(remove(&mut testbed), message::remove_reply::Outcome::Protected, "{what}");
+        testbed.now = testbed.now.plus_ms(4_000);
+        assert_eq!(remove(&mut testbed), message::remove_reply::Outcome::Removed, "{what}");
+    }
+}
