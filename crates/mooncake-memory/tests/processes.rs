@@ -1,7 +1,7 @@
 //! Who a process is, that it is gone, and who gets descriptors.
 
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
@@ -9,6 +9,7 @@ use mooncake_memory::{
     Expect, Mapping, ProcessError, ProcessIdentity, SegmentMemory, SegmentOptions, Source, Target, Verify, has_exited,
     peer_credentials, peer_pidfd, recv_fds, send_fds,
 };
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap()
@@ -44,6 +45,33 @@ fn a_recycled_pid_is_not_the_process() {
     let me = ProcessIdentity::current().unwrap();
     let earlier = ProcessIdentity { start_time: me.start_time - 1, ..me };
     assert!(earlier.pidfd().unwrap().is_none());
+}
+
+/// Has no descriptor left behind the next one. Each test is a process of its own.
+fn with_one_descriptor_left<R>(act: impl FnOnce() -> R) -> R {
+    let before = getrlimit(Resource::Nofile);
+    let next = std::fs::File::open("/proc/self/stat").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + 1), ..before.clone() }).unwrap();
+    let result = act();
+    setrlimit(Resource::Nofile, before).unwrap();
+    result
+}
+
+#[test]
+fn what_cannot_be_read_of_a_process_proves_nothing_about_it() {
+    let mut child = sleeper();
+    let identity = identity_of(child.id());
+    let alive = with_one_descriptor_left(|| identity.pidfd());
+    assert!(matches!(&alive, Err(ProcessError::Os { source, .. }) if source.raw_os_error() == Some(24)), "{alive:?}");
+    assert!(identity.pidfd().unwrap().is_some());
+    child.kill().unwrap();
+    let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+    while !has_exited(pidfd.as_fd()).unwrap() {
+        std::thread::yield_now();
+    }
+    drop(pidfd);
+    assert!(with_one_descriptor_left(|| identity.pidfd()).unwrap().is_none(), "the descriptor of it says enough");
+    child.wait().unwrap();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use mooncake_core::{PutConfig, SegmentSpec, SegmentUuid, SessionSpec};
+use mooncake_core::{PutConfig, Rid, SegmentSpec, SegmentUuid, SessionSpec};
 use mooncake_wire::message::put_slot;
 use mooncake_wire::{FrameReader, MAX_FRAME, pack_keys};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,6 +12,12 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// A master in which no deadline passes, with a client, and 8 KiB, of which another one's unfinished put has half.
 fn half_full() -> (Arc<Shared>, SessionId) {
+    let (shared, session, _) = half_full_by();
+    (shared, session)
+}
+
+/// And who frees it with what.
+fn half_full_by() -> (Arc<Shared>, SessionId, (SessionId, Rid)) {
     let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
     let spec = |name: &str| SessionSpec { secret: 1, name: name.to_owned(), boot_id: vec![7; 16], process: Vec::new() };
     let memory =
@@ -22,20 +28,26 @@ fn half_full() -> (Arc<Shared>, SessionId) {
         let origin = |sequence| Origin { session: owner, sequence, answered_below: 0 };
         core.mount(now, origin(1), memory, 8 << 10, effects).unwrap();
         let entries: [(&[u8], u64); 1] = [(b"stuff", 4 << 10)];
-        core.put_start(now, origin(2), &entries, &PutConfig::default(), false, effects).unwrap();
-        core.open_session(now, spec("w:1"), effects).unwrap()
+        let started = core.put_start(now, origin(2), &entries, &PutConfig::default(), false, effects).unwrap();
+        let PutStarted::Now(slots) = started else { panic!("{started:?}") };
+        let PutSlot::Placed(placed) = &slots[0] else { panic!("{slots:?}") };
+        (core.open_session(now, spec("w:1"), effects).unwrap(), (owner, placed[0].rid))
     });
-    (shared, session.unwrap())
+    let (session, by) = session.unwrap();
+    (shared, session, by)
 }
 
 /// A call connection that asks for a put and waits: its other end.
 async fn waiting_put(shared: &Arc<Shared>, session: SessionId, sequence: u64, size: u64) -> UnixStream {
+    waiting_put_of(&format!("k{sequence}"), shared, session, sequence, size).await
+}
+
+async fn waiting_put_of(key: &str, shared: &Arc<Shared>, session: SessionId, sequence: u64, size: u64) -> UnixStream {
     let (near, mut far) = UnixStream::pair().unwrap();
     let calls = shared.clone();
     tokio::spawn(async move { serve(&calls, session, &mut Connection::new(near)).await });
-    let key = format!("k{sequence}");
     let ask = message::PutStart {
-        keys: Some(pack_keys(&[&key])),
+        keys: Some(pack_keys(&[key])),
         sizes: vec![size],
         wait: true,
         ..message::PutStart::default()
@@ -78,6 +90,33 @@ async fn a_put_whose_connection_closes_leaves_the_line_to_those_behind_it() {
     let Some(reply::Body::PutStart(told)) = &reply.body else { panic!("{reply:?}") };
     assert_eq!((reply.id, told.slots[0].kind()), (4, put_slot::Kind::Placed));
     until_parked(&shared, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_is_woken_however_soon_behind_it_its_key_is_free() {
+    for round in 0..200 {
+        let (shared, session, (owner, rid)) = half_full_by();
+        let other = shared.clone();
+        // As soon as the core is free again with the put in line, so is the key that it waits for.
+        let frees = std::thread::spawn(move || {
+            let until = Instant::now() + SOON;
+            let freed = |core: &mut Core, now, effects: &mut Effects| {
+                let waits = core.stats().tickets == 1;
+                if waits {
+                    let origin = Origin { session: owner, sequence: 3, answered_below: 0 };
+                    core.abort(now, origin, &[rid], true, effects).unwrap();
+                }
+                waits
+            };
+            while !other.apply(freed).unwrap() {
+                assert!(Instant::now() < until, "it never waits");
+            }
+        });
+        let mut far = waiting_put_of("stuff", &shared, session, 3, 1 << 10).await;
+        let read = timeout(SOON, far.read(&mut [0; 512])).await;
+        assert!(read.is_ok_and(|read| read.unwrap() > 0), "never woken, in round {round}");
+        frees.join().unwrap();
+    }
 }
 
 /// A call connection of a client.
