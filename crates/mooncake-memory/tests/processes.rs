@@ -51,7 +51,7 @@ fn a_recycled_pid_is_not_the_process() {
 fn with_one_descriptor_left<R>(act: impl FnOnce() -> R) -> R {
     let before = getrlimit(Resource::Nofile);
     let next = std::fs::File::open("/proc/self/stat").unwrap().as_raw_fd() as u64;
-    setrlimit(Resource::Nofile, Rlimit { current: Some(next + 1), ..before.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + 1), ..before }).unwrap();
     let result = act();
     setrlimit(Resource::Nofile, before).unwrap();
     result
