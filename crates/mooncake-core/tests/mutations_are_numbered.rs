@@ -62,6 +62,24 @@ fn what_has_no_number_is_done_each_time() {
 }
 
 #[test]
+fn the_answer_is_kept_that_is_the_first_to_be_missing() {
+    let (mut pool, owner) = Pool::single(64 * KIB);
+    let a = pool.session(2);
+    let origin = |sequence, answered_below| Origin { session: a, sequence, answered_below };
+    pool.put(owner, "k", KIB);
+    let removed = pool.core.remove(pool.now, origin(10, 9), &[b"k"], true, &mut pool.fx).unwrap();
+    // Another thread's call says that this one has no answer yet, and its own is the lowest then.
+    pool.core.unpin(pool.now, origin(11, 10), &[], &mut pool.fx).unwrap();
+    pool.put(owner, "k", KIB);
+    let again = pool.core.remove(pool.now, origin(10, 9), &[b"k"], true, &mut pool.fx).unwrap();
+    assert_eq!((again, pool.core.stats().replies_repeated), (removed, 1));
+    assert!(pool.exists("k"), "it is carried out once");
+    pool.core.unpin(pool.now, origin(12, 11), &[], &mut pool.fx).unwrap();
+    let late = pool.core.remove(pool.now, origin(10, 9), &[b"k"], true, &mut pool.fx);
+    assert_eq!(late, Err(Refused::Forgotten { sequence: 10, answered_below: 11 }));
+}
+
+#[test]
 fn a_late_request_takes_back_nothing_of_what_its_client_has_said_since() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let origin = |sequence, answered_below| Origin { session: a, sequence, answered_below };

@@ -207,3 +207,25 @@ fn a_replica_found_bad_is_dropped_on_its_owners_word_only() {
     pool.put(a, "k", 100);
     pool.check();
 }
+
+#[test]
+fn an_object_that_lost_the_replica_under_a_view_can_be_evicted_when_the_view_has_ended() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 4 * KIB);
+    pool.mount(b, 2, 4 * KIB);
+    pool.put_with(a, "k", KIB, &PutConfig { replica_num: 2, ..plain() });
+    let viewed = pool.pin(b, "k").unwrap().replicas[0];
+    pool.core.bad_replica(pool.now, b, b"k", viewed.rid, &mut pool.fx);
+    let owner = pool.core.segment(viewed.extent.segment).unwrap().session;
+    pool.core.rechecked(pool.now, owner, viewed.rid, false, &mut pool.fx);
+    pool.collect();
+    assert_eq!(pool.get("k").unwrap().replicas.len(), 1);
+    pool.unpin(b, viewed.rid);
+    pool.pass(10_000);
+    for key in ["l", "m"] {
+        pool.put(a, key, 4 * KIB);
+    }
+    assert!(!pool.exists("k"), "its room was needed");
+    pool.check();
+}

@@ -335,6 +335,7 @@ fn a_writer_that_is_away_yields_its_key_to_the_first_that_wants_it() {
     pool.anchor_lost(b);
     let new = pool.reserve(a, "k", 100);
     assert_ne!(new[0].extent.offset, old[0].extent.offset, "its extent is not free yet");
+    assert_eq!(pool.take_fences(a), [(old[0].rid, false)], "nobody knows that it writes no more");
     pool.resume(b, &[], &[], 1).unwrap();
     assert_eq!(pool.commit(b, &old), EndOutcome::Superseded);
     assert_eq!(pool.commit(b, &other), EndOutcome::Committed, "and otherwise goes on");
