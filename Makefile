@@ -69,7 +69,7 @@ lint: $(VENV)/.tools ## format check, clippy, ruff
 	packaging/machines_are_pure.sh
 
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
-	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else cargo test --locked --all-targets --no-fail-fast; fi
+	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast; else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
 	cargo test --locked --doc
 
 # A profile of its own keeps it apart from everything else that is built.

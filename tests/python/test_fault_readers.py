@@ -11,7 +11,7 @@ from machine import cpu_seconds, wait_cpu
 
 from pool import wait_for
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("checksums")]
 
 MIB = 1 << 20
 DIGEST = "import hashlib; result = hashlib.sha256(memoryview(served.bytes)[:size]).hexdigest()"

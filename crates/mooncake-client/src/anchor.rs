@@ -309,9 +309,7 @@ impl Driver {
             owner.list_answered(|_| true);
         }
         control.set_session(next);
-        if let Err(error) = shared.links.start_over() {
-            tracing::error!(%error, "no new links for the new session");
-        }
+        shared.links.start_over();
     }
 
     /// The connection that was made last is the session's.

@@ -77,8 +77,14 @@ impl LinkSet {
         self.current.read().report()
     }
 
-    /// Begins anew for another session.
-    pub fn start_over(&self) -> Result<(), ServerError> {
+    /// Another session has begun, of which new links are.
+    pub fn start_over(&self) {
+        if let Err(error) = self.make_anew() {
+            tracing::error!(%error, "no new links for the new session; until there are some its puts fail");
+        }
+    }
+
+    fn make_anew(&self) -> Result<(), ServerError> {
         let template = LinkOptions { session: self.control.session().id, ..self.template.clone() };
         let links = make(&template, &self.control, &self.questions)?;
         links.drain_epoch(self.questions.lock().reign().epoch);
@@ -99,7 +105,7 @@ impl LinkSet {
                 links.drain_epoch(reign.epoch);
             }
         }
-        self.let_go_of_former();
+        self.look_after();
         if !self.control.pins.lock().all_listed() {
             return;
         }
@@ -112,6 +118,18 @@ impl LinkSet {
     pub fn close(&self) {
         for links in self.all() {
             links.close();
+        }
+    }
+
+    /// Makes those that could not be made when their session began, and parts with what is over.
+    fn look_after(&self) {
+        let current = self.current.read().clone();
+        if current.session() != self.control.session().id {
+            self.start_over();
+        }
+        self.let_go_of_former();
+        for links in self.all() {
+            links.part_with_over();
         }
     }
 
@@ -154,7 +172,7 @@ impl LinkSet {
     pub fn over_shared_memory(control: Arc<Control>) -> Self {
         let mut links = LinkSet::new(&StoreOptions::new("127.0.0.1", "127.0.0.1:1"), 1, control).unwrap();
         links.template.paths = Paths::only(Path::SharedMemory);
-        links.start_over().unwrap();
+        links.start_over();
         links
     }
 
@@ -206,7 +224,8 @@ mod tests {
     use mooncake_transfer::{SegmentServer, ServerEvents, ServerOptions};
 
     use super::*;
-    use crate::scripted_master::wait_for;
+    use crate::scripted_master::{hello_reply, wait_for};
+    use crate::session::Session;
 
     struct Quiet;
 
@@ -237,7 +256,7 @@ mod tests {
         let before = links.link(&address, &wait()).unwrap();
         server.take_epoch(Reign::numbered(2)).unwrap();
         assert!(links.vouch_for(&before), "the owner waits for it");
-        links.start_over().unwrap();
+        links.start_over();
         let after = links.link(&address, &wait()).unwrap();
         assert!(!links.vouch_for(&after), "the owner does not");
         links.obey(Reign::numbered(2));
@@ -315,7 +334,7 @@ mod tests {
         let memory = memfds.map(|file| std::fs::File::open(file).unwrap());
         let memory = memory.max_by_key(|file| file.metadata().unwrap().len()).unwrap();
         let blocks = || memory.metadata().unwrap().blocks();
-        links.start_over().unwrap();
+        links.start_over();
         lender.end();
         let before = blocks();
         links.forget(address.uuid, &[]);
@@ -327,11 +346,23 @@ mod tests {
     fn a_store_that_is_closed_keeps_no_link_of_any_session() {
         let (_server, address, links) = mapped();
         links.link(&address, &wait()).unwrap();
-        links.start_over().unwrap();
+        links.start_over();
         let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         links.close();
         assert!(links.link(&address, &wait()).is_err() && links.report().is_empty());
         assert_eq!(*view, *b"seen");
+    }
+
+    #[test]
+    fn links_that_could_not_be_made_when_their_session_began_are_made_when_they_can_be() {
+        let (_server, address, links) = mapped();
+        let (control, former) = (links.control.clone(), links.control.session());
+        let next = Session::new(&hello_reply(9), former.master.clone(), None, &[0; 16]);
+        control.set_session(next);
+        assert!(links.link_to_write(9, &address, &wait()).is_err(), "there are none yet");
+        links.obey(Reign::numbered(1));
+        links.link_to_write(9, &address, &wait()).unwrap();
+        assert!(links.link_to_write(former.id, &address, &wait()).is_err());
     }
 
     #[test]
@@ -343,7 +374,7 @@ mod tests {
             let old = link.write(2 << 48 | 2, 1024, &[Source::new(b"late")], &wait());
             assert!(old.is_err(), "{what}");
             link.write(3 << 48 | 2, 2048, &[Source::new(b"new")], &wait()).expect(what);
-            links.start_over().unwrap();
+            links.start_over();
         }
         // Nor do those that are made when the master has shown an epoch.
         let control = links.control.clone();
@@ -477,7 +508,7 @@ mod tests {
     fn who_comes_after_its_owner_was_asked_is_vouched_for_in_that_very_reign() {
         let (server, address, links) = mapped();
         server.take_epoch(A2).unwrap();
-        links.start_over().unwrap();
+        links.start_over();
         let link = links.link(&address, &wait()).unwrap();
         assert!(!links.vouch_for(&link), "its master is an epoch behind");
         links.obey(B2);
@@ -499,7 +530,7 @@ mod tests {
         let (_server, address, links) = mapped();
         let view = links.link(&address, &wait()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
         for _ in 0..5 {
-            links.start_over().unwrap();
+            links.start_over();
         }
         assert_eq!(links.former.lock().len(), 1, "the one that the view is over");
         assert_eq!(*view, *b"seen");

@@ -2,7 +2,7 @@
 
 use crate::request::PutConfig;
 
-/// Times are milliseconds; see `SAFETY.md` for what each one decides.
+/// Times are milliseconds; the safety section of ARCHITECTURE.md has what each one decides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// How long an existence query protects what it found.

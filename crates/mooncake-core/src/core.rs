@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::effect::{Effects, Push, Record};
 use crate::evicted::EvictedLately;
 use crate::ids::{Rid, SessionId, Time};
+use crate::membership::RECENTLY_GONE;
 use crate::objects::Objects;
 use crate::pin::Pins;
 use crate::placement::Random;
@@ -14,7 +15,7 @@ use crate::quarantine::Quarantine;
 use crate::recheck::Recheck;
 use crate::reservation::Reservations;
 use crate::segment::Segments;
-use crate::session::Sessions;
+use crate::session::{GoneTold, Sessions};
 use crate::stats::Counts;
 use crate::ticket::Tickets;
 
@@ -96,7 +97,7 @@ impl Core {
         for (_, session) in self.sessions.iter_mut() {
             session.away = Some(now);
             session.last_heard = now;
-            session.replayed = true;
+            session.gone = GoneTold::heard(self.segments.gone_count().saturating_sub(RECENTLY_GONE));
         }
         self.objects.restart_soft_pins(now);
         self.segments.restart_graces(now);
@@ -160,13 +161,10 @@ impl Core {
         fx.records.push(record);
     }
 
-    /// Sends a message to a session that is there. An absent one is told again when it is back.
+    /// Sends a message to a session that is there. One that is away is told what it has to know when it is back.
     pub(crate) fn push(&mut self, to: SessionId, push: Push, fx: &mut Effects) {
-        let Some(session) = self.sessions.get_mut(to) else { return };
-        if session.away.is_none() {
+        if self.sessions.get(to).is_some_and(|session| session.away.is_none()) {
             fx.pushes.push((to, push));
-        } else if matches!(push, Push::SegmentGone { .. }) {
-            session.miss(push);
         }
     }
 }

@@ -21,7 +21,7 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 impl Core {
-    /// For the simulator and property tests: looks at the whole state of a core that has [begun](Core::begin), between two
+    /// For the simulation and property tests: looks at the whole state of a core that has [begun](Core::begin), between two
     /// operations, without changing it. The error names the first thing that is wrong, with values.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {

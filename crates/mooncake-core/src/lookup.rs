@@ -132,13 +132,18 @@ impl Core {
         keys: &[&[u8]],
         fx: &mut Effects,
     ) -> Result<Vec<Option<Found>>, Refused> {
-        match self.admit(origin)? {
-            None => {}
-            Some(Remembered::Pin(found)) => return Ok(found),
+        let repeated = match self.admit(origin)? {
+            None => None,
+            Some(Remembered::Pin(found)) => Some(found),
             Some(other) => return Err(other.refusal(origin)),
-        }
+        };
         let session = origin.session;
         let host = self.sessions.known(session)?.host;
+        if let Some(found) = repeated {
+            // What was not pinned is not remembered: it may be there, to be copied.
+            let again = |(key, found): (&&[u8], Option<Found>)| found.or_else(|| self.found_unpinned(key, host));
+            return Ok(keys.iter().zip(found).map(again).collect());
+        }
         let mut all = Vec::with_capacity(keys.len());
         for key in keys {
             self.counts.lookup_keys += 1;
@@ -162,6 +167,13 @@ impl Core {
         let is_pinned = |found: &Option<Found>| found.clone().filter(|found| !found.replicas.is_empty());
         self.remember(origin, Remembered::Pin(all.iter().map(is_pinned).collect()), fx);
         Ok(all)
+    }
+
+    /// The object as it is told to a reader that holds no pin on it: to be copied.
+    fn found_unpinned(&self, key: &[u8], host: Option<u32>) -> Option<Found> {
+        let slot = self.visible(self.objects.hash(key), key)?;
+        let found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
+        Some(Found { replicas: SmallVec::new(), ..found })
     }
 
     /// Views ended: a rid once per view. One that the session does not hold is no harm.

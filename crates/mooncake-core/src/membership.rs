@@ -7,10 +7,13 @@ use crate::effect::{Effects, Push, Record};
 use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
 use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
 use crate::segment::{GoneSegment, SegmentView};
-use crate::session::Session;
+use crate::session::{GoneTold, Session};
 
-/// Gone segments told to a session that comes back after a restart of the master, which forgot whom it told.
-const RECENTLY_GONE: usize = 256;
+/// Gone segments told to a session that comes back, at most.
+const GONE_TOLD_MAX: usize = 1_024;
+
+/// Gone segments told to sessions that come back after a restart of the master, which forgot whom it told.
+pub(crate) const RECENTLY_GONE: u64 = 256;
 
 /// Longest grace of a segment that is being unmounted.
 const GRACE_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
@@ -52,6 +55,8 @@ impl Core {
         let session = SessionId(self.sessions.last + 1);
         self.log(now, Record::SessionOpened { session, spec }, fx);
         self.counts.sessions_opened += 1;
+        // What went before is nothing that it can have mapped.
+        self.sessions.get_mut(session).expect("it was opened").gone = GoneTold::heard(self.segments.gone_count());
         Ok(session)
     }
 
@@ -192,6 +197,8 @@ impl Core {
         entry.last_heard = now;
         if entry.away.is_some() {
             self.come_back(now, session, fx);
+        } else {
+            entry.gone.beat(self.segments.gone_count());
         }
         for rid in moved {
             if let Some(slot) = self.reservations.by_rid(*rid)
@@ -266,7 +273,6 @@ impl Core {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.last_heard = now;
         entry.lingering = false;
-        let restarted = std::mem::replace(&mut entry.replayed, false);
         let was_away = entry.away.take().is_some();
         let segments = entry.segments.clone();
         for number in &segments {
@@ -276,19 +282,22 @@ impl Core {
         self.segments.rebuild_open(self.epoch);
         self.objects.unpark();
         self.room_changed |= was_away;
-        let missed = self.sessions.get_mut(session).expect("known").take_missed();
-        fx.pushes.extend(missed.into_iter().map(|push| (session, push)));
-        if restarted {
-            let gone: Vec<_> = self.segments.gone().rev().take(RECENTLY_GONE).collect();
-            for GoneSegment { uuid, number, kept_whole } in gone.into_iter().rev() {
-                let pinned = match kept_whole {
-                    true => vec![GoneSegment::whole(number)],
-                    false => self.pins.of_segment(number, |_| 0),
-                };
-                fx.pushes.push((session, Push::SegmentGone { uuid, number, pinned }));
-            }
-        }
+        self.tell_again(session, fx);
         self.ask_again(session, fx);
+    }
+
+    /// Tells a session that is back which segments are Gone that it may not have heard of. What it was told last may have gone
+    /// down unread with its connection, and memory is held by everybody that is not told to part with it.
+    fn tell_again(&mut self, session: SessionId, fx: &mut Effects) {
+        let Some(entry) = self.sessions.get_mut(session) else { return };
+        entry.gone.come_back();
+        for GoneSegment { uuid, number, kept_whole } in self.segments.gone_since(entry.gone.heard, GONE_TOLD_MAX) {
+            let pinned = match kept_whole {
+                true => vec![GoneSegment::whole(number)],
+                false => self.pins.of_segment(number, |_| 0),
+            };
+            fx.pushes.push((session, Push::SegmentGone { uuid, number, pinned }));
+        }
     }
 
     /// Asks an owner once more for fences that it has not answered yet: by rid, from one on, so many at most. Gives the

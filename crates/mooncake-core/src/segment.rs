@@ -175,6 +175,8 @@ pub(crate) struct Segments {
     by_uuid: BTreeMap<SegmentUuid, SegmentNo>,
     gone: BTreeSet<SegmentUuid>,
     gone_order: VecDeque<GoneSegment>,
+    /// How many have gone, as far as this process knows.
+    gone_count: u64,
     open: Vec<Open>,
     open_sessions: usize,
     open_bytes: u64,
@@ -232,6 +234,17 @@ impl Segments {
     /// Oldest first.
     pub fn gone(&self) -> impl DoubleEndedIterator<Item = GoneSegment> + '_ {
         self.gone_order.iter().copied()
+    }
+
+    /// How many have gone, as far as this process knows.
+    pub fn gone_count(&self) -> u64 {
+        self.gone_count
+    }
+
+    /// Those that have gone since there were `count` of them, at most so many: the last ones, oldest first.
+    pub fn gone_since(&self, count: u64, most: usize) -> Vec<GoneSegment> {
+        let gone = usize::try_from(self.gone_count - count).unwrap_or(usize::MAX).min(most);
+        self.gone_order.range(self.gone_order.len().saturating_sub(gone)..).copied().collect()
     }
 
     pub fn last(&self) -> u32 {
@@ -304,6 +317,7 @@ impl Segments {
         self.last = self.last.max(gone.number.0);
         if self.gone.insert(gone.uuid) {
             self.gone_order.push_back(gone);
+            self.gone_count += 1;
             if self.gone_order.len() > GONE_MAX
                 && let Some(oldest) = self.gone_order.pop_front()
             {

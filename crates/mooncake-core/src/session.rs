@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 
-use crate::effect::Push;
 use crate::ids::{Rid, SegmentNo, SessionId, Time};
 use crate::invariants::ensure;
 use crate::request::{Origin, Refused, Remembered, SessionSpec};
 
 /// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
 const COMMITTED_MAX: usize = 1_024;
-/// Gone segments told to a session when it comes back.
-const MISSED_MAX: usize = 1_024;
 /// Most mutations that a client may say it still waits for behind others that it has the answers to.
 const UNSETTLED_MAX: usize = 16_384;
 
@@ -42,11 +39,34 @@ pub(crate) struct Session {
     /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
     /// still there.
     pub lingering: bool,
-    /// It comes from a log: this process has not met it yet.
-    pub replayed: bool,
+    /// Which segments that are Gone it knows of.
+    pub gone: GoneTold,
     committed: VecDeque<Rid>,
-    /// Messages for when it is back.
-    missed: VecDeque<Push>,
+}
+
+/// Of so many segments that are Gone a session knows.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct GoneTold {
+    /// It has heard of these.
+    pub heard: u64,
+    /// It had been told of these at its last beat: when the next one comes over the same connection it has heard of them.
+    pub told: u64,
+}
+
+impl GoneTold {
+    pub fn heard(count: u64) -> Self {
+        GoneTold { heard: count, told: count }
+    }
+
+    /// It beats, when there are so many.
+    pub fn beat(&mut self, count: u64) {
+        *self = GoneTold { heard: self.told, told: count };
+    }
+
+    /// It speaks over another connection.
+    pub fn come_back(&mut self) {
+        self.told = self.heard;
+    }
 }
 
 impl Session {
@@ -90,17 +110,6 @@ impl Session {
     /// It never asked for a change: nothing of it is anywhere.
     pub fn is_unused(&self) -> bool {
         self.replies.is_empty() && self.answered_below == 0 && self.segments.is_empty() && self.pins.is_empty()
-    }
-
-    pub fn miss(&mut self, push: Push) {
-        if self.missed.len() == MISSED_MAX {
-            self.missed.pop_front();
-        }
-        self.missed.push_back(push);
-    }
-
-    pub fn take_missed(&mut self) -> VecDeque<Push> {
-        std::mem::take(&mut self.missed)
     }
 }
 
@@ -172,9 +181,8 @@ impl Sessions {
                 unknown_pins: BTreeMap::new(),
                 unfinished: 0,
                 lingering: false,
-                replayed: false,
+                gone: GoneTold::default(),
                 committed: VecDeque::new(),
-                missed: VecDeque::new(),
             },
         );
     }
@@ -204,13 +212,9 @@ impl Sessions {
             ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and {first:?} is kept");
             let first = session.abandoned.first();
             ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and gave {first:?} up");
-            ensure!(session.away.is_some() || session.missed.is_empty(), "{id} is here, and messages wait for it");
             ensure!(session.away.is_some() || !session.lingering, "{id} is here and lingers");
-            let (committed, missed) = (session.committed.len(), session.missed.len());
-            ensure!(
-                committed <= COMMITTED_MAX && missed <= MISSED_MAX,
-                "{id} keeps {committed} rids and {missed} messages"
-            );
+            let committed = session.committed.len();
+            ensure!(committed <= COMMITTED_MAX, "{id} keeps {committed} rids");
         }
         let counted: u32 = self.hosts.values().map(|host| host.sessions).sum();
         ensure!(counted == on_hosts, "{on_hosts} are on hosts, and counted {counted}");

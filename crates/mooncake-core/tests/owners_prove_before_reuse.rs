@@ -86,6 +86,15 @@ fn no_view_begins_where_a_writer_of_an_earlier_epoch_may_still_write() {
     pool.restart(Some(7));
     pool.resume(a, &[1], &[], 1).unwrap();
     assert_eq!(pool.pin(a, "k"), None, "a reservation that the log has lost may be of these bytes");
+    let origin = pool.origin(a);
+    let mut asked = || pool.core.pin(pool.now, origin, &[b"k", b"no"], &mut pool.fx).unwrap();
+    let (first, repeated) = (asked(), asked());
+    assert!(
+        matches!(&first[..], [Some(found), None] if found.size == KIB && found.replicas.is_empty()),
+        "to be copied"
+    );
+    assert_eq!(repeated, first, "also where the answer was lost");
+    pool.collect();
     assert_eq!(pool.core.stats().pins, 0);
     assert!(pool.get("k").is_some_and(|found| found.replicas.to_vec() == in_one), "it is read");
     pool.core.epoch_taken(pool.now, a, 7, &[uuid(1)], &mut pool.fx);

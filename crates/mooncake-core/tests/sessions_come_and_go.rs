@@ -372,6 +372,35 @@ fn a_segment_that_leaves_is_read_until_its_grace_is_over_and_takes_nothing_new()
 }
 
 #[test]
+fn a_connection_that_ends_before_what_is_gone_was_heard_is_followed_by_one_that_tells_it_again() {
+    let (mut pool, a) = Pool::single(8 * KIB);
+    let b = pool.session(1);
+    pool.mount(b, 2, 8 * KIB);
+    pool.over(a);
+    let told = |pool: &mut Pool| {
+        pool.pushes.clear();
+        pool.anchor_lost(b);
+        pool.resume(b, &[2], &[], 1).unwrap();
+        pool.pushes.iter().any(|(to, push)| *to == b && matches!(push, Push::SegmentGone { .. }))
+    };
+    assert!(told(&mut pool) && told(&mut pool), "both may have gone down unread");
+    let beat = |pool: &mut Pool| _ = pool.core.beat(pool.now, b, &[], &[], &mut pool.fx);
+    beat(&mut pool);
+    assert!(told(&mut pool), "the beat may have come before");
+    beat(&mut pool);
+    assert!(told(&mut pool), "over another connection");
+    beat(&mut pool);
+    beat(&mut pool);
+    assert!(!told(&mut pool), "it has heard it");
+    let fresh = pool.session(1);
+    pool.mount(fresh, 3, 8 * KIB);
+    pool.anchor_lost(fresh);
+    pool.pushes.clear();
+    pool.resume(fresh, &[3], &[], 1).unwrap();
+    assert!(pool.pushes.is_empty(), "it never had it");
+}
+
+#[test]
 fn a_grace_begins_anew_with_a_restarted_master_and_can_be_cut_short() {
     let (mut pool, a) = Pool::single(8 * KIB);
     pool.put(a, "k", KIB);

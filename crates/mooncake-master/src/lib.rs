@@ -17,7 +17,7 @@ pub mod decoders;
 mod hello;
 mod http;
 mod log;
-// For the simulator, without a stable interface.
+// For the simulation, without a stable interface.
 #[doc(hidden)]
 pub mod machine;
 mod master;

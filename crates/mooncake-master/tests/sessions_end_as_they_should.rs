@@ -144,7 +144,7 @@ fn a_parked_put_is_woken_by_the_end_of_what_it_waits_for() {
     let reply: message::Reply = read_frame(&mut second.call, MAX_FRAME).unwrap();
     let Some(reply::Body::PutStart(started)) = reply.body else { panic!("{reply:?}") };
     assert_eq!(started.slots[0].kind(), put_slot::Kind::Exists);
-    assert!((100..400).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
     master.stop();
 }
 

@@ -22,7 +22,7 @@ mod gate;
 mod link;
 mod local;
 mod loopback;
-// For the simulator, which runs the same decisions in virtual time. It has no stable interface.
+// For the simulation, which runs the same decisions in virtual time. It has no stable interface.
 #[doc(hidden)]
 pub mod machine;
 mod reign;

@@ -208,7 +208,7 @@ fn a_lane_that_finishes_its_write_in_time_is_not_cut() {
     let mut lane = half_a_write(&owner, mine, len, 4 * MIB);
     assert!(!owner.fence(mine, 0, len));
     lane.write_all(&vec![0xee; 4 << 20]).unwrap();
-    assert_eq!(owner.hears_within(150), Some(Heard::Fenced(mine)));
+    assert_eq!(owner.hears_within(2000), Some(Heard::Fenced(mine)));
     assert!(owner.memory.mapping().check_stamps(mine | 1, 0, len).unwrap(), "written over, tombstoned again");
     let mut reply = [0; 32];
     lane.read_exact(&mut reply).unwrap();

@@ -192,13 +192,14 @@ class Cluster:
             peer.kill()
         try:
             self._comes_to_rest()
+            self._none_was_reported()
         finally:
             for node in self.nodes:
                 node.kill()
             if self.master is not None:
                 self.master.kill()
                 self.master.forget()
-        self._no_replica_was_bad()
+        self._none_was_bad()
 
     def _comes_to_rest(self, patience: float = 10.0) -> None:
         """With every client gone nothing stays in quarantine, and no segment closed."""
@@ -216,10 +217,17 @@ class Cluster:
             assert time.monotonic() < end, f"{', '.join(found)} after {patience} s, though every client is gone"
             time.sleep(0.02)
 
-    def _no_replica_was_bad(self) -> None:
-        """Checksums turn wrong bytes into a miss: that hides them from a test, not from their owner."""
+    def _none_was_reported(self) -> None:
+        """Checksums turn wrong bytes into a miss: that hides them from a test, not from the reader, who tells the master."""
+        if self.spoils_replicas or self.master is None or not self.master.alive:
+            return
+        reported = self.master.metric("mooncake_bad_replica_reports_total")
+        assert not reported, f"readers found {reported:.0f} replicas bad"
+
+    def _none_was_bad(self) -> None:
+        """As their owners say, who hear of it also from masters that were killed since."""
         if self.spoils_replicas:
             return
-        for node in self.nodes:
-            bad = [line for line in node.output().splitlines() if "a replica in this segment is bad" in line]
-            assert not bad, f"{node.name}: {bad[0]} ({len(bad)} such lines)"
+        for owner in (*self.nodes, *self.peers):
+            bad = [line for line in owner.output().splitlines() if "a replica in this segment is bad" in line]
+            assert not bad, f"{owner.name}: {bad[0]} ({len(bad)} such lines)"

@@ -46,7 +46,7 @@ class Peer:
     """The parent's side."""
 
     def __init__(self, name: str, log: Path, env: dict[str, str] | None, interpreter: list[str]):
-        self.name = name
+        self.name, self.log = name, log
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 [*interpreter, __file__],
@@ -62,6 +62,10 @@ class Peer:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def output(self) -> str:
+        """What it wrote to stderr so far, its log among it."""
+        return self.log.read_text(errors="replace")
 
     def start(self, name: str, *args, **kwargs) -> Pending:
         """Asks, and does not wait."""

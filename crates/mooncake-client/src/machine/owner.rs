@@ -168,9 +168,10 @@ impl<M: Clone> Owner<M> {
 
     // --------------------------------------------------------------- unmount
 
-    /// A segment is to leave the pool, at once or when the grace is over. `None`: there is no such segment.
+    /// A segment is to leave the pool, at once or when the grace is over. `None`: there is no such segment, or it is leaving at
+    /// once already.
     pub fn unmount(&mut self, id: SegmentId, grace: Duration) -> Option<Unmount<M>> {
-        let held = self.held.iter_mut().find(|held| held.id == id)?;
+        let held = self.held.iter_mut().find(|held| held.id == id && !self.unmounting.contains_key(&held.uuid))?;
         let was_leaving = std::mem::replace(&mut held.leaving, true);
         let grace_ms = match grace.is_zero() {
             true => 0,
@@ -201,7 +202,8 @@ impl<M: Clone> Owner<M> {
     pub fn begin(&mut self, unmount: &Unmount<M>) {
         if unmount.grace_ms == 0 {
             let lists = (self.lists == self.lists_answered).then_some(self.lists);
-            self.unmounting.insert(unmount.uuid, Unmounting { pinned: None, lists });
+            // A store that is being closed asks again for what is leaving: what is known of its pins stays.
+            self.unmounting.entry(unmount.uuid).or_insert(Unmounting { pinned: None, lists });
         }
     }
 
@@ -448,6 +450,19 @@ mod tests {
             assert_eq!(owner.must_unmount(pinned.as_ref()), pinned.is_none());
             assert_eq!(out, [give_back("one", pinned)]);
         }
+    }
+
+    #[test]
+    fn what_is_known_of_the_pins_of_a_segment_that_is_leaving_outlasts_a_second_word_that_it_is_to_leave() {
+        let mut owner = owner();
+        let unmount = owner.unmount(ONE, Duration::ZERO).unwrap();
+        assert!(owner.unmount(ONE, Duration::ZERO).is_none(), "it is leaving");
+        assert!(gone(&mut owner, ONE.0, &[(0, 100)]).0);
+        let closing = owner.close().unwrap();
+        closing.iter().for_each(|unmount| owner.begin(unmount));
+        let mut out = Vec::new();
+        owner.take_back(unmount, &mut out);
+        assert_eq!(out, [give_back("one", Some(vec![(0, 100)]))]);
     }
 
     #[test]

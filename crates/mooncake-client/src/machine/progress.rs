@@ -1,7 +1,7 @@
 //! Puts under way: whose reservations the heartbeat renews.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Younger puts need no renewal: their deadline is 30 s away.
@@ -38,7 +38,8 @@ impl PutProgress {
 /// All puts of a store that are under way.
 #[derive(Debug, Default)]
 pub struct Progress {
-    puts: Vec<Arc<PutProgress>>,
+    /// A call that a panic has ended has not said so.
+    puts: Vec<Weak<PutProgress>>,
 }
 
 impl Progress {
@@ -46,13 +47,13 @@ impl Progress {
     pub fn begin(&mut self, now: Duration, rids: Vec<u64>) -> Arc<PutProgress> {
         let (writing, moved) = (AtomicU32::new(0), AtomicBool::new(false));
         let put = Arc::new(PutProgress { rids, since: now, writing, moved });
-        self.puts.push(put.clone());
+        self.puts.push(Arc::downgrade(&put));
         put
     }
 
     /// It writes no more.
     pub fn end(&mut self, put: &Arc<PutProgress>) {
-        if let Some(at) = self.puts.iter().position(|other| Arc::ptr_eq(other, put)) {
+        if let Some(at) = self.puts.iter().position(|other| Weak::as_ptr(other) == Arc::as_ptr(put)) {
             self.puts.swap_remove(at);
         }
     }
@@ -64,8 +65,10 @@ impl Progress {
 
     /// Reservations whose puts have got on since the last call.
     pub fn moved(&mut self, now: Duration) -> Vec<u64> {
-        let old = self.puts.iter().filter(|put| now.saturating_sub(put.since) > YOUNG && put.has_moved());
-        old.flat_map(|put| put.rids.iter().copied()).collect()
+        self.puts.retain(|put| put.strong_count() > 0);
+        let puts = self.puts.iter().filter_map(Weak::upgrade);
+        let old = puts.filter(|put| now.saturating_sub(put.since) > YOUNG && put.has_moved());
+        old.flat_map(|put| put.rids.clone()).collect()
     }
 }
 
@@ -97,5 +100,15 @@ mod tests {
         progress.start_over();
         assert_eq!(progress.moved(LATER), [0; 0]);
         progress.end(&former);
+    }
+
+    #[test]
+    fn a_put_that_a_panic_has_ended_is_not_renewed() {
+        let mut progress = Progress::default();
+        let put = progress.begin(Duration::ZERO, vec![2]);
+        put.begin_write();
+        drop(put);
+        assert_eq!(progress.moved(LATER), [0; 0]);
+        assert!(progress.puts.is_empty());
     }
 }

@@ -110,8 +110,9 @@ enum State {
     Away,
     /// A hello is on its way that resumes the session.
     Resuming(Try, Listing),
-    /// The master did not know the session; a hello is on its way that begins another one.
-    Opening(Try),
+    /// The master did not know the session; a hello is on its way that begins another one. Until that has begun the list is
+    /// still to come: another master may know the session.
+    Opening(Try, Listing),
 }
 
 impl Anchor {
@@ -140,7 +141,7 @@ impl Anchor {
     /// The anchor is awake: ends the session or the connection, or says what comes next. While it waits for the outcome of
     /// a try, which the driver owes it within [`TRY`], there is nothing.
     pub fn step(&mut self, now: Duration, parts: &mut Parts<'_>, out: &mut Outputs) {
-        if matches!(self.state, State::Resuming(..) | State::Opening(_)) {
+        if matches!(self.state, State::Resuming(..) | State::Opening(..)) {
             return;
         }
         if parts.wants.is_ending() && self.has_ended(now, parts, out) {

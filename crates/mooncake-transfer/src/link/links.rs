@@ -41,6 +41,8 @@ struct SlotState {
     /// When shared memory is to be tried again in place of that link.
     better_at: Option<Instant>,
     failed: Option<(Instant, String)>,
+    /// The link was over at the last look.
+    was_over: bool,
 }
 
 impl Slot {
@@ -234,6 +236,31 @@ impl Links {
         self.closed.load(Ordering::Acquire) && self.connector.watcher.is_idle()
     }
 
+    /// The session that they belong to.
+    pub fn session(&self) -> u64 {
+        self.connector.options.session
+    }
+
+    /// Parts with the links that were over at the last look, too, and so with memory that nobody needs: the next use of a link
+    /// would, and there may be none, as of a segment that its master does not know. An owner that hung up because it died is
+    /// seen to be dead in between. Returns at once.
+    pub fn part_with_over(&self) {
+        if forked() {
+            return;
+        }
+        let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();
+        for slot in slots {
+            // One that is locked is being used.
+            let over = slot.state.try_lock().and_then(|mut state| {
+                let is_over = state.link.as_ref().is_some_and(|link| link.is_over());
+                let was_over = std::mem::replace(&mut state.was_over, is_over);
+                state.link.take_if(|_| is_over && was_over)
+            });
+            self.discard(over);
+            self.discard(slot.released());
+        }
+    }
+
     /// Every link that is up.
     pub fn report(&self) -> Vec<LinkReport> {
         let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();
@@ -277,13 +304,14 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use mooncake_memory::SegmentMemory;
+    use mooncake_memory::{SegmentMemory, Source};
 
     use super::super::Paths;
     use super::super::fixture::{Quiet, mapping, owner};
     use super::*;
 
     const FIRST: Reign = Reign::numbered(1);
+    const RID: u64 = 1 << 48 | 2;
 
     fn resident(memory: &SegmentMemory) -> u64 {
         rustix::fs::fstat(memory.data_fd()).unwrap().st_blocks as u64 * 512
@@ -351,6 +379,35 @@ mod tests {
             assert!(Instant::now() < until, "{} bytes, {} attachments are left", resident(&memory), server.attached());
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn memory_that_its_owner_has_taken_out_is_not_kept_mapped_by_a_link_that_nobody_uses() {
+        let (server, memory, address) = owner(1 << 20, Quiet);
+        let (_other, _lent, elsewhere) = owner(1 << 20, Quiet);
+        let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
+        memory.mapping().write(RID, 0, &[Source::new(b"seen")]).unwrap();
+        let view = links.link(&address, &soon()).unwrap().view(RID, 0, 4, None).unwrap().unwrap();
+        let used = links.link(&elsewhere, &soon()).unwrap();
+        server.remove(memory.uuid());
+        let eventually = |holds: &dyn Fn() -> bool| {
+            let until = Instant::now() + Duration::from_secs(5);
+            while !holds() {
+                assert!(Instant::now() < until);
+                std::thread::yield_now();
+            }
+        };
+        let [attachment] = &links.connector.watcher.attachments(&memory.uuid())[..] else { panic!("one is mapped") };
+        eventually(&|| attachment.is_over());
+        links.part_with_over();
+        assert_eq!(links.report().len(), 2, "it may have died, which is seen a moment later");
+        links.part_with_over();
+        links.part_with_over();
+        assert_eq!(links.report().len(), 1);
+        assert_eq!(*view, *b"seen");
+        drop(view);
+        eventually(&|| Arc::strong_count(attachment) == 1);
+        assert!(!used.is_over() && Arc::ptr_eq(&used, &links.link(&elsewhere, &soon()).unwrap()));
     }
 
     fn soon() -> Wait<'static> {

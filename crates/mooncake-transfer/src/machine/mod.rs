@@ -2,7 +2,7 @@
 //!
 //! These are state machines: the same inputs give the same outputs. Time is a [`std::time::Duration`] since an origin
 //! that the driver chooses. In the product the drivers are the files beside this folder; in virtual time it is the
-//! simulator. For that this module can be reached from outside; it has no stable interface.
+//! simulation. For that this module can be reached from outside; it has no stable interface.
 
 #[cfg(test)]
 mod fixture;

@@ -602,8 +602,10 @@ fn another_session_begins_with_nothing_of_the_last_one() {
 fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
     for answered in [false, true] {
         let mut store = Store::new();
-        let era = store.view(2);
+        let (era, ended) = (store.view(2), store.view(4));
+        store.pins.release(ended, 4);
         store.lose(Vec::new()).resume();
+        assert!(!store.pins.may_settle(5), "a list is on its way");
         store.answer(&refused(refusal::Kind::UnknownSession));
         let out = match answered {
             false => store.fail(),
@@ -611,7 +613,13 @@ fn a_try_to_begin_another_session_that_fails_begins_with_a_resume_again() {
         };
         assert!(matches!(&out[..], [Output::Unreachable { .. }]), "{out:?}");
         assert!(store.pins.is_known(era, 2), "nothing is given up before another session is there");
-        assert_eq!(store.resume().session, 7);
+        // Of several masters another one may know the session, and it has no list yet.
+        assert!(!store.pins.may_settle(6));
+        let resume = store.resume();
+        assert_eq!((resume.session, resume.pins), (7, vec![2]));
+        assert!(resume.unsettled.iter().all(|sequence| ![5, 6].contains(sequence)), "{:?}", resume.unsettled);
+        store.answer(&in_reign(A2));
+        assert!(store.pins.may_settle(7));
     }
 }
 

@@ -52,7 +52,9 @@ impl Anchor {
 
     /// The try has failed.
     pub fn failed(&mut self, reason: String, parts: &mut Parts<'_>, out: &mut Outputs) {
-        if let State::Resuming(_, listing) = std::mem::replace(&mut self.state, State::Away) {
+        if let State::Resuming(_, listing) | State::Opening(_, listing) =
+            std::mem::replace(&mut self.state, State::Away)
+        {
             parts.pins.unlist(listing);
         }
         out.push(Output::Unreachable { reason });
@@ -62,7 +64,7 @@ impl Anchor {
     pub fn answered(&mut self, now: Duration, reply: &HelloReply, parts: &mut Parts<'_>, out: &mut Outputs) {
         match std::mem::replace(&mut self.state, State::Away) {
             State::Resuming(attempt, listing) => self.resume_answered(now, attempt, listing, reply, parts, out),
-            State::Opening(attempt) => self.open_answered(now, attempt, reply, parts, out),
+            State::Opening(attempt, listing) => self.open_answered(now, attempt, listing, reply, parts, out),
             // The anchor has not asked.
             other => self.state = other,
         }
@@ -86,11 +88,8 @@ impl Anchor {
                 return;
             }
         };
-        if let Some(replaced) = listing.replaced() {
-            parts.sequences.answered(replaced);
-        }
-        parts.pins.arrived().into_iter().for_each(|sequence| parts.sequences.answered(sequence));
         if is_known {
+            list_arrived(&listing, parts);
             // Before any epoch is obeyed.
             let another = reply.instance[..] != self.session.instance[..];
             if parts.pins.listed(&listing, self.verdict(reply), another) {
@@ -103,12 +102,13 @@ impl Anchor {
             out.push(Output::Resumed { gone, unknown_views });
         } else if parts.wants.is_closing() {
             // The master has ended it, as asked. Nothing is to begin any more.
+            parts.pins.unlist(listing);
             if parts.wants.is_ending() {
                 out.push(Output::Stop);
             }
             out.push(Output::Unreachable { reason: "the store is being closed".into() });
         } else {
-            self.state = State::Opening(attempt);
+            self.state = State::Opening(attempt, listing);
             out.push(attempt.connect(self.identity.open(), parts));
         }
     }
@@ -117,14 +117,17 @@ impl Anchor {
         &mut self,
         now: Duration,
         attempt: Try,
+        listing: Listing,
         reply: &HelloReply,
         parts: &mut Parts<'_>,
         out: &mut Outputs,
     ) {
         if let Some(refusal) = &reply.refusal {
+            parts.pins.unlist(listing);
             out.push(Output::Unreachable { reason: refusal.reason.clone() });
             return;
         }
+        list_arrived(&listing, parts);
         // Everything that hung on the old session is void: placements, pins, segments.
         parts.pins.start_over();
         parts.progress.start_over();
@@ -163,6 +166,14 @@ impl Anchor {
             _ => Verdict::Silent,
         }
     }
+}
+
+/// Of what the list says nothing is waited for any more.
+fn list_arrived(listing: &Listing, parts: &mut Parts<'_>) {
+    if let Some(replaced) = listing.replaced() {
+        parts.sequences.answered(replaced);
+    }
+    parts.pins.arrived().into_iter().for_each(|sequence| parts.sequences.answered(sequence));
 }
 
 impl Try {
