@@ -82,11 +82,15 @@ pub(crate) fn claim<T>(
     let reason = error.to_string();
     Err(match (error.kind(), port) {
         (io::ErrorKind::AddrNotAvailable, _) => not_here(&host, &bind, &reason),
-        (_, Some(port)) => Cause::PortTaken { address: SocketAddr::new(address, port), reason }.into(),
-        (_, None) => {
+        (io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied, Some(port)) => {
+            Cause::PortTaken { address: SocketAddr::new(address, port), reason }.into()
+        }
+        (io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied, None) => {
             let (min, max) = options.ports;
             Cause::NoPort { address, min, max, reason }.into()
         }
+        // No descriptor or thread is to be had.
+        _ => Cause::Setup { what: "serving data to other clients", reason }.into(),
     })
 }
 
@@ -190,6 +194,16 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Setup);
         drop(free);
         assert_eq!(claim(&options(&name), reserve).unwrap().0.name, name);
+    }
+
+    #[test]
+    fn what_has_nothing_to_do_with_ports_is_not_put_down_to_them() {
+        for name in ["127.0.0.1", "127.0.0.1:12345"] {
+            let error = claim(&options(name), |_| Err::<(), _>(io::Error::from_raw_os_error(24))).unwrap_err();
+            assert!(error.to_string().starts_with("serving data to other clients: Too many open files"), "{error}");
+        }
+        let error = claim(&options("127.0.0.1"), |_| Err::<(), _>(io::ErrorKind::AddrInUse.into())).unwrap_err();
+        assert!(error.to_string().starts_with("no free port"), "{error}");
     }
 
     #[test]

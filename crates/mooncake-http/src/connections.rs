@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -60,6 +60,9 @@ const BUFFER_MAX: usize = 64 << 10;
 /// not read would have the server make pages for seconds.
 const UNSENT_MAX: u32 = 64 << 10;
 
+/// Between two lines about the same trouble.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
 /// Accepts connections for ever. `pages` is asked for each: what it shows, and
 /// whether it may ask for more than one. A forked child keeps none of the
 /// sockets.
@@ -82,11 +85,16 @@ pub async fn accept_counting(
     behind: Arc<Behind>,
 ) {
     let crowd = Arc::new(Crowd::new(limits.connections, limits.spares_busy));
+    let mut said: Option<Instant> = None;
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "HTTP accept failed");
+                // Most likely descriptors ran out, which may last.
+                if said.is_none_or(|said| said.elapsed() > SAY_AGAIN) {
+                    said = Some(Instant::now());
+                    tracing::warn!(%error, "HTTP accept failed; new connections wait until it works again");
+                }
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             }
