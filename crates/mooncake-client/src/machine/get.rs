@@ -209,7 +209,9 @@ fn report_named_again<D: GetDriver>(
 ) {
     for (index, object) in found {
         for replica in &object.replicas {
-            if let Some(cause) = stale.get(&replica.rid).filter(|_| !mutant!(StaleReplicasAreNotReported)) {
+            if let Some(cause) = stale.get(&replica.rid)
+                && !mutant!(StaleReplicasAreNotReported)
+            {
                 let reason = format!("{cause} (it has been, and is still named)");
                 driver.suspect(keys[*index], replica.rid, reason, true);
             }

@@ -286,8 +286,7 @@ impl<M: Clone> Owner<M> {
             self.lost_mounts.insert(held.uuid, held);
             return;
         }
-        let pinned =
-            pinned.filter(|_| !mutant!(PinnedMemoryIsGivenBack)).or(mutant!(PinnedMemoryIsGivenBack).then(Vec::new));
+        let pinned = if mutant!(PinnedMemoryIsGivenBack) { Some(Vec::new()) } else { pinned };
         let next = (!held.leaving).then(|| Output::Replace { id: held.id, memory: held.memory.clone() });
         out.push(Output::GiveBack { memory: held.memory, pinned });
         out.extend(next);
