@@ -2,15 +2,13 @@
 //! the background, given back, as [`crate::machine::owner`] decides.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
-use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
+use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes};
 use mooncake_transfer::{Fence, Reign, SegmentServer, Uuid, thread};
 use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request};
 use parking_lot::{Condvar, Mutex};
@@ -23,6 +21,7 @@ use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned, Told, Unmount a
 use crate::machine::position::reign_of;
 use crate::machine::session::Recheck;
 use crate::owner_events::{tell_epoch_taken, tell_fenced};
+use crate::segment_id::SegmentId;
 
 #[cfg(test)]
 mod tests;
@@ -34,26 +33,6 @@ const FIRST_STEP: u64 = 4 << 20;
 const STEP: u64 = 32 << 20;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-
-/// Name of a segment that a store gives to the pool, its own for good: it stays when the memory has to be replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SegmentId(pub [u8; 16]);
-
-/// Two decimal numbers, as the master's pages name it.
-impl fmt::Display for SegmentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&uuid_text(&self.0))
-    }
-}
-
-impl FromStr for SegmentId {
-    type Err = StoreError;
-
-    /// What [`fmt::Display`] writes; anything else names no segment.
-    fn from_str(text: &str) -> Result<Self, StoreError> {
-        uuid_of(text).map(SegmentId).ok_or_else(|| Cause::NoSuchSegment { id: text.to_owned() }.into())
-    }
-}
 
 /// What a segment is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]

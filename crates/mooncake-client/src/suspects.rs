@@ -8,8 +8,8 @@ use mooncake_wire::pack_keys;
 
 use crate::control::Control;
 use crate::error::StoreError;
+use crate::machine::rounds::rounds;
 use crate::machine::suspects::Suspect;
-use crate::rounds::rounds;
 
 /// Replicas in one message; a master takes no more.
 const ROUND: usize = 1_024;

@@ -140,15 +140,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     if let Some(metadata) = &metadata {
         tracing::info!("HTTP metadata server started on port {}", metadata.address().port());
     }
-    Ok(Master {
-        shared,
-        rpc_address,
-        metrics_address,
-        _metadata: metadata,
-        tasks,
-        ticker: Some(ticker),
-        compactor,
-    })
+    Ok(Master { shared, rpc_address, metrics_address, _metadata: metadata, tasks, ticker: Some(ticker), compactor })
 }
 
 impl Master {

@@ -21,6 +21,7 @@ pub mod progress;
 pub mod put;
 pub mod questions;
 pub mod reachability;
+pub(crate) mod rounds;
 pub mod sequences;
 pub mod session;
 pub mod suspects;

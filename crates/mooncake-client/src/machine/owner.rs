@@ -11,7 +11,7 @@ use std::time::Duration;
 use mooncake_mutant::mutant;
 use mooncake_transfer::Uuid;
 
-use crate::segment_owner::SegmentId;
+use crate::segment_id::SegmentId;
 
 /// How long an unmount waits for the master's word on what is pinned.
 const PINS_WAIT: Duration = Duration::from_millis(60);
