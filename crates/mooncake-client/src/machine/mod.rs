@@ -10,6 +10,7 @@
 
 pub mod call;
 pub mod deaths;
+pub mod directory;
 pub mod get;
 pub mod numbering;
 pub mod orphans;
