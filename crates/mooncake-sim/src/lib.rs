@@ -15,6 +15,7 @@ mod disk;
 mod gets;
 mod lane;
 mod ledger;
+mod lending;
 mod links;
 mod master;
 mod memory;

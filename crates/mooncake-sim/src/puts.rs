@@ -67,7 +67,12 @@ impl Store {
 }
 
 pub(crate) fn error_of(error: &NoAnswer) -> StoreError {
-    Cause::Transfer(format!("{error:?}")).into()
+    match error {
+        NoAnswer::Refused(reason) => {
+            Cause::BadRequest { master: "the master".into(), what: "a call", reason: reason.clone() }.into()
+        }
+        NoAnswer::Late => Cause::Transfer("late".into()).into(),
+    }
 }
 
 impl PutDriver for Driver<'_> {
