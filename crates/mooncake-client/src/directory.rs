@@ -1,6 +1,5 @@
 //! Where segments are: the numbers of placements, resolved once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mooncake_memory::ProcessIdentity;
@@ -10,28 +9,19 @@ use parking_lot::RwLock;
 
 use crate::control::Control;
 use crate::error::StoreError;
+use crate::machine::directory as machine;
 use crate::machine::numbering::Numbering;
 
-/// Segments met so far. Under another numbering it starts over.
+/// Segments met so far, for all threads of a store: [`machine::directory`](crate::machine::directory).
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    known: RwLock<Known>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    numbering: Numbering,
-    segments: BTreeMap<u32, Arc<SegmentAddress>>,
+    known: RwLock<machine::Directory<Arc<SegmentAddress>>>,
 }
 
 impl Directory {
     /// The segment of a placement, if it has been met.
     pub fn find(&self, numbering: Numbering, number: u32) -> Option<Arc<SegmentAddress>> {
-        let known = self.known.read();
-        if known.numbering != numbering {
-            return None;
-        }
-        known.segments.get(&number).cloned()
+        self.known.read().find(numbering, number).cloned()
     }
 
     /// Asks the master once for every segment of some placements not met before.
@@ -41,42 +31,28 @@ impl Directory {
         numbering: Numbering,
         replicas: impl Iterator<Item = &'r Replica>,
     ) -> Result<(), StoreError> {
-        let numbers = replicas.flat_map(|replica| &replica.extents).map(|extent| extent.segment);
-        let mut missing: Vec<u32> = {
-            let known = self.known.read();
-            let same = known.numbering == numbering;
-            numbers.filter(|number| !same || !known.segments.contains_key(number)).collect()
-        };
+        let missing = self.known.read().missing(numbering, replicas);
         if missing.is_empty() {
             return Ok(());
         }
-        missing.sort_unstable();
-        missing.dedup();
         const WHAT: &str = "a query for segments";
         let body = request::Body::Segments(Segments { numbers: missing });
         let answer = control.query(WHAT, body, control.lookup_timeout)?;
         let reply::Body::Segments(found) = answer.body else { return Err(control.confused(WHAT)) };
-        let mut known = self.known.write();
-        if known.numbering != answer.numbering {
-            *known = Known { numbering: answer.numbering, segments: BTreeMap::new() };
-        }
-        for segment in found.segments {
-            let number = segment.number;
-            if let Some(address) = address(segment) {
-                known.segments.insert(number, Arc::new(address));
-            }
-        }
+        let found = found.segments.into_iter();
+        let segments = found.filter_map(|segment| Some((segment.number, Arc::new(address(segment)?))));
+        self.known.write().met(answer.numbering, segments);
         Ok(())
     }
 
     /// The segment is Gone.
     pub fn forget(&self, number: u32) {
-        self.known.write().segments.remove(&number);
+        self.known.write().forget(number);
     }
 
     /// Another session began, perhaps with another master.
     pub fn start_over(&self) {
-        *self.known.write() = Known::default();
+        self.known.write().start_over();
     }
 }
 

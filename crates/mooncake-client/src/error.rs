@@ -62,6 +62,19 @@ impl StoreError {
     pub fn cause(&self) -> &Cause {
         &self.cause
     }
+
+    /// Another replica or another try cannot help: it is the caller's own memory, device, or wish.
+    pub(crate) fn is_callers(&self) -> bool {
+        matches!(
+            self.cause(),
+            Cause::Fault(_)
+                | Cause::Device(_)
+                | Cause::InvalidParams(_)
+                | Cause::Interrupted
+                | Cause::Closed
+                | Cause::Forked
+        )
+    }
 }
 
 impl From<Cause> for StoreError {

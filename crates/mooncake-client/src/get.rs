@@ -10,10 +10,9 @@ use crate::error::{Cause, StoreError};
 use crate::machine::get::{Doubt, Fetched, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
 use crate::machine::numbering::Numbering;
 use crate::machine::ready;
-use crate::machine::suspects::Suspect;
+use crate::machine::suspects::{self, Suspect};
 use crate::put::{is_no_staging, link_error, transfer_error};
 use crate::store::Inner;
-use crate::suspects;
 use crate::team::{share, threads_for};
 
 /// One object of a batch get into the caller's memory.

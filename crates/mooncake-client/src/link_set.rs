@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::control::Control;
 use crate::machine::position::reign_of;
-use crate::machine::questions::Questions;
+use crate::machine::questions::{Question, Questions};
 use crate::options::StoreOptions;
 
 pub(crate) struct LinkSet {
@@ -195,6 +195,24 @@ fn make(
 ) -> Result<Arc<Links>, ServerError> {
     let events = Events { control: control.clone(), questions: questions.clone() };
     Ok(Arc::new(Links::new(options.clone(), Box::new(events))?))
+}
+
+impl Question for EpochQuestion {
+    fn reign(&self) -> Reign {
+        self.reign()
+    }
+
+    fn is_moot(&self) -> bool {
+        self.is_moot()
+    }
+
+    fn repeats(&self, other: &Self) -> bool {
+        self.repeats(other)
+    }
+
+    fn supersedes(&self, other: &Self) -> bool {
+        self.supersedes(other)
+    }
 }
 
 struct Events {

@@ -11,14 +11,15 @@ use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart,
 use mooncake_wire::{MAX_KEY, pack_keys};
 
 use crate::error::{Cause, StoreError};
+use crate::key::check_key;
 use crate::machine::call::Abandoned;
 use crate::machine::numbering::Numbering;
 use crate::machine::orphans::give_up;
-use crate::machine::put::{Lost, Placed, PutDriver, Written, put, write_key};
+use crate::machine::put::{Lost, Placed, PutDriver, PutOutcome, Written, put, write_key};
 use crate::machine::{self, ready};
 use crate::options::{PinKind, PutOptions};
 use crate::session::Session;
-use crate::store::{Inner, check_key};
+use crate::store::Inner;
 use crate::team::{share, threads_for};
 
 #[cfg(test)]
@@ -43,18 +44,6 @@ pub struct PutItem<'a> {
     pub key: &'a [u8],
     /// Its value: the concatenation of the pieces.
     pub value: &'a [Source<'a>],
-}
-
-/// What a successful put did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PutOutcome {
-    /// Stored, in so many copies.
-    Stored {
-        /// Copies that are readable; fewer than asked for when there are fewer clients.
-        replicas: u32,
-    },
-    /// The key was there already, and keeps its value: the first writer wins.
-    Existed,
 }
 
 impl Inner {
@@ -253,7 +242,7 @@ impl Inner {
         origin: &Origin,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<u32, Lost> {
-        let untouched = |error: StoreError| Lost { final_word: is_callers(&error), error, settled: true };
+        let untouched = |error: StoreError| Lost { final_word: error.is_callers(), error, settled: true };
         let [extent] = &replica.extents[..] else {
             return Err(untouched(self.shared.control.confused(WHAT)));
         };
@@ -265,22 +254,9 @@ impl Inner {
         let link = link.map_err(|error| untouched(link_error(&error)))?;
         link.write(replica.rid, extent.offset, parts, &wait).map_err(|failed| {
             let error = transfer_error(failed.error);
-            Lost { final_word: is_callers(&error), error, settled: failed.settled }
+            Lost { final_word: error.is_callers(), error, settled: failed.settled }
         })
     }
-}
-
-/// Another replica or another try cannot help: it is the caller's own memory, device, or wish.
-pub(crate) fn is_callers(error: &StoreError) -> bool {
-    matches!(
-        error.cause(),
-        Cause::Fault(_)
-            | Cause::Device(_)
-            | Cause::InvalidParams(_)
-            | Cause::Interrupted
-            | Cause::Closed
-            | Cause::Forked
-    )
 }
 
 pub(crate) fn is_no_staging(error: &StoreError) -> bool {

@@ -8,9 +8,10 @@ use mooncake_wire::message::{
 use mooncake_wire::pack_keys;
 
 use crate::error::{Cause, StoreError};
+use crate::key::check_key;
 use crate::machine::call::Abandoned;
-use crate::rounds::rounds;
-use crate::store::{Inner, check_key};
+use crate::machine::rounds::rounds;
+use crate::store::Inner;
 
 /// Keys asked about with one request.
 const ROUND_KEYS: usize = 65_536;

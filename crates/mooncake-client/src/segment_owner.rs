@@ -1,28 +1,30 @@
 //! The memory that this store gives to the pool: made, served, populated in
-//! the background, given back, as [`crate::machine::owner`] decides.
+//! the background, given back, as [`crate::machine::owner`] and [`crate::machine::lending`] decide.
 
 use std::collections::VecDeque;
-use std::fmt;
+use std::ops::DerefMut;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
-use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes, uuid_of, uuid_text};
+use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes};
 use mooncake_transfer::{Fence, Reign, SegmentServer, Uuid, thread};
-use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, Unmount, anchor_up, reply, request};
+use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, anchor_up, reply, request};
 use parking_lot::{Condvar, Mutex};
 
 use crate::control::Control;
 use crate::directory::wire_process;
 use crate::error::{Cause, StoreError};
 use crate::host::Advertised;
-use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned, Told, Unmount as Unmounting, must_resume};
+use crate::machine::lending::{self, LendingDriver};
+use crate::machine::owner::{MAX_SEGMENTS, Output, Owner, Pinned};
 use crate::machine::position::reign_of;
+use crate::machine::ready;
 use crate::machine::session::Recheck;
 use crate::owner_events::{tell_epoch_taken, tell_fenced};
+use crate::segment_id::SegmentId;
 
 #[cfg(test)]
 mod tests;
@@ -34,26 +36,6 @@ const FIRST_STEP: u64 = 4 << 20;
 const STEP: u64 = 32 << 20;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-
-/// Name of a segment that a store gives to the pool, its own for good: it stays when the memory has to be replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SegmentId(pub [u8; 16]);
-
-/// Two decimal numbers, as the master's pages name it.
-impl fmt::Display for SegmentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&uuid_text(&self.0))
-    }
-}
-
-impl FromStr for SegmentId {
-    type Err = StoreError;
-
-    /// What [`fmt::Display`] writes; anything else names no segment.
-    fn from_str(text: &str) -> Result<Self, StoreError> {
-        uuid_of(text).map(SegmentId).ok_or_else(|| Cause::NoSuchSegment { id: text.to_owned() }.into())
-    }
-}
 
 /// What a segment is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +60,7 @@ pub(crate) struct SegmentOwner {
 }
 
 /// One segment as it is now.
-struct Held {
+pub(crate) struct Held {
     backing: Backing,
     memory: Arc<SegmentMemory>,
     populated: AtomicU64,
@@ -141,9 +123,7 @@ impl SegmentOwner {
     /// Takes a segment out of the pool and gives its memory back: at once, or when the grace is over, in which it is only
     /// read.
     pub fn unmount(&self, id: SegmentId, grace: Duration) -> Result<(), StoreError> {
-        let unmount = self.state.lock().unmount(id, grace);
-        let unmount = unmount.ok_or_else(|| StoreError::from(Cause::NoSuchSegment { id: id.to_string() }))?;
-        self.carry_out_unmount(unmount)
+        ready(lending::unmount(self, id, grace))
     }
 
     // ------------------------------------------------------- for the anchor
@@ -235,55 +215,13 @@ impl SegmentOwner {
         self.hand_over(out);
     }
 
-    /// Leaves to the owner's thread what takes long.
-    fn hand_over(&self, out: Vec<Output<Arc<Held>>>) {
-        for output in out {
-            let work = match output {
-                Output::GiveBack { memory, pinned } => Work::GiveBack(memory, pinned),
-                Output::Replace { id, memory } => {
-                    tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
-                    Work::Replace(id, memory.backing.clone())
-                }
-            };
-            let _ = self.work.send(work);
-        }
-    }
-
     // ------------------------------------------------------------ at the end
 
     /// Takes the segments out of the pool and gives their memory back; the larger
     /// part of that goes on in the background.
     pub fn close(&self) {
-        let Some(leaving) = self.state.lock().close() else { return };
-        for unmount in leaving {
-            self.state.lock().begin(&unmount);
-            if let Err(error) = self.carry_out_unmount(unmount) {
-                tracing::warn!(%error, "segment not unmounted; the master finds out by itself");
-            }
-        }
-        self.state.lock().closed();
+        ready(lending::close(self));
         let _ = self.work.send(Work::End);
-    }
-
-    /// Asks the master to unmount a segment, and gives its memory back if that is to be at once.
-    fn carry_out_unmount(&self, unmount: Unmounting<Arc<Held>>) -> Result<(), StoreError> {
-        let body = request::Body::Unmount(Unmount { uuid: unmount.uuid.to_vec().into(), grace_ms: unmount.grace_ms });
-        let mut unmounted = self.control.finish("unmount", body, self.control.lookup_timeout).map(drop);
-        let mut out = Vec::new();
-        let mut state = self.state.lock();
-        if let Some(deadline) = state.unmount_answered(self.control.now(), &unmount, told(&unmounted), &mut out) {
-            let deadline = self.control.instant(deadline);
-            while state.waits_for_pins(unmount.uuid) && !self.gone.wait_until(&mut state, deadline).timed_out() {}
-            state.take_back(unmount, &mut out);
-            unmounted = Ok(());
-        }
-        drop(state);
-        self.hand_over(out);
-        if must_resume(told(&unmounted)) && !self.state.lock().is_closing() {
-            // Whether it is gone the master says in its answer to the list of what is held.
-            self.control.resume_anew();
-        }
-        unmounted
     }
 
     // ------------------------------------------------------ its own thread
@@ -301,7 +239,7 @@ impl SegmentOwner {
                 Ok(Work::Recheck(recheck)) => self.recheck_now(recheck),
                 Ok(Work::GiveBack(held, pinned)) => {
                     populating.retain(|other| !Arc::ptr_eq(other, &held));
-                    self.give_back(&held.memory, pinned.as_ref());
+                    ready(lending::give_back(self, held.memory.uuid(), &held, pinned.as_ref()));
                 }
                 Ok(Work::End) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
@@ -390,57 +328,76 @@ impl SegmentOwner {
             stopped_short: AtomicBool::new(false),
         });
         let (uuid, bytes) = (held.memory.uuid(), held.memory.bytes());
-        let id = self.state.lock().mount(id, uuid, held.clone());
-        let body = request::Body::Mount(Mount { segment: Some(segment), populated: first });
-        const WHAT: &str = "mount";
-        let mounted = match self.control.finish_now(WHAT, body, self.control.lookup_timeout) {
-            Ok(answer) if matches!(answer.body, reply::Body::Mount(_)) => Ok((id, bytes)),
-            Ok(_) => Err(self.control.confused(WHAT)),
-            Err(error) => Err(error),
-        };
-        let mut out = Vec::new();
-        let is_held = self.state.lock().mount_answered(uuid, told(&mounted), &mut out);
-        if is_held {
-            self.server.mounted(uuid, reign_of(&self.control.position()));
-            let _ = self.work.send(Work::Populate(held));
-        } else {
-            self.give_back(&held.memory, None);
-        }
-        self.hand_over(out);
-        mounted
+        let mount = Mount { segment: Some(segment), populated: first };
+        ready(lending::mount(self, id, (uuid, held), mount)).map(|id| (id, bytes))
+    }
+}
+
+impl LendingDriver for SegmentOwner {
+    type Memory = Arc<Held>;
+
+    fn now(&self) -> Duration {
+        self.control.now()
     }
 
-    fn give_back(&self, memory: &SegmentMemory, pinned: Option<&Pinned>) {
-        if self.state.lock().must_unmount(pinned) && !self.control.is_stopped() {
-            let body = request::Body::Unmount(Unmount { uuid: memory.uuid().to_vec().into(), grace_ms: 0 });
-            let unmounted = self.control.finish("unmount", body, self.control.lookup_timeout);
-            if let Err(error) = &unmounted
-                && must_resume(told(&unmounted))
-            {
-                // The list of what is held, which says as much, goes to the master as soon as it answers again.
-                tracing::debug!(name = self.name, %error, "the master is told of it when it is back");
-                self.control.resume_anew();
-            }
-        }
-        if !self.server.remove(memory.uuid()) {
+    fn owner(&self) -> impl DerefMut<Target = Owner<Arc<Held>>> {
+        self.state.lock()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.control.is_stopped()
+    }
+
+    async fn finish(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
+        self.control.finish(what, body, self.control.lookup_timeout).map(|answer| answer.body)
+    }
+
+    async fn finish_now(&self, what: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {
+        self.control.finish_now(what, body, self.control.lookup_timeout).map(|answer| answer.body)
+    }
+
+    fn confused(&self, what: &'static str) -> StoreError {
+        self.control.confused(what)
+    }
+
+    fn resume_anew(&self) {
+        self.control.resume_anew();
+    }
+
+    fn mounted(&self, uuid: Uuid, held: Arc<Held>) {
+        self.server.mounted(uuid, reign_of(&self.control.position()));
+        let _ = self.work.send(Work::Populate(held));
+    }
+
+    async fn wait_for_pins(&self, uuid: Uuid, until: Duration) {
+        let (mut state, until) = (self.state.lock(), self.control.instant(until));
+        while state.waits_for_pins(uuid) && !self.gone.wait_until(&mut state, until).timed_out() {}
+    }
+
+    async fn free(&self, held: &Arc<Held>, pinned: Option<&Pinned>) {
+        if !self.server.remove(held.memory.uuid()) {
             tracing::warn!(name = self.name, "a data lane did not end in time; its segment goes anyway");
         }
         // Where nobody knows what is pinned, unmapping frees what no process maps.
         if let Some(pinned) = pinned
-            && let Err(error) = memory.give_back(pinned)
+            && let Err(error) = held.memory.give_back(pinned)
         {
             tracing::warn!(name = self.name, %error, "memory not given back before its last user ends");
         }
     }
-}
 
-/// What the master said.
-fn told<T>(answer: &Result<T, StoreError>) -> Told {
-    match answer.as_ref().map_err(StoreError::cause) {
-        Ok(_) => Told::Done,
-        Err(Cause::BadRequest { .. }) => Told::Refused,
-        // Of several tries one may have got through, and only a later one have been refused.
-        Err(_) => Told::Unanswered,
+    /// Leaves to the owner's thread what takes long.
+    fn hand_over(&self, out: Vec<Output<Arc<Held>>>) {
+        for output in out {
+            let work = match output {
+                Output::GiveBack { memory, pinned } => Work::GiveBack(memory, pinned),
+                Output::Replace { id, memory } => {
+                    tracing::warn!(name = self.name, "the master gave this segment up; a new one takes its place");
+                    Work::Replace(id, memory.backing.clone())
+                }
+            };
+            let _ = self.work.send(work);
+        }
     }
 }
 

@@ -11,7 +11,6 @@ use mooncake_memory::{
     ForeignRange, Guarded, ProcessIdentity, Registry, Source, forked, total_of_sources, watch_forks,
 };
 use mooncake_transfer::{LinkReport, SegmentServer, ServerError, ServerOptions, Wait};
-use mooncake_wire::MAX_KEY;
 use mooncake_wire::message::{CloseSession, request};
 use parking_lot::Mutex;
 
@@ -24,16 +23,18 @@ use crate::error::{Cause, ErrorKind, StoreError};
 use crate::get::{GetInto, Receive, bytes_of};
 use crate::host::{self, Advertised, Host};
 use crate::link_set::LinkSet;
+use crate::machine::put::PutOutcome;
 use crate::master_address::{MasterAddress, split_host_port};
 use crate::metrics::{Metrics, Operation, Timer};
 use crate::opening;
 use crate::options::{PutOptions, StoreOptions};
 use crate::owner_events::{OwnerEvents, Reporter};
-use crate::put::{PutItem, PutOutcome};
+use crate::put::PutItem;
 use crate::query::RemoveOutcome;
 use crate::ranges::{GetRanges, RangeOutcome};
 use crate::report;
-use crate::segment_owner::{Backing, Ownership, SegmentId, SegmentOwner, random_key};
+use crate::segment_id::SegmentId;
+use crate::segment_owner::{Backing, Ownership, SegmentOwner, random_key};
 use crate::view::View;
 
 /// A transfer slower than this has failed, however steadily it drips: bytes a second.
@@ -520,14 +521,6 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// Whether an object can have this key.
-pub(crate) fn check_key(key: &[u8]) -> Result<(), StoreError> {
-    match key.len() {
-        1..=MAX_KEY => Ok(()),
-        length => Err(Cause::InvalidKey { length, limit: MAX_KEY }.into()),
     }
 }
 

@@ -1,75 +1,59 @@
-//! The thread that reports bad replicas, many with one message: [`crate::machine::suspects`]. It lives only while there are
-//! any. Where the read did not look the key up a second time, the thread does.
+//! The thread that reports bad replicas: [`crate::machine::suspects`]. It lives only while there are any.
 
+use std::ops::DerefMut;
 use std::sync::Arc;
+use std::time::Duration;
 
-use mooncake_wire::message::{BadReplica, Lookup, reply, request};
+use mooncake_wire::message::{BadReplica, Lookup, Object, reply, request};
 use mooncake_wire::pack_keys;
 
 use crate::control::Control;
 use crate::error::StoreError;
-use crate::machine::suspects::Suspect;
-use crate::rounds::rounds;
+use crate::machine::ready;
+use crate::machine::suspects::{Suspect, SuspectDriver, Suspects, run};
 
-/// Replicas in one message; a master takes no more.
-const ROUND: usize = 1_024;
+impl SuspectDriver for Arc<Control> {
+    fn now(&self) -> Duration {
+        Control::now(self)
+    }
 
-/// Has a replica reported.
-pub(crate) fn add(control: &Arc<Control>, suspect: Suspect) {
-    let mut suspects = control.suspects.lock();
-    // Also where there was no thread to be had for an earlier report.
-    if suspects.add(control.now(), suspect) && !suspects.is_running() {
-        let control = control.clone();
+    fn suspects(&self) -> impl DerefMut<Target = Suspects> {
+        self.suspects.lock()
+    }
+
+    fn is_stopped(&self) -> bool {
+        Control::is_stopped(self)
+    }
+
+    fn start_worker(&self) -> bool {
+        let control = self.clone();
         let thread = std::thread::Builder::new().name("mooncake-suspects".into());
-        suspects.set_running(mooncake_transfer::thread::start(thread, move || run(&control)).is_ok());
+        mooncake_transfer::thread::start(thread, move || ready(run(&control))).is_ok()
     }
-}
 
-fn run(control: &Arc<Control>) {
-    loop {
-        let all = control.suspects.lock().take(control.now());
-        if all.is_empty() {
-            return;
-        }
-        for round in rounds(&all, ROUND) {
-            if control.is_stopped() {
-                continue;
-            }
-            if let Err(error) = report(control, round) {
-                tracing::debug!(%error, "bad replicas not reported");
-                control.suspects.lock().forget(round);
-            }
+    async fn look_up(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {
+        const WHAT: &str = "a lookup";
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        match self.query_on_any_thread(WHAT, body, self.lookup_timeout)?.body {
+            reply::Body::Lookup(found) => Ok(found.objects),
+            _ => Err(self.confused(WHAT)),
         }
     }
-}
 
-fn report(control: &Arc<Control>, suspects: &[Suspect]) -> Result<(), StoreError> {
-    let (mut bad, unsure): (Vec<Suspect>, Vec<Suspect>) =
-        suspects.iter().cloned().partition(|suspect| suspect.confirmed);
-    if !unsure.is_empty() {
-        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(&unsure)) });
-        let answer = control.query_on_any_thread("a lookup", body, control.lookup_timeout)?;
-        let reply::Body::Lookup(found) = answer.body else { return Err(control.confused("a lookup")) };
-        let named = unsure.into_iter().zip(found.objects);
-        let still = named.filter(|(suspect, object)| object.replicas.iter().any(|other| other.rid == suspect.rid));
-        bad.extend(still.map(|(suspect, _)| suspect));
+    async fn tell(&self, bad: BadReplica) -> Result<(), StoreError> {
+        let body = request::Body::BadReplica(bad);
+        self.query_on_any_thread("the report of bad replicas", body, self.lookup_timeout).map(drop)
     }
-    let mut messages = bad.into_iter().map(|Suspect { key, rid, reason, .. }| {
-        tracing::warn!(rid = format_args!("{rid:#x}"), reason, "a replica is bad; reported");
-        BadReplica { key: key.into(), rid, reason, more: Vec::new() }
-    });
-    let Some(first) = messages.next() else { return Ok(()) };
-    let body = request::Body::BadReplica(BadReplica { more: messages.collect(), ..first });
-    control.query_on_any_thread("the report of bad replicas", body, control.lookup_timeout).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use mooncake_wire::message::{LookupReply, Object, Replica};
+    use mooncake_wire::message::{LookupReply, Replica};
 
     use super::*;
+    use crate::machine::suspects::{add, report};
     use crate::scripted_master::{Client, answer, usual, wait_for};
 
     fn suspect(rid: u64, confirmed: bool) -> Suspect {
@@ -93,7 +77,7 @@ mod tests {
         let deaf = is_deaf.clone();
         client.master.answers(move |request| (!deaf.load(Ordering::SeqCst)).then(|| usual(request)));
         add(control, suspect(2, true));
-        wait_for("the report is given up", || !control.suspects.lock().is_running());
+        wait_for("the report is given up", || !control.suspects.lock().running);
         is_deaf.store(false, Ordering::SeqCst);
         control.reach.pong(control.now());
         let before = reported(&client).len();
@@ -118,9 +102,9 @@ mod tests {
             _ => Some(usual(request)),
         });
         let both = [suspect(2, false), suspect(4, false)];
-        report(control, &both).unwrap();
+        ready(report(control, &both)).unwrap();
         assert_eq!(reported(&client), [4]);
-        report(control, &both[..1]).unwrap();
+        ready(report(control, &both[..1])).unwrap();
         assert_eq!(reported(&client), [4], "none is no message");
     }
 }

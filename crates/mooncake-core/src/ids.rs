@@ -12,11 +12,6 @@ impl Time {
     pub const fn plus_ms(self, ms: u64) -> Time {
         Time(self.0 + ms * 1000)
     }
-
-    /// Milliseconds since an earlier moment, 0 if it lies in the future.
-    pub const fn ms_since(self, earlier: Time) -> u64 {
-        self.0.saturating_sub(earlier.0) / 1000
-    }
 }
 
 /// Unit of allocation and of stamps, bytes.

@@ -68,7 +68,8 @@ pub struct Master {
     shared: Arc<Shared>,
     rpc_address: SocketAddr,
     metrics_address: SocketAddr,
-    metadata: Option<MetadataServer>,
+    /// Serves until it is dropped.
+    _metadata: Option<MetadataServer>,
     tasks: Vec<JoinHandle<()>>,
     ticker: Option<Ticker>,
     compactor: Option<Compactor>,
@@ -139,7 +140,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     if let Some(metadata) = &metadata {
         tracing::info!("HTTP metadata server started on port {}", metadata.address().port());
     }
-    Ok(Master { shared, rpc_address, metrics_address, metadata, tasks, ticker: Some(ticker), compactor })
+    Ok(Master { shared, rpc_address, metrics_address, _metadata: metadata, tasks, ticker: Some(ticker), compactor })
 }
 
 impl Master {
@@ -151,11 +152,6 @@ impl Master {
     /// Where the HTTP server listens.
     pub fn metrics_address(&self) -> SocketAddr {
         self.metrics_address
-    }
-
-    /// Where the metadata server listens, if there is one.
-    pub fn metadata_address(&self) -> Option<SocketAddr> {
-        self.metadata.as_ref().map(MetadataServer::address)
     }
 
     /// Returns when the master cannot go on: its log broke and could not be renamed away.

@@ -37,7 +37,7 @@ pub struct Settings {
     pub metric_reporting: bool,
     /// Times and shares of the core.
     pub core: Config,
-    /// Lifetime of a soft pin whose request names none ([`Settings::DEFAULT_SOFT_PIN`]).
+    /// Lifetime of a soft pin whose request names none.
     pub soft_pin_ttl_ms: u64,
     /// Name of the pool.
     pub cluster_id: String,
@@ -91,9 +91,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A soft pin of this length means the master's default.
-    pub const DEFAULT_SOFT_PIN: u64 = u64::MAX;
-
     /// Settings of a command line. `env` reads the environment.
     pub fn from_flags(given: &Given, env: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingError> {
         let mut settings = Settings { notes: given.notes.clone(), ..Settings::default() };

@@ -2,27 +2,18 @@
 
 use std::time::Duration;
 
-use mooncake_client::machine::owner::{Output, Pinned, Told, must_resume};
-use mooncake_client::machine::position::reign_of;
+use mooncake_client::machine::lending;
+use mooncake_client::machine::owner::{Output, Pinned};
 use mooncake_client::{PutOutcome, SegmentId};
-use mooncake_transfer::Uuid;
-use mooncake_wire::message::{Endpoint, Mount, Remove, Segment, Unmount, request};
+use mooncake_wire::message::{Endpoint, Mount, Remove, Segment, request};
 use mooncake_wire::pack_keys;
 
-use crate::calls::{Abandoned, Answer, NoAnswer, PATIENCE};
+use crate::calls::{Abandoned, PATIENCE};
 use crate::master::identity_of;
 use crate::memory::Memory;
 use crate::puts::{Item, Options};
 use crate::store::Store;
 use crate::world::Slot;
-
-fn told(answer: &Result<Answer, NoAnswer>) -> Told {
-    match answer {
-        Ok(_) => Told::Done,
-        Err(NoAnswer::Refused(_)) => Told::Refused,
-        Err(NoAnswer::Late) => Told::Unanswered,
-    }
-}
 
 /// The name of one of the objects that there may be.
 pub fn key(number: u64) -> Vec<u8> {
@@ -50,7 +41,7 @@ impl Store {
         loop {
             let next = self.inner.work.borrow_mut().pop_front();
             match next {
-                Some(Output::GiveBack { memory, pinned }) => self.give_back(&memory, pinned.as_ref()).await,
+                Some(Output::GiveBack { memory, pinned }) => self.part_with(&memory, pinned.as_ref()).await,
                 Some(Output::Replace { id, .. }) => {
                     while !self.mount(Some(id)).await {
                         self.rest(100_000).await;
@@ -66,8 +57,8 @@ impl Store {
         let inner = &self.inner;
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&inner.world.number().to_le_bytes());
-        let (memory, server) = (Memory::new(&inner.network.ledger, uuid, inner.network.mix.granules), self.server());
-        server.add(memory.clone());
+        let memory = Memory::new(&inner.network.ledger, uuid, inner.network.mix.granules);
+        self.server().add(memory.clone());
         let process = identity_of(&inner.world, inner.process, inner.host.boot_id());
         let segment = Segment {
             uuid: uuid.to_vec().into(),
@@ -80,17 +71,8 @@ impl Store {
             }),
             ..Segment::default()
         };
-        inner.owner.borrow_mut().mount(id, uuid, memory.clone());
-        let body = request::Body::Mount(Mount { segment: Some(segment), populated: memory.bytes() });
-        let told = told(&self.finish_now(body, PATIENCE).await);
-        let mut out = Vec::new();
-        let is_held = inner.owner.borrow_mut().mount_answered(uuid, told, &mut out);
-        self.hand_over(out);
-        match is_held {
-            true => server.mounted(uuid, reign_of(&self.position())),
-            false => self.give_back(&memory, None).await,
-        }
-        told == Told::Done
+        let mount = Mount { segment: Some(segment), populated: memory.bytes() };
+        lending::mount(self, id, (uuid, memory), mount).await.is_ok()
     }
 
     /// Takes the segment out of the pool, and gives another one once it is gone.
@@ -98,13 +80,13 @@ impl Store {
         let Some((uuid, _)) = self.held().first().copied() else { return };
         let mut grace = Duration::from_millis([0, 0, 200][self.inner.world.below(3) as usize]);
         while self.held().iter().any(|(held, _)| *held == uuid) {
-            self.unmount_one(uuid, grace).await;
+            let _ = lending::unmount(self, SegmentId(uuid), grace).await;
             self.inner.world.sleep(grace + Duration::from_millis(300)).await;
             // A log that lost its end has forgotten that it was to leave.
             grace = Duration::ZERO;
             // What has been given back has to be so before there is room.
             while let Some(Output::GiveBack { memory, pinned }) = self.next_give_back() {
-                self.give_back(&memory, pinned.as_ref()).await;
+                self.part_with(&memory, pinned.as_ref()).await;
             }
         }
         while self.held().is_empty() && self.inner.work.borrow().is_empty() && !self.mount(None).await {
@@ -117,37 +99,8 @@ impl Store {
         if matches!(work.front(), Some(Output::GiveBack { .. })) { work.pop_front() } else { None }
     }
 
-    async fn unmount_one(&self, uuid: Uuid, grace: Duration) {
-        let Some(unmount) = self.inner.owner.borrow_mut().unmount(SegmentId(uuid), grace) else { return };
-        let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: unmount.grace_ms });
-        let told = told(&self.finish(body, PATIENCE).await);
-        let (world, mut out) = (&self.inner.world, Vec::new());
-        let waits = self.inner.owner.borrow_mut().unmount_answered(world.now(), &unmount, told, &mut out);
-        if let Some(until) = waits {
-            while world.now() < until && self.inner.owner.borrow().waits_for_pins(uuid) {
-                world.sleep_micros(1_000).await;
-            }
-            self.inner.owner.borrow_mut().take_back(unmount, &mut out);
-        }
-        self.hand_over(out);
-        if waits.is_none() && must_resume(told) {
-            self.resume();
-        }
-    }
-
-    async fn give_back(&self, memory: &Memory, pinned: Option<&Pinned>) {
-        let uuid: Uuid = memory.uuid();
-        let must_unmount = self.inner.owner.borrow().must_unmount(pinned);
-        if must_unmount {
-            let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
-            if must_resume(told(&self.finish(body, PATIENCE).await)) {
-                self.resume();
-            }
-        }
-        self.server().remove(uuid).await;
-        if let Some(pinned) = pinned {
-            memory.give_back(pinned);
-        }
+    async fn part_with(&self, memory: &Memory, pinned: Option<&Pinned>) {
+        lending::give_back(self, memory.uuid(), memory, pinned).await;
     }
 
     /// Puts objects, one or a few at a time.

@@ -1,6 +1,5 @@
-//! Where segments are: the numbers of placements, resolved once.
+//! What the master says of segments.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mooncake_client::machine::numbering::Numbering;
@@ -11,24 +10,12 @@ use crate::links::Address;
 use crate::store::Store;
 use crate::world::ProcessId;
 
-/// Segments met so far. Under another numbering it starts over.
-#[derive(Debug, Default)]
-pub(crate) struct Directory {
-    numbering: Numbering,
-    segments: BTreeMap<u32, Address>,
-}
-
-impl Directory {
-    pub fn find(&self, numbering: Numbering, number: u32) -> Option<Address> {
-        if self.numbering == numbering { self.segments.get(&number).cloned() } else { None }
-    }
-
-    pub fn forget(&mut self, number: u32) {
-        self.segments.remove(&number);
-    }
-}
-
 impl Store {
+    /// Where the segment of a placement is, if it has been met.
+    pub(crate) fn find_segment(&self, numbering: Numbering, number: u32) -> Option<Address> {
+        self.inner.directory.borrow().find(numbering, number).cloned()
+    }
+
     /// Asks the master once for every segment of some placements not met before.
     pub(crate) async fn meet_segments<'r>(
         &self,
@@ -36,23 +23,14 @@ impl Store {
         replicas: impl Iterator<Item = &'r Replica>,
         patience: Duration,
     ) -> Result<(), NoAnswer> {
-        let numbers = replicas.flat_map(|replica| &replica.extents).map(|extent| extent.segment);
-        let missing: Vec<u32> = {
-            let known = self.inner.directory.borrow();
-            numbers.filter(|number| known.find(numbering, *number).is_none()).collect()
-        };
+        let missing = self.inner.directory.borrow().missing(numbering, replicas);
         if missing.is_empty() {
             return Ok(());
         }
         let answer = self.query(request::Body::Segments(Segments { numbers: missing }), patience).await?;
         let reply::Body::Segments(found) = answer.body else { unreachable!("segments were asked for") };
-        let mut known = self.inner.directory.borrow_mut();
-        if known.numbering != answer.numbering {
-            *known = Directory { numbering: answer.numbering, segments: BTreeMap::new() };
-        }
-        for segment in found.segments {
-            known.segments.insert(segment.number, self.address(&segment));
-        }
+        let segments = found.segments.iter().map(|segment| (segment.number, self.address(segment)));
+        self.inner.directory.borrow_mut().met(answer.numbering, segments);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use mooncake_client::machine::get::{Doubt, GetDriver, LostReplica, Unread, read_any_replica, read_batch};
 use mooncake_client::machine::numbering::Numbering;
-use mooncake_client::machine::suspects::Suspect;
+use mooncake_client::machine::suspects::{self, Suspect};
 use mooncake_client::{Cause, StoreError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
@@ -26,12 +26,12 @@ impl GetDriver for Store {
     }
 
     fn suspect(&self, key: &[u8], rid: u64, reason: String, confirmed: bool) {
-        self.suspect_replica(Suspect { key: key.to_vec(), rid, reason, confirmed });
+        suspects::add(self, Suspect { key: key.to_vec(), rid, reason, confirmed });
     }
 
     fn rank(&self, replica: &Replica, numbering: Numbering) -> u8 {
         let extent = replica.extents.first();
-        match extent.and_then(|extent| self.inner.directory.borrow().find(numbering, extent.segment)) {
+        match extent.and_then(|extent| self.find_segment(numbering, extent.segment)) {
             Some(address) if address.process == self.inner.process => 0,
             Some(address) if address.is_on_this_host => 1,
             Some(_) => 2,
@@ -71,7 +71,7 @@ impl Store {
     ) -> Result<(), Unread> {
         let lost = |what: &str| Unread { error: Cause::Transfer(what.into()).into(), doubt: Doubt::None };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
-        let found = self.inner.directory.borrow().find(numbering, extent.segment);
+        let found = self.find_segment(numbering, extent.segment);
         let address = found.ok_or_else(|| lost("its segment has left the pool"))?;
         let link = self.link_to(&address).await.ok_or_else(|| lost("no link"))?;
         match self.read(&link, replica.rid, extent.offset, object.size).await {

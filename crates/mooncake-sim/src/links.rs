@@ -1,11 +1,12 @@
 //! How a store reaches segments: of its own process, mapped, or over lanes; and what their owners have asked it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use mooncake_client::machine::questions::{Question, Questions};
-use mooncake_transfer::machine::Newcomer;
+use mooncake_transfer::machine::{LeastEpoch, LinkBook, Look, Newcomer};
 use mooncake_transfer::{Reign, Uuid};
 use mooncake_wire::message::{PeerGone, anchor_up};
 
@@ -45,15 +46,23 @@ pub(crate) struct Address {
     pub is_on_this_host: bool,
 }
 
-/// The links of a store, and those of its former sessions.
-#[derive(Default)]
+/// The links of a store, and what is mapped over those of its former sessions.
 pub(crate) struct Links {
-    session: Cell<u64>,
-    current: RefCell<BTreeMap<Uuid, Rc<Link>>>,
-    /// Being made.
-    making: RefCell<BTreeSet<Uuid>>,
+    /// Of its session.
+    book: RefCell<Rc<RefCell<LinkBook<Rc<Link>>>>>,
     attachments: RefCell<Vec<Weak<Attachment>>>,
-    least_epoch: Cell<u16>,
+    least_epoch: LeastEpoch,
+}
+
+impl Default for Links {
+    fn default() -> Links {
+        Links { book: RefCell::new(book_of(0)), attachments: RefCell::default(), least_epoch: LeastEpoch::default() }
+    }
+}
+
+/// Nothing is tried again later in this world: there is one path, which works or does not.
+fn book_of(session: u64) -> Rc<RefCell<LinkBook<Rc<Link>>>> {
+    Rc::new(RefCell::new(LinkBook::new(session, Duration::ZERO)))
 }
 
 /// A way to one segment.
@@ -117,21 +126,27 @@ pub(crate) struct Piece<'a> {
 impl Store {
     /// The link to a segment, made now if there is none.
     pub(crate) async fn link_to(&self, address: &Address) -> Option<Rc<Link>> {
-        let (world, links) = (&self.inner.world, &self.inner.links);
-        while links.making.borrow().contains(&address.uuid) {
-            world.sleep_micros(500).await;
+        let (world, book) = (&self.inner.world, self.inner.links.book.borrow().clone());
+        let ticket = loop {
+            let look = book.borrow_mut().look(address.uuid, || world.now(), |link| link.is_over());
+            match look {
+                Look::Use(link) => return Some(link),
+                Look::Make(ticket, _) => break ticket,
+                Look::Wait => world.sleep_micros(500).await,
+                Look::Closed => return None,
+                Look::Improve(..) | Look::Avoid { .. } => unreachable!("nothing is tried again later"),
+            }
+        };
+        let session = book.borrow().session();
+        let Some(link) = self.make_link(address, session).await.map(Rc::new) else {
+            book.borrow_mut().given_up(ticket);
+            return None;
+        };
+        let kept = book.borrow_mut().made(ticket, link.clone(), None);
+        if kept.is_err() {
+            link.forgotten.set(true);
         }
-        if let Some(link) = links.current.borrow().get(&address.uuid).filter(|link| !link.is_over()) {
-            return Some(link.clone());
-        }
-        links.making.borrow_mut().insert(address.uuid);
-        let session = links.session.get();
-        let made = self.make_link(address, session).await;
-        links.making.borrow_mut().remove(&address.uuid);
-        // Another session's links have taken its place.
-        let link = Rc::new(made.filter(|_| links.session.get() == session)?);
-        links.current.borrow_mut().insert(address.uuid, link.clone());
-        Some(link)
+        kept.ok().map(|()| link)
     }
 
     async fn make_link(&self, address: &Address, session: u64) -> Option<Link> {
@@ -164,13 +179,13 @@ impl Store {
 
     /// The link for a placement that was reserved in that session.
     pub(crate) async fn link_to_write(&self, session: u64, address: &Address) -> Option<Rc<Link>> {
-        if session == self.inner.links.session.get() { self.link_to(address).await } else { None }
+        if session == self.inner.links.session() { self.link_to(address).await } else { None }
     }
 
     /// The segment is Gone.
     pub(crate) fn forget_links(&self, uuid: Uuid, pinned: &[(u64, u64)]) {
         let (links, reign) = (&self.inner.links, self.inner.questions.borrow().reign());
-        let link = links.current.borrow_mut().remove(&uuid);
+        let link = links.book.borrow().borrow_mut().forget(uuid);
         for attachment in links.attached().iter().filter(|attachment| attachment.memory.uuid() == uuid) {
             attachment.forget(pinned, reign);
         }
@@ -192,18 +207,19 @@ impl Store {
     /// Begins anew for another session.
     pub(crate) fn start_links_over(&self, session: u64) {
         let links = &self.inner.links;
-        links.session.set(session);
-        let former = std::mem::take(&mut *links.current.borrow_mut());
-        former.values().for_each(|link| link.forgotten.set(true));
-        drop(former);
+        let former = links.book.replace(book_of(session));
+        let former = former.borrow_mut().close();
+        former.iter().for_each(|link| link.forgotten.set(true));
     }
 
     /// This store's master is in this reign, and knows all pins of this store.
     pub(crate) fn obey(&self, reign: Reign) {
         let is_higher = self.inner.questions.borrow_mut().obey(reign);
         if is_higher {
-            self.inner.links.drain_epoch(reign.epoch);
+            self.inner.links.least_epoch.raise(reign.epoch);
         }
+        let over = self.inner.links.book.borrow().borrow_mut().part_with_over(|link| link.is_over());
+        over.iter().for_each(|link| link.forgotten.set(true));
         if !self.inner.pins.borrow().all_listed() {
             return;
         }
@@ -225,7 +241,7 @@ impl Store {
         let settled = || Unwritten { settled: true };
         let Piece { rid, offset, words, pace } = piece;
         let len = words.len() as u64 * mooncake_core::GRANULE;
-        if link.is_refused() || rid >> 48 < u64::from(self.inner.links.least_epoch.get()) {
+        if link.is_refused() || self.inner.links.least_epoch.check(rid).is_err() {
             return Err(settled());
         }
         match &link.kind {
@@ -300,7 +316,7 @@ impl Links {
 
     /// The segments of other processes that are mapped in this session, as their owners know.
     pub fn mapped(&self) -> Vec<Uuid> {
-        let session = self.session.get();
+        let session = self.session();
         self.attached()
             .iter()
             .filter(|it| it.session == session && it.is_introduced())
@@ -308,14 +324,14 @@ impl Links {
             .collect()
     }
 
-    pub fn drain_epoch(&self, epoch: u16) {
-        self.least_epoch.set(self.least_epoch.get().max(epoch));
+    fn session(&self) -> u64 {
+        self.book.borrow().borrow().session()
     }
 
     /// The store is in its first session.
     pub fn begin(&self, session: u64, epoch: u16) {
-        self.session.set(session);
-        self.drain_epoch(epoch);
+        self.book.replace(book_of(session));
+        self.least_epoch.raise(epoch);
     }
 }
 

@@ -67,7 +67,12 @@ impl Store {
 }
 
 pub(crate) fn error_of(error: &NoAnswer) -> StoreError {
-    Cause::Transfer(format!("{error:?}")).into()
+    match error {
+        NoAnswer::Refused(reason) => {
+            Cause::BadRequest { master: "the master".into(), what: "a call", reason: reason.clone() }.into()
+        }
+        NoAnswer::Late => Cause::Transfer("late".into()).into(),
+    }
 }
 
 impl PutDriver for Driver<'_> {
@@ -148,7 +153,7 @@ impl Store {
         let inner = &self.inner;
         let lost = |settled| Lost { error: Cause::Transfer("not written".into()).into(), final_word: false, settled };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
-        let found = inner.directory.borrow().find(origin.numbering, extent.segment);
+        let found = self.find_segment(origin.numbering, extent.segment);
         let address = found.ok_or_else(|| lost(true))?;
         let by = (origin.session.secret, replica.rid);
         inner.network.ledger.placed(by, (extent.segment, address.uuid), &item.key, item.value);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mooncake_client::machine::deaths::Deaths;
+use mooncake_client::machine::directory::Directory;
 use mooncake_client::machine::orphans::Orphans;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
@@ -24,10 +25,9 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::{FEATURES, VERSION};
 
-use crate::directory::Directory;
 use crate::disk::Host;
 use crate::ledger::Ledger;
-use crate::links::{EpochQuestion, Links, no_questions};
+use crate::links::{Address, EpochQuestion, Links, no_questions};
 use crate::master::{FromMaster, ToMaster, identity_of};
 use crate::memory::Memory;
 use crate::network::Network;
@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     server: RefCell<Option<Server>>,
     pub links: Links,
     pub questions: RefCell<Questions<EpochQuestion>>,
-    pub directory: RefCell<Directory>,
+    pub directory: RefCell<Directory<Address>>,
     /// What the owner's thread is to do.
     pub work: RefCell<VecDeque<owner::Output<Memory>>>,
     /// The anchor's way to the master, to be cut.
@@ -541,7 +541,7 @@ impl Driver {
                 }
                 Output::Recheck(recheck) => store.recheck(recheck),
                 Output::Obey(reign) => store.obey(reign),
-                Output::StartOver => *store.inner.directory.borrow_mut() = Directory::default(),
+                Output::StartOver => store.inner.directory.borrow_mut().start_over(),
                 Output::Ended { .. } | Output::Stop => {}
             }
         }

@@ -86,7 +86,7 @@ impl ViewDriver for Store {
     }
 
     async fn link(&self, extent: &Extent, numbering: Numbering) -> Option<Rc<Link>> {
-        let address = self.inner.directory.borrow().find(numbering, extent.segment)?;
+        let address = self.find_segment(numbering, extent.segment)?;
         self.inner.world.stall().await;
         self.link_to(&address).await
     }

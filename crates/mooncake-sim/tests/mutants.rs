@@ -25,24 +25,20 @@ fn known(mutant: Mutant) -> Option<u64> {
         | FenceAsksNobody
         | PeerGivesBackOfTheLiving
         | ResumeSaysWhatWasAsked
-        | StaleReplicasAreNotReported => 1,
+        | UnknownViewsAreForgotten => 1,
         EndsGoToAnySession | FenceWaitsForNoWrite | GateIgnoresStamps | PinnedMemoryIsGivenBack => 2,
-        ClientsAreNotBelieved
-        | FarewellIsNotHeard
-        | PeerAnswersUnasked
-        | PeerAnswersWhileItWrites
-        | UnknownViewsAreForgotten => 3,
+        ClientsAreNotBelieved | PeerAnswersUnasked => 3,
         UnansweredMountStays => 9,
-        OpenPutsAreSettled | PeerForgetsOwnViews => 10,
-        EndIsNotHeard | EpochIsKept | GateIgnoresEpochs => 11,
-        InsidersAreNotAsked => 13,
-        PeerForgetsPins => 18,
+        PeerForgetsOwnViews => 10,
+        EndIsNotHeard | EpochIsKept | InsidersAreNotAsked | StaleReplicasAreNotReported => 11,
+        GateIgnoresEpochs => 14,
+        OpenPutsAreSettled | PeerAnswersWhileItWrites | PeerForgetsPins => 18,
         RetriesAreNew => 20,
-        ClosedConnectionProvesEpochs => 28,
+        ClosedConnectionProvesEpochs | FarewellIsNotHeard => 51,
         ClosedConnectionProvesFences => 66,
-        UnwrittenCopiesAreGood => 112,
         PinsSettleDuringLists => 114,
-        ReplacedAnchorsAreObeyed => 138,
+        ReplacedAnchorsAreObeyed => 130,
+        UnwrittenCopiesAreGood => 139,
         EndOfReaderIsNotTold => 141,
         AnyReignIsObeyed => 159,
         OutcomesAreMixedUp => 168,

@@ -8,9 +8,8 @@ use mooncake_mutant::mutant;
 use mooncake_wire::message::{Object, Replica};
 
 use crate::error::StoreError;
-use crate::put::is_callers;
-use crate::rounds::rounds;
-use crate::store::check_key;
+use crate::key::check_key;
+use crate::machine::rounds::rounds;
 
 /// Keys looked up with one request.
 const ROUND_KEYS: usize = 32_768;
@@ -164,7 +163,7 @@ pub async fn read_any_replica<D: GetDriver>(
         }
         match read(replica).await {
             Ok(()) => return Fetched::Done(object.size),
-            Err(Unread { error, .. }) if is_callers(&error) => return Fetched::Failed(error),
+            Err(Unread { error, .. }) if error.is_callers() => return Fetched::Failed(error),
             Err(Unread { error, doubt }) => {
                 tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
                 cause = error.to_string();
@@ -209,7 +208,9 @@ fn report_named_again<D: GetDriver>(
 ) {
     for (index, object) in found {
         for replica in &object.replicas {
-            if let Some(cause) = stale.get(&replica.rid).filter(|_| !mutant!(StaleReplicasAreNotReported)) {
+            if let Some(cause) = stale.get(&replica.rid)
+                && !mutant!(StaleReplicasAreNotReported)
+            {
                 let reason = format!("{cause} (it has been, and is still named)");
                 driver.suspect(keys[*index], replica.rid, reason, true);
             }

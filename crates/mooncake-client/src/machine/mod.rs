@@ -10,7 +10,9 @@
 
 pub mod call;
 pub mod deaths;
+pub mod directory;
 pub mod get;
+pub mod lending;
 pub mod numbering;
 pub mod orphans;
 pub mod owner;
@@ -21,6 +23,7 @@ pub mod progress;
 pub mod put;
 pub mod questions;
 pub mod reachability;
+pub(crate) mod rounds;
 pub mod sequences;
 pub mod session;
 pub mod suspects;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use mooncake_mutant::mutant;
 use mooncake_transfer::Uuid;
 
-use crate::segment_owner::SegmentId;
+use crate::segment_id::SegmentId;
 
 /// How long an unmount waits for the master's word on what is pinned.
 const PINS_WAIT: Duration = Duration::from_millis(60);
@@ -288,8 +288,7 @@ impl<M: Clone> Owner<M> {
             self.lost_mounts.insert(held.uuid, held);
             return;
         }
-        let pinned =
-            pinned.filter(|_| !mutant!(PinnedMemoryIsGivenBack)).or(mutant!(PinnedMemoryIsGivenBack).then(Vec::new));
+        let pinned = if mutant!(PinnedMemoryIsGivenBack) { Some(Vec::new()) } else { pinned };
         let next = (!held.leaving).then(|| Output::Replace { id: held.id, memory: held.memory.clone() });
         out.push(Output::GiveBack { memory: held.memory, pinned });
         out.extend(next);

@@ -8,8 +8,7 @@ use mooncake_mutant::mutant;
 use mooncake_wire::message::{Ended, PutSlot, Replica, ReplicaOutcome, put_end_reply, put_slot};
 
 use crate::error::{Cause, StoreError};
-use crate::put::PutOutcome;
-use crate::rounds::ROUND_KEY_BYTES;
+use crate::machine::rounds::ROUND_KEY_BYTES;
 
 /// Most bytes reserved at a time: space held by puts under way is space that nobody can use.
 const ROUND_BYTES: u64 = 64 << 20;
@@ -22,6 +21,18 @@ const ATTEMPTS: u32 = 4;
 
 /// Pause before a key is tried again whose placement did not work out.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a successful put did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutOutcome {
+    /// Stored, in so many copies.
+    Stored {
+        /// Copies that are readable; fewer than asked for when there are fewer clients.
+        replicas: u32,
+    },
+    /// The key was there already, and keeps its value: the first writer wins.
+    Existed,
+}
 
 /// What a put needs of its store.
 pub trait PutDriver {

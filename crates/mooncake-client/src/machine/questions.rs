@@ -4,7 +4,7 @@
 //! know all pins of it. The answer is due once this store's own master has shown that reign.
 
 use mooncake_mutant::mutant;
-use mooncake_transfer::{EpochQuestion, Reign};
+use mooncake_transfer::Reign;
 
 /// What an owner asks.
 pub trait Question {
@@ -16,24 +16,6 @@ pub trait Question {
     fn repeats(&self, other: &Self) -> bool;
     /// The answer to this one says all that the other one's would.
     fn supersedes(&self, other: &Self) -> bool;
-}
-
-impl Question for EpochQuestion {
-    fn reign(&self) -> Reign {
-        self.reign()
-    }
-
-    fn is_moot(&self) -> bool {
-        self.is_moot()
-    }
-
-    fn repeats(&self, other: &Self) -> bool {
-        self.repeats(other)
-    }
-
-    fn supersedes(&self, other: &Self) -> bool {
-        self.supersedes(other)
-    }
 }
 
 /// The questions of a store, and the reign that its own master has shown.

@@ -1,13 +1,90 @@
 //! Replicas that reads found bad, until the master is told. No read waits for that.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::DerefMut;
 use std::time::Duration;
+
+use mooncake_wire::message::{BadReplica, Object};
+
+use super::rounds::rounds;
+use crate::error::StoreError;
 
 /// Most replicas that wait to be reported; the next read of another finds it again.
 const MAX_WAITING: usize = 8_192;
 
 /// So long a replica is not reported a second time: its owner has not looked yet, or sees nothing wrong.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Replicas in one message; a master takes no more.
+const ROUND: usize = 1_024;
+
+/// What reports need of their store.
+pub trait SuspectDriver {
+    /// Since an origin that the driver chooses.
+    fn now(&self) -> Duration;
+
+    /// The store's, under their lock.
+    fn suspects(&self) -> impl DerefMut<Target = Suspects>;
+
+    /// Whether the store is closed.
+    fn is_stopped(&self) -> bool;
+
+    /// Has a worker begin that does [`run`]. False: there is none to be had.
+    fn start_worker(&self) -> bool;
+
+    /// Asks the master for these keys: an object each.
+    fn look_up(&self, keys: &[Suspect]) -> impl Future<Output = Result<Vec<Object>, StoreError>>;
+
+    /// Tells the master.
+    fn tell(&self, bad: BadReplica) -> impl Future<Output = Result<(), StoreError>>;
+}
+
+/// Has a replica reported.
+pub fn add<D: SuspectDriver>(driver: &D, suspect: Suspect) {
+    let mut suspects = driver.suspects();
+    // Also where there was no worker to be had for an earlier report.
+    if suspects.add(driver.now(), suspect) && !suspects.running {
+        suspects.running = driver.start_worker();
+    }
+}
+
+/// Reports what waits, many with one message, until nothing does.
+pub async fn run<D: SuspectDriver>(driver: &D) {
+    loop {
+        let all = driver.suspects().take(driver.now());
+        if all.is_empty() {
+            return;
+        }
+        for round in rounds(&all, ROUND) {
+            if driver.is_stopped() {
+                continue;
+            }
+            if let Err(error) = report(driver, round).await {
+                tracing::debug!(%error, "bad replicas not reported");
+                driver.suspects().forget(round);
+            }
+        }
+    }
+}
+
+/// Where the read did not look the key up a second time, this does: what the master names no more was overtaken.
+pub(crate) async fn report<D: SuspectDriver>(driver: &D, suspects: &[Suspect]) -> Result<(), StoreError> {
+    let (mut bad, unsure): (Vec<Suspect>, Vec<Suspect>) =
+        suspects.iter().cloned().partition(|suspect| suspect.confirmed);
+    if !unsure.is_empty() {
+        let objects = driver.look_up(&unsure).await?;
+        let named = unsure.into_iter().zip(objects);
+        let still = named.filter(|(suspect, object)| object.replicas.iter().any(|other| other.rid == suspect.rid));
+        bad.extend(still.map(|(suspect, _)| suspect));
+    }
+    let mut messages = bad.into_iter().map(|Suspect { key, rid, reason, .. }| {
+        tracing::warn!(rid = format_args!("{rid:#x}"), reason, "a replica is bad; reported");
+        BadReplica { key: key.into(), rid, reason, more: Vec::new() }
+    });
+    let Some(first) = messages.next() else { return Ok(()) };
+    driver.tell(BadReplica { more: messages.collect(), ..first }).await
+}
 
 /// A replica that could not be verified.
 #[derive(Debug, Clone)]
@@ -36,7 +113,7 @@ pub struct Suspects {
     /// When a rid was reported last.
     reported: BTreeMap<u64, Duration>,
     /// A worker is at it.
-    running: bool,
+    pub(crate) running: bool,
 }
 
 impl Suspects {
@@ -52,16 +129,6 @@ impl Suspects {
         }
         self.waiting.insert(suspect.rid, suspect);
         true
-    }
-
-    /// Whether a worker is at what waits. It ends when [`Suspects::take`] gives it nothing.
-    pub fn is_running(&self) -> bool {
-        self.running
-    }
-
-    /// A worker begins, or could not be had.
-    pub fn set_running(&mut self, running: bool) {
-        self.running = running;
     }
 
     /// All that wait. Nothing: the worker is to end.
@@ -111,9 +178,9 @@ mod tests {
         suspects.forget(&[suspect(2, true)]);
         assert!(suspects.add(start + PAUSE, suspect(2, true)));
         assert_eq!(taken(&mut suspects, start + PAUSE), [(2, true), (4, true)]);
-        assert!(suspects.is_running());
+        assert!(suspects.running);
         assert_eq!(taken(&mut suspects, start + PAUSE), []);
-        assert!(!suspects.is_running());
+        assert!(!suspects.running);
     }
 
     #[test]

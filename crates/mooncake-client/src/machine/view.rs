@@ -10,10 +10,10 @@ use std::time::Duration;
 use mooncake_wire::message::{Extent, Object};
 
 use crate::error::StoreError;
+use crate::key::check_key;
 use crate::machine::get::{GetDriver, Unread, report_doubt};
 use crate::machine::pins::Pins;
-use crate::rounds::rounds;
-use crate::store::check_key;
+use crate::machine::rounds::rounds;
 
 /// Keys pinned with one request.
 const ROUND_KEYS: usize = 32_768;

@@ -7,8 +7,6 @@ use mooncake_core::{
 use mooncake_wire::message::{self, anchor_down, reply};
 use prost::Message;
 
-use crate::settings::Settings;
-
 /// Longest name of a client or segment, bytes.
 pub const NAME_MAX: usize = 1024;
 
@@ -25,6 +23,11 @@ pub struct SoftPinTtl {
     pub default_ms: u64,
     /// The longest that may be asked for.
     pub max_ms: u64,
+}
+
+impl SoftPinTtl {
+    /// In a request: the pin names none.
+    pub const DEFAULT: u64 = u64::MAX;
 }
 
 /// The request makes no sense; the text says why.
@@ -60,7 +63,7 @@ pub fn put_config(
         (true, _) => PinKind::Hard,
         (false, 0) if config.soft_pin_clear => PinKind::Cleared,
         (false, 0) => PinKind::None,
-        (false, Settings::DEFAULT_SOFT_PIN) => PinKind::Soft { ttl_ms: soft_pin.default_ms },
+        (false, SoftPinTtl::DEFAULT) => PinKind::Soft { ttl_ms: soft_pin.default_ms },
         (false, ttl_ms) if ttl_ms > soft_pin.max_ms => {
             let max = soft_pin.max_ms;
             return Err(format!("a soft pin of {ttl_ms} ms; --max_kv_soft_pin_ttl allows {max} ms"));

@@ -1,7 +1,6 @@
 //! Finds the best way to a segment.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU16;
 
 use mooncake_memory::ProcessIdentity;
 
@@ -12,6 +11,7 @@ use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
 use super::{Kind, Link};
 use crate::local;
+use crate::machine::LeastEpoch;
 use crate::wait::Wait;
 use crate::wire::{FEATURE_KNOWN_PINS, Hello, LANE_VERSION, Purpose};
 
@@ -22,7 +22,7 @@ pub(super) struct Connector {
     pub process: ProcessIdentity,
     pub watcher: Arc<Watcher>,
     pub reclaimer: Arc<Reclaimer>,
-    pub least_epoch: Arc<AtomicU16>,
+    pub least_epoch: Arc<LeastEpoch>,
 }
 
 /// A link that was made.

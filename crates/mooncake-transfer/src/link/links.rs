@@ -1,12 +1,10 @@
-//! One link per segment, made at first use by the best path.
+//! One link per segment, made at first use by the best path: [`LinkBook`].
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mooncake_memory::{ProcessIdentity, forked, watch_forks};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
 use super::attachment::NoSharedMemory;
@@ -16,6 +14,7 @@ use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
 use crate::Uuid;
 use crate::error::{LinkError, ServerError};
+use crate::machine::{LinkBook, Look, Ticket, Unwanted};
 use crate::reign::Reign;
 use crate::wait::Wait;
 
@@ -23,41 +22,35 @@ use crate::wait::Wait;
 #[derive(Debug)]
 pub struct Links {
     connector: Arc<Connector>,
-    closed: AtomicBool,
-    slots: Mutex<BTreeMap<Uuid, Arc<Slot>>>,
+    book: Arc<Book>,
 }
 
-#[derive(Debug, Default)]
-struct Slot {
-    /// No link is to be had of it any more.
-    ended: AtomicBool,
-    /// Held while a link is being made, so that it is made once.
-    state: Mutex<SlotState>,
+/// Never held while a link is made, nor while one is dropped: unmapping takes time, too.
+#[derive(Debug)]
+struct Book {
+    links: Mutex<LinkBook<Arc<Link>>>,
+    /// A link has been made, or is not made after all.
+    settled: Condvar,
+    origin: Instant,
 }
 
-#[derive(Debug, Default)]
-struct SlotState {
-    link: Option<Arc<Link>>,
-    /// When shared memory is to be tried again in place of that link.
-    better_at: Option<Instant>,
-    failed: Option<(Instant, String)>,
-    /// The link was over at the last look.
-    was_over: bool,
-}
-
-impl Slot {
-    /// Gives the link out for the last time. Waits for nobody: if the slot is
-    /// locked, [`Slot::released`] does it for who holds it.
-    fn end(&self) -> Option<Arc<Link>> {
-        self.ended.store(true, Ordering::SeqCst);
-        self.released()
+impl Book {
+    fn time(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.origin)
     }
+}
 
-    /// To be called after each use of the lock: gives the link if the slot ended meanwhile.
-    fn released(&self) -> Option<Arc<Link>> {
-        // Either whoever ends the slot finds it unlocked, or whoever unlocks it finds it ended.
-        fence(Ordering::SeqCst);
-        if self.ended.load(Ordering::SeqCst) { self.state.try_lock()?.link.take() } else { None }
+/// The making of a link. Dropped, it is given up.
+struct Making<'a> {
+    book: &'a Book,
+    ticket: Ticket,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        // Where it has been made, or has failed, there is nothing to give up.
+        self.book.links.lock().given_up(self.ticket);
+        self.book.settled.notify_all();
     }
 }
 
@@ -66,6 +59,7 @@ impl Links {
     pub fn new(options: LinkOptions, events: Box<dyn LinkEvents>) -> Result<Links, ServerError> {
         watch_forks();
         let watcher = Watcher::new(events).map_err(|source| ServerError::Os { what: "eventfd", source })?;
+        let links = Mutex::new(LinkBook::new(options.session, options.retry_after));
         Ok(Links {
             connector: Arc::new(Connector {
                 options,
@@ -74,8 +68,7 @@ impl Links {
                 reclaimer: Arc::default(),
                 least_epoch: Arc::default(),
             }),
-            closed: AtomicBool::new(false),
-            slots: Mutex::default(),
+            book: Arc::new(Book { links, settled: Condvar::new(), origin: Instant::now() }),
         })
     }
 
@@ -84,21 +77,34 @@ impl Links {
         if forked() {
             return Err(LinkError::Forked);
         }
-        if self.closed.load(Ordering::Acquire) {
-            return Err(LinkError::Closed);
-        }
-        let slot = self.slots.lock().entry(address.uuid).or_default().clone();
-        let made = self.link_in(&slot, address, wait);
-        self.discard(slot.released());
-        if self.closed.load(Ordering::Acquire) {
-            self.discard(slot.end());
-            return Err(LinkError::Closed);
-        }
-        if slot.ended.load(Ordering::Acquire) {
-            let (segment, reason) = (address.label().to_string(), "it has left the pool".into());
-            return Err(LinkError::NoPath { segment, reason });
-        }
-        made
+        let book = &*self.book;
+        let mut links = book.links.lock();
+        let (ticket, former) = loop {
+            match links.look(address.uuid, || book.time(Instant::now()), |link| link.is_over()) {
+                Look::Use(link) => return Ok(link),
+                Look::Improve(link, ticket) => {
+                    drop(links);
+                    self.improve(ticket, address);
+                    return Ok(link);
+                }
+                Look::Make(ticket, former) => break (ticket, former),
+                Look::Wait => {
+                    book.settled.wait_for(&mut links, wait.slice());
+                    // The hook may wait for a thread that wants a link.
+                    if MutexGuard::unlocked(&mut links, || wait.is_over() || (wait.interrupted)()) {
+                        return Err(LinkError::Cancelled { segment: address.label().to_string() });
+                    }
+                }
+                Look::Avoid { ago, reason } => {
+                    return Err(LinkError::Avoided { segment: address.label().to_string(), ago, reason });
+                }
+                Look::Closed => return Err(LinkError::Closed),
+            }
+        };
+        drop(links);
+        let making = Making { book, ticket };
+        drop(former);
+        self.make(&making, address, wait)
     }
 
     /// The link for a placement that was reserved in that session. A fence asks
@@ -117,86 +123,63 @@ impl Links {
         }
     }
 
-    fn link_in(&self, slot: &Arc<Slot>, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
-        let mut state = loop {
-            if let Some(state) = slot.state.try_lock_for(wait.slice()) {
-                break state;
-            }
-            if wait.is_over() || (wait.interrupted)() {
-                return Err(LinkError::Cancelled { segment: address.label().to_string() });
-            }
-        };
-        if let Some(link) = &state.link
-            && !link.is_over()
-        {
-            let link = link.clone();
-            if state.better_at.is_some_and(|at| at <= Instant::now()) {
-                let begun = self.improve(slot, address);
-                state.better_at = (!begun).then(|| Instant::now() + self.connector.options.retry_after);
-            }
-            return Ok(link);
-        }
-        (state.link, state.better_at) = (None, None);
-        if let Some((at, reason)) = &state.failed
-            && at.elapsed() < self.connector.options.retry_after
-        {
-            let segment = address.label().to_string();
-            return Err(LinkError::Avoided { segment, ago: at.elapsed(), reason: reason.clone() });
-        }
-        match self.connector.connect(address, wait) {
-            Ok(Made { link, better_later }) => {
-                match link.path() {
-                    // No choice to report.
-                    Path::Local => tracing::debug!(segment = &*address.label(), path = %link.path(), "link"),
-                    path => {
-                        tracing::info!(segment = &*address.label(), %path, reason = link.reason(), "link");
-                    }
-                }
-                let link = Arc::new(link);
-                state.better_at = better_later.then(|| Instant::now() + self.connector.options.retry_after);
-                state.link = Some(link.clone());
-                Ok(link)
-            }
+    fn make(&self, making: &Making<'_>, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Arc<Link>, LinkError> {
+        let segment = || address.label().to_string();
+        let made = self.connector.connect(address, wait);
+        let now = Instant::now();
+        let Made { link, better_later } = match made {
+            Ok(made) => made,
             Err(_) if wait.is_over() || (wait.interrupted)() => {
-                Err(LinkError::Cancelled { segment: address.label().to_string() })
+                return Err(LinkError::Cancelled { segment: segment() });
             }
             Err(reason) => {
-                state.failed = Some((Instant::now(), reason.clone()));
-                Err(LinkError::NoPath { segment: address.label().to_string(), reason })
+                making.book.links.lock().failed(making.ticket, making.book.time(now), reason.clone());
+                return Err(LinkError::NoPath { segment: segment(), reason });
             }
+        };
+        match link.path() {
+            // No choice to report.
+            Path::Local => tracing::debug!(segment = &*address.label(), path = %link.path(), "link"),
+            path => tracing::info!(segment = &*address.label(), %path, reason = link.reason(), "link"),
         }
+        let link = Arc::new(link);
+        let better_at = better_later.then(|| making.book.time(now) + self.connector.options.retry_after);
+        let kept = making.book.links.lock().made(making.ticket, link.clone(), better_at);
+        kept.map(|()| link.clone()).map_err(|unwanted| {
+            discard(&self.connector.reclaimer, link);
+            match unwanted {
+                Unwanted::Closed => LinkError::Closed,
+                Unwanted::Forgotten => LinkError::NoPath { segment: segment(), reason: "it has left the pool".into() },
+            }
+        })
     }
 
     /// Tries shared memory once more on a thread of its own, so that nobody
-    /// waits for an owner that still stands still; TCP goes on meanwhile. False:
-    /// there is no thread to be had.
-    fn improve(&self, slot: &Arc<Slot>, address: &SegmentAddress) -> bool {
-        let (connector, inside, address) = (self.connector.clone(), slot.clone(), address.clone());
+    /// waits for an owner that still stands still; TCP goes on meanwhile.
+    fn improve(&self, ticket: Ticket, address: &SegmentAddress) {
+        let (connector, book, address) = (self.connector.clone(), self.book.clone(), address.clone());
         let improve = move || {
             let LinkOptions { connect_timeout, retry_after, .. } = connector.options;
-            let mapped = connector.map(&address, &Wait::until(Instant::now() + connect_timeout));
-            let mut state = inside.state.lock();
-            let mut spare = None;
-            match mapped {
-                // Whoever uses the former one still does so until its call ends.
-                Ok(link) if state.link.is_some() => {
-                    tracing::info!(segment = &*address.label(), path = %link.path(), "link, after all");
-                    spare = state.link.replace(Arc::new(link));
+            match connector.map(&address, &Wait::until(Instant::now() + connect_timeout)) {
+                Ok(link) => {
+                    let (path, improved) = (link.path(), book.links.lock().improved(ticket, Arc::new(link)));
+                    match improved {
+                        // Whoever uses the former one still does so until its call ends.
+                        Ok(_former) => tracing::info!(segment = &*address.label(), %path, "link, after all"),
+                        Err(late) => discard(&connector.reclaimer, late),
+                    }
                 }
-                Ok(link) => spare = Some(Arc::new(link)),
                 Err(NoSharedMemory { passing, .. }) => {
-                    state.better_at = passing.then(|| Instant::now() + retry_after);
+                    let again = passing.then(|| book.time(Instant::now()) + retry_after);
+                    book.links.lock().not_improved(ticket, again);
                 }
             }
-            drop(state);
-            drop(spare);
-            discard(&connector.reclaimer, inside.released());
         };
-        let spawned = std::thread::Builder::new().name("mooncake-attach".into()).spawn(improve);
-        if let Err(e) = &spawned {
+        if let Err(e) = std::thread::Builder::new().name("mooncake-attach".into()).spawn(improve) {
             tracing::warn!("no thread to try shared memory again: {e}");
+            let again = self.book.time(Instant::now()) + self.connector.options.retry_after;
+            self.book.links.lock().not_improved(ticket, Some(again));
         }
-        spawned.is_ok()
     }
 
     /// The segment is Gone, says the master, which is in this reign. Mapped peers of a dead owner give its memory back,
@@ -207,8 +190,8 @@ impl Links {
         if forked() {
             return;
         }
-        let slot = self.slots.lock().remove(&uuid);
-        // The mapping may outlive its slot under views: the watcher knows it too.
+        let link = self.book.links.lock().forget(uuid);
+        // The mapping may outlive its link under views: the watcher knows it too.
         let attachments = self.connector.watcher.attachments(&uuid);
         if !attachments.is_empty() {
             let pinned = pinned.to_vec();
@@ -216,24 +199,20 @@ impl Links {
                 .reclaimer
                 .later(move || attachments.iter().for_each(|attachment| attachment.forget(&pinned, reign)));
         }
-        if let Some(slot) = slot {
-            self.discard(slot.end());
+        if let Some(link) = link {
+            discard(&self.connector.reclaimer, link);
         }
-    }
-
-    fn discard(&self, link: Option<Arc<Link>>) {
-        discard(&self.connector.reclaimer, link);
     }
 
     /// The master's epoch was raised: writes of older placements are refused
     /// here from now on.
     pub fn drain_epoch(&self, epoch: u16) {
-        self.connector.least_epoch.fetch_max(epoch, Ordering::AcqRel);
+        self.connector.least_epoch.raise(epoch);
     }
 
     /// Closed, and nothing is mapped over them any more, not by a view either.
     pub fn are_over(&self) -> bool {
-        self.closed.load(Ordering::Acquire) && self.connector.watcher.is_idle()
+        self.book.links.lock().is_closed() && self.connector.watcher.is_idle()
     }
 
     /// The session that they belong to.
@@ -241,33 +220,19 @@ impl Links {
         self.connector.options.session
     }
 
-    /// Parts with the links that were over at the last look, too, and so with memory that nobody needs: the next use of a link
-    /// would, and there may be none, as of a segment that its master does not know. An owner that hung up because it died is
-    /// seen to be dead in between. Returns at once.
+    /// See [`LinkBook::part_with_over`]. Returns at once.
     pub fn part_with_over(&self) {
         if forked() {
             return;
         }
-        let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();
-        for slot in slots {
-            // One that is locked is being used.
-            let over = slot.state.try_lock().and_then(|mut state| {
-                let is_over = state.link.as_ref().is_some_and(|link| link.is_over());
-                let was_over = std::mem::replace(&mut state.was_over, is_over);
-                state.link.take_if(|_| is_over && was_over)
-            });
-            self.discard(over);
-            self.discard(slot.released());
-        }
+        let over = self.book.links.lock().part_with_over(|link| link.is_over());
+        over.into_iter().for_each(|link| discard(&self.connector.reclaimer, link));
     }
 
     /// Every link that is up.
     pub fn report(&self) -> Vec<LinkReport> {
-        let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();
-        // A slot that is locked is being connected: there is nothing to report yet.
-        let reports = slots.iter().filter_map(|slot| Some(slot.state.try_lock()?.link.as_ref()?.report())).collect();
-        slots.iter().for_each(|slot| self.discard(slot.released()));
-        reports
+        let links: Vec<Arc<Link>> = self.book.links.lock().links().cloned().collect();
+        links.iter().map(|link| link.report()).collect()
     }
 
     /// Drops every link. Views and their mappings last as long as the views.
@@ -275,22 +240,15 @@ impl Links {
         if forked() {
             return;
         }
-        self.closed.store(true, Ordering::Release);
-        let slots: Vec<Arc<Slot>> = std::mem::take(&mut *self.slots.lock()).into_values().collect();
-        for slot in slots {
-            if let Some(link) = slot.end() {
-                link.forget();
-            }
-        }
+        let links = self.book.links.lock().close();
+        links.iter().for_each(|link| link.forget());
     }
 }
 
 /// Ends a link. Unmapping takes time, too.
-fn discard(reclaimer: &Arc<Reclaimer>, link: Option<Arc<Link>>) {
-    if let Some(link) = link {
-        link.forget();
-        reclaimer.later(move || drop(link));
-    }
+fn discard(reclaimer: &Arc<Reclaimer>, link: Arc<Link>) {
+    link.forget();
+    reclaimer.later(move || drop(link));
 }
 
 impl Drop for Links {
@@ -302,7 +260,6 @@ impl Drop for Links {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     use mooncake_memory::{SegmentMemory, Source};
 
@@ -444,8 +401,7 @@ mod tests {
     fn who_waits_for_a_link_that_another_makes_waits_no_longer_than_it_likes() {
         let (_server, _memory, address) = owner(1 << 20, Quiet);
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        let slot = links.slots.lock().entry(address.uuid).or_default().clone();
-        let made = slot.state.lock();
+        let making = Making { book: &links.book, ticket: ticket(&links, address.uuid) };
         let began = Instant::now();
         for wait in [Wait::until(began), Wait { deadline: began + Duration::from_secs(60), interrupted: &|| true }] {
             assert!(matches!(links.link(&address, &wait), Err(LinkError::Cancelled { .. })));
@@ -454,7 +410,7 @@ mod tests {
         std::thread::scope(|threads| {
             let waits = threads.spawn(|| links.link(&address, &soon()).map(|link| link.path()));
             std::thread::sleep(Duration::from_millis(60));
-            drop(made);
+            drop(making);
             assert_eq!(waits.join().unwrap().unwrap(), Path::SharedMemory, "it goes on when the other has done");
         });
     }
@@ -463,15 +419,28 @@ mod tests {
     fn shared_memory_that_comes_too_late_for_its_link_is_not_kept() {
         let (server, _memory, address) = owner(1 << 20, Quiet);
         let links = Links::new(mapping(), Box::new(Quiet)).unwrap();
-        let slot = Arc::new(Slot::default());
-        // The link that was to be improved has ended meanwhile.
-        assert!(slot.end().is_none() && links.improve(&slot, &address));
+        let slow = ticket(&links, address.uuid);
+        let link = Arc::new(links.connector.map(&address, &soon()).unwrap());
+        links.book.links.lock().made(slow, link, Some(Duration::ZERO)).unwrap();
+        let look = links.book.links.lock().look(address.uuid, || Duration::ZERO, |_| false);
+        let Look::Improve(link, tried) = look else { panic!("{look:?}") };
+        // The link that is to be improved ends meanwhile.
+        links.forget(address.uuid, &[], FIRST);
+        drop(link);
+        links.improve(tried, &address);
         let until = Instant::now() + Duration::from_secs(5);
-        while Arc::strong_count(&slot) > 1 || server.attached() > 0 {
+        while Arc::strong_count(&links.book) > 1 || server.attached() > 0 {
             assert!(Instant::now() < until, "{} are mapped", server.attached());
             std::thread::yield_now();
         }
-        assert!(slot.state.lock().link.is_none());
+        assert_eq!(links.book.links.lock().links().count(), 0);
+    }
+
+    /// Somebody makes the link to a segment from now on.
+    fn ticket(links: &Links, uuid: Uuid) -> Ticket {
+        let look = links.book.links.lock().look(uuid, || Duration::ZERO, |_| false);
+        let Look::Make(ticket, _) = look else { panic!("{look:?}") };
+        ticket
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod view;
 mod watcher;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_memory::{
     CopyError, Mapping, ReadError, Source, Target, Verify, forked, total_of_sources, total_of_targets,
@@ -23,10 +23,10 @@ use crate::Uuid;
 use crate::error::{TransferError, WriteError};
 use crate::gate::Gate;
 use crate::local::{Inside, Served};
-use crate::machine::Denied;
+use crate::machine::{Denied, LeastEpoch};
 use crate::reign::Reign;
 use crate::wait::Wait;
-use crate::wire::{Status, epoch_of, is_placement};
+use crate::wire::{Status, is_placement};
 
 pub use links::Links;
 pub use options::{EpochQuestion, LinkEvents, LinkOptions, LinkReport, Path, Paths, SegmentAddress};
@@ -48,7 +48,7 @@ pub struct Link {
     reason: String,
     kind: Kind,
     forgotten: AtomicBool,
-    least_epoch: Arc<AtomicU16>,
+    least_epoch: Arc<LeastEpoch>,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
 }
@@ -61,7 +61,7 @@ enum Kind {
 }
 
 impl Link {
-    fn new(address: &SegmentAddress, kind: Kind, reason: String, least_epoch: Arc<AtomicU16>) -> Link {
+    fn new(address: &SegmentAddress, kind: Kind, reason: String, least_epoch: Arc<LeastEpoch>) -> Link {
         Link {
             uuid: address.uuid,
             bytes: address.bytes,
@@ -129,10 +129,7 @@ impl Link {
         let extent = Extent { rid, offset, len: total_of_sources(parts) };
         let settled = |error| WriteError { error, settled: true };
         self.check(extent).map_err(settled)?;
-        let least = self.least_epoch.load(Ordering::Acquire);
-        if epoch_of(rid) < least {
-            return Err(settled(self.denied(rid, Denied::OldEpoch { least })));
-        }
+        self.least_epoch.check(rid).map_err(|denied| settled(self.denied(rid, denied)))?;
         let crc = match &self.kind {
             Kind::Local(served, _) => {
                 self.copy_in(&served.gate, served.memory.mapping(), extent, parts).map_err(settled)?

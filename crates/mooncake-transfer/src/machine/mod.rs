@@ -8,6 +8,8 @@
 mod fixture;
 mod gate;
 mod insiders;
+mod least_epoch;
+mod link_book;
 mod owner;
 mod peer;
 mod remains;
@@ -17,6 +19,8 @@ mod together;
 pub use crate::wire::{Frame, Op};
 pub use gate::{Denied, Gate, Stamps, Writes};
 pub use insiders::Insiders;
+pub use least_epoch::LeastEpoch;
+pub use link_book::{LinkBook, Look, Ticket, Unwanted};
 pub use owner::{Fence, Newcomer, Output, Owner, ProcessGone, Segment};
 pub use peer::{FAREWELL, Heard, Leave, Peer};
 pub use remains::Remains;

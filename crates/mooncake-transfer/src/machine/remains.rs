@@ -80,7 +80,9 @@ impl Remains {
             (false, false) if mutant!(PeerForgetsPins) => Vec::new(),
             (false, false) => self.pinned.clone().unwrap_or_else(|| vec![(0, bytes)]),
         };
-        keep.extend(self.views.keys().filter(|_| !mutant!(PeerForgetsOwnViews)));
+        if !mutant!(PeerForgetsOwnViews) {
+            keep.extend(self.views.keys());
+        }
         keep
     }
 }

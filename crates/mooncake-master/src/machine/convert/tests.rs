@@ -14,7 +14,7 @@ fn a_put_says_how_long_its_object_stays_and_only_what_it_says_is_changed() {
     };
     assert_eq!(said(false, 0, false), Ok(PinKind::None), "a pin that is there stays");
     assert_eq!(said(false, 0, true), Ok(PinKind::Cleared));
-    assert_eq!(said(false, Settings::DEFAULT_SOFT_PIN, false), Ok(PinKind::Soft { ttl_ms: 1_000 }));
+    assert_eq!(said(false, SoftPinTtl::DEFAULT, false), Ok(PinKind::Soft { ttl_ms: 1_000 }));
     assert_eq!(said(false, 10_000, false), Ok(PinKind::Soft { ttl_ms: 10_000 }));
     let long = said(false, 10_001, false).unwrap_err();
     assert!(long.contains("10001 ms") && long.contains("--max_kv_soft_pin_ttl allows 10000 ms"), "{long}");

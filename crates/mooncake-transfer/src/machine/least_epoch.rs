@@ -1,0 +1,24 @@
+//! The lowest epoch whose placements a store still writes.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use super::Denied;
+use crate::wire::epoch_of;
+
+/// Only ever rises. Whoever is about to write looks without a lock.
+#[derive(Debug, Default)]
+pub struct LeastEpoch(AtomicU16);
+
+impl LeastEpoch {
+    /// The epoch of the store's master was raised: older placements are written no more.
+    pub fn raise(&self, epoch: u16) {
+        self.0.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    /// Whether a placement may be written.
+    #[inline]
+    pub fn check(&self, rid: u64) -> Result<(), Denied> {
+        let least = self.0.load(Ordering::Acquire);
+        if epoch_of(rid) < least { Err(Denied::OldEpoch { least }) } else { Ok(()) }
+    }
+}

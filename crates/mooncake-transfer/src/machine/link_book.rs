@@ -1,0 +1,333 @@
+//! The links of one session of a store: one to a segment, made once however many want it at a time.
+//!
+//! Whoever wants a link looks ([`LinkBook::look`]) and does what that says. Making one takes long, and the book is not held
+//! meanwhile: whoever makes one has a [`Ticket`], and it is worth nothing any more once the segment was forgotten or the
+//! session is over. So no link stays of what has left the pool, wherever its making stood.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::Uuid;
+
+/// Links of a session, `L`. Clones of one are the same link.
+#[derive(Debug)]
+pub struct LinkBook<L> {
+    session: u64,
+    /// What did not work is tried again after so long.
+    retry_after: Duration,
+    closed: bool,
+    tickets: u64,
+    slots: BTreeMap<Uuid, Slot<L>>,
+}
+
+#[derive(Debug)]
+enum Slot<L> {
+    /// By whoever has the ticket of this number.
+    Making(u64),
+    Made {
+        link: L,
+        better: Better,
+        /// At the last look for those.
+        was_over: bool,
+    },
+    Failed {
+        at: Duration,
+        reason: String,
+    },
+}
+
+/// Whether a better link may take the place of one.
+#[derive(Debug)]
+enum Better {
+    No,
+    /// It is tried again then.
+    At(Duration),
+    /// By whoever has the ticket of this number.
+    Tried(u64),
+}
+
+/// Permits to make a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    uuid: Uuid,
+    number: u64,
+}
+
+/// What whoever wants a link is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Look<L> {
+    /// This is the link.
+    Use(L),
+    /// It is the link for now; a better one may be to be had, and is to be tried, by somebody else:
+    /// [`LinkBook::improved`] or [`LinkBook::not_improved`].
+    Improve(L, Ticket),
+    /// Make it: [`LinkBook::made`], [`LinkBook::failed`] or [`LinkBook::given_up`]. The former one is over.
+    Make(Ticket, Option<L>),
+    /// Somebody else makes it: look again behind that.
+    Wait,
+    /// It was tried in vain so long ago, for that reason.
+    Avoid {
+        /// How long.
+        ago: Duration,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The session is over.
+    Closed,
+}
+
+/// Why a link that was made is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unwanted {
+    /// The segment has left the pool meanwhile.
+    Forgotten,
+    /// The session is over.
+    Closed,
+}
+
+impl<L: Clone> LinkBook<L> {
+    /// No links yet.
+    pub fn new(session: u64, retry_after: Duration) -> Self {
+        Self { session, retry_after, closed: false, tickets: 0, slots: BTreeMap::new() }
+    }
+
+    /// The session that they belong to. A fence asks the attachments of a placement's own session only: what another one's
+    /// links wrote would land behind it.
+    pub fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// The way to a segment.
+    #[inline]
+    pub fn look(&mut self, uuid: Uuid, now: impl Fn() -> Duration, is_over: impl Fn(&L) -> bool) -> Look<L> {
+        if self.closed {
+            return Look::Closed;
+        }
+        let former = match self.slots.get_mut(&uuid) {
+            None => None,
+            Some(Slot::Making(_)) => return Look::Wait,
+            Some(Slot::Made { link, better, .. }) if !is_over(link) => {
+                if !matches!(better, Better::At(at) if *at <= now()) {
+                    return Look::Use(link.clone());
+                }
+                self.tickets += 1;
+                *better = Better::Tried(self.tickets);
+                return Look::Improve(link.clone(), Ticket { uuid, number: self.tickets });
+            }
+            Some(Slot::Made { link, .. }) => Some(link.clone()),
+            Some(Slot::Failed { at, reason }) => {
+                let ago = now().saturating_sub(*at);
+                if ago < self.retry_after {
+                    return Look::Avoid { ago, reason: reason.clone() };
+                }
+                None
+            }
+        };
+        self.tickets += 1;
+        self.slots.insert(uuid, Slot::Making(self.tickets));
+        Look::Make(Ticket { uuid, number: self.tickets }, former)
+    }
+
+    /// A link was made, as good as can be or not. An error: it is to be ended, and nobody gets it.
+    pub fn made(&mut self, ticket: Ticket, link: L, better_later: Option<Duration>) -> Result<(), Unwanted> {
+        if self.closed {
+            return Err(Unwanted::Closed);
+        }
+        let slot = self.slot(ticket).ok_or(Unwanted::Forgotten)?;
+        *slot = Slot::Made { link, better: better_later.map_or(Better::No, Better::At), was_over: false };
+        Ok(())
+    }
+
+    /// There is no way, for a reason: it is not tried again at once.
+    pub fn failed(&mut self, ticket: Ticket, now: Duration, reason: String) {
+        if let Some(slot) = self.slot(ticket) {
+            *slot = Slot::Failed { at: now, reason };
+        }
+    }
+
+    /// Whoever was to make a link does not do it after all: somebody else may.
+    pub fn given_up(&mut self, ticket: Ticket) {
+        if self.slot(ticket).is_some() {
+            self.slots.remove(&ticket.uuid);
+        }
+    }
+
+    /// A better link was made. It gives the one that is to be let go of: the former one, which whoever has it still uses, or
+    /// the better one itself (`Err`), which came too late.
+    pub fn improved(&mut self, ticket: Ticket, link: L) -> Result<L, L> {
+        match self.slot(ticket) {
+            Some(Slot::Made { link: current, better, was_over }) => {
+                (*better, *was_over) = (Better::No, false);
+                Ok(std::mem::replace(current, link))
+            }
+            _ => Err(link),
+        }
+    }
+
+    /// No better link was made; it is to be tried again then, or never.
+    pub fn not_improved(&mut self, ticket: Ticket, again: Option<Duration>) {
+        if let Some(Slot::Made { better, .. }) = self.slot(ticket) {
+            *better = again.map_or(Better::No, Better::At);
+        }
+    }
+
+    /// The segment is Gone. The link is to be ended, and one that is being made will be.
+    pub fn forget(&mut self, uuid: Uuid) -> Option<L> {
+        self.slots.remove(&uuid).and_then(Slot::into_link)
+    }
+
+    /// Parts with the links that are over, and were when it was called last, and so with memory that nobody needs: the next use
+    /// of one would, and there may be none, as of a segment that its master does not know. An owner that hung up because it
+    /// died is seen to be dead in between.
+    pub fn part_with_over(&mut self, mut is_over: impl FnMut(&L) -> bool) -> Vec<L> {
+        let is_to_go = |_: &Uuid, slot: &mut Slot<L>| match slot {
+            Slot::Made { link, was_over, .. } => {
+                let is_over = is_over(link);
+                std::mem::replace(was_over, is_over) && is_over
+            }
+            _ => false,
+        };
+        self.slots.extract_if(.., is_to_go).filter_map(|(_, slot)| slot.into_link()).collect()
+    }
+
+    /// The session is over. All links are to be ended, and those that are being made will be.
+    pub fn close(&mut self) -> Vec<L> {
+        self.closed = true;
+        std::mem::take(&mut self.slots).into_values().filter_map(Slot::into_link).collect()
+    }
+
+    /// Whether the session is over.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Every link that is up.
+    pub fn links(&self) -> impl Iterator<Item = &L> {
+        self.slots.values().filter_map(|slot| if let Slot::Made { link, .. } = slot { Some(link) } else { None })
+    }
+
+    /// What a ticket is for, if it is worth anything.
+    fn slot(&mut self, Ticket { uuid, number }: Ticket) -> Option<&mut Slot<L>> {
+        let slot = self.slots.get_mut(&uuid)?;
+        let current = match slot {
+            Slot::Making(current) | Slot::Made { better: Better::Tried(current), .. } => *current,
+            _ => return None,
+        };
+        (current == number).then_some(slot)
+    }
+}
+
+impl<L> Slot<L> {
+    fn into_link(self) -> Option<L> {
+        if let Slot::Made { link, .. } = self { Some(link) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Uuid = [1; 16];
+    const TWO: Uuid = [2; 16];
+    const RETRY: Duration = Duration::from_secs(1);
+
+    fn book() -> LinkBook<&'static str> {
+        LinkBook::new(7, RETRY)
+    }
+
+    fn look(book: &mut LinkBook<&'static str>, seconds: u64) -> Look<&'static str> {
+        book.look(ONE, || Duration::from_secs(seconds), |link| link.ends_with("over"))
+    }
+
+    fn ticket(book: &mut LinkBook<&'static str>) -> Ticket {
+        let Look::Make(ticket, _) = look(book, 0) else { panic!("there is one") };
+        ticket
+    }
+
+    #[test]
+    fn a_link_is_made_once_and_anew_when_it_is_over() {
+        let mut book = book();
+        let first = ticket(&mut book);
+        assert_eq!(look(&mut book, 0), Look::Wait, "another one makes it");
+        book.given_up(first);
+        assert_eq!(book.made(first, "late", None), Err(Unwanted::Forgotten));
+        let second = ticket(&mut book);
+        assert_eq!(book.made(second, "link, over", None), Ok(()));
+        assert!(matches!(look(&mut book, 0), Look::Make(ticket, Some("link, over")) if ticket != second));
+        assert_eq!(book.made(second, "late", None), Err(Unwanted::Forgotten), "another one makes it by now");
+    }
+
+    #[test]
+    fn a_link_that_is_forgotten_while_it_is_made_is_nobodys() {
+        let mut book = book();
+        let made = ticket(&mut book);
+        assert_eq!(book.forget(ONE), None);
+        let again = ticket(&mut book);
+        assert_eq!(book.made(made, "link", None), Err(Unwanted::Forgotten));
+        book.given_up(made);
+        book.failed(made, Duration::ZERO, "no".into());
+        assert_eq!(look(&mut book, 0), Look::Wait, "that is another one's now");
+        assert_eq!(book.made(again, "link", None), Ok(()));
+        assert_eq!((book.forget(TWO), book.forget(ONE), book.links().count()), (None, Some("link"), 0));
+    }
+
+    #[test]
+    fn nothing_is_made_for_a_session_that_is_over() {
+        let mut book = book();
+        let made = ticket(&mut book);
+        assert_eq!(book.made(made, "link", None), Ok(()));
+        let Look::Make(other, _) = book.look(TWO, || Duration::ZERO, |_| false) else { panic!("there is one") };
+        assert_eq!((book.close(), book.is_closed()), (vec!["link"], true));
+        assert_eq!(book.made(other, "other", None), Err(Unwanted::Closed));
+        assert_eq!((look(&mut book, 0), book.links().count()), (Look::Closed, 0));
+    }
+
+    #[test]
+    fn a_link_that_nobody_uses_is_parted_with_when_it_is_over_at_two_looks() {
+        let mut book = book();
+        let made = ticket(&mut book);
+        assert_eq!(book.made(made, "link", None), Ok(()));
+        let mut ends = [false, true, false, true, true, true].into_iter();
+        let mut look = || book.part_with_over(|_| ends.next().expect("one is there"));
+        assert!((0..4).all(|_| look().is_empty()), "it was not over at the look before, or is not any more");
+        assert_eq!(look(), ["link"]);
+        assert!(look().is_empty());
+    }
+
+    #[test]
+    fn what_has_failed_is_left_alone_for_a_while() {
+        let mut book = book();
+        let made = ticket(&mut book);
+        book.failed(made, Duration::from_secs(5), "no way".into());
+        let avoided = Look::Avoid { ago: Duration::ZERO, reason: "no way".into() };
+        assert_eq!(look(&mut book, 5), avoided);
+        assert!(matches!(look(&mut book, 6), Look::Make(_, None)));
+    }
+
+    #[test]
+    fn a_better_link_is_tried_by_one_at_a_time_and_takes_the_place_of_the_one_that_it_was_tried_for() {
+        let mut book = book();
+        let made = ticket(&mut book);
+        assert_eq!(book.made(made, "slow", Some(Duration::from_secs(3))), Ok(()));
+        assert_eq!(look(&mut book, 2), Look::Use("slow"));
+        let Look::Improve("slow", tried) = look(&mut book, 3) else { panic!("it is time") };
+        assert_eq!(look(&mut book, 9), Look::Use("slow"), "somebody is at it");
+        book.not_improved(tried, Some(Duration::from_secs(9)));
+        assert_eq!(book.improved(tried, "late"), Err("late"));
+        let Look::Improve("slow", tried) = look(&mut book, 9) else { panic!("it is time") };
+        assert_eq!(book.improved(tried, "quick"), Ok("slow"));
+        assert_eq!(look(&mut book, 99), Look::Use("quick"));
+    }
+
+    #[test]
+    fn a_better_link_to_what_was_forgotten_comes_too_late() {
+        let mut book = book();
+        let made = ticket(&mut book);
+        assert_eq!(book.made(made, "slow", Some(Duration::ZERO)), Ok(()));
+        let Look::Improve("slow", tried) = look(&mut book, 0) else { panic!("it is time") };
+        assert_eq!(book.forget(ONE), Some("slow"));
+        assert_eq!(book.improved(tried, "quick"), Err("quick"));
+        book.not_improved(tried, None);
+        assert!(matches!(look(&mut book, 0), Look::Make(_, None)));
+    }
+}
