@@ -4,9 +4,6 @@
 //! one mutant alive, and its decisions are wrong in that one way.
 #![forbid(unsafe_code)]
 
-#[cfg(all(feature = "switches", not(debug_assertions)))]
-compile_error!("mutants are for test builds: the feature `switches` must not be on in a release build");
-
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// What is wrong.
@@ -99,6 +96,7 @@ mutants! {
 #[cfg(feature = "switches")]
 mod switches {
     use std::cell::Cell;
+    use std::panic::catch_unwind;
 
     use super::Mutant;
 
@@ -108,11 +106,16 @@ mod switches {
 
     /// Whether it is alive in this thread.
     #[doc(hidden)]
+    #[cfg(debug_assertions)]
     pub fn is_alive(mutant: Mutant) -> bool {
         ALIVE.get() == Some(mutant)
     }
 
     /// Has it alive in this thread while something runs.
+    ///
+    /// # Panics
+    ///
+    /// In builds without debug assertions, where none lives.
     pub fn with<R>(mutant: Mutant, run: impl FnOnce() -> R) -> R {
         struct Killed;
         impl Drop for Killed {
@@ -120,18 +123,26 @@ mod switches {
                 ALIVE.set(None);
             }
         }
+        assert!(cfg!(debug_assertions), "{mutant:?} lives only in builds with debug assertions");
         ALIVE.set(Some(mutant));
         let _killed = Killed;
         run()
     }
+
+    /// Whether a test that goes right without it fails where it is alive.
+    pub fn is_noticed_by(mutant: Mutant, test: fn()) -> bool {
+        with(mutant, || catch_unwind(test)).is_err()
+    }
 }
 
+#[cfg(all(feature = "switches", debug_assertions))]
+pub use switches::is_alive;
 #[cfg(feature = "switches")]
-pub use switches::{is_alive, with};
+pub use switches::{is_noticed_by, with};
 
-/// None is.
+/// None is: also where an example or a benchmark of a release build is built beside tests.
 #[doc(hidden)]
-#[cfg(not(feature = "switches"))]
+#[cfg(not(all(feature = "switches", debug_assertions)))]
 #[inline(always)]
 pub const fn is_alive(_: Mutant) -> bool {
     false
@@ -148,7 +159,7 @@ macro_rules! mutant {
 #[cfg(test)]
 mod tests {
     #[test]
-    #[cfg(feature = "switches")]
+    #[cfg(all(feature = "switches", debug_assertions))]
     fn a_mutant_lives_in_one_thread_for_one_call() {
         use super::{Mutant, with};
         assert!(!mutant!(EpochIsKept));
