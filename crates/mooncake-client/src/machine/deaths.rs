@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_transfer::{ProcessGone, Reign};
 use mooncake_wire::message::{ReaderGone, anchor_up};
 
@@ -50,6 +51,7 @@ impl Deaths {
         let due = self.list.iter_mut().filter(|death| !death.taken).filter(is_due);
         let told = due.map(|death| {
             death.told = Some(now);
+            death.taken = mutant!(DeathsAreToldOnce);
             let ProcessGone { session, uuid, mark } = death.gone;
             anchor_up::Body::ReaderGone(ReaderGone { session, uuid: uuid.to_vec().into(), mark })
         });

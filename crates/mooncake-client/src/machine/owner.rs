@@ -238,7 +238,8 @@ impl<M: Clone> Owner<M> {
     /// since: a master that the end of the log was lost to has it again, and may have lent it to readers.
     pub fn take_back(&mut self, unmount: Unmount<M>, out: &mut Vec<Output<M>>) {
         let unmounting = self.unmounting.remove(&unmount.uuid);
-        let pinned = unmounting.filter(|it| it.lists == Some(self.lists)).and_then(|it| it.pinned);
+        let is_unlisted = |it: &Unmounting| it.lists == Some(self.lists) || mutant!(ListedMemoryIsGivenBack);
+        let pinned = unmounting.filter(is_unlisted).and_then(|it| it.pinned);
         self.held.retain(|held| held.uuid != unmount.uuid);
         out.push(Output::GiveBack { memory: unmount.memory, pinned });
     }
@@ -273,8 +274,9 @@ impl<M: Clone> Owner<M> {
         if self.closing {
             return;
         }
-        let (lost, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.held).into_iter().partition(|held| gone(&held.uuid));
+        let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|held| gone(&held.uuid) && !mutant!(GoneSegmentsAreKept));
         self.held = kept;
         lost.into_iter().for_each(|held| self.part_with(held, None, out));
     }

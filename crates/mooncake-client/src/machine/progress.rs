@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
+
 /// Younger puts need no renewal: their deadline is 30 s away.
 const YOUNG: Duration = Duration::from_secs(5);
 
@@ -64,6 +66,9 @@ impl Progress {
 
     /// Reservations whose puts have got on since the last call.
     pub fn moved(&mut self, now: Duration) -> Vec<u64> {
+        if mutant!(MovedPutsAreNotRenewed) {
+            return Vec::new();
+        }
         let old = self.puts.iter().filter(|put| now.saturating_sub(put.since) > YOUNG && put.has_moved());
         old.flat_map(|put| put.rids.iter().copied()).collect()
     }
@@ -71,6 +76,8 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const LATER: Duration = Duration::from_secs(6);
@@ -97,5 +104,13 @@ mod tests {
         progress.start_over();
         assert_eq!(progress.moved(LATER), [0; 0]);
         progress.end(&former);
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::MovedPutsAreNotRenewed,
+            a_put_is_renewed_while_its_bytes_move_once_it_is_old_enough
+        ));
     }
 }

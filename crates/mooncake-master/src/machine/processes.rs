@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use mooncake_core::{Record, SessionId};
+use mooncake_mutant::mutant;
 use mooncake_wire::message::ProcessIdentity;
 
 use super::anchor_frames;
@@ -56,8 +57,13 @@ impl LeftOpen {
 pub fn judge<D: ProcessDriver>(driver: &D, open: LeftOpen) {
     for session in open.sessions {
         let Some(identity) = driver.read(|core, _| anchor_frames::process_of(core, session)) else { continue };
-        match driver.find(&identity) {
+        let known = match driver.find(&identity) {
+            Known::Unknown if mutant!(UnknownProcessesAreGone) => Known::Gone,
+            known => known,
+        };
+        match known {
             Known::Runs(process) => driver.watch(session, process),
+            Known::Gone if mutant!(EndsWithoutAMasterAreMissed) => {}
             Known::Gone => {
                 driver.tell_gone(session);
                 // A log that closed by now says so to the next one who needs it.

@@ -87,8 +87,11 @@ pub fn decide(found: Option<Found>, boot_id: &[u8; 16], witness: Option<Witnesse
     let highest = seen.unwrap_or(reign);
     // A witness knows what this boot has written, not what another host has appended since and then lost the end of.
     let own = |found: &Found| found.last_boot == Some(*boot_id);
-    let vouched =
-        |found: &Found| witness.is_some_and(|it| !it.held && it.seen.vouches_for(found.last_lsn, found.reign));
+    let vouched = |found: &Found| {
+        witness.is_some_and(|it| {
+            (!it.held || mutant!(HeldWitnessVouches)) && it.seen.vouches_for(found.last_lsn, found.reign)
+        })
+    };
     let epoch = match found {
         Some(found) if (own(&found) && vouched(&found)) || mutant!(EpochIsKept) => Epoch::Kept,
         _ if highest.epoch == u16::MAX => return Err(NoEpochLeft { epoch: highest.epoch }),

@@ -76,9 +76,9 @@ impl Remains {
     pub fn keep(&self, bytes: u64, is_alone: bool, is_asked_by_another: bool) -> Vec<(u64, u64)> {
         let mut keep = match (is_alone, is_asked_by_another) {
             (true, _) => Vec::new(),
-            (false, true) => vec![(0, bytes)],
-            (false, false) if mutant!(PeerForgetsPins) => Vec::new(),
-            (false, false) => self.pinned.clone().unwrap_or_else(|| vec![(0, bytes)]),
+            (false, true) if !mutant!(PinsOfAnotherReignAreForgotten) => vec![(0, bytes)],
+            (false, _) if mutant!(PeerForgetsPins) => Vec::new(),
+            (false, _) => self.pinned.clone().unwrap_or_else(|| vec![(0, bytes)]),
         };
         keep.extend(self.views.keys().filter(|_| !mutant!(PeerForgetsOwnViews)));
         keep
