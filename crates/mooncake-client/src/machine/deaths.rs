@@ -78,6 +78,8 @@ impl Deaths {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     fn sessions(bodies: Vec<anchor_up::Body>) -> Vec<u64> {
@@ -145,5 +147,10 @@ mod tests {
         (0..MOST as u64 + 3).for_each(|session| deaths.note(gone(session)));
         let told = sessions(deaths.to_tell(Duration::ZERO, A1));
         assert_eq!((told.len(), told[0]), (MOST, 3));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(Mutant::DeathsAreToldOnce, a_death_is_told_until_the_master_has_taken_note_of_it));
     }
 }

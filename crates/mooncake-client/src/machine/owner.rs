@@ -311,6 +311,8 @@ pub fn must_resume(told: Told) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const ONE: SegmentId = SegmentId([1; 16]);
@@ -548,5 +550,13 @@ mod tests {
         assert_eq!(answered(&mut owner, &unmount, Told::Refused), (None, vec![]));
         assert_eq!(gone(&mut owner, ONE.0, &[]).1.len(), 1, "it was to leave");
         assert_eq!(gone(&mut owner, [22; 16], &[]).1.len(), 2);
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::ListedMemoryIsGivenBack,
+            a_segment_that_was_listed_while_it_was_unmounted_is_told_again_to_be_gone_and_keeps_its_views
+        ));
     }
 }

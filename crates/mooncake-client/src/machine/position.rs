@@ -36,6 +36,8 @@ pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
@@ -96,5 +98,14 @@ mod tests {
             assert!(!raise(&mut highest, &next));
             assert_eq!(highest, next);
         }
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::BothReignsAreFollowed,
+            who_has_seen_two_reigns_of_an_epoch_shows_more_than_either_holds
+        ));
+        assert!(is_noticed_by(Mutant::PositionIsForgotten, the_highest_position_is_remembered));
     }
 }

@@ -453,5 +453,6 @@ mod tests {
             Mutant::StrangersAreBelieved,
             a_stranger_is_not_believed_whatever_it_claims_to_have_seen
         ));
+        assert!(is_noticed_by(Mutant::OlderListsAreTaken, an_older_list_of_views_is_refused_and_takes_no_anchor_away));
     }
 }

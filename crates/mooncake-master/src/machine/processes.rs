@@ -80,6 +80,7 @@ mod tests {
     use std::convert::Infallible;
 
     use mooncake_core::{Core, Effects, Time};
+    use mooncake_mutant::{Mutant, is_noticed_by};
 
     use super::super::testbed::{HOST, Testbed};
     use super::*;
@@ -145,5 +146,13 @@ mod tests {
         assert_eq!((script.watched.take(), script.gone.take()), (vec![runs.session], vec![gone.session]));
         let testbed = script.testbed.borrow();
         assert!(testbed.knows(runs) && !testbed.knows(gone) && testbed.knows(unknown));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::EndsWithoutAMasterAreMissed,
+            clients_whose_processes_ended_while_no_master_was_there_are_over_and_those_that_run_are_watched
+        ));
     }
 }

@@ -104,6 +104,8 @@ pub fn decide(found: Option<Found>, boot_id: &[u8; 16], witness: Option<Witnesse
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const BOOT: [u8; 16] = [7; 16];
@@ -161,5 +163,13 @@ mod tests {
         let found = Found { reign: last, ..found() };
         assert_eq!(epoch(found, seen(40, last)), Epoch::Kept);
         assert_eq!(decide(Some(found), &BOOT, None), Err(NoEpochLeft { epoch: u16::MAX }));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::HeldWitnessVouches,
+            an_epoch_is_kept_by_a_witness_that_has_seen_no_more_and_by_nothing_else
+        ));
     }
 }

@@ -97,8 +97,8 @@ impl Peer {
     /// See [`crate::Link::is_waited_for_in`].
     pub fn is_waited_for_in(&self, reign: Reign) -> bool {
         let asked = self.epochs.iter().map(|asked| asked.reign);
-        mutant!(NewcomerIsNotWaitedFor)
-            || std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+        std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+            || mutant!(NewcomerIsNotWaitedFor)
     }
 
     /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks for a

@@ -87,6 +87,8 @@ impl Remains {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const BYTES: u64 = 1 << 20;
@@ -161,5 +163,13 @@ mod tests {
         assert_eq!(remains.keep(BYTES, true, false), [(0, 100)]);
         assert!(remains.view_ended(0, 100) && remains.keep(BYTES, true, false).is_empty());
         assert!(!remains.view_ended(0, 100));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::PinsOfAnotherReignAreForgotten,
+            own_views_stay_and_what_others_have_pinned_while_there_are_others
+        ));
     }
 }

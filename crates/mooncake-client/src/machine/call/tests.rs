@@ -689,4 +689,8 @@ fn their_mutants_are_noticed() {
     assert!(is_noticed_by(Mutant::SilentMastersAreWaitedFor, calls_fail_at_once_while_no_pong_comes));
     assert!(is_noticed_by(Mutant::ForkedChildrenCall, a_closed_store_and_a_forked_child_make_no_call));
     assert!(is_noticed_by(Mutant::PlacementsAreGivenUpOnce, what_a_master_has_no_time_to_give_up_is_told_again));
+    assert!(is_noticed_by(
+        Mutant::AbandonedMutationsAreNotTold,
+        a_mutation_given_up_on_its_way_is_told_until_the_master_has_answered
+    ));
 }

@@ -721,4 +721,12 @@ fn their_mutants_are_noticed() {
         Mutant::GoodbyeDoesNotWaitForViews,
         goodbye_is_said_when_the_last_view_has_ended_and_the_master_knows
     ));
+    assert!(is_noticed_by(
+        Mutant::AnotherMasterCountsAsTheSame,
+        views_that_another_process_was_not_told_of_are_listed_once_more
+    ));
+    assert!(is_noticed_by(
+        Mutant::FactsAreToldOnce,
+        a_fact_is_told_again_over_the_next_connection_until_a_pong_behind_it_has_come
+    ));
 }

@@ -188,4 +188,8 @@ fn their_mutants_are_noticed() {
         Mutant::LivingClientsAreReportedGone,
         a_peers_proof_that_comes_before_the_end_of_the_owners_anchor_counts_with_it
     ));
+    assert!(is_noticed_by(
+        Mutant::MarksAreNotCompared,
+        a_reader_without_an_anchor_is_over_by_its_owners_proof_and_by_no_other
+    ));
 }
