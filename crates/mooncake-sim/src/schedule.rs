@@ -143,8 +143,8 @@ impl Pool {
             network: Network::new(&world),
             engines: Vec::new(),
             unseen: Vec::new(),
-            // In one schedule of four, by dice of its own: the others go as they went.
-            ends: Some(Dice::new(!plan.seed)).filter(|_| plan.seed / 4 % 4 == 3),
+            // In one schedule of eight, by dice of its own: the others go as they went.
+            ends: Some(Dice::new(!plan.seed)).filter(|_| plan.seed / 4 % 8 == 1),
             sum: Sum::default(),
             hosts,
             world,

@@ -36,16 +36,16 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PeerAnswersUnasked
         | PeerAnswersWhileItWrites
         | UnknownViewsAreForgotten => 3,
-        SupersededCountsAsStored => 4,
         UnansweredMountStays => 9,
         OpenPutsAreSettled | PeerForgetsOwnViews => 10,
         EndIsNotHeard | EpochIsKept | GateIgnoresEpochs => 11,
         InsidersAreNotAsked => 13,
         PeerForgetsPins | UnknownProcessesAreGone => 18,
         RetriesAreNew => 20,
-        ToldBeforeLogged => 23,
-        ClosedConnectionProvesEpochs => 28,
+        ClosedConnectionProvesEpochs | SupersededCountsAsStored => 28,
+        AskedAgainCountsAsDone => 58,
         ClosedConnectionProvesFences => 66,
+        ToldBeforeLogged => 68,
         UnwrittenCopiesAreGood => 112,
         PinsSettleDuringLists => 114,
         UnknownPinsBeginViews => 129,
@@ -55,7 +55,6 @@ fn known(mutant: Mutant) -> Option<u64> {
         OutcomesAreMixedUp => 168,
         AbandonedMutationsAreNotTold
         | AnotherMasterCountsAsTheSame
-        | AskedAgainCountsAsDone
         | BothReignsAreFollowed
         | BothReignsAreTaken
         | DeathsAreToldOnce
