@@ -4,9 +4,6 @@
 //! one mutant alive, and its decisions are wrong in that one way.
 #![forbid(unsafe_code)]
 
-#[cfg(all(feature = "switches", not(debug_assertions)))]
-compile_error!("mutants are for test builds: the feature `switches` must not be on in a release build");
-
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// What is wrong.
@@ -48,6 +45,16 @@ mutants! {
     PinnedMemoryIsGivenBack,
     /// A segment whose mount was not answered is held as if it had been.
     UnansweredMountStays,
+    /// A segment that is Gone is held on.
+    GoneSegmentsAreKept,
+    /// Memory that a list has named since is given back, but for the pins that were known before.
+    ListedMemoryIsGivenBack,
+    /// An owner obeys two reigns of one number.
+    BothReignsAreTaken,
+    /// A fence that is asked for again counts as done.
+    AskedAgainCountsAsDone,
+    /// A writer that is late may leave its stamps over a tombstone.
+    TombstonesStayStampedOver,
     // -------------------------------------------------------------- gates
     /// A write may begin where a newer placement or a tombstone is.
     GateIgnoresStamps,
@@ -66,11 +73,35 @@ mutants! {
     PeerForgetsOwnViews,
     /// A newcomer looks at memory whose owner does not wait for it.
     NewcomerIsNotWaitedFor,
+    /// A peer that gives memory back does so too while another reign's pins are not known.
+    PinsOfAnotherReignAreForgotten,
+    /// A peer writes without its owner's leave.
+    WritersNeedNoLeave,
     // ------------------------------------------------------------- stores
     /// Views that the master says it does not know are taken for known.
     UnknownViewsAreForgotten,
     /// Pins that a list has made void are adopted.
     VoidPinsAreAdopted,
+    /// A store that comes back lists none of its views.
+    ViewsAreNotListed,
+    /// A view begins whether its memory's owner waits for this store or not.
+    ViewsAreNotVouchedFor,
+    /// A view begins over a pin that the master is known not to know.
+    UnknownPinsBeginViews,
+    /// Views hold any number of bytes.
+    ViewsHoldMoreThanTheyMay,
+    /// A store that is closed says goodbye while it has views.
+    GoodbyeDoesNotWaitForViews,
+    /// Another process of the master counts as the one that was there before.
+    AnotherMasterCountsAsTheSame,
+    /// A store does not remember what it has seen of the log.
+    PositionIsForgotten,
+    /// A store goes on in two reigns of one number.
+    BothReignsAreFollowed,
+    /// What the master has to hear is sent once, whether it came or not.
+    FactsAreToldOnce,
+    /// The end of a reader is told once, whether the master has taken note of it or not.
+    DeathsAreToldOnce,
     /// The master hears that the reply to a pin is here while a list without it is on its way.
     PinsSettleDuringLists,
     /// A store answers owners' questions about any reign.
@@ -83,8 +114,24 @@ mutants! {
     OutcomesAreMixedUp,
     /// A replica whose stamps are wrong is not reported.
     StaleReplicasAreNotReported,
+    /// A read that was overtaken is a miss without another look.
+    OvertakenReadersMiss,
+    /// A put that came too late counts as stored.
+    SupersededCountsAsStored,
+    /// Puts whose bytes move are not renewed.
+    MovedPutsAreNotRenewed,
+    /// What a put left behind is given up with one try.
+    PlacementsAreGivenUpOnce,
     /// A repeated mutation goes under a new number.
     RetriesAreNew,
+    /// The master hears of mutations as answered that are not.
+    UnansweredCountAsAnswered,
+    /// The master does not hear of mutations that nobody waits for any more.
+    AbandonedMutationsAreNotTold,
+    /// Calls wait for a master that says nothing.
+    SilentMastersAreWaitedFor,
+    /// A forked child makes calls.
+    ForkedChildrenCall,
     /// The end of a put goes to whatever session there is.
     EndsGoToAnySession,
     // ------------------------------------------------------------ masters
@@ -94,11 +141,30 @@ mutants! {
     EpochIsKept,
     /// A master does not believe a client that has seen more than its log holds.
     ClientsAreNotBelieved,
+    /// A master believes what those have seen whom it does not know.
+    StrangersAreBelieved,
+    /// A witness that another master holds vouches for a log.
+    HeldWitnessVouches,
+    /// What an operation leaves behind is told before it is in the log.
+    ToldBeforeLogged,
+    /// A list of views that is older than the last one counts.
+    OlderListsAreTaken,
+    /// A process that a master cannot judge counts as gone.
+    UnknownProcessesAreGone,
+    /// The end of a process without a master is missed.
+    EndsWithoutAMasterAreMissed,
+    /// Owners need not have seen the very process end that a session is of.
+    MarksAreNotCompared,
+    /// A client that is there counts as gone when another one says so.
+    LivingClientsAreReportedGone,
+    /// A master that stood still counts that as its clients' silence.
+    StalledMastersCountSilence,
 }
 
 #[cfg(feature = "switches")]
 mod switches {
     use std::cell::Cell;
+    use std::panic::catch_unwind;
 
     use super::Mutant;
 
@@ -108,11 +174,16 @@ mod switches {
 
     /// Whether it is alive in this thread.
     #[doc(hidden)]
+    #[cfg(debug_assertions)]
     pub fn is_alive(mutant: Mutant) -> bool {
         ALIVE.get() == Some(mutant)
     }
 
     /// Has it alive in this thread while something runs.
+    ///
+    /// # Panics
+    ///
+    /// In builds without debug assertions, where none lives.
     pub fn with<R>(mutant: Mutant, run: impl FnOnce() -> R) -> R {
         struct Killed;
         impl Drop for Killed {
@@ -120,18 +191,28 @@ mod switches {
                 ALIVE.set(None);
             }
         }
+        if cfg!(not(debug_assertions)) {
+            panic!("{mutant:?} lives only in builds with debug assertions");
+        }
         ALIVE.set(Some(mutant));
         let _killed = Killed;
         run()
     }
+
+    /// Whether a test that goes right without it fails where it is alive.
+    pub fn is_noticed_by(mutant: Mutant, test: fn()) -> bool {
+        with(mutant, || catch_unwind(test)).is_err()
+    }
 }
 
+#[cfg(all(feature = "switches", debug_assertions))]
+pub use switches::is_alive;
 #[cfg(feature = "switches")]
-pub use switches::{is_alive, with};
+pub use switches::{is_noticed_by, with};
 
-/// None is.
+/// None is: also where an example or a benchmark of a release build is built beside tests.
 #[doc(hidden)]
-#[cfg(not(feature = "switches"))]
+#[cfg(not(all(feature = "switches", debug_assertions)))]
 #[inline(always)]
 pub const fn is_alive(_: Mutant) -> bool {
     false
@@ -148,7 +229,7 @@ macro_rules! mutant {
 #[cfg(test)]
 mod tests {
     #[test]
-    #[cfg(feature = "switches")]
+    #[cfg(all(feature = "switches", debug_assertions))]
     fn a_mutant_lives_in_one_thread_for_one_call() {
         use super::{Mutant, with};
         assert!(!mutant!(EpochIsKept));

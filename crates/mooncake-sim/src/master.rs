@@ -4,7 +4,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use mooncake_master::machine::epoch_claim::EpochClaims;
 use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
 use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use mooncake_master::machine::removals::{self, Removal};
-use mooncake_master::machine::requests::{self, Answer, Asked};
+use mooncake_master::machine::requests::{self, Answer, Asked, Outcome};
 use mooncake_master::machine::start::{self, Epoch, Seen};
 use mooncake_master::machine::ticker::{News, TickDriver, Ticker};
 use mooncake_wire::message::{
@@ -95,7 +94,24 @@ struct State {
     parked: BTreeMap<Ticket, Slot<Vec<PutSlot>>>,
     /// Sessions whose processes have ended, as the clock has not found out yet.
     ended: Vec<SessionId>,
+    /// How far its last commit gets, once it is to be the last.
+    last_commit: Option<Reached>,
 }
+
+/// Where a master's process ends in the middle of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// Nothing of it is in the log.
+    Nothing,
+    /// It is in the log, and the witness does not say so.
+    Log,
+    /// It is in the log, and nobody is told.
+    Witness,
+}
+
+/// The master's process has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended;
 
 /// Down an anchor.
 struct Queue {
@@ -121,26 +137,33 @@ pub fn identity_of(world: &World, process: ProcessId, boot_id: [u8; 16]) -> Proc
     ProcessIdentity { boot_id: boot_id.to_vec().into(), pid: process.0, start_time: 1, pid_namespace, mark: 0 }
 }
 
-/// A commit. Nothing else happens meanwhile.
+/// A commit. Nothing else happens meanwhile, but for the end of the process.
 struct Committing<'a> {
     master: &'a Master,
     state: &'a mut State,
+    /// What it is about may be answered.
+    is_done: bool,
 }
 
 impl CommitDriver for Committing<'_> {
     type Frames = Vec<Vec<Record>>;
-    type Closed = Infallible;
+    type Closed = Ended;
 
-    fn append(&mut self, frames: &mut Vec<Vec<Record>>, end: End) -> Result<(), Infallible> {
-        if !frames.is_empty() {
-            for records in frames.drain(..) {
-                records.iter().for_each(|record| self.note(record));
-                self.master.folder.append(records);
-            }
-            let seen = Seen { lsn: end.lsn, reign: self.state.reign };
-            self.master.host.store_witness(self.state.log_id, self.master.process, seen);
+    fn append(&mut self, frames: &mut Vec<Vec<Record>>, end: End) -> Result<(), Ended> {
+        if frames.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let last = self.state.last_commit.take();
+        let goes_beyond = |reached| if last == Some(reached) { Err(Ended) } else { Ok(()) };
+        goes_beyond(Reached::Nothing)?;
+        for records in frames.drain(..) {
+            records.iter().for_each(|record| self.note(record));
+            self.master.folder.append(records);
+        }
+        goes_beyond(Reached::Log)?;
+        let seen = Seen { lsn: end.lsn, reign: self.state.reign };
+        self.master.host.store_witness(self.state.log_id, self.master.process, seen);
+        goes_beyond(Reached::Witness)
     }
 
     fn show(&mut self, lsn: u64) {
@@ -151,7 +174,9 @@ impl CommitDriver for Committing<'_> {
         delivery::deliver(self.state, delivery);
     }
 
-    fn done(&mut self, _: u64) {}
+    fn done(&mut self, _: u64) {
+        self.is_done = true;
+    }
 }
 
 impl Committing<'_> {
@@ -196,14 +221,14 @@ impl DeliveryDriver for State {
 }
 
 impl CoreDriver for Master {
-    type Closed = Infallible;
+    type Closed = Ended;
 
     fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
         ask(&mut self.state.borrow_mut().core, Time(self.world.micros()))
     }
 
-    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Infallible> {
-        Ok(self.apply(operation))
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Ended> {
+        self.apply(operation)
     }
 }
 
@@ -296,6 +321,7 @@ impl Master {
             next_queue: 0,
             parked: BTreeMap::new(),
             ended: Vec::new(),
+            last_commit: None,
         };
         let master = Master {
             world: world.clone(),
@@ -308,7 +334,7 @@ impl Master {
             ended: Slot::new(world),
         };
         let raised = begin.epoch.raised();
-        master.apply(|core, now, effects| core.begin(now, raised, effects));
+        master.apply(|core, now, effects| core.begin(now, raised, effects)).ok()?;
         processes::judge(&master, open);
         let ticking = master.clone();
         world.spawn(process, async move { ticking.tick().await });
@@ -318,6 +344,11 @@ impl Master {
     /// Whether it runs, or stands still.
     pub fn is_alive(&self) -> bool {
         self.world.is_alive(self.process)
+    }
+
+    /// It ends in the midst of the next commit.
+    pub(crate) fn end_in_commit(&self, reached: Reached) {
+        self.state.borrow_mut().last_commit = Some(reached);
     }
 
     /// A process connects: what it sends over, and hears from. None where nothing listens.
@@ -341,12 +372,15 @@ impl Master {
 
     // ---------------------------------------------------------------- operations
 
-    /// Carries one operation out: it is in the log before anything of it is told.
-    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
+    /// Carries one operation out: it is in the log before anything of it is told. Where that is done it may be answered.
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Ended> {
         self.apply_with(|state, now, effects| operation(&mut state.core, now, effects))
     }
 
-    fn apply_with<R>(&self, operation: impl FnOnce(&mut State, Time, &mut Effects) -> R) -> R {
+    fn apply_with<R>(&self, operation: impl FnOnce(&mut State, Time, &mut Effects) -> R) -> Result<R, Ended> {
+        if !self.is_alive() {
+            return Err(Ended);
+        }
         let now = Time(self.world.micros());
         let mut state = self.state.borrow_mut();
         let mut effects = Effects::default();
@@ -362,9 +396,18 @@ impl Master {
             });
             let mut batch = Batch::default();
             let end = waiting.take(&mut batch);
-            let Ok(()) = commit::commit(&mut Committing { master: self, state: &mut state }, &mut batch, end);
+            let mut committing = Committing { master: self, state: &mut state, is_done: false };
+            let committed = commit::commit(&mut committing, &mut batch, end);
+            let is_done = committing.is_done;
+            drop(state);
+            if committed.is_err() {
+                self.world.kill(self.process);
+            }
+            if !is_done {
+                return Err(Ended);
+            }
         }
-        result
+        Ok(result)
     }
 
     fn position(state: &State) -> LogPosition {
@@ -377,7 +420,9 @@ impl Master {
             let now = self.world.now();
             let _ = self.world.until(now + ticker.rest(now), self.ended.get()).await;
             let ended = std::mem::take(&mut self.state.borrow_mut().ended);
-            let Ok(()) = ticker.step(&self, &ended);
+            if ticker.step(&self, &ended).is_err() {
+                return;
+            }
         }
     }
 
@@ -433,6 +478,7 @@ impl Master {
             }
             Ok((admitted, is_anchor.then_some(queue)))
         });
+        let admitted = admitted.ok()?;
         let watched = |kind: &Kind, session| match kind {
             Kind::Opened { process, .. } | Kind::Resumed { process, .. } => self.watch_client(session, process),
             Kind::Attached => false,
@@ -470,8 +516,8 @@ impl Master {
                 said.obey(core, anchors, now, Anchor { session, queue: &queue }, effects)
             });
             let heard = match heard {
-                Ok(heard) => heard,
-                Err(Superseded) => return,
+                Ok(Ok(heard)) => heard,
+                Ok(Err(Superseded)) | Err(Ended) => return,
             };
             let state = self.state.borrow();
             if let Some(reply) = heard.reply(Self::position(&state)) {
@@ -484,7 +530,7 @@ impl Master {
     }
 
     fn anchor_ended(&self, session: SessionId, queue: u32) {
-        self.apply_with(|state, now, effects| {
+        let _ = self.apply_with(|state, now, effects| {
             state.queues.remove(&queue);
             let State { core, anchors, .. } = state;
             anchors::ended(core, anchors, now, Anchor { session, queue: &queue }, effects)
@@ -500,7 +546,7 @@ impl Master {
         loop {
             let ToMaster::Call(mut request) = from.next().await? else { return Ok(()) };
             let id = request.id;
-            let answer = self.answer(session, &mut request).await;
+            let Ok(answer) = self.answer(session, &mut request).await else { return Ok(()) };
             let over = matches!(&answer.body, reply::Body::Refusal(r) if r.kind() == refusal::Kind::UnknownSession);
             let position = Some(Self::position(&self.state.borrow()));
             to.send(FromMaster::Reply(Reply { id, position, body: Some(answer.body) }))?;
@@ -510,19 +556,20 @@ impl Master {
         }
     }
 
-    async fn answer(&self, session: SessionId, request: &mut Request) -> Answer {
+    async fn answer(&self, session: SessionId, request: &mut Request) -> Result<Answer, Ended> {
         let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
         if requests::says_settled(request) {
             requests::note_settled(&mut self.state.borrow_mut().core, session, request);
         }
         let put = match requests::read(request, SOFT_PIN) {
-            Err(reason) => return Answer::bad(reason),
+            Err(reason) => return Ok(Answer::bad(reason)),
             Ok(Asked::Query(query)) => {
                 let now = Time(self.world.micros());
-                return query.run(&mut self.state.borrow_mut().core, now, session);
+                return Ok(query.run(&mut self.state.borrow_mut().core, now, session));
             }
             Ok(Asked::Change(change)) => {
-                return self.apply(|core, now, effects| change.run(core, now, origin, effects)).answer();
+                let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));
+                return outcome.map(Outcome::answer);
             }
             Ok(Asked::RemoveAll { force }) => return self.remove_all(origin, force),
             Ok(Asked::RemoveMatching { .. }) => unreachable!("no caller of this world has patterns"),
@@ -535,23 +582,23 @@ impl Master {
             }
             started
         });
-        match started {
+        Ok(match started? {
             Ok(PutStarted::Now(slots)) => Answer::put_start(&slots),
             Ok(PutStarted::Parked(ticket)) => {
                 let slot = self.state.borrow().parked[&ticket].clone();
                 Answer::put_start(&slot.get().await)
             }
             Err(refused) => Answer::refused(&refused, put.sizes.len()),
-        }
+        })
     }
 
-    fn remove_all(&self, origin: Origin, force: bool) -> Answer {
+    fn remove_all(&self, origin: Origin, force: bool) -> Result<Answer, Ended> {
         if let Some(answer) = Removal::answered_before(&mut self.state.borrow_mut().core, origin) {
-            return answer;
+            return Ok(answer);
         }
         let mut removal = Removal::begin(&self.state.borrow().core, force, Some(origin));
-        while !self.apply(|core, now, effects| removal.take_all(core, now, SLICE, effects)) {}
-        self.apply(|core, _, effects| removals::remember(core, origin, removal.removed(), effects));
-        removals::answer(removal.removed())
+        while !self.apply(|core, now, effects| removal.take_all(core, now, SLICE, effects))? {}
+        self.apply(|core, _, effects| removals::remember(core, origin, removal.removed(), effects))?;
+        Ok(removals::answer(removal.removed()))
     }
 }

@@ -6,8 +6,9 @@ use mooncake_core::{Config, Stats};
 use mooncake_transfer::Uuid;
 
 use crate::callers::key;
+use crate::dice::Dice;
 use crate::disk::{Folder, Host};
-use crate::master::Master;
+use crate::master::{Master, Reached};
 use crate::mix::Fault;
 use crate::network::Network;
 use crate::store::{Store, Tally};
@@ -103,6 +104,8 @@ struct Pool {
     /// Sessions of processes that ended where the master does not see it, and what they had mapped. Where nothing of that is
     /// there, so that its owner could tell, what they pinned stays pinned.
     unseen: Vec<(u64, Vec<Uuid>)>,
+    /// At which step of a commit masters end, where they end in the midst of one.
+    ends: Option<Dice>,
     sum: Sum,
 }
 
@@ -140,6 +143,8 @@ impl Pool {
             network: Network::new(&world),
             engines: Vec::new(),
             unseen: Vec::new(),
+            // In one schedule of eight, by dice of its own: the others go as they went.
+            ends: Some(Dice::new(!plan.seed)).filter(|_| plan.seed / 4 % 8 == 1),
             sum: Sum::default(),
             hosts,
             world,
@@ -285,6 +290,10 @@ impl Pool {
 
     /// Of the log's end as much is lost at least.
     fn restart_master(&mut self, frames: u64) {
+        if let (Some(ends), Some(master)) = (&mut self.ends, self.network.masters.get(0)) {
+            master.end_in_commit([Reached::Nothing, Reached::Log, Reached::Witness][ends.below(3) as usize]);
+            self.world.run(BEAT);
+        }
         self.kill_master(frames);
         self.world.run(Duration::from_millis([2, 50, 400][self.world.below(3) as usize]));
         self.start_master();

@@ -440,7 +440,7 @@ impl<'a, D: CallDriver> Call<'a, D> {
     }
 
     fn may_call(&self) -> Result<(), Failure<D::Broken>> {
-        if self.driver.is_forked() {
+        if self.driver.is_forked() && !mutant!(ForkedChildrenCall) {
             return Err(Failure::Forked);
         }
         if self.driver.is_stopped() {

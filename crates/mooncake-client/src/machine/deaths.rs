@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_transfer::{ProcessGone, Reign};
 use mooncake_wire::message::{ReaderGone, anchor_up};
 
@@ -50,6 +51,7 @@ impl Deaths {
         let due = self.list.iter_mut().filter(|death| !death.taken).filter(is_due);
         let told = due.map(|death| {
             death.told = Some(now);
+            death.taken = mutant!(DeathsAreToldOnce);
             let ProcessGone { session, uuid, mark } = death.gone;
             anchor_up::Body::ReaderGone(ReaderGone { session, uuid: uuid.to_vec().into(), mark })
         });
@@ -76,6 +78,8 @@ impl Deaths {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     fn sessions(bodies: Vec<anchor_up::Body>) -> Vec<u64> {
@@ -143,5 +147,10 @@ mod tests {
         (0..MOST as u64 + 3).for_each(|session| deaths.note(gone(session)));
         let told = sessions(deaths.to_tell(Duration::ZERO, A1));
         assert_eq!((told.len(), told[0]), (MOST, 3));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(Mutant::DeathsAreToldOnce, a_death_is_told_until_the_master_has_taken_note_of_it));
     }
 }

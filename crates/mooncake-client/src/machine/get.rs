@@ -134,7 +134,7 @@ pub async fn read_batch<D: GetDriver>(
             }
         }
         pending = again;
-        if pending.is_empty() {
+        if pending.is_empty() || mutant!(OvertakenReadersMiss) {
             break;
         }
     }
@@ -222,6 +222,8 @@ fn report_named_again<D: GetDriver>(
 mod tests {
     use std::cell::{Cell, RefCell};
     use std::collections::VecDeque;
+
+    use mooncake_mutant::{Mutant, is_noticed_by};
 
     use super::*;
     use crate::error::Cause;
@@ -400,5 +402,13 @@ mod tests {
         let script = Script::new(&[&[&[2]], &[&[4]]]);
         script.get(&[b"a"], |rid| (rid == 2).then_some(Doubt::Stale));
         assert_eq!(script.missed.take(), None);
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::OvertakenReadersMiss,
+            an_overtaken_reader_looks_up_once_more_and_reads_what_is_there_then
+        ));
     }
 }

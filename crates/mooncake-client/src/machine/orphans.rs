@@ -8,6 +8,7 @@
 use std::ops::DerefMut;
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_wire::message::{Abort, PutStartReply, Request, reply, request};
 
 use crate::machine::call::{CallDriver, Session, finish_in, repeat};
@@ -101,7 +102,7 @@ async fn attempt<D: CallDriver>(call: &D, session: &D::Session, orphan: Orphan) 
         Orphan::Known(abort) => {
             let mut request = Request { body: Some(request::Body::Abort(abort)), ..Request::default() };
             match finish_in(call, session, &mut request).await {
-                Err(failure) if !failure.is_final() => None,
+                Err(failure) if !failure.is_final() && !mutant!(PlacementsAreGivenUpOnce) => None,
                 _ => Some(None),
             }
         }

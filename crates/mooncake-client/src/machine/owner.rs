@@ -240,7 +240,8 @@ impl<M: Clone> Owner<M> {
     /// since: a master that the end of the log was lost to has it again, and may have lent it to readers.
     pub fn take_back(&mut self, unmount: Unmount<M>, out: &mut Vec<Output<M>>) {
         let unmounting = self.unmounting.remove(&unmount.uuid);
-        let pinned = unmounting.filter(|it| it.lists == Some(self.lists)).and_then(|it| it.pinned);
+        let is_unlisted = |it: &Unmounting| it.lists == Some(self.lists) || mutant!(ListedMemoryIsGivenBack);
+        let pinned = unmounting.filter(is_unlisted).and_then(|it| it.pinned);
         self.held.retain(|held| held.uuid != unmount.uuid);
         out.push(Output::GiveBack { memory: unmount.memory, pinned });
     }
@@ -275,8 +276,9 @@ impl<M: Clone> Owner<M> {
         if self.closing {
             return;
         }
-        let (lost, kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.held).into_iter().partition(|held| gone(&held.uuid));
+        let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|held| gone(&held.uuid) && !mutant!(GoneSegmentsAreKept));
         self.held = kept;
         lost.into_iter().for_each(|held| self.part_with(held, None, out));
     }
@@ -310,6 +312,8 @@ pub fn must_resume(told: Told) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const ONE: SegmentId = SegmentId([1; 16]);
@@ -560,5 +564,13 @@ mod tests {
         assert_eq!(answered(&mut owner, &unmount, Told::Refused), (None, vec![]));
         assert_eq!(gone(&mut owner, ONE.0, &[]).1.len(), 1, "it was to leave");
         assert_eq!(gone(&mut owner, [22; 16], &[]).1.len(), 2);
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::ListedMemoryIsGivenBack,
+            a_segment_that_was_listed_while_it_was_unmounted_is_told_again_to_be_gone_and_keeps_its_views
+        ));
     }
 }

@@ -84,7 +84,7 @@ impl Pins {
 
     /// Room for a view among the `limit` bytes that views may hold?
     pub fn admit(&mut self, bytes: u64, limit: u64) -> bool {
-        if bytes > limit.saturating_sub(self.bytes) {
+        if bytes > limit.saturating_sub(self.bytes) && !mutant!(ViewsHoldMoreThanTheyMay) {
             return false;
         }
         self.bytes += bytes;
@@ -308,6 +308,8 @@ mod model;
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     fn room_left(pins: &mut Pins) -> usize {
@@ -501,5 +503,14 @@ mod tests {
         pins.release(era, 1);
         assert!(pins.seal());
         assert_eq!(pins.adopt(pins.generation(), [2].into_iter()), None);
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::VoidPinsAreAdopted,
+            a_list_replaces_what_was_not_confirmed_and_voids_pins_in_flight
+        ));
+        assert!(is_noticed_by(Mutant::ViewsHoldMoreThanTheyMay, views_hold_no_more_than_they_may));
     }
 }

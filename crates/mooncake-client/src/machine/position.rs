@@ -1,5 +1,6 @@
 //! The position in the log: what a client remembers of it, and which reign it is of.
 
+use mooncake_mutant::mutant;
 use mooncake_transfer::Reign;
 use mooncake_wire::message::LogPosition;
 
@@ -17,7 +18,8 @@ pub fn reign_of(position: &LogPosition) -> Reign {
 /// Masters of older versions do not say which reign they are in: what is known of it stays.
 #[must_use]
 pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
-    if seen.log_id == highest.log_id && reign_of(seen).clashes_with(reign_of(highest)) {
+    let clashes = seen.log_id == highest.log_id && reign_of(seen).clashes_with(reign_of(highest));
+    if clashes && !mutant!(BothReignsAreFollowed) {
         return std::mem::replace(&mut highest.lsn, u64::MAX) != u64::MAX;
     }
     let newer = if seen.log_id == highest.log_id {
@@ -25,7 +27,7 @@ pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
     } else {
         seen.epoch > highest.epoch
     };
-    if newer {
+    if newer && !mutant!(PositionIsForgotten) {
         let known = if (seen.log_id, seen.epoch) == (highest.log_id, highest.epoch) { highest.reign } else { 0 };
         *highest = LogPosition { reign: if seen.reign == 0 { known } else { seen.reign }, ..*seen };
     }
@@ -34,6 +36,8 @@ pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     fn at(log_id: u64, epoch: u32, lsn: u64) -> LogPosition {
@@ -94,5 +98,14 @@ mod tests {
             assert!(!raise(&mut highest, &next));
             assert_eq!(highest, next);
         }
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::BothReignsAreFollowed,
+            who_has_seen_two_reigns_of_an_epoch_shows_more_than_either_holds
+        ));
+        assert!(is_noticed_by(Mutant::PositionIsForgotten, the_highest_position_is_remembered));
     }
 }

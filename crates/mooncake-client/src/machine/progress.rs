@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
+
 /// Younger puts need no renewal: their deadline is 30 s away.
 const YOUNG: Duration = Duration::from_secs(5);
 
@@ -65,6 +67,9 @@ impl Progress {
 
     /// Reservations whose puts have got on since the last call.
     pub fn moved(&mut self, now: Duration) -> Vec<u64> {
+        if mutant!(MovedPutsAreNotRenewed) {
+            return Vec::new();
+        }
         self.puts.retain(|put| put.strong_count() > 0);
         let puts = self.puts.iter().filter_map(Weak::upgrade);
         let old = puts.filter(|put| now.saturating_sub(put.since) > YOUNG && put.has_moved());
@@ -74,6 +79,8 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const LATER: Duration = Duration::from_secs(6);
@@ -110,5 +117,13 @@ mod tests {
         drop(put);
         assert_eq!(progress.moved(LATER), [0; 0]);
         assert!(progress.puts.is_empty());
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::MovedPutsAreNotRenewed,
+            a_put_is_renewed_while_its_bytes_move_once_it_is_old_enough
+        ));
     }
 }

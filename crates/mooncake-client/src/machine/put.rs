@@ -339,6 +339,9 @@ impl<D: PutDriver> Put<'_, D> {
                 Ok(put_end_reply::Outcome::Committed) => {
                     self.results[index] = Some(Ok(PutOutcome::Stored { replicas }));
                 }
+                _ if mutant!(SupersededCountsAsStored) => {
+                    self.results[index] = Some(Ok(PutOutcome::Stored { replicas }));
+                }
                 _ => {
                     let attempts = self.attempts[index] + 1;
                     self.try_again(index, Cause::Superseded { attempts }.into(), round);

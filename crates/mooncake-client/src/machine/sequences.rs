@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use mooncake_mutant::mutant;
 use mooncake_wire::message::Request;
 
 /// What a store knows of the mutations of its session.
@@ -49,7 +50,9 @@ impl Sequences {
 
     /// Lets a request tell what is answered and what nobody waits for.
     pub fn tell(&self, request: &mut Request) {
-        request.abandoned = self.abandoned.iter().copied().collect();
+        if !mutant!(AbandonedMutationsAreNotTold) {
+            request.abandoned = self.abandoned.iter().copied().collect();
+        }
         (request.settled_below, request.unsettled) = (0, Vec::new());
         if request.sequence != 0 {
             request.answered_below = self.answered_below().min(request.sequence);
@@ -76,6 +79,9 @@ impl Sequences {
 
     /// Every lower number has been answered.
     fn answered_below(&self) -> u64 {
+        if mutant!(UnansweredCountAsAnswered) {
+            return self.last + 1;
+        }
         self.unanswered.first().copied().unwrap_or(self.last + 1)
     }
 }

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_transfer::{Fence, Reign, Uuid};
 use mooncake_wire::Feature;
 use mooncake_wire::message::{
@@ -168,12 +169,12 @@ impl Anchor {
     /// Nothing is left that the master has to be told. What it holds for this
     /// session is held until it hears so: without a connection that waits.
     fn has_ended(&mut self, now: Duration, parts: &mut Parts<'_>, out: &mut Outputs) -> bool {
-        if !parts.pins.seal() {
+        if !parts.pins.seal() && !mutant!(GoodbyeDoesNotWaitForViews) {
             self.ending_since = None;
             return false;
         }
         let since = *self.ending_since.get_or_insert(now);
-        if self.is_connected() && parts.pins.is_empty() {
+        if self.is_connected() && (parts.pins.is_empty() || mutant!(GoodbyeDoesNotWaitForViews)) {
             out.push(Output::Goodbye(up(anchor_up::Body::Goodbye(Goodbye {}))));
             return true;
         }
@@ -275,7 +276,7 @@ impl Anchor {
         }
         let due = now >= self.next_beat || parts.wants.take_ping() || parts.pins.wants_to_send() || reports;
         for message in std::mem::take(parts.up) {
-            if !is_asked_for_again(&message) {
+            if !is_asked_for_again(&message) && !mutant!(FactsAreToldOnce) {
                 self.facts.push((self.number + 1, message.clone()));
             }
             out.push(Output::Send(message));

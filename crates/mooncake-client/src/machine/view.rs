@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_wire::message::{Extent, Object};
 
 use crate::error::StoreError;
@@ -222,7 +223,8 @@ async fn borrow<D: ViewDriver>(
     // The pin is counted since before the link was made: from here on nobody is told that this store obeys an epoch in
     // which no master knows it.
     let held = pin.as_mut();
-    let kept = driver.vouch_for(&link) && driver.pins(|pins| pins.is_known(held.era, held.rid));
+    let kept = (driver.vouch_for(&link) || mutant!(ViewsAreNotVouchedFor))
+        && (driver.pins(|pins| pins.is_known(held.era, held.rid)) || mutant!(UnknownPinsBeginViews));
     if !kept || !driver.is_mapped(&link) || !driver.pins(|pins| held.admit(pins, object.size, limit)) {
         return None;
     }

@@ -2,6 +2,7 @@
 //! end a process has seen.
 
 use mooncake_core::{Core, Effects, Origin, Populated, Refused, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use mooncake_mutant::mutant;
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, LogPosition, Pong, ProcessIdentity, ReaderGone, ReaderGoneTaken, anchor_down, anchor_up,
 };
@@ -242,7 +243,8 @@ fn judge(core: &Core, reporter: SessionId, reader: SessionId, uuid: SegmentUuid,
     let owns = core.segment_owner(uuid) == Some(reporter) && reporter != reader;
     let boot_id = process_of(core, reporter).map(|process| process.boot_id);
     let same_host = !of_reader.boot_id.is_empty() && boot_id.as_ref() == Some(&of_reader.boot_id);
-    match owns && same_host && mark != 0 && mark == of_reader.mark {
+    let is_marked = mark != 0 && mark == of_reader.mark || mutant!(MarksAreNotCompared);
+    match owns && same_host && is_marked {
         true => Judged::Proven,
         false => Judged::NoProof,
     }

@@ -134,7 +134,7 @@ pub(super) fn reported_gone<L: Lend>(
     session: SessionId,
     effects: &mut Effects,
 ) -> bool {
-    let kept = anchors.lend(|anchors| anchors.note_gone(session));
+    let kept = anchors.lend(|anchors| anchors.note_gone(session)) && !mutant!(LivingClientsAreReportedGone);
     if !kept {
         core.process_gone(now, session, effects);
     }

@@ -2,6 +2,7 @@
 //! shown, a message or the answer to a parked request goes out, or the operation is answered.
 
 use mooncake_core::{Effects, Record, Reign};
+use mooncake_mutant::mutant;
 
 use super::delivery::Delivery;
 
@@ -102,16 +103,23 @@ pub trait CommitDriver {
 
 /// Commits what was [taken](Queue::take). Where it fails, nothing is told.
 pub fn commit<D: CommitDriver>(driver: &mut D, batch: &mut Batch<D::Frames>, end: End) -> Result<(), D::Closed> {
+    if mutant!(ToldBeforeLogged) {
+        tell(driver, batch, end);
+    }
     driver.append(&mut batch.frames, end)?;
+    tell(driver, batch, end);
+    if batch.deliveries.capacity() > DELIVERIES_KEPT {
+        batch.deliveries = Vec::new();
+    }
+    Ok(())
+}
+
+fn tell<D: CommitDriver>(driver: &mut D, batch: &mut Batch<D::Frames>, end: End) {
     driver.show(end.lsn);
     for delivery in batch.deliveries.drain(..) {
         driver.deliver(delivery);
     }
     driver.done(end.number);
-    if batch.deliveries.capacity() > DELIVERIES_KEPT {
-        batch.deliveries = Vec::new();
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mooncake_core::{Core, Effects, Resumed, Rid, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
 use mooncake_wire::{FEATURES, Feature, VERSION};
 use prost::Message;
@@ -177,8 +178,10 @@ impl Asked {
             Role::Resume { resume, process, segments, pins } => {
                 let (session, secret) = (SessionId(resume.session), resume.secret);
                 // First of all: strangers are not believed.
-                core.check_session(session, secret).map_err(|refused| convert::refusal(&refused))?;
-                if !core.is_latest_list(session, resume.list) {
+                if !mutant!(StrangersAreBelieved) {
+                    core.check_session(session, secret).map_err(|refused| convert::refusal(&refused))?;
+                }
+                if !core.is_latest_list(session, resume.list) && !mutant!(OlderListsAreTaken) {
                     let reason = format!("the client has come back since it sent this (list {})", resume.list);
                     return Err(refuse(refusal::Kind::BadRequest, reason));
                 }
@@ -296,6 +299,7 @@ fn refuse(kind: refusal::Kind, reason: String) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
     use mooncake_wire::message::{AttachCall, OpenSession, ResumeSession};
 
     use super::super::testbed::{Client, HOST, LOG_ID, MEMORY, Testbed, coming_back, from};
@@ -441,5 +445,14 @@ mod tests {
         let many = unknown(UNKNOWN_PINS_MAX as u64 + 1);
         let (_, reply) = testbed.hello(from(hello::Role::Resume(back(many)))).unwrap();
         assert_eq!(reply.unknown_pins, [0], "too many to name: all of them");
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::StrangersAreBelieved,
+            a_stranger_is_not_believed_whatever_it_claims_to_have_seen
+        ));
+        assert!(is_noticed_by(Mutant::OlderListsAreTaken, an_older_list_of_views_is_refused_and_takes_no_anchor_away));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use mooncake_core::{Record, SessionId};
+use mooncake_mutant::mutant;
 use mooncake_wire::message::ProcessIdentity;
 
 use super::anchor_frames;
@@ -56,8 +57,13 @@ impl LeftOpen {
 pub fn judge<D: ProcessDriver>(driver: &D, open: LeftOpen) {
     for session in open.sessions {
         let Some(identity) = driver.read(|core, _| anchor_frames::process_of(core, session)) else { continue };
-        match driver.find(&identity) {
+        let known = match driver.find(&identity) {
+            Known::Unknown if mutant!(UnknownProcessesAreGone) => Known::Gone,
+            known => known,
+        };
+        match known {
             Known::Runs(process) => driver.watch(session, process),
+            Known::Gone if mutant!(EndsWithoutAMasterAreMissed) => {}
             Known::Gone => {
                 driver.tell_gone(session);
                 // A log that closed by now says so to the next one who needs it.
@@ -74,6 +80,7 @@ mod tests {
     use std::convert::Infallible;
 
     use mooncake_core::{Core, Effects, Time};
+    use mooncake_mutant::{Mutant, is_noticed_by};
 
     use super::super::testbed::{HOST, Testbed};
     use super::*;
@@ -139,5 +146,13 @@ mod tests {
         assert_eq!((script.watched.take(), script.gone.take()), (vec![runs.session], vec![gone.session]));
         let testbed = script.testbed.borrow();
         assert!(testbed.knows(runs) && !testbed.knows(gone) && testbed.knows(unknown));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::EndsWithoutAMasterAreMissed,
+            clients_whose_processes_ended_while_no_master_was_there_are_over_and_those_that_run_are_watched
+        ));
     }
 }

@@ -87,8 +87,11 @@ pub fn decide(found: Option<Found>, boot_id: &[u8; 16], witness: Option<Witnesse
     let highest = seen.unwrap_or(reign);
     // A witness knows what this boot has written, not what another host has appended since and then lost the end of.
     let own = |found: &Found| found.last_boot == Some(*boot_id);
-    let vouched =
-        |found: &Found| witness.is_some_and(|it| !it.held && it.seen.vouches_for(found.last_lsn, found.reign));
+    let vouched = |found: &Found| {
+        witness.is_some_and(|it| {
+            (!it.held || mutant!(HeldWitnessVouches)) && it.seen.vouches_for(found.last_lsn, found.reign)
+        })
+    };
     let epoch = match found {
         Some(found) if (own(&found) && vouched(&found)) || mutant!(EpochIsKept) => Epoch::Kept,
         _ if highest.epoch == u16::MAX => return Err(NoEpochLeft { epoch: highest.epoch }),
@@ -101,6 +104,8 @@ pub fn decide(found: Option<Found>, boot_id: &[u8; 16], witness: Option<Witnesse
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const BOOT: [u8; 16] = [7; 16];
@@ -158,5 +163,13 @@ mod tests {
         let found = Found { reign: last, ..found() };
         assert_eq!(epoch(found, seen(40, last)), Epoch::Kept);
         assert_eq!(decide(Some(found), &BOOT, None), Err(NoEpochLeft { epoch: u16::MAX }));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::HeldWitnessVouches,
+            an_epoch_is_kept_by_a_witness_that_has_seen_no_more_and_by_nothing_else
+        ));
     }
 }

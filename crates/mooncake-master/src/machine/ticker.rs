@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use mooncake_core::SessionId;
+use mooncake_mutant::mutant;
 
 use super::SLICE;
 use super::core_driver::CoreDriver;
@@ -68,7 +69,9 @@ impl Ticker {
         let gap = driver.now().saturating_sub(self.last);
         if gap > STALL {
             driver.tell(News::StoodStill(gap));
-            driver.apply(|core, now, _| core.stalled(now))?;
+            if !mutant!(StalledMastersCountSilence) {
+                driver.apply(|core, now, _| core.stalled(now))?;
+            }
         }
         for &session in ended {
             driver.tell(News::ProcessGone(session));
@@ -109,6 +112,7 @@ mod tests {
     use std::convert::Infallible;
 
     use mooncake_core::{Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Time};
+    use mooncake_mutant::{Mutant, is_noticed_by};
 
     use super::super::testbed::{Client, Testbed};
     use super::*;
@@ -265,5 +269,13 @@ mod tests {
         assert_eq!(script.sweeps.get(), 1);
         script.run(&mut ticker, 20);
         assert_eq!(script.sweeps.get(), 2);
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::StalledMastersCountSilence,
+            while_the_master_itself_stood_still_no_client_was_silent
+        ));
     }
 }

@@ -80,6 +80,7 @@ impl Peer {
     /// Whether this process may write, and what is to be done for it.
     pub fn leave_to_write(&self) -> Leave {
         match self.upgrade {
+            Upgrade::No if mutant!(WritersNeedNoLeave) => Leave::Granted,
             Upgrade::No => Leave::Ask(Frame::plain(Op::Upgrade, 0)),
             Upgrade::Asked => Leave::Awaited,
             Upgrade::Granted => Leave::Granted,
@@ -96,8 +97,8 @@ impl Peer {
     /// See [`crate::Link::is_waited_for_in`].
     pub fn is_waited_for_in(&self, reign: Reign) -> bool {
         let asked = self.epochs.iter().map(|asked| asked.reign);
-        mutant!(NewcomerIsNotWaitedFor)
-            || std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+        std::iter::once(self.obeyed).chain(asked).any(|owners| reign.knows_what_is_known_in(owners))
+            || mutant!(NewcomerIsNotWaitedFor)
     }
 
     /// This process obeys the reign. What it was asked for before that needs no answer of its own: an owner that asks for a
@@ -167,6 +168,8 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::super::fixture::{KIB, Memory, rid};
     use super::super::{Denied, Segment};
     use super::*;
@@ -290,5 +293,13 @@ mod tests {
             peer.answer(&memory, room, &mut out);
             assert_eq!(out.iter().map(|frame| frame.sequence).collect::<Vec<_>>(), sequences);
         }
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::NewcomerIsNotWaitedFor,
+            it_is_waited_for_in_the_reign_that_it_obeys_and_in_those_that_it_is_asked_for
+        ));
     }
 }

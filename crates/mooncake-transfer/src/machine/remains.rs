@@ -76,9 +76,9 @@ impl Remains {
     pub fn keep(&self, bytes: u64, is_alone: bool, is_asked_by_another: bool) -> Vec<(u64, u64)> {
         let mut keep = match (is_alone, is_asked_by_another) {
             (true, _) => Vec::new(),
-            (false, true) => vec![(0, bytes)],
-            (false, false) if mutant!(PeerForgetsPins) => Vec::new(),
-            (false, false) => self.pinned.clone().unwrap_or_else(|| vec![(0, bytes)]),
+            (false, true) if !mutant!(PinsOfAnotherReignAreForgotten) => vec![(0, bytes)],
+            (false, _) if mutant!(PeerForgetsPins) => Vec::new(),
+            (false, _) => self.pinned.clone().unwrap_or_else(|| vec![(0, bytes)]),
         };
         if !mutant!(PeerForgetsOwnViews) {
             keep.extend(self.views.keys());
@@ -89,6 +89,8 @@ impl Remains {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const BYTES: u64 = 1 << 20;
@@ -163,5 +165,13 @@ mod tests {
         assert_eq!(remains.keep(BYTES, true, false), [(0, 100)]);
         assert!(remains.view_ended(0, 100) && remains.keep(BYTES, true, false).is_empty());
         assert!(!remains.view_ended(0, 100));
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::PinsOfAnotherReignAreForgotten,
+            own_views_stay_and_what_others_have_pinned_while_there_are_others
+        ));
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{Ping, PutSlot, PutStart, PutStartReply, Replica, request};
 
 use super::*;
@@ -575,12 +576,13 @@ fn an_interrupt_ends_calls_but_those_that_end_something() {
 
 #[test]
 fn a_closed_store_and_a_forked_child_make_no_call() {
-    let script = Script::new([Try::Silence, done()]);
+    let script = Script::new([done()]);
     script.is_stopped.set(true);
     assert!(matches!(script.query(), Err(Failure::Closed)));
+    script.is_stopped.set(false);
     script.is_forked.set(true);
     assert!(matches!(script.query(), Err(Failure::Forked)));
-    assert_eq!(script.tries.borrow().len(), 2);
+    assert_eq!(script.tries.borrow().len(), 1);
 }
 
 #[test]
@@ -680,4 +682,15 @@ fn beyond_so_many_a_put_without_an_answer_is_settled_at_once() {
     let sequence = script.sequences.borrow_mut().begin();
     orphans::add(&script, 1, Request { sequence, ..put_start() });
     assert_eq!(script.told_next(), (sequence + 1, vec![]), "nobody asks for its answer again");
+}
+
+#[test]
+fn their_mutants_are_noticed() {
+    assert!(is_noticed_by(Mutant::SilentMastersAreWaitedFor, calls_fail_at_once_while_no_pong_comes));
+    assert!(is_noticed_by(Mutant::ForkedChildrenCall, a_closed_store_and_a_forked_child_make_no_call));
+    assert!(is_noticed_by(Mutant::PlacementsAreGivenUpOnce, what_a_master_has_no_time_to_give_up_is_told_again));
+    assert!(is_noticed_by(
+        Mutant::AbandonedMutationsAreNotTold,
+        a_mutation_given_up_on_its_way_is_told_until_the_master_has_answered
+    ));
 }

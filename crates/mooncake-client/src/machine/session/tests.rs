@@ -1,5 +1,6 @@
 //! The anchor in virtual time: a master is a few lines of the test.
 
+use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{
     FenceDone, Hello, PeerGone, Pong, ReaderGoneTaken, Refusal, ResumeSession, SegmentGone, SessionOver, TakeEpoch,
     refusal,
@@ -720,4 +721,20 @@ fn whatever_a_store_holds_it_can_come_back_with() {
     let (gone_segments, unknown_pins) = (vec![vec![9; 16].into(); MAX_SEGMENTS], vec![most; MAX_VIEWS]);
     let reply = HelloReply { gone_segments, unknown_pins, ..HelloReply::default() };
     assert!(reply.encoded_len() < MAX_HELLO_FRAME);
+}
+
+#[test]
+fn their_mutants_are_noticed() {
+    assert!(is_noticed_by(
+        Mutant::GoodbyeDoesNotWaitForViews,
+        goodbye_is_said_when_the_last_view_has_ended_and_the_master_knows
+    ));
+    assert!(is_noticed_by(
+        Mutant::AnotherMasterCountsAsTheSame,
+        views_that_another_process_was_not_told_of_are_listed_once_more
+    ));
+    assert!(is_noticed_by(
+        Mutant::FactsAreToldOnce,
+        a_fact_is_told_again_over_the_next_connection_until_a_pong_behind_it_has_come
+    ));
 }

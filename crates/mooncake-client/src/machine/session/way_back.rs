@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use mooncake_mutant::mutant;
 use mooncake_transfer::Uuid;
 use mooncake_wire::Feature;
 use mooncake_wire::message::{HelloReply, ResumeSession, hello, refusal};
@@ -37,7 +38,7 @@ impl Anchor {
             process: Some(self.identity.process.clone()),
             host_name: self.identity.name.clone(),
             segments: held.iter().map(|(uuid, _)| uuid.to_vec().into()).collect(),
-            pins: listing.rids.clone(),
+            pins: if mutant!(ViewsAreNotListed) { Vec::new() } else { listing.rids.clone() },
             // A master that does not know of the epochs below opens all of the segments by this one.
             epoch_taken: held.iter().map(|(_, taken)| u32::from(*taken)).min().unwrap_or(0),
             settled_below,
@@ -91,7 +92,7 @@ impl Anchor {
         if is_known {
             list_arrived(&listing, parts);
             // Before any epoch is obeyed.
-            let another = reply.instance[..] != self.session.instance[..];
+            let another = reply.instance[..] != self.session.instance[..] && !mutant!(AnotherMasterCountsAsTheSame);
             if parts.pins.listed(&listing, self.verdict(reply), another) {
                 parts.wants.resume();
             }

@@ -1,6 +1,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::Replica;
 
 use super::*;
@@ -344,4 +345,12 @@ fn a_round_takes_the_room_that_is_left_and_gives_it_back_whatever_becomes_of_it(
     script.pins.borrow_mut().take_room(5);
     script.view(&[b"\x02"]);
     assert_eq!(script.asked.borrow().len(), 4, "nothing is asked for without any");
+}
+
+#[test]
+fn their_mutants_are_noticed() {
+    assert!(is_noticed_by(
+        Mutant::ViewsAreNotVouchedFor,
+        whether_the_owner_waits_for_this_store_is_asked_once_the_link_is_there
+    ));
 }

@@ -1,3 +1,4 @@
+use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_wire::message::{EpochTaken, FenceDone, Goodbye, PeerGone, Populated, Rechecked};
 
 use super::super::testbed::{Client, End, HOST, MARK, MEMORY, Testbed};
@@ -179,4 +180,16 @@ fn clients_that_do_not_say_on_which_host_they_are_are_on_none_together() {
     testbed.hangs_up(owner);
     testbed.says(peer, peer_gone()).unwrap();
     assert!(testbed.knows(owner));
+}
+
+#[test]
+fn their_mutants_are_noticed() {
+    assert!(is_noticed_by(
+        Mutant::LivingClientsAreReportedGone,
+        a_peers_proof_that_comes_before_the_end_of_the_owners_anchor_counts_with_it
+    ));
+    assert!(is_noticed_by(
+        Mutant::MarksAreNotCompared,
+        a_reader_without_an_anchor_is_over_by_its_owners_proof_and_by_no_other
+    ));
 }

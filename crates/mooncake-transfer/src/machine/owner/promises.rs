@@ -40,7 +40,7 @@ impl<S: Segment> Owner<S> {
         }
         // Asked a second time (the master restarted): one answer is enough.
         if self.fences.is_pending(&fence) {
-            return false;
+            return mutant!(AskedAgainCountsAsDone);
         }
         let writers = self.attached.iter_mut().filter(|(_, attached)| attached.writes_for(fence.writer, &fence.uuid));
         let mut writers: Vec<_> =
@@ -70,7 +70,7 @@ impl<S: Segment> Owner<S> {
     /// a report says the number only, and either master would take it for its own.
     pub fn take_epoch(&mut self, now: Duration, asked: Reign, out: &mut Vec<Output>) -> Result<Vec<Uuid>, TwoReigns> {
         let epoch = asked.epoch;
-        if asked.clashes_with(self.reign) {
+        if asked.clashes_with(self.reign) && !mutant!(BothReignsAreTaken) {
             self.epochs.retain(|pending| pending.epoch != epoch);
             return Err(TwoReigns { asked, obeyed: self.reign });
         }
@@ -110,7 +110,9 @@ impl<S: Segment> Owner<S> {
         });
         for fence in fences.take_proven() {
             let Fence { uuid, rid, offset, len, .. } = fence;
-            if let Some(Held { segment, .. }) = segments.get(&uuid) {
+            if let Some(Held { segment, .. }) = segments.get(&uuid)
+                && !mutant!(TombstonesStayStampedOver)
+            {
                 // Those that were waited for may have stamped over the first tombstone. What began before there is
                 // another one is waited for as they were.
                 match segment.fence(rid, offset, len) {

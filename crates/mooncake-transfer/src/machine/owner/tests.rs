@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use mooncake_mutant::{Mutant, is_noticed_by};
+
 use super::super::fixture::{KIB, Memory, rid};
 use super::attachment::MOST_UNANSWERED;
 use super::promises::GRACE;
@@ -507,4 +509,14 @@ fn of_two_reigns_of_one_number_the_other_numbers_are_reported() {
     assert_eq!(world.take_epoch(b4), (Err(()), vec![]));
     world.hear(reader, Frame::plain(Op::EpochTaken, 4));
     assert_eq!(world.settle(), [Output::EpochTaken { epoch: 3, uuid: UUID }]);
+}
+
+#[test]
+fn their_mutants_are_noticed() {
+    assert!(is_noticed_by(Mutant::BothReignsAreTaken, of_two_reigns_of_one_number_nothing_is_reported));
+    assert!(is_noticed_by(Mutant::AskedAgainCountsAsDone, a_fence_that_is_asked_for_twice_gives_one_answer));
+    assert!(is_noticed_by(
+        Mutant::TombstonesStayStampedOver,
+        what_stamps_over_its_tombstone_is_tombstoned_again_before_the_fence_is_done
+    ));
 }
