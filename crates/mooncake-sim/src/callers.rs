@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_client::machine::owner::{Output, Pinned, Told, must_resume};
+use mooncake_client::machine::owner::{Output, Pinned, Told, Unmount as Unmounting, must_resume};
 use mooncake_client::machine::position::reign_of;
 use mooncake_client::{PutOutcome, SegmentId};
 use mooncake_transfer::Uuid;
@@ -20,7 +20,7 @@ fn told(answer: &Result<Answer, NoAnswer>) -> Told {
     match answer {
         Ok(_) => Told::Done,
         Err(NoAnswer::Refused(_)) => Told::Refused,
-        Err(NoAnswer::Late) => Told::Unanswered,
+        Err(_) => Told::Unanswered,
     }
 }
 
@@ -34,6 +34,11 @@ impl Store {
         key(self.inner.world.below(self.inner.network.mix.keys))
     }
 
+    /// Whether its callers go on until then.
+    fn goes_on(&self, stops: Duration) -> bool {
+        self.inner.world.now() < stops && !self.is_closed()
+    }
+
     async fn rest(&self, micros: u64) {
         self.inner.world.sleep_micros(1_000 + self.inner.world.below(micros)).await;
     }
@@ -44,19 +49,22 @@ impl Store {
         while self.session_id().is_none() {
             self.rest(20_000).await;
         }
-        while !self.mount(None).await {
+        while !self.is_closed() && !self.mount(None).await {
             self.rest(100_000).await;
         }
         loop {
             let next = self.inner.work.borrow_mut().pop_front();
+            if next.is_none() && self.inner.work_ends.get() {
+                return self.server().shut_down().await;
+            }
             match next {
                 Some(Output::GiveBack { memory, pinned }) => self.give_back(&memory, pinned.as_ref()).await,
                 Some(Output::Replace { id, .. }) => {
-                    while !self.mount(Some(id)).await {
+                    while !self.is_closed() && !self.mount(Some(id)).await {
                         self.rest(100_000).await;
                     }
                 }
-                None if self.inner.world.now() < stops && self.inner.world.below(400) == 0 => self.unmount().await,
+                None if self.goes_on(stops) && self.inner.world.below(400) == 0 => self.unmount().await,
                 None => self.rest(20_000).await,
             }
         }
@@ -107,7 +115,10 @@ impl Store {
                 self.give_back(&memory, pinned.as_ref()).await;
             }
         }
-        while self.held().is_empty() && self.inner.work.borrow().is_empty() && !self.mount(None).await {
+        while self.held().is_empty() && self.inner.work.borrow().is_empty() {
+            if self.is_closed() || self.mount(None).await {
+                break;
+            }
             self.rest(100_000).await;
         }
     }
@@ -118,7 +129,14 @@ impl Store {
     }
 
     async fn unmount_one(&self, uuid: Uuid, grace: Duration) {
-        let Some(unmount) = self.inner.owner.borrow_mut().unmount(SegmentId(uuid), grace) else { return };
+        let unmount = self.inner.owner.borrow_mut().unmount(SegmentId(uuid), grace);
+        if let Some(unmount) = unmount {
+            self.carry_out_unmount(unmount).await;
+        }
+    }
+
+    pub(crate) async fn carry_out_unmount(&self, unmount: Unmounting<Memory>) {
+        let uuid = unmount.uuid;
         let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: unmount.grace_ms });
         let told = told(&self.finish(body, PATIENCE).await);
         let (world, mut out) = (&self.inner.world, Vec::new());
@@ -130,14 +148,14 @@ impl Store {
             self.inner.owner.borrow_mut().take_back(unmount, &mut out);
         }
         self.hand_over(out);
-        if waits.is_none() && must_resume(told) {
+        if waits.is_none() && must_resume(told) && !self.inner.owner.borrow().is_closing() {
             self.resume();
         }
     }
 
     async fn give_back(&self, memory: &Memory, pinned: Option<&Pinned>) {
         let uuid: Uuid = memory.uuid();
-        let must_unmount = self.inner.owner.borrow().must_unmount(pinned);
+        let must_unmount = self.inner.owner.borrow().must_unmount(pinned) && !self.inner.stopped.get();
         if must_unmount {
             let body = request::Body::Unmount(Unmount { uuid: uuid.to_vec().into(), grace_ms: 0 });
             if must_resume(told(&self.finish(body, PATIENCE).await)) {
@@ -153,7 +171,7 @@ impl Store {
     /// Puts objects, one or a few at a time.
     pub async fn put(self, stops: Duration) {
         let world = self.inner.world.clone();
-        while world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(60_000).await;
             let items: Vec<Item> = (0..[1, 2, 2, 4][world.below(4) as usize])
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(4) })
@@ -216,7 +234,7 @@ impl Store {
 
     /// Gets some.
     pub async fn get(self, stops: Duration) {
-        while self.inner.world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(30_000).await;
             let found = self.get_batch(&[&self.key()]).await;
             let mut tally = self.inner.tally.borrow_mut();
@@ -230,7 +248,7 @@ impl Store {
 
     /// Removes some.
     pub async fn remove(self, stops: Duration) {
-        while self.inner.world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(400_000).await;
             let remove = Remove { keys: Some(pack_keys(&[self.key()])), force: true };
             let _ = self.mutate(request::Body::Remove(remove), 2 * PATIENCE, Abandoned::Stays).await;
@@ -239,7 +257,7 @@ impl Store {
 
     /// Takes views, holds them for a while, and ends them.
     pub async fn view(self, stops: Duration) {
-        while self.inner.world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(60_000).await;
             if let Some(view) = self.borrow(&self.key()).await {
                 self.inner.tally.borrow_mut().views += 1;
@@ -255,7 +273,7 @@ impl Store {
     /// Takes two views of an object at a time, and ends one after the other.
     pub async fn view_twice(self, stops: Duration) {
         let world = self.inner.world.clone();
-        while world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(60_000).await;
             let key = self.key();
             let (one, other) = (self.borrow(&key).await, self.borrow(&key).await);
@@ -268,7 +286,7 @@ impl Store {
     /// Takes views of the same object again and again, most of them for a moment.
     pub async fn view_again(self, stops: Duration) {
         let world = self.inner.world.clone();
-        while world.now() < stops {
+        while self.goes_on(stops) {
             let key = self.key();
             for _ in 0..12 {
                 self.rest(6_000).await;

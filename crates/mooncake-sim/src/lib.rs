@@ -9,9 +9,11 @@
 mod attachment;
 mod callers;
 mod calls;
+mod closing;
 mod dice;
 mod directory;
 mod disk;
+mod forks;
 mod gets;
 mod lane;
 mod ledger;
@@ -28,6 +30,7 @@ mod store;
 mod suspects;
 mod verdict;
 mod views;
+mod whims;
 mod world;
 
 pub use calls::{Abandoned, NoAnswer};
@@ -41,4 +44,5 @@ pub use puts::{Item, Options};
 pub use schedule::{Plan, Sum};
 pub use store::{Store, Tally};
 pub use views::Borrowed;
+pub use whims::Whimsical;
 pub use world::{HostId, ProcessId, Slot, TaskId, World};

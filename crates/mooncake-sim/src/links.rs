@@ -53,6 +53,7 @@ pub(crate) struct Links {
     /// Being made.
     making: RefCell<BTreeSet<Uuid>>,
     attachments: RefCell<Vec<Weak<Attachment>>>,
+    closed: Cell<bool>,
     least_epoch: Cell<u16>,
 }
 
@@ -103,6 +104,8 @@ pub enum Unread {
     Stale,
     /// No way there.
     Lost,
+    /// The caller wants to stop.
+    Interrupted,
 }
 
 /// Bytes to be written.
@@ -121,6 +124,9 @@ impl Store {
         while links.making.borrow().contains(&address.uuid) {
             world.sleep_micros(500).await;
         }
+        if links.are_closed() {
+            return None;
+        }
         if let Some(link) = links.current.borrow().get(&address.uuid).filter(|link| !link.is_over()) {
             return Some(link.clone());
         }
@@ -128,8 +134,8 @@ impl Store {
         let session = links.session.get();
         let made = self.make_link(address, session).await;
         links.making.borrow_mut().remove(&address.uuid);
-        // Another session's links have taken its place.
-        let link = Rc::new(made.filter(|_| links.session.get() == session)?);
+        // Another session's links have taken its place, or none.
+        let link = Rc::new(made.filter(|_| links.session.get() == session && !links.are_closed())?);
         links.current.borrow_mut().insert(address.uuid, link.clone());
         Some(link)
     }
@@ -222,7 +228,7 @@ impl Store {
 
     /// Writes over a link.
     pub(crate) async fn write(&self, link: &Link, piece: Piece<'_>) -> Result<(), Unwritten> {
-        let settled = || Unwritten { settled: true };
+        let (settled, stop) = (|| Unwritten::failed(true), self.interrupt_at());
         let Piece { rid, offset, words, pace } = piece;
         let len = words.len() as u64 * mooncake_core::GRANULE;
         if link.is_refused() || rid >> 48 < u64::from(self.inner.links.least_epoch.get()) {
@@ -234,14 +240,15 @@ impl Store {
                 self.fill(&served.memory, piece).await.map_err(|()| settled())
             }
             Kind::Shared(attachment) => {
-                if !attachment.may_write().await {
-                    return Err(settled());
+                if !attachment.may_write(stop).await {
+                    return Err(Unwritten { settled: true, interrupted: self.is_interrupted() });
                 }
                 let _admitted = attachment.admit(rid, offset, len).map_err(|_| settled())?;
                 self.fill(&attachment.memory, piece).await.map_err(|()| settled())
             }
             Kind::Lane(address) => {
-                lane::write(&self.inner.world, self.open_lane(address), rid, offset, words, pace).await
+                let extent = lane::Extent { rid, offset, words };
+                lane::write(&self.inner.world, self.open_lane(address), extent, pace, stop).await
             }
         }
     }
@@ -266,8 +273,10 @@ impl Store {
             Kind::Local(served, _) => &served.memory,
             Kind::Shared(attachment) => &attachment.memory,
             Kind::Lane(address) => {
-                let read = lane::read(&self.inner.world, self.open_lane(address), rid, offset, len).await;
-                return read.map_err(|()| Unread::Lost)?.ok_or(Unread::Stale);
+                let stop = self.interrupt_at();
+                let read = lane::read(&self.inner.world, self.open_lane(address), rid, offset, len, stop).await;
+                let unread = |()| if self.is_interrupted() { Unread::Interrupted } else { Unread::Lost };
+                return read.map_err(unread)?.ok_or(Unread::Stale);
             }
         };
         let mut words = Vec::new();
@@ -296,6 +305,17 @@ impl Links {
         let attached = self.attached();
         attached.iter().for_each(|attachment| attachment.cut());
         !attached.is_empty()
+    }
+
+    /// No link is to be had any more. Those that there are end; views over them last as long as they do.
+    pub fn close(&self) {
+        self.closed.set(true);
+        let current = std::mem::take(&mut *self.current.borrow_mut());
+        current.values().for_each(|link| link.forgotten.set(true));
+    }
+
+    pub fn are_closed(&self) -> bool {
+        self.closed.get()
     }
 
     /// The segments of other processes that are mapped in this session, as their owners know.

@@ -22,7 +22,7 @@ use mooncake_master::machine::epoch_claim::EpochClaims;
 use mooncake_master::machine::hello::{self, Admission, Identity, Kind, Standing};
 use mooncake_master::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use mooncake_master::machine::removals::{self, Removal};
-use mooncake_master::machine::requests::{self, Answer, Asked};
+use mooncake_master::machine::requests::{self, Answer, Asked, Outcome};
 use mooncake_master::machine::start::{self, Epoch, Seen};
 use mooncake_master::machine::ticker::{News, TickDriver, Ticker};
 use mooncake_wire::message::{
@@ -95,6 +95,8 @@ struct State {
     parked: BTreeMap<Ticket, Slot<Vec<PutSlot>>>,
     /// Sessions whose processes have ended, as the clock has not found out yet.
     ended: Vec<SessionId>,
+    /// Of parked puts it hears that their callers' connections have ended.
+    hears_ends: bool,
 }
 
 /// Down an anchor.
@@ -296,6 +298,7 @@ impl Master {
             next_queue: 0,
             parked: BTreeMap::new(),
             ended: Vec::new(),
+            hears_ends: false,
         };
         let master = Master {
             world: world.clone(),
@@ -313,6 +316,12 @@ impl Master {
         let ticking = master.clone();
         world.spawn(process, async move { ticking.tick().await });
         Some(master)
+    }
+
+    /// From here on a put that is parked is given up when its caller's connection has ended. Before that it waits for its
+    /// answer, which nobody hears.
+    pub(crate) fn hear_ends(&self) {
+        self.state.borrow_mut().hears_ends = true;
     }
 
     /// Whether it runs, or stands still.
@@ -500,7 +509,7 @@ impl Master {
         loop {
             let ToMaster::Call(mut request) = from.next().await? else { return Ok(()) };
             let id = request.id;
-            let answer = self.answer(session, &mut request).await;
+            let answer = self.answer(session, &mut request, from).await?;
             let over = matches!(&answer.body, reply::Body::Refusal(r) if r.kind() == refusal::Kind::UnknownSession);
             let position = Some(Self::position(&self.state.borrow()));
             to.send(FromMaster::Reply(Reply { id, position, body: Some(answer.body) }))?;
@@ -510,21 +519,32 @@ impl Master {
         }
     }
 
-    async fn answer(&self, session: SessionId, request: &mut Request) -> Answer {
+    async fn answer(
+        &self,
+        session: SessionId,
+        request: &mut Request,
+        from: &Receiver<ToMaster>,
+    ) -> Result<Answer, Closed> {
         let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
         if requests::says_settled(request) {
             requests::note_settled(&mut self.state.borrow_mut().core, session, request);
         }
         let put = match requests::read(request, SOFT_PIN) {
-            Err(reason) => return Answer::bad(reason),
+            Err(reason) => return Ok(Answer::bad(reason)),
             Ok(Asked::Query(query)) => {
                 let now = Time(self.world.micros());
-                return query.run(&mut self.state.borrow_mut().core, now, session);
+                return Ok(query.run(&mut self.state.borrow_mut().core, now, session));
             }
             Ok(Asked::Change(change)) => {
-                return self.apply(|core, now, effects| change.run(core, now, origin, effects)).answer();
+                let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));
+                if let Outcome::Closed = outcome {
+                    let mut state = self.state.borrow_mut();
+                    let anchor = state.anchors.get(session).copied();
+                    anchor.into_iter().for_each(|anchor| state.finish(&anchor));
+                }
+                return Ok(outcome.answer());
             }
-            Ok(Asked::RemoveAll { force }) => return self.remove_all(origin, force),
+            Ok(Asked::RemoveAll { force }) => return Ok(self.remove_all(origin, force)),
             Ok(Asked::RemoveMatching { .. }) => unreachable!("no caller of this world has patterns"),
             Ok(Asked::PutStart(put)) => put,
         };
@@ -536,13 +556,29 @@ impl Master {
             started
         });
         match started {
-            Ok(PutStarted::Now(slots)) => Answer::put_start(&slots),
-            Ok(PutStarted::Parked(ticket)) => {
-                let slot = self.state.borrow().parked[&ticket].clone();
-                Answer::put_start(&slot.get().await)
-            }
-            Err(refused) => Answer::refused(&refused, put.sizes.len()),
+            Ok(PutStarted::Now(slots)) => Ok(Answer::put_start(&slots)),
+            Ok(PutStarted::Parked(ticket)) => Ok(Answer::put_start(&self.wait_parked(ticket, from).await?)),
+            Err(refused) => Ok(Answer::refused(&refused, put.sizes.len())),
         }
+    }
+
+    /// Waits for what a put is told that is parked, as long as its caller does.
+    async fn wait_parked(&self, ticket: Ticket, from: &Receiver<ToMaster>) -> Result<Vec<PutSlot>, Closed> {
+        let (slot, hears_ends) = {
+            let state = self.state.borrow();
+            (state.parked[&ticket].clone(), state.hears_ends)
+        };
+        if !hears_ends {
+            return Ok(slot.get().await);
+        }
+        let woken = RefCell::new(None);
+        self.world.race(async { *woken.borrow_mut() = Some(slot.get().await) }, from.closed()).await;
+        let woken = woken.into_inner();
+        if woken.is_none() {
+            self.state.borrow_mut().parked.remove(&ticket);
+            self.apply(|core, now, effects| core.cancel_ticket(now, ticket, effects));
+        }
+        woken.ok_or(Closed)
     }
 
     fn remove_all(&self, origin: Origin, force: bool) -> Answer {

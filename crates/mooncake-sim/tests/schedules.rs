@@ -7,10 +7,10 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use mooncake_sim::{Plan, Sum};
+use mooncake_sim::{Plan, Sum, Whimsical};
 
 /// Schedules of each test.
-const SCHEDULES: u64 = 700;
+const SCHEDULES: u64 = 525;
 
 /// Seeds that a day has for itself.
 const OF_A_DAY: u64 = 1_000_000;
@@ -19,7 +19,8 @@ const OF_A_DAY: u64 = 1_000_000;
 const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611, 7_000_838];
 const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
-const PLAN: Plan = Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false };
+const PLAN: Plan =
+    Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false, whims: false };
 
 fn runs(name: &str, plan: Plan) -> Sum {
     let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -38,6 +39,9 @@ fn runs(name: &str, plan: Plan) -> Sum {
     }
     let schedules = seeds.end - seeds.start;
     if schedules >= 100 {
+        let Whimsical { closed, outlived, interrupted, forks } = sum.whims;
+        let whims = [closed, outlived * 8, interrupted, forks].into_iter().min();
+        assert!(!plan.whims || whims >= Some(schedules), "callers have too few whims: {sum:?}");
         let Sum { calls, resumes, restarts, released, epochs, evicted, .. } = &sum;
         let happened = [calls.puts, calls.gets, calls.views, *resumes, *restarts, *released, *epochs, *evicted];
         let least = happened.into_iter().min();
@@ -49,7 +53,7 @@ fn runs(name: &str, plan: Plan) -> Sum {
 
 #[test]
 fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
-    let sum = runs("trouble", PLAN);
+    let sum = runs("trouble", Plan { whims: true, ..PLAN });
     assert_eq!(sum.calls.suspects, 0, "no replica is bad");
 }
 
@@ -71,4 +75,24 @@ fn schedules_that_once_went_wrong_go_right() {
 #[test]
 fn nor_where_two_masters_go_on_with_copies_of_one_log() {
     runs("copies", Plan { copies_logs: true, ..PLAN });
+}
+
+#[test]
+fn nor_where_all_of_this_happens_at_once() {
+    runs("all", Plan { loses_tails: true, copies_logs: true, whims: true, ..PLAN });
+}
+
+#[test]
+fn a_seed_says_all_that_happens() {
+    let plan = Plan { seed: 1, loses_tails: true, copies_logs: true, whims: true, ..PLAN };
+    let mut traces = Vec::new();
+    for seed in 1..=6 {
+        let once = Plan { seed, ..plan }.run();
+        let again = Plan { seed, ..plan }.run();
+        assert_eq!(format!("{once:?}"), format!("{again:?}"), "seed {seed}");
+        traces.push(once.trace);
+    }
+    traces.sort_unstable();
+    traces.dedup();
+    assert_eq!(traces.len(), 6, "other seeds, other things");
 }
