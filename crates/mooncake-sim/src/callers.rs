@@ -250,6 +250,7 @@ impl Store {
     pub async fn remove(self, stops: Duration) {
         while self.goes_on(stops) {
             self.rest(400_000).await;
+            let _calling = self.inner.network.whims.begin_call(&self.inner.world);
             let remove = Remove { keys: Some(pack_keys(&[self.key()])), force: true };
             let _ = self.mutate(request::Body::Remove(remove), 2 * PATIENCE, Abandoned::Stays).await;
         }

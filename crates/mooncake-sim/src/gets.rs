@@ -55,10 +55,15 @@ impl Store {
             return keys.iter().map(|_| Err(closed.clone())).collect();
         }
         let _calling = self.inner.network.whims.begin_call(&self.inner.world);
+        let began = self.inner.network.ledger.moment();
         read_batch(self, keys, async |found: &[(usize, &Object)], numbering, lost: &mut Vec<LostReplica>| {
             let mut fetched = Vec::new();
             for (index, object) in found {
-                let read = async |replica: &Replica| self.read_replica(keys[*index], object, replica, numbering).await;
+                let read = async |replica: &Replica| {
+                    self.read_replica(keys[*index], object, replica, numbering).await?;
+                    self.inner.network.ledger.was_there(replica.rid, began);
+                    Ok(())
+                };
                 fetched.push(read_any_replica(self, keys[*index], object, numbering, lost, read).await);
             }
             fetched

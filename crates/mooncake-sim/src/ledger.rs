@@ -56,9 +56,14 @@ struct Value {
 struct Log {
     objects: BTreeMap<Vec<u8>, Vec<Replica>>,
     reserved: BTreeMap<Rid, (Vec<u8>, Vec<Replica>)>,
-    /// Of objects that left by eviction, removal, replacement, or with their segment.
-    left: BTreeSet<Rid>,
+    /// Of objects that left by eviction, removal, replacement, or with their segment, and when the log first said so.
+    left: BTreeMap<Rid, Moment>,
+    now: Moment,
 }
+
+/// How many records masters have logged, or found, by then.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
 
 /// What a value has in one of its granules.
 pub fn word(value: u64, index: u64) -> u64 {
@@ -178,6 +183,24 @@ impl Ledger {
         assert!(values.iter().any(|value| is_value(&value)), "seed {}: wrong bytes of {key} in {rid:#x}", inner.seed);
     }
 
+    /// A read begins.
+    pub(crate) fn moment(&self) -> Moment {
+        self.inner.borrow().log.now
+    }
+
+    /// A reader that began then has found this placement's bytes.
+    ///
+    /// # Panics
+    ///
+    /// Where it had left by then: another value had taken its place, or none.
+    pub(crate) fn was_there(&self, rid: u64, began: Moment) {
+        let inner = self.inner.borrow();
+        if !inner.has_lost_tail && !inner.repeats_numbers {
+            let left = inner.log.left.get(&Rid(rid)).is_some_and(|left| *left <= began);
+            assert!(!left, "seed {}: {rid:#x} is read, and had left before the read began", inner.seed);
+        }
+    }
+
     /// A caller was told that this value is stored.
     pub(crate) fn acknowledged(&self, value: u64) {
         self.inner.borrow_mut().acknowledged.push(value);
@@ -213,8 +236,8 @@ impl Ledger {
     pub(crate) fn found<'r>(&self, records: impl Iterator<Item = &'r Record>, tail_is_lost: bool) {
         let mut inner = self.inner.borrow_mut();
         inner.has_lost_tail |= tail_is_lost || inner.repeats_numbers;
-        let left = std::mem::take(&mut inner.log.left);
-        inner.log = Log { left, ..Log::default() };
+        let (left, now) = (std::mem::take(&mut inner.log.left), inner.log.now);
+        inner.log = Log { left, now, ..Log::default() };
         records.for_each(|record| inner.log.note(record));
     }
 
@@ -232,7 +255,7 @@ impl Ledger {
     pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<Vec<u64>> {
         let inner = self.inner.borrow();
         let there: BTreeSet<Rid> = inner.log.objects.values().flatten().map(|replica| replica.rid).collect();
-        let is_known = |rid: &u64| there.contains(&Rid(*rid)) || inner.log.left.contains(&Rid(*rid));
+        let is_known = |rid: &u64| there.contains(&Rid(*rid)) || inner.log.left.contains_key(&Rid(*rid));
         let has_gone = |rid: &u64| inner.placed[rid].iter().all(|value| !is_there(value.segment));
         let placements = inner.acknowledged.iter().map(|value| &inner.placements[value]);
         placements.filter(|rids| !rids.iter().any(|rid| is_known(rid) || has_gone(rid))).cloned().collect()
@@ -246,6 +269,7 @@ impl Ledger {
 
 impl Log {
     fn note(&mut self, record: &Record) {
+        self.now.0 += 1;
         match record {
             Record::Reserved { key, replicas, .. } | Record::ReservedWith { key, replicas, .. } => {
                 self.reserved.insert(replicas[0].rid, (key.to_vec(), replicas.to_vec()));
@@ -255,12 +279,12 @@ impl Log {
                 let (key, mut replicas) = self.reserved.remove(&first).expect("reserved before");
                 replicas.retain(|replica| good.contains(&replica.rid));
                 if let Some(old) = self.objects.insert(key, replicas) {
-                    self.left.extend(old.iter().map(|replica| replica.rid));
+                    self.have_left(&old);
                 }
             }
             Record::Removed { key, .. } => {
                 let old = self.objects.remove(&key[..]).expect("removed once");
-                self.left.extend(old.iter().map(|replica| replica.rid));
+                self.have_left(&old);
             }
             Record::ReplicaDropped { rid, .. } => self.lose(|replica| replica.rid == *rid),
             Record::SegmentGone(number) => self.lose(|replica| replica.extent.segment == *number),
@@ -274,11 +298,16 @@ impl Log {
         before.find(|(_, (_, replicas))| replicas.iter().any(|replica| replica.rid == rid)).map(|(first, _)| *first)
     }
 
-    fn lose(&mut self, which: impl Fn(&Replica) -> bool) {
-        for replicas in self.objects.values_mut() {
-            self.left.extend(replicas.iter().filter(|replica| which(replica)).map(|replica| replica.rid));
-            replicas.retain(|replica| !which(replica));
+    fn have_left(&mut self, replicas: &[Replica]) {
+        for replica in replicas {
+            self.left.entry(replica.rid).or_insert(self.now);
         }
+    }
+
+    fn lose(&mut self, which: impl Fn(&Replica) -> bool) {
+        let lost = self.objects.values_mut().flat_map(|replicas| replicas.extract_if(.., |replica| which(replica)));
+        let lost: Vec<Replica> = lost.collect();
+        self.have_left(&lost);
         self.objects.retain(|_, replicas| !replicas.is_empty());
     }
 }

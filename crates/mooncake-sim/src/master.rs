@@ -97,6 +97,17 @@ struct State {
     ended: Vec<SessionId>,
     /// Of parked puts it hears that their callers' connections have ended.
     hears_ends: bool,
+    fate: Fate,
+}
+
+/// Whether it is to be killed in the middle of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Open,
+    /// In the next one.
+    Doomed,
+    /// What is in the log is all that came of it: nothing more is said.
+    Ended,
 }
 
 /// Down an anchor.
@@ -135,6 +146,11 @@ impl CommitDriver for Committing<'_> {
 
     fn append(&mut self, frames: &mut Vec<Vec<Record>>, end: End) -> Result<(), Infallible> {
         if !frames.is_empty() {
+            if self.state.fate == Fate::Doomed {
+                self.state.fate = Fate::Ended;
+                let (world, process) = (self.master.world.clone(), self.master.process);
+                self.master.world.after(0, move || world.kill(process));
+            }
             for records in frames.drain(..) {
                 records.iter().for_each(|record| self.note(record));
                 self.master.folder.append(records);
@@ -150,7 +166,9 @@ impl CommitDriver for Committing<'_> {
     }
 
     fn deliver(&mut self, delivery: Delivery) {
-        delivery::deliver(self.state, delivery);
+        if self.state.fate != Fate::Ended {
+            delivery::deliver(self.state, delivery);
+        }
     }
 
     fn done(&mut self, _: u64) {}
@@ -299,6 +317,7 @@ impl Master {
             parked: BTreeMap::new(),
             ended: Vec::new(),
             hears_ends: false,
+            fate: Fate::Open,
         };
         let master = Master {
             world: world.clone(),
@@ -322,6 +341,18 @@ impl Master {
     /// answer, which nobody hears.
     pub(crate) fn hear_ends(&self) {
         self.state.borrow_mut().hears_ends = true;
+    }
+
+    /// It is killed when the log has what it does next, and nobody has heard of that.
+    pub(crate) fn doom(&self) {
+        self.state.borrow_mut().fate = Fate::Doomed;
+    }
+
+    /// Nothing more is done once it has been killed in the middle of something.
+    async fn go_on(&self) {
+        if self.state.borrow().fate == Fate::Ended {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Whether it runs, or stands still.
@@ -403,7 +434,9 @@ impl Master {
 
     async fn serve(self, mut from: Receiver<ToMaster>, to: Rc<Sender<FromMaster>>) {
         let Ok(ToMaster::Hello(hello)) = from.next().await else { return };
-        match self.admit(hello, &to) {
+        let admitted = self.admit(hello, &to);
+        self.go_on().await;
+        match admitted {
             Some((session, Some(queue))) => {
                 let over = self.state.borrow().queues[&queue].over.clone();
                 // What it reads before it is told may be of an anchor that was replaced.
@@ -457,7 +490,9 @@ impl Master {
                 (hello::refused(refusal, &state.identity, Self::position(&state)), None)
             }
         };
-        let _ = to.send(FromMaster::Hello(reply));
+        if self.state.borrow().fate != Fate::Ended {
+            let _ = to.send(FromMaster::Hello(reply));
+        }
         if let Some((_, Some(queue))) = &admitted
             && let Some(queue) = self.state.borrow_mut().queues.get_mut(queue)
         {
@@ -478,6 +513,7 @@ impl Master {
                 let State { core, anchors, .. } = state;
                 said.obey(core, anchors, now, Anchor { session, queue: &queue }, effects)
             });
+            self.go_on().await;
             let heard = match heard {
                 Ok(heard) => heard,
                 Err(Superseded) => return,
@@ -510,6 +546,7 @@ impl Master {
             let ToMaster::Call(mut request) = from.next().await? else { return Ok(()) };
             let id = request.id;
             let answer = self.answer(session, &mut request, from).await?;
+            self.go_on().await;
             let over = matches!(&answer.body, reply::Body::Refusal(r) if r.kind() == refusal::Kind::UnknownSession);
             let position = Some(Self::position(&self.state.borrow()));
             to.send(FromMaster::Reply(Reply { id, position, body: Some(answer.body) }))?;

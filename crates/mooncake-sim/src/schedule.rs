@@ -428,7 +428,7 @@ impl Pool {
         // What is to break later has broken by then.
         self.world.run(Duration::from_secs(3));
         for nth in 0..self.engines.len() {
-            if self.engines[nth].stores.iter().any(Store::is_torn) {
+            if self.engines[nth].all().any(Store::is_torn) {
                 self.restart_engine(nth);
             }
         }

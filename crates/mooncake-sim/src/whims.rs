@@ -10,7 +10,7 @@ use crate::dice::Dice;
 use crate::world::{TaskId, World};
 
 /// How often each comes in a thousand beats, where it is neither rare nor frequent.
-const USUAL: [(Whim, u64); 2] = [(Whim::Close, 12), (Whim::Fork, 10)];
+const USUAL: [(Whim, u64); 3] = [(Whim::Close, 12), (Whim::Fork, 10), (Whim::Doom, 4)];
 
 /// Longest times from the beginning of a call until its caller interrupts it, microseconds.
 const IMPATIENCE: [u64; 4] = [1, 3_000, 80_000, 1_500_000];
@@ -22,6 +22,8 @@ pub(crate) enum Whim {
     Close,
     /// A process forks.
     Fork,
+    /// The master is killed in the middle of a commit.
+    Doom,
 }
 
 /// How much of it there was.

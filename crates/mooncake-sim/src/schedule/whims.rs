@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{Engine, Pool};
+use crate::master::Master;
 use crate::store::Store;
 use crate::whims::Whim;
 use crate::world::ProcessId;
@@ -29,12 +30,16 @@ pub(super) enum Sequel {
 impl Pool {
     /// One beat.
     pub(super) fn have_whims(&mut self) {
+        if self.network.masters.get(0).is_some_and(|master| !master.is_alive()) {
+            self.restart_master(0);
+        }
         let now = self.world.now();
         let due: Vec<_> = self.sequels.extract_if(.., |(at, _)| *at <= now).collect();
         due.into_iter().for_each(|(_, sequel)| self.follow(sequel));
         match self.network.whims.next() {
             Some(Whim::Close) => self.close_one(),
             Some(Whim::Fork) => self.fork_one(),
+            Some(Whim::Doom) => self.network.masters.get(0).iter().for_each(Master::doom),
             None => {}
         }
     }
@@ -106,6 +111,9 @@ impl Pool {
     /// lost the end of its log, or goes on with another one, may not know that a store of theirs was closed: nobody tells it.
     pub(super) fn settle_whims(&mut self) {
         self.sequels.clear();
+        if self.network.masters.get(0).is_some_and(|master| !master.is_alive()) {
+            self.restart_master(0);
+        }
         for nth in 0..self.engines.len() {
             let forgets = self.plan.loses_tails || self.plan.copies_logs;
             if forgets && !self.engines[nth].closed.is_empty() {
