@@ -1,5 +1,6 @@
 //! The product's own logic in virtual time: many clients, owners and readers, masters with logs, and a world in which
-//! processes freeze and die, messages are lost, connections break and logs lose their ends.
+//! processes freeze and die, messages are lost, connections break, logs lose their ends, and callers close stores, give up and
+//! fork.
 //!
 //! What decides is the product's: the pool's core, and the machines of the master and of a store's session and segments. What
 //! moves bytes and messages between them is this crate's, one small step at a time, in one thread. Everything follows from

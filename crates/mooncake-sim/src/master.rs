@@ -348,6 +348,15 @@ impl Master {
         self.state.borrow_mut().fate = Fate::Doomed;
     }
 
+    /// It is not to be killed any more; whether it has not been.
+    pub(crate) fn spare(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        if state.fate == Fate::Doomed {
+            state.fate = Fate::Open;
+        }
+        state.fate == Fate::Open && self.is_alive()
+    }
+
     /// Nothing more is done once it has been killed in the middle of something.
     async fn go_on(&self) {
         if self.state.borrow().fate == Fate::Ended {

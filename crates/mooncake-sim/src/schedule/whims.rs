@@ -111,7 +111,7 @@ impl Pool {
     /// lost the end of its log, or goes on with another one, may not know that a store of theirs was closed: nobody tells it.
     pub(super) fn settle_whims(&mut self) {
         self.sequels.clear();
-        if self.network.masters.get(0).is_some_and(|master| !master.is_alive()) {
+        if self.network.masters.get(0).is_some_and(|master| !master.spare()) {
             self.restart_master(0);
         }
         for nth in 0..self.engines.len() {
