@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mooncake_client::machine::owner::{Output, Pinned, Told, Unmount as Unmounting, must_resume};
 use mooncake_client::machine::position::reign_of;
-use mooncake_client::{PutOutcome, SegmentId};
+use mooncake_client::{Cause, PutOutcome, SegmentId};
 use mooncake_transfer::Uuid;
 use mooncake_wire::message::{Endpoint, Mount, Remove, Segment, Unmount, request};
 use mooncake_wire::pack_keys;
@@ -189,7 +189,12 @@ impl Store {
                         self.inner.network.ledger.acknowledged(item.value);
                     }
                     Ok(PutOutcome::Existed) => {}
-                    Err(_) => tally.failed_puts += 1,
+                    Err(error) => {
+                        tally.failed_puts += 1;
+                        if matches!(error.cause(), Cause::Interrupted) {
+                            self.inner.network.ledger.interrupted(item.value);
+                        }
+                    }
                 }
             }
         }

@@ -83,3 +83,64 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::pipe::{Closed, Sender, pipe};
+    use crate::world::HostId;
+
+    /// A process that has one end of a connection, and the time at which the other end hears that it is closed.
+    fn connected(world: &World) -> (ProcessId, Rc<Cell<Option<u64>>>) {
+        let (one, other) = (world.start_process(HostId(1)), world.start_process(HostId(1)));
+        let (sender, mut receiver): (Sender<()>, _) = pipe(world, 100);
+        world.spawn(one, async move {
+            let _held = sender;
+            std::future::pending::<()>().await;
+        });
+        let (heard, inside, ear) = (Rc::default(), world.clone(), world.clone());
+        let at: Rc<Cell<Option<u64>>> = Rc::clone(&heard);
+        world.spawn(other, async move {
+            assert_eq!(receiver.next().await, Err(Closed));
+            at.set(Some(ear.micros()));
+        });
+        inside.run(Duration::from_millis(1));
+        (one, heard)
+    }
+
+    #[test]
+    fn a_connection_ends_when_the_last_child_has_closed_it_and_not_with_the_child() {
+        let world = World::new(1);
+        world.calm();
+        let (process, heard) = connected(&world);
+        let children = [world.fork(process, 30_000).unwrap(), world.fork(process, 200_000).unwrap()];
+        world.kill(process);
+        let killed = world.micros();
+        world.run(Duration::from_secs(1));
+        assert!((200_000..201_000).contains(&(heard.get().unwrap() - killed)));
+        assert!(children.iter().all(|child| world.is_alive(*child)), "they live on");
+    }
+
+    #[test]
+    fn what_was_opened_behind_a_fork_is_no_childs_and_what_a_child_has_closed_it_hides_no_more() {
+        let world = World::new(1);
+        world.calm();
+        let process = world.start_process(HostId(1));
+        world.fork(process, 200_000).unwrap();
+        let (late, heard) = connected(&world);
+        world.kill(late);
+        world.run(Duration::from_millis(1));
+        assert!(heard.get().is_some());
+        let (early, heard) = connected(&world);
+        world.fork(early, 10_000).unwrap();
+        world.run(Duration::from_millis(11));
+        assert!(heard.get().is_none());
+        world.kill(early);
+        assert!(!world.is_present(early));
+        world.run(Duration::from_millis(1));
+        assert!(heard.get().is_some());
+    }
+}

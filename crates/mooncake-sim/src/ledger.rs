@@ -30,6 +30,8 @@ struct Inner {
     placements: BTreeMap<u64, Vec<u64>>,
     /// Values.
     acknowledged: Vec<u64>,
+    /// Values whose callers were told that their puts were interrupted.
+    interrupted: BTreeSet<u64>,
     /// The memory of segments.
     memories: BTreeMap<Uuid, Weak<memory::Inner>>,
     /// The sessions that masters have given placements to, each time that their numbers were given.
@@ -206,13 +208,34 @@ impl Ledger {
         self.inner.borrow_mut().acknowledged.push(value);
     }
 
+    /// A caller interrupted the put of this value, and was told so.
+    ///
+    /// # Panics
+    ///
+    /// Where it was stored.
+    pub(crate) fn interrupted(&self, value: u64) {
+        let mut inner = self.inner.borrow_mut();
+        let placements = inner.placements.get(&value).into_iter().flatten();
+        placements.for_each(|rid| inner.assert_not_stored(*rid));
+        inner.interrupted.insert(value);
+    }
+
     // ------------------------------------------------------------------- log
 
     /// The master has logged this.
+    ///
+    /// # Panics
+    ///
+    /// Where it stores a value whose caller was told that its put was interrupted.
     pub(crate) fn logged(&self, record: &Record) {
         let mut inner = self.inner.borrow_mut();
         if !inner.is_split {
             inner.log.note(record);
+        }
+        if let Record::Committed { good, .. } = record {
+            let values = |rid: &Rid| inner.placed.get(&rid.0).into_iter().flatten().map(|value| value.number);
+            let is_unwanted = good.iter().flat_map(values).any(|value| inner.interrupted.contains(&value));
+            good.iter().filter(|_| is_unwanted).for_each(|rid| inner.assert_not_stored(rid.0));
         }
     }
 
@@ -264,6 +287,17 @@ impl Ledger {
     /// The objects that the log has: keys and replicas.
     pub fn objects(&self) -> BTreeMap<Vec<u8>, Vec<Replica>> {
         self.inner.borrow().log.objects.clone()
+    }
+}
+
+impl Inner {
+    /// Of a value whose put was interrupted.
+    fn assert_not_stored(&self, rid: u64) {
+        if !self.has_lost_tail && !self.repeats_numbers {
+            let stored = self.log.left.contains_key(&Rid(rid))
+                || self.log.objects.values().flatten().any(|replica| replica.rid.0 == rid);
+            assert!(!stored, "seed {}: {rid:#x} is stored, and its put was interrupted", self.seed);
+        }
     }
 }
 
