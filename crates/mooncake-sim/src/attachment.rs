@@ -155,9 +155,9 @@ impl Attachment {
 
     // ---------------------------------------------------------------- writers
 
-    /// Waits until this process may write there. False: it may not.
-    pub async fn may_write(&self) -> bool {
-        let by = self.world.now() + PATIENCE;
+    /// Waits until this process may write there, or its caller wants to stop. False: it may not.
+    pub async fn may_write(&self, stop: Option<Duration>) -> bool {
+        let by = stop.unwrap_or(Duration::MAX).min(self.world.now() + PATIENCE);
         loop {
             if self.is_over() {
                 return false;
@@ -265,7 +265,7 @@ async fn listen<W: Watcher>(
             match said {
                 Ok(FromOwner::Frame(frame)) => {
                     if let Heard::AskMaster(reign) = attachment.peer.borrow_mut().heard(&frame, &own) {
-                        asked = Some(reign);
+                        asked = Some(asked.map_or(reign, |asked: Reign| asked.or_later(reign)));
                     }
                 }
                 _ => attachment.hung_up.set(true),

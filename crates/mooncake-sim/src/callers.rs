@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mooncake_client::machine::lending;
 use mooncake_client::machine::owner::{Output, Pinned};
-use mooncake_client::{PutOutcome, SegmentId};
+use mooncake_client::{Cause, PutOutcome, SegmentId};
 use mooncake_wire::message::{Endpoint, Mount, Remove, Segment, request};
 use mooncake_wire::pack_keys;
 
@@ -25,6 +25,11 @@ impl Store {
         key(self.inner.world.below(self.inner.network.mix.keys))
     }
 
+    /// Whether its callers go on until then.
+    fn goes_on(&self, stops: Duration) -> bool {
+        self.inner.world.now() < stops && !self.is_closed()
+    }
+
     async fn rest(&self, micros: u64) {
         self.inner.world.sleep_micros(1_000 + self.inner.world.below(micros)).await;
     }
@@ -35,19 +40,22 @@ impl Store {
         while self.session_id().is_none() {
             self.rest(20_000).await;
         }
-        while !self.mount(None).await {
+        while !self.is_closed() && !self.mount(None).await {
             self.rest(100_000).await;
         }
         loop {
             let next = self.inner.work.borrow_mut().pop_front();
+            if next.is_none() && self.inner.work_ends.get() {
+                return self.server().shut_down().await;
+            }
             match next {
                 Some(Output::GiveBack { memory, pinned }) => self.part_with(&memory, pinned.as_ref()).await,
                 Some(Output::Replace { id, .. }) => {
-                    while !self.mount(Some(id)).await {
+                    while !self.is_closed() && !self.mount(Some(id)).await {
                         self.rest(100_000).await;
                     }
                 }
-                None if self.inner.world.now() < stops && self.inner.world.below(400) == 0 => self.unmount().await,
+                None if self.goes_on(stops) && self.inner.world.below(400) == 0 => self.unmount().await,
                 None => self.rest(20_000).await,
             }
         }
@@ -72,15 +80,17 @@ impl Store {
             ..Segment::default()
         };
         let mount = Mount { segment: Some(segment), populated: memory.bytes() };
-        lending::mount(self, id, (uuid, memory), mount).await.is_ok()
+        let mounted = lending::mount(self, id, (uuid, memory), mount).await;
+        mounted.map(|id| inner.names.borrow_mut().insert(uuid, id)).is_ok()
     }
 
     /// Takes the segment out of the pool, and gives another one once it is gone.
     async fn unmount(&self) {
         let Some((uuid, _)) = self.held().first().copied() else { return };
+        let Some(id) = self.inner.names.borrow().get(&uuid).copied() else { return };
         let mut grace = Duration::from_millis([0, 0, 200][self.inner.world.below(3) as usize]);
         while self.held().iter().any(|(held, _)| *held == uuid) {
-            let _ = lending::unmount(self, SegmentId(uuid), grace).await;
+            let _ = lending::unmount(self, id, grace).await;
             self.inner.world.sleep(grace + Duration::from_millis(300)).await;
             // A log that lost its end has forgotten that it was to leave.
             grace = Duration::ZERO;
@@ -89,7 +99,10 @@ impl Store {
                 self.part_with(&memory, pinned.as_ref()).await;
             }
         }
-        while self.held().is_empty() && self.inner.work.borrow().is_empty() && !self.mount(None).await {
+        while self.held().is_empty() && self.inner.work.borrow().is_empty() {
+            if self.is_closed() || self.mount(None).await {
+                break;
+            }
             self.rest(100_000).await;
         }
     }
@@ -106,7 +119,7 @@ impl Store {
     /// Puts objects, one or a few at a time.
     pub async fn put(self, stops: Duration) {
         let world = self.inner.world.clone();
-        while world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(60_000).await;
             let items: Vec<Item> = (0..[1, 2, 2, 4][world.below(4) as usize])
                 .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(4) })
@@ -124,7 +137,12 @@ impl Store {
                         self.inner.network.ledger.acknowledged(item.value);
                     }
                     Ok(PutOutcome::Existed) => {}
-                    Err(_) => tally.failed_puts += 1,
+                    Err(error) => {
+                        tally.failed_puts += 1;
+                        if matches!(error.cause(), Cause::Interrupted) {
+                            self.inner.network.ledger.interrupted(item.value);
+                        }
+                    }
                 }
             }
         }
@@ -169,7 +187,7 @@ impl Store {
 
     /// Gets some.
     pub async fn get(self, stops: Duration) {
-        while self.inner.world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(30_000).await;
             let found = self.get_batch(&[&self.key()]).await;
             let mut tally = self.inner.tally.borrow_mut();
@@ -183,8 +201,9 @@ impl Store {
 
     /// Removes some.
     pub async fn remove(self, stops: Duration) {
-        while self.inner.world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(400_000).await;
+            let _calling = self.inner.network.whims.begin_call(&self.inner.world);
             let remove = Remove { keys: Some(pack_keys(&[self.key()])), force: true };
             let _ = self.mutate(request::Body::Remove(remove), 2 * PATIENCE, Abandoned::Stays).await;
         }
@@ -192,7 +211,7 @@ impl Store {
 
     /// Takes views, holds them for a while, and ends them.
     pub async fn view(self, stops: Duration) {
-        while self.inner.world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(60_000).await;
             if let Some(view) = self.borrow(&self.key()).await {
                 self.inner.tally.borrow_mut().views += 1;
@@ -208,7 +227,7 @@ impl Store {
     /// Takes two views of an object at a time, and ends one after the other.
     pub async fn view_twice(self, stops: Duration) {
         let world = self.inner.world.clone();
-        while world.now() < stops {
+        while self.goes_on(stops) {
             self.rest(60_000).await;
             let key = self.key();
             let (one, other) = (self.borrow(&key).await, self.borrow(&key).await);
@@ -221,7 +240,7 @@ impl Store {
     /// Takes views of the same object again and again, most of them for a moment.
     pub async fn view_again(self, stops: Duration) {
         let world = self.inner.world.clone();
-        while world.now() < stops {
+        while self.goes_on(stops) {
             let key = self.key();
             for _ in 0..12 {
                 self.rest(6_000).await;

@@ -32,6 +32,12 @@ pub type Answer = call::Answer<Session>;
 pub enum NoAnswer {
     /// None came in time.
     Late,
+    /// The store is closed.
+    Closed,
+    /// The caller wants to stop.
+    Interrupted,
+    /// This process is a forked child of the store's.
+    Forked,
     /// The master refuses.
     Refused(String),
 }
@@ -42,6 +48,9 @@ impl From<Failure<Broken>> for NoAnswer {
             Failure::Refused(refusal) if refusal.kind() == refusal::Kind::BadRequest => {
                 NoAnswer::Refused(refusal.reason)
             }
+            Failure::Closed => NoAnswer::Closed,
+            Failure::Interrupted => NoAnswer::Interrupted,
+            Failure::Forked => NoAnswer::Forked,
             Failure::Confused => unreachable!("masters of this world answer with something"),
             _ => NoAnswer::Late,
         }
@@ -138,15 +147,15 @@ impl CallDriver for Caller<'_> {
     }
 
     fn is_forked(&self) -> bool {
-        false
+        self.store.inner.is_forked
     }
 
     fn is_stopped(&self) -> bool {
-        false
+        self.store.inner.stopped.get()
     }
 
     fn is_interrupted(&self) -> bool {
-        false
+        self.store.is_interrupted()
     }
 
     fn is_current(&self, session: &Session) -> bool {
@@ -175,6 +184,7 @@ impl CallDriver for Caller<'_> {
 
     async fn exchange(&self, call: &mut Call<'_, Self>) -> Result<(), Lost> {
         let (store, heed) = (self.store, call.heeds());
+        assert!(!store.inner.is_forked, "seed {}: a forked child calls its parent's master", self.world().seed());
         let session = store.session().ok_or(Lost::Broken(Broken))?;
         let role = hello::Role::Attach(AttachCall { session: session.id, secret: session.secret });
         let opening = store.open(session.master, role, store.position(), self.deadline + SLICE);

@@ -51,10 +51,19 @@ impl GetDriver for Store {
 impl Store {
     /// Reads objects; bytes of each, none for a miss.
     pub async fn get_batch(&self, keys: &[&[u8]]) -> Vec<Result<Option<u64>, StoreError>> {
+        if let Err(closed) = self.check() {
+            return keys.iter().map(|_| Err(closed.clone())).collect();
+        }
+        let _calling = self.inner.network.whims.begin_call(&self.inner.world);
+        let began = self.inner.network.ledger.moment();
         read_batch(self, keys, async |found: &[(usize, &Object)], numbering, lost: &mut Vec<LostReplica>| {
             let mut fetched = Vec::new();
             for (index, object) in found {
-                let read = async |replica: &Replica| self.read_replica(keys[*index], object, replica, numbering).await;
+                let read = async |replica: &Replica| {
+                    self.read_replica(keys[*index], object, replica, numbering).await?;
+                    self.inner.network.ledger.was_there(replica.rid, began);
+                    Ok(())
+                };
                 fetched.push(read_any_replica(self, keys[*index], object, numbering, lost, read).await);
             }
             fetched
@@ -73,7 +82,9 @@ impl Store {
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let found = self.find_segment(numbering, extent.segment);
         let address = found.ok_or_else(|| lost("its segment has left the pool"))?;
-        let link = self.link_to(&address).await.ok_or_else(|| lost("no link"))?;
+        let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None };
+        let link = self.link_to(&address).await;
+        let link = link.ok_or_else(|| if self.inner.links.are_closed() { closed() } else { lost("no link") })?;
         match self.read(&link, replica.rid, extent.offset, object.size).await {
             Ok(words) => {
                 let seed = self.inner.world.seed();
@@ -84,6 +95,7 @@ impl Store {
             }
             Err(links::Unread::Stale) => Err(Unread { doubt: Doubt::Stale, ..lost("stale") }),
             Err(links::Unread::Lost) => Err(lost("not read")),
+            Err(links::Unread::Interrupted) => Err(Unread { error: Cause::Interrupted.into(), doubt: Doubt::None }),
         }
     }
 }

@@ -64,6 +64,22 @@ impl Cut {
 pub(crate) struct Unwritten {
     /// No byte of it can land any more.
     pub settled: bool,
+    /// Its caller wanted to stop.
+    pub interrupted: bool,
+}
+
+impl Unwritten {
+    /// The lane, or its owner, failed.
+    pub fn failed(settled: bool) -> Unwritten {
+        Unwritten { settled, interrupted: false }
+    }
+}
+
+/// Bytes of a write.
+pub(crate) struct Extent<'a> {
+    pub rid: u64,
+    pub offset: u64,
+    pub words: &'a [u64],
 }
 
 /// The owner's end: serves until the peer hangs up.
@@ -132,47 +148,58 @@ async fn give_out(
     to.send(FromLane::Trailer(memory.is_stamped(rid, offset, len))).ok()
 }
 
-/// Writes words over a lane, so many microseconds apart.
+/// Writes words over a lane, so many microseconds apart, until its caller wants to stop.
 pub(crate) async fn write(
     world: &World,
     lane: Option<Lane>,
-    rid: u64,
-    offset: u64,
-    words: &[u64],
+    Extent { rid, offset, words }: Extent<'_>,
     pace: u64,
+    stop: Option<Duration>,
 ) -> Result<(), Unwritten> {
-    let Some((up, mut down)) = lane else { return Err(Unwritten { settled: true }) };
+    let interrupted = || stop.is_some_and(|stop| world.now() >= stop);
+    let Some((up, mut down)) = lane else { return Err(Unwritten::failed(true)) };
     let len = words.len() as u64 * GRANULE;
     if world.percent(world.loss()) {
         world.after(world.below(20_000), up.cutter());
     }
-    up.send(ToLane::Write { rid, offset, len }).map_err(|_| Unwritten { settled: true })?;
+    up.send(ToLane::Write { rid, offset, len }).map_err(|_| Unwritten::failed(true))?;
     for word in words {
         world.sleep_micros(world.below(pace)).await;
+        if interrupted() {
+            return Err(Unwritten { settled: false, interrupted: true });
+        }
         if up.send(ToLane::Word(*word)).is_err() {
             break;
         }
     }
-    match world.until(world.now() + STANDSTILL, down.next()).await {
+    match world.until(wait(world, stop), down.next()).await {
         Some(Ok(FromLane::Written)) => Ok(()),
-        Some(Ok(FromLane::Refused)) => Err(Unwritten { settled: true }),
-        _ => Err(Unwritten { settled: false }),
+        Some(Ok(FromLane::Refused)) => Err(Unwritten::failed(true)),
+        Some(_) => Err(Unwritten::failed(false)),
+        None => Err(Unwritten { settled: false, interrupted: interrupted() }),
     }
 }
 
-/// Reads over a lane. `Ok(None)`: it is another placement's by now.
+/// Until when a lane is waited for.
+fn wait(world: &World, stop: Option<Duration>) -> Duration {
+    let standstill = world.now() + STANDSTILL;
+    stop.map_or(standstill, |stop| stop.min(standstill))
+}
+
+/// Reads over a lane, until its caller wants to stop. `Ok(None)`: it is another placement's by now.
 pub(crate) async fn read(
     world: &World,
     lane: Option<Lane>,
     rid: u64,
     offset: u64,
     len: u64,
+    stop: Option<Duration>,
 ) -> Result<Option<Vec<u64>>, ()> {
     let (up, mut down) = lane.ok_or(())?;
     up.send(ToLane::Read { rid, offset, len }).map_err(|_| ())?;
     let mut words = Vec::new();
     loop {
-        match world.until(world.now() + STANDSTILL, down.next()).await {
+        match world.until(wait(world, stop), down.next()).await {
             Some(Ok(FromLane::Word(word))) => words.push(word),
             Some(Ok(FromLane::Trailer(good))) => return Ok(good.then_some(words)),
             _ => return Err(()),

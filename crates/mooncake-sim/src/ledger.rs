@@ -30,6 +30,8 @@ struct Inner {
     placements: BTreeMap<u64, Vec<u64>>,
     /// Values.
     acknowledged: Vec<u64>,
+    /// Values whose callers were told that their puts were interrupted.
+    interrupted: BTreeSet<u64>,
     /// The memory of segments.
     memories: BTreeMap<Uuid, Weak<memory::Inner>>,
     /// The sessions that masters have given placements to, each time that their numbers were given.
@@ -56,9 +58,14 @@ struct Value {
 struct Log {
     objects: BTreeMap<Vec<u8>, Vec<Replica>>,
     reserved: BTreeMap<Rid, (Vec<u8>, Vec<Replica>)>,
-    /// Of objects that left by eviction, removal, replacement, or with their segment.
-    left: BTreeSet<Rid>,
+    /// Of objects that left by eviction, removal, replacement, or with their segment, and when the log first said so.
+    left: BTreeMap<Rid, Moment>,
+    now: Moment,
 }
+
+/// How many records masters have logged, or found, by then.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
 
 /// What a value has in one of its granules.
 pub fn word(value: u64, index: u64) -> u64 {
@@ -178,18 +185,57 @@ impl Ledger {
         assert!(values.iter().any(|value| is_value(&value)), "seed {}: wrong bytes of {key} in {rid:#x}", inner.seed);
     }
 
+    /// A read begins.
+    pub(crate) fn moment(&self) -> Moment {
+        self.inner.borrow().log.now
+    }
+
+    /// A reader that began then has found this placement's bytes.
+    ///
+    /// # Panics
+    ///
+    /// Where it had left by then: another value had taken its place, or none.
+    pub(crate) fn was_there(&self, rid: u64, began: Moment) {
+        let inner = self.inner.borrow();
+        if !inner.has_lost_tail && !inner.repeats_numbers {
+            let left = inner.log.left.get(&Rid(rid)).is_some_and(|left| *left <= began);
+            assert!(!left, "seed {}: {rid:#x} is read, and had left before the read began", inner.seed);
+        }
+    }
+
     /// A caller was told that this value is stored.
     pub(crate) fn acknowledged(&self, value: u64) {
         self.inner.borrow_mut().acknowledged.push(value);
     }
 
+    /// A caller interrupted the put of this value, and was told so.
+    ///
+    /// # Panics
+    ///
+    /// Where it was stored.
+    pub(crate) fn interrupted(&self, value: u64) {
+        let mut inner = self.inner.borrow_mut();
+        let placements = inner.placements.get(&value).into_iter().flatten();
+        placements.for_each(|rid| inner.assert_not_stored(*rid));
+        inner.interrupted.insert(value);
+    }
+
     // ------------------------------------------------------------------- log
 
     /// The master has logged this.
+    ///
+    /// # Panics
+    ///
+    /// Where it stores a value whose caller was told that its put was interrupted.
     pub(crate) fn logged(&self, record: &Record) {
         let mut inner = self.inner.borrow_mut();
         if !inner.is_split {
             inner.log.note(record);
+        }
+        if let Record::Committed { good, .. } = record {
+            let values = |rid: &Rid| inner.placed.get(&rid.0).into_iter().flatten().map(|value| value.number);
+            let is_unwanted = good.iter().flat_map(values).any(|value| inner.interrupted.contains(&value));
+            good.iter().filter(|_| is_unwanted).for_each(|rid| inner.assert_not_stored(rid.0));
         }
     }
 
@@ -213,8 +259,8 @@ impl Ledger {
     pub(crate) fn found<'r>(&self, records: impl Iterator<Item = &'r Record>, tail_is_lost: bool) {
         let mut inner = self.inner.borrow_mut();
         inner.has_lost_tail |= tail_is_lost || inner.repeats_numbers;
-        let left = std::mem::take(&mut inner.log.left);
-        inner.log = Log { left, ..Log::default() };
+        let (left, now) = (std::mem::take(&mut inner.log.left), inner.log.now);
+        inner.log = Log { left, now, ..Log::default() };
         records.for_each(|record| inner.log.note(record));
     }
 
@@ -232,7 +278,7 @@ impl Ledger {
     pub fn forgotten(&self, is_there: impl Fn(SegmentNo) -> bool) -> Vec<Vec<u64>> {
         let inner = self.inner.borrow();
         let there: BTreeSet<Rid> = inner.log.objects.values().flatten().map(|replica| replica.rid).collect();
-        let is_known = |rid: &u64| there.contains(&Rid(*rid)) || inner.log.left.contains(&Rid(*rid));
+        let is_known = |rid: &u64| there.contains(&Rid(*rid)) || inner.log.left.contains_key(&Rid(*rid));
         let has_gone = |rid: &u64| inner.placed[rid].iter().all(|value| !is_there(value.segment));
         let placements = inner.acknowledged.iter().map(|value| &inner.placements[value]);
         placements.filter(|rids| !rids.iter().any(|rid| is_known(rid) || has_gone(rid))).cloned().collect()
@@ -244,8 +290,20 @@ impl Ledger {
     }
 }
 
+impl Inner {
+    /// Of a value whose put was interrupted.
+    fn assert_not_stored(&self, rid: u64) {
+        if !self.has_lost_tail && !self.repeats_numbers {
+            let stored = self.log.left.contains_key(&Rid(rid))
+                || self.log.objects.values().flatten().any(|replica| replica.rid.0 == rid);
+            assert!(!stored, "seed {}: {rid:#x} is stored, and its put was interrupted", self.seed);
+        }
+    }
+}
+
 impl Log {
     fn note(&mut self, record: &Record) {
+        self.now.0 += 1;
         match record {
             Record::Reserved { key, replicas, .. } | Record::ReservedWith { key, replicas, .. } => {
                 self.reserved.insert(replicas[0].rid, (key.to_vec(), replicas.to_vec()));
@@ -255,12 +313,12 @@ impl Log {
                 let (key, mut replicas) = self.reserved.remove(&first).expect("reserved before");
                 replicas.retain(|replica| good.contains(&replica.rid));
                 if let Some(old) = self.objects.insert(key, replicas) {
-                    self.left.extend(old.iter().map(|replica| replica.rid));
+                    self.have_left(&old);
                 }
             }
             Record::Removed { key, .. } => {
                 let old = self.objects.remove(&key[..]).expect("removed once");
-                self.left.extend(old.iter().map(|replica| replica.rid));
+                self.have_left(&old);
             }
             Record::ReplicaDropped { rid, .. } => self.lose(|replica| replica.rid == *rid),
             Record::SegmentGone(number) => self.lose(|replica| replica.extent.segment == *number),
@@ -274,11 +332,16 @@ impl Log {
         before.find(|(_, (_, replicas))| replicas.iter().any(|replica| replica.rid == rid)).map(|(first, _)| *first)
     }
 
-    fn lose(&mut self, which: impl Fn(&Replica) -> bool) {
-        for replicas in self.objects.values_mut() {
-            self.left.extend(replicas.iter().filter(|replica| which(replica)).map(|replica| replica.rid));
-            replicas.retain(|replica| !which(replica));
+    fn have_left(&mut self, replicas: &[Replica]) {
+        for replica in replicas {
+            self.left.entry(replica.rid).or_insert(self.now);
         }
+    }
+
+    fn lose(&mut self, which: impl Fn(&Replica) -> bool) {
+        let lost = self.objects.values_mut().flat_map(|replicas| replicas.extract_if(.., |replica| which(replica)));
+        let lost: Vec<Replica> = lost.collect();
+        self.have_left(&lost);
         self.objects.retain(|_, replicas| !replicas.is_empty());
     }
 }

@@ -27,7 +27,7 @@ impl LendingDriver for Store {
     }
 
     fn is_stopped(&self) -> bool {
-        false
+        self.inner.stopped.get()
     }
 
     async fn finish(&self, _: &'static str, body: request::Body) -> Result<reply::Body, StoreError> {

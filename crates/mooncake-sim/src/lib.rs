@@ -1,5 +1,6 @@
 //! The product's own logic in virtual time: many clients, owners and readers, masters with logs, and a world in which
-//! processes freeze and die, messages are lost, connections break and logs lose their ends.
+//! processes freeze and die, messages are lost, connections break, logs lose their ends, and callers close stores, give up and
+//! fork.
 //!
 //! What decides is the product's: the pool's core, and the machines of the master, of a store's session, calls, links and
 //! segments, and of both sides of an attachment. What moves bytes and messages between them is this crate's, one small step
@@ -11,9 +12,11 @@
 mod attachment;
 mod callers;
 mod calls;
+mod closing;
 mod dice;
 mod directory;
 mod disk;
+mod forks;
 mod gets;
 mod lane;
 mod ledger;
@@ -31,6 +34,7 @@ mod store;
 mod suspects;
 mod verdict;
 mod views;
+mod whims;
 mod world;
 
 pub use calls::{Abandoned, NoAnswer};
@@ -44,4 +48,5 @@ pub use puts::{Item, Options};
 pub use schedule::{Plan, Sum};
 pub use store::{Store, Tally};
 pub use views::Borrowed;
+pub use whims::Whimsical;
 pub use world::{HostId, ProcessId, Slot, TaskId, World};

@@ -112,6 +112,8 @@ pub enum Unread {
     Stale,
     /// No way there.
     Lost,
+    /// The caller wants to stop.
+    Interrupted,
 }
 
 /// Bytes to be written.
@@ -238,7 +240,7 @@ impl Store {
 
     /// Writes over a link.
     pub(crate) async fn write(&self, link: &Link, piece: Piece<'_>) -> Result<(), Unwritten> {
-        let settled = || Unwritten { settled: true };
+        let (settled, stop) = (|| Unwritten::failed(true), self.interrupt_at());
         let Piece { rid, offset, words, pace } = piece;
         let len = words.len() as u64 * mooncake_core::GRANULE;
         if link.is_refused() || self.inner.links.least_epoch.check(rid).is_err() {
@@ -250,14 +252,15 @@ impl Store {
                 self.fill(&served.memory, piece).await.map_err(|()| settled())
             }
             Kind::Shared(attachment) => {
-                if !attachment.may_write().await {
-                    return Err(settled());
+                if !attachment.may_write(stop).await {
+                    return Err(Unwritten { settled: true, interrupted: self.is_interrupted() });
                 }
                 let _admitted = attachment.admit(rid, offset, len).map_err(|_| settled())?;
                 self.fill(&attachment.memory, piece).await.map_err(|()| settled())
             }
             Kind::Lane(address) => {
-                lane::write(&self.inner.world, self.open_lane(address), rid, offset, words, pace).await
+                let extent = lane::Extent { rid, offset, words };
+                lane::write(&self.inner.world, self.open_lane(address), extent, pace, stop).await
             }
         }
     }
@@ -282,8 +285,10 @@ impl Store {
             Kind::Local(served, _) => &served.memory,
             Kind::Shared(attachment) => &attachment.memory,
             Kind::Lane(address) => {
-                let read = lane::read(&self.inner.world, self.open_lane(address), rid, offset, len).await;
-                return read.map_err(|()| Unread::Lost)?.ok_or(Unread::Stale);
+                let stop = self.interrupt_at();
+                let read = lane::read(&self.inner.world, self.open_lane(address), rid, offset, len, stop).await;
+                let unread = |()| if self.is_interrupted() { Unread::Interrupted } else { Unread::Lost };
+                return read.map_err(unread)?.ok_or(Unread::Stale);
             }
         };
         let mut words = Vec::new();
@@ -312,6 +317,16 @@ impl Links {
         let attached = self.attached();
         attached.iter().for_each(|attachment| attachment.cut());
         !attached.is_empty()
+    }
+
+    /// No link is to be had any more. Those that there are end; views over them last as long as they do.
+    pub fn close(&self) {
+        let links = self.book.borrow().borrow_mut().close();
+        links.iter().for_each(|link| link.forgotten.set(true));
+    }
+
+    pub fn are_closed(&self) -> bool {
+        self.book.borrow().borrow().is_closed()
     }
 
     /// The segments of other processes that are mapped in this session, as their owners know.

@@ -96,6 +96,8 @@ struct State {
     ended: Vec<SessionId>,
     /// How far its last commit gets, once it is to be the last.
     last_commit: Option<Reached>,
+    /// Of parked puts it hears that their callers' connections have ended.
+    hears_ends: bool,
 }
 
 /// Where a master's process ends in the middle of a commit.
@@ -108,6 +110,9 @@ pub(crate) enum Reached {
     /// It is in the log, and nobody is told.
     Witness,
 }
+
+/// Each of them.
+pub(crate) const REACHED: [Reached; 3] = [Reached::Nothing, Reached::Log, Reached::Witness];
 
 /// The master's process has ended.
 #[derive(Debug, Clone, Copy)]
@@ -322,6 +327,7 @@ impl Master {
             parked: BTreeMap::new(),
             ended: Vec::new(),
             last_commit: None,
+            hears_ends: false,
         };
         let master = Master {
             world: world.clone(),
@@ -339,6 +345,18 @@ impl Master {
         let ticking = master.clone();
         world.spawn(process, async move { ticking.tick().await });
         Some(master)
+    }
+
+    /// From here on a put that is parked is given up when its caller's connection has ended. Before that it waits for its
+    /// answer, which nobody hears.
+    pub(crate) fn hear_ends(&self) {
+        self.state.borrow_mut().hears_ends = true;
+    }
+
+    /// It is not to end in the midst of a commit any more; whether it has not.
+    pub(crate) fn spare(&self) -> bool {
+        self.state.borrow_mut().last_commit = None;
+        self.is_alive()
     }
 
     /// Whether it runs, or stands still.
@@ -439,7 +457,8 @@ impl Master {
 
     async fn serve(self, mut from: Receiver<ToMaster>, to: Rc<Sender<FromMaster>>) {
         let Ok(ToMaster::Hello(hello)) = from.next().await else { return };
-        match self.admit(hello, &to) {
+        let admitted = self.admit(hello, &to);
+        match admitted {
             Some((session, Some(queue))) => {
                 let over = self.state.borrow().queues[&queue].over.clone();
                 // What it reads before it is told may be of an anchor that was replaced.
@@ -546,7 +565,7 @@ impl Master {
         loop {
             let ToMaster::Call(mut request) = from.next().await? else { return Ok(()) };
             let id = request.id;
-            let Ok(answer) = self.answer(session, &mut request).await else { return Ok(()) };
+            let Some(answer) = self.answer(session, &mut request, from).await else { return Ok(()) };
             let over = matches!(&answer.body, reply::Body::Refusal(r) if r.kind() == refusal::Kind::UnknownSession);
             let position = Some(Self::position(&self.state.borrow()));
             to.send(FromMaster::Reply(Reply { id, position, body: Some(answer.body) }))?;
@@ -556,22 +575,29 @@ impl Master {
         }
     }
 
-    async fn answer(&self, session: SessionId, request: &mut Request) -> Result<Answer, Ended> {
+    /// None: nobody hears what it would be.
+    async fn answer(&self, session: SessionId, request: &mut Request, from: &Receiver<ToMaster>) -> Option<Answer> {
         let origin = Origin { session, sequence: request.sequence, answered_below: request.answered_below };
         if requests::says_settled(request) {
             requests::note_settled(&mut self.state.borrow_mut().core, session, request);
         }
         let put = match requests::read(request, SOFT_PIN) {
-            Err(reason) => return Ok(Answer::bad(reason)),
+            Err(reason) => return Some(Answer::bad(reason)),
             Ok(Asked::Query(query)) => {
                 let now = Time(self.world.micros());
-                return Ok(query.run(&mut self.state.borrow_mut().core, now, session));
+                return Some(query.run(&mut self.state.borrow_mut().core, now, session));
             }
             Ok(Asked::Change(change)) => {
                 let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));
-                return outcome.map(Outcome::answer);
+                let outcome = outcome.ok()?;
+                if let Outcome::Closed = outcome {
+                    let mut state = self.state.borrow_mut();
+                    let anchor = state.anchors.get(session).copied();
+                    anchor.into_iter().for_each(|anchor| state.finish(&anchor));
+                }
+                return Some(outcome.answer());
             }
-            Ok(Asked::RemoveAll { force }) => return self.remove_all(origin, force),
+            Ok(Asked::RemoveAll { force }) => return self.remove_all(origin, force).ok(),
             Ok(Asked::RemoveMatching { .. }) => unreachable!("no caller of this world has patterns"),
             Ok(Asked::PutStart(put)) => put,
         };
@@ -582,14 +608,30 @@ impl Master {
             }
             started
         });
-        Ok(match started? {
-            Ok(PutStarted::Now(slots)) => Answer::put_start(&slots),
-            Ok(PutStarted::Parked(ticket)) => {
-                let slot = self.state.borrow().parked[&ticket].clone();
-                Answer::put_start(&slot.get().await)
-            }
-            Err(refused) => Answer::refused(&refused, put.sizes.len()),
-        })
+        match started.ok()? {
+            Ok(PutStarted::Now(slots)) => Some(Answer::put_start(&slots)),
+            Ok(PutStarted::Parked(ticket)) => Some(Answer::put_start(&self.wait_parked(ticket, from).await?)),
+            Err(refused) => Some(Answer::refused(&refused, put.sizes.len())),
+        }
+    }
+
+    /// Waits for what a put is told that is parked, as long as its caller does.
+    async fn wait_parked(&self, ticket: Ticket, from: &Receiver<ToMaster>) -> Option<Vec<PutSlot>> {
+        let (slot, hears_ends) = {
+            let state = self.state.borrow();
+            (state.parked[&ticket].clone(), state.hears_ends)
+        };
+        if !hears_ends {
+            return Some(slot.get().await);
+        }
+        let woken = RefCell::new(None);
+        self.world.race(async { *woken.borrow_mut() = Some(slot.get().await) }, from.closed()).await;
+        let woken = woken.into_inner();
+        if woken.is_none() {
+            self.state.borrow_mut().parked.remove(&ticket);
+            self.apply(|core, now, effects| core.cancel_ticket(now, ticket, effects)).ok()?;
+        }
+        woken
     }
 
     fn remove_all(&self, origin: Origin, force: bool) -> Result<Answer, Ended> {

@@ -227,7 +227,7 @@ impl Memory {
 
     /// Whether this attachment of a process is the only one left.
     pub(crate) fn is_alone(&self, world: &World) -> bool {
-        self.inner.mapped_by.borrow().iter().filter(|process| world.is_alive(**process)).count() < 2
+        self.inner.mapped_by.borrow().iter().filter(|process| world.is_present(**process)).count() < 2
     }
 }
 

@@ -7,6 +7,7 @@ use crate::ledger::Ledger;
 use crate::links::Servers;
 use crate::master::Master;
 use crate::mix::Mix;
+use crate::whims::Whims;
 use crate::world::World;
 
 /// Clones are the same one.
@@ -18,6 +19,7 @@ pub struct Network {
     pub ledger: Ledger,
     pub(crate) mix: Rc<Mix>,
     pub(crate) servers: Servers,
+    pub(crate) whims: Whims,
 }
 
 impl Network {
@@ -28,6 +30,7 @@ impl Network {
             ledger: Ledger::new(world.seed()),
             mix: Rc::new(Mix::draw(world)),
             servers: Servers::default(),
+            whims: Whims::default(),
         }
     }
 }

@@ -26,6 +26,7 @@ pub struct Receiver<T: 'static> {
 struct Line<T> {
     /// Microseconds.
     delay: u64,
+    made_at: u64,
     /// Nothing arrives before what was sent before it.
     last_arrival: u64,
     arrived: VecDeque<T>,
@@ -44,6 +45,7 @@ struct Line<T> {
 pub fn pipe<T: 'static>(world: &World, delay_micros: u64) -> (Sender<T>, Receiver<T>) {
     let line = Line {
         delay: delay_micros,
+        made_at: world.micros(),
         last_arrival: 0,
         arrived: VecDeque::new(),
         waiting: None,
@@ -128,7 +130,7 @@ impl<T: 'static> Drop for Sender<T> {
         if line.cut || line.ended {
             return;
         }
-        let at = line.next_arrival(&self.world);
+        let at = line.next_arrival(&self.world).max(self.world.held_open(line.made_at));
         let (weak, world) = (Rc::downgrade(&self.line), self.world.clone());
         drop(line);
         self.world.after(at - self.world.micros(), move || arrive(&weak, &world, None));
@@ -152,6 +154,19 @@ impl<T: 'static> Receiver<T> {
         .await
     }
 
+    /// Waits until the other end has gone.
+    pub async fn closed(&self) {
+        std::future::poll_fn(|_| {
+            let mut line = self.line.borrow_mut();
+            if line.ended {
+                return Poll::Ready(());
+            }
+            line.waiting = Some(self.world.current());
+            Poll::Pending
+        })
+        .await
+    }
+
     /// The next message, if it is there.
     pub fn try_next(&mut self) -> Option<T> {
         self.line.borrow_mut().arrived.pop_front()
@@ -160,7 +175,18 @@ impl<T: 'static> Receiver<T> {
 
 impl<T: 'static> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.line.borrow_mut().deaf = true;
+        let until = self.world.held_open(self.line.borrow().made_at);
+        if until <= self.world.micros() {
+            self.line.borrow_mut().deaf = true;
+            return;
+        }
+        // What is sent until then nobody reads, and nobody refuses it.
+        let line = Rc::downgrade(&self.line);
+        self.world.after(until - self.world.micros(), move || {
+            if let Some(line) = line.upgrade() {
+                line.borrow_mut().deaf = true;
+            }
+        });
     }
 }
 

@@ -11,6 +11,7 @@ use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart,
 use mooncake_wire::pack_keys;
 
 use crate::calls::{Abandoned, NoAnswer, PATIENCE};
+use crate::lane::Unwritten;
 use crate::ledger::{checksum, word};
 use crate::links::Piece;
 use crate::store::{Session, Store};
@@ -60,6 +61,10 @@ impl put::Origin for Origin {
 impl Store {
     /// Puts objects; what became of each.
     pub async fn put_batch(&self, items: &[Item], options: &Options) -> Vec<Result<PutOutcome, StoreError>> {
+        if let Err(closed) = self.check() {
+            return items.iter().map(|_| Err(closed.clone())).collect();
+        }
+        let _calling = self.inner.network.whims.begin_call(&self.inner.world);
         let sizes: Vec<u64> = items.iter().map(|item| item.granules * GRANULE).collect();
         let driver = Driver { store: self, items, options };
         put::put(&driver, &sizes, items.iter().map(|_| None).collect(), Duration::from_secs(5)).await
@@ -68,6 +73,9 @@ impl Store {
 
 pub(crate) fn error_of(error: &NoAnswer) -> StoreError {
     match error {
+        NoAnswer::Closed => Cause::Closed.into(),
+        NoAnswer::Interrupted => Cause::Interrupted.into(),
+        NoAnswer::Forked => Cause::Forked.into(),
         NoAnswer::Refused(reason) => {
             Cause::BadRequest { master: "the master".into(), what: "a call", reason: reason.clone() }.into()
         }
@@ -116,15 +124,23 @@ impl PutDriver for Driver<'_> {
         let inner = &self.store.inner;
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         let progress = inner.progress.borrow_mut().begin(inner.world.now(), rids.collect());
-        let mut written = Vec::new();
+        let (mut written, mut stopped) = (Vec::new(), false);
         for Placed { index, slot } in placed {
+            if stopped {
+                written.push(Err(Lost::interrupted(true)));
+                continue;
+            }
             progress.begin_write();
             let write = |replica| self.store.write_replica(replica, &self.items[*index], origin, self.options.pace);
-            written.push(write_key(&slot.replicas, write).await);
+            let outcome = write_key(&slot.replicas, write).await;
             progress.end_write();
+            stopped = matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted));
+            written.push(outcome);
         }
+        // A copy within this host does not look up meanwhile.
+        let interrupted = stopped || self.store.is_interrupted();
         inner.progress.borrow_mut().end(&progress);
-        (written, false)
+        (written, interrupted)
     }
 
     async fn end(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
@@ -152,19 +168,24 @@ impl Store {
     async fn write_replica(&self, replica: &Replica, item: &Item, origin: &Origin, pace: u64) -> Result<u32, Lost> {
         let inner = &self.inner;
         let lost = |settled| Lost { error: Cause::Transfer("not written".into()).into(), final_word: false, settled };
+        let closed = || Lost { error: Cause::Closed.into(), final_word: true, settled: true };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let found = self.find_segment(origin.numbering, extent.segment);
         let address = found.ok_or_else(|| lost(true))?;
         let by = (origin.session.secret, replica.rid);
         inner.network.ledger.placed(by, (extent.segment, address.uuid), &item.key, item.value);
         inner.world.stall().await;
-        let link = self.link_to_write(origin.session.id, &address).await.ok_or_else(|| lost(true))?;
+        let link = self.link_to_write(origin.session.id, &address).await;
+        let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { lost(true) })?;
         let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
         let piece = Piece { rid: replica.rid, offset: extent.offset, words: &words, pace };
         inner.writes.set(inner.writes.get() + 1);
         let written = self.write(&link, piece).await;
         inner.writes.set(inner.writes.get() - 1);
-        written.map_err(|unwritten| lost(unwritten.settled))?;
+        written.map_err(|Unwritten { settled, interrupted }| match interrupted {
+            true => Lost::interrupted(settled),
+            false => lost(settled),
+        })?;
         Ok(checksum(words))
     }
 

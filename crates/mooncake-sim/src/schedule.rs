@@ -8,12 +8,17 @@ use mooncake_transfer::Uuid;
 use crate::callers::key;
 use crate::dice::Dice;
 use crate::disk::{Folder, Host};
-use crate::master::{Master, Reached};
+use crate::master::{Master, REACHED};
 use crate::mix::Fault;
 use crate::network::Network;
 use crate::store::{Store, Tally};
 use crate::verdict;
-use crate::world::{HostId, World};
+use crate::whims::{Whims, Whimsical};
+use crate::world::{HostId, ProcessId, World};
+
+mod whims;
+
+use whims::Sequel;
 
 /// How long what is left may take to come to rest: longer than a reservation, the retention, an anchor's silence, and what is
 /// told again because it was not taken note of, last.
@@ -36,6 +41,8 @@ pub struct Plan {
     pub loses_tails: bool,
     /// Another master may begin on a copy of the log while the first one lives.
     pub copies_logs: bool,
+    /// Callers interrupt calls, close stores and fork; and masters hear of it when callers of parked puts have gone.
+    pub whims: bool,
 }
 
 /// What has happened in a schedule.
@@ -57,6 +64,10 @@ pub struct Sum {
     pub epochs: u64,
     /// Objects that left for room.
     pub evicted: u64,
+    /// What callers did of their own accord.
+    pub whims: Whimsical,
+    /// Stands for all that has happened, and in which order.
+    pub trace: u64,
 }
 
 impl Sum {
@@ -70,6 +81,8 @@ impl Sum {
         self.released += other.released;
         self.epochs += other.epochs;
         self.evicted += other.evicted;
+        self.whims.add(&other.whims);
+        self.trace = self.trace.rotate_left(1) ^ other.trace;
     }
 
     fn add_store(&mut self, store: &Store) {
@@ -84,11 +97,22 @@ impl Sum {
 /// One process of stores.
 struct Engine {
     host: Host,
+    process: ProcessId,
     stores: Vec<Store>,
+    /// Closed ones, of which something may be left.
+    closed: Vec<Store>,
+    /// So many stores it has while none is closed.
+    count: usize,
     /// It has a pid namespace of its own: the master cannot see it end.
     is_apart: bool,
     /// It lends memory.
     lends: bool,
+}
+
+impl Engine {
+    fn all(&self) -> impl Iterator<Item = &Store> {
+        self.stores.iter().chain(&self.closed)
+    }
 }
 
 struct Pool {
@@ -106,6 +130,10 @@ struct Pool {
     unseen: Vec<(u64, Vec<Uuid>)>,
     /// At which step of a commit masters end, where they end in the midst of one.
     ends: Option<Dice>,
+    /// Children of engines.
+    children: Vec<ProcessId>,
+    /// What follows when a store has been closed, and when.
+    sequels: Vec<(Duration, Sequel)>,
     sum: Sum,
 }
 
@@ -120,6 +148,9 @@ impl Plan {
         let end = pool.world.now() + self.trouble;
         while pool.world.now() < end {
             pool.fault();
+            if self.whims {
+                pool.have_whims();
+            }
             pool.world.run(BEAT);
         }
         pool.conclude()
@@ -145,12 +176,17 @@ impl Pool {
             unseen: Vec::new(),
             // In one schedule of eight, by dice of its own: the others go as they went.
             ends: Some(Dice::new(!plan.seed)).filter(|_| plan.seed / 4 % 8 == 1),
+            children: Vec::new(),
+            sequels: Vec::new(),
             sum: Sum::default(),
             hosts,
             world,
             plan,
             config,
         };
+        if plan.whims {
+            pool.network.whims = Whims::new(plan.seed);
+        }
         pool.world.lose([0, 2, 8][pool.world.below(3) as usize]);
         pool.world.stall_often([1, 3, 12][pool.world.below(3) as usize]);
         pool.start_master();
@@ -171,7 +207,9 @@ impl Pool {
     fn start_master(&mut self) {
         let config = self.config.clone();
         let Network { masters, ledger, .. } = &self.network;
-        masters.set(0, Master::start(&self.world, &self.hosts[0], &self.folder, ledger, config, TO_MASTER_MICROS));
+        let master = Master::start(&self.world, &self.hosts[0], &self.folder, ledger, config, TO_MASTER_MICROS);
+        master.iter().filter(|_| self.plan.whims).for_each(Master::hear_ends);
+        masters.set(0, master);
     }
 
     fn start_engine(&self, host: Host, is_apart: bool, lends: bool, stores: usize) -> Engine {
@@ -179,27 +217,29 @@ impl Pool {
         if is_apart {
             self.world.put_apart(process);
         }
+        let count = stores;
+        let stores = (0..count).map(|_| self.start_store(&host, process, lends)).collect();
+        Engine { host, process, stores, closed: Vec::new(), count, is_apart, lends }
+    }
+
+    fn start_store(&self, host: &Host, process: ProcessId, lends: bool) -> Store {
         let stops = Duration::from_secs(1) + self.plan.trouble;
-        let start = |_| {
-            let store = Store::start(&self.world, &host, process, &self.network);
-            if lends {
-                self.world.spawn(process, store.clone().lend(stops));
-            }
-            let [puts, gets, views] = self.network.mix.callers(&self.world);
-            (0..puts).for_each(|_| self.world.spawn(process, store.clone().put(stops)));
-            (0..gets).for_each(|_| self.world.spawn(process, store.clone().get(stops)));
-            (0..views).for_each(|_| self.world.spawn(process, store.clone().view(stops)));
-            if views > 1 {
-                self.world.spawn(process, store.clone().view_again(stops));
-                self.world.spawn(process, store.clone().view_twice(stops));
-            }
-            if puts > 0 {
-                self.world.spawn(process, store.clone().remove(stops));
-            }
-            store
-        };
-        let stores = (0..stores).map(start).collect();
-        Engine { host, stores, is_apart, lends }
+        let store = Store::start(&self.world, host, process, &self.network);
+        if lends {
+            self.world.spawn(process, store.clone().lend(stops));
+        }
+        let [puts, gets, views] = self.network.mix.callers(&self.world);
+        (0..puts).for_each(|_| self.world.spawn(process, store.clone().put(stops)));
+        (0..gets).for_each(|_| self.world.spawn(process, store.clone().get(stops)));
+        (0..views).for_each(|_| self.world.spawn(process, store.clone().view(stops)));
+        if views > 1 {
+            self.world.spawn(process, store.clone().view_again(stops));
+            self.world.spawn(process, store.clone().view_twice(stops));
+        }
+        if puts > 0 {
+            self.world.spawn(process, store.clone().remove(stops));
+        }
+        store
     }
 
     // ----------------------------------------------------------------- faults
@@ -260,7 +300,7 @@ impl Pool {
     /// A store, and which engine's it is: any, or one that is in the middle of something.
     fn pick(&self) -> (usize, Store) {
         let (world, engines) = (&self.world, self.engines.iter().enumerate());
-        let all = engines.flat_map(|(nth, engine)| engine.stores.iter().map(move |store| (nth, store)));
+        let all = engines.flat_map(|(nth, engine)| engine.all().map(move |store| (nth, store)));
         let (any, writes): (Vec<_>, bool) = (all.collect(), world.percent(50));
         let is_busy = |(_, store): &&(usize, &Store)| if writes { store.is_writing() } else { store.is_viewing() };
         let busy: Vec<_> = any.iter().filter(is_busy).copied().collect();
@@ -271,27 +311,33 @@ impl Pool {
 
     fn restart_engine(&mut self, nth: usize) {
         self.kill_engine(nth);
-        self.engines[nth] = self.start_again(nth);
+        self.replace_engine(nth);
+    }
+
+    fn replace_engine(&mut self, nth: usize) {
+        let next = self.start_again(nth);
+        let ended = std::mem::replace(&mut self.engines[nth], next);
+        self.world.as_process(ended.process, || drop(ended));
     }
 
     fn start_again(&self, nth: usize) -> Engine {
-        let Engine { host, stores, is_apart, lends, .. } = &self.engines[nth];
-        self.start_engine(host.clone(), *is_apart, *lends, stores.len())
+        let Engine { host, count, is_apart, lends, .. } = &self.engines[nth];
+        self.start_engine(host.clone(), *is_apart, *lends, *count)
     }
 
     fn kill_engine(&mut self, nth: usize) {
-        let Engine { host, stores, is_apart, .. } = &self.engines[nth];
-        stores.iter().for_each(|store| self.sum.add_store(store));
-        if *is_apart || host.id != self.hosts[0].id {
-            self.unseen.extend(stores.iter().filter_map(|store| Some((store.session_id()?, store.mapped()))));
+        let engine = &self.engines[nth];
+        engine.all().for_each(|store| self.sum.add_store(store));
+        if engine.is_apart || engine.host.id != self.hosts[0].id {
+            self.unseen.extend(engine.all().filter_map(|store| Some((store.session_id()?, store.mapped()))));
         }
-        self.world.kill(stores[0].process());
+        self.world.kill(engine.process);
     }
 
     /// Of the log's end as much is lost at least.
     fn restart_master(&mut self, frames: u64) {
         if let (Some(ends), Some(master)) = (&mut self.ends, self.network.masters.get(0)) {
-            master.end_in_commit([Reached::Nothing, Reached::Log, Reached::Witness][ends.below(3) as usize]);
+            master.end_in_commit(REACHED[ends.below(3) as usize]);
             self.world.run(BEAT);
         }
         self.kill_master(frames);
@@ -316,7 +362,9 @@ impl Pool {
                 ledger.split();
                 let host = &self.hosts[self.world.below(2) as usize];
                 let config = self.config.clone();
-                masters.set(1, Master::start(&self.world, host, &self.backup, ledger, config, TO_MASTER_MICROS));
+                let second = Master::start(&self.world, host, &self.backup, ledger, config, TO_MASTER_MICROS);
+                second.iter().filter(|_| self.plan.whims).for_each(Master::hear_ends);
+                masters.set(1, second);
                 // Some go over to it.
                 for store in self.engines.iter().flat_map(|engine| &engine.stores) {
                     if self.world.percent(40) {
@@ -359,14 +407,16 @@ impl Pool {
             self.world.kill(second.process);
             self.network.masters.set(1, None);
         }
+        self.children
+            .iter()
+            .filter(|child| self.world.host_of(**child) == Some(id))
+            .for_each(|it| self.world.kill(*it));
         self.hosts[host].boot(&self.world);
         self.world.run(Duration::from_millis(300));
         if has_master {
             self.start_master();
         }
-        for nth in there {
-            self.engines[nth] = self.start_again(nth);
-        }
+        there.into_iter().for_each(|nth| self.replace_engine(nth));
     }
 
     // ------------------------------------------------------------------ verdict
@@ -377,6 +427,7 @@ impl Pool {
             self.world.kill(second.process);
             self.network.masters.set(1, None);
         }
+        self.settle_whims();
         // Nothing that happens later heals what these leave behind but their owners.
         for nth in 0..self.engines.len() {
             if self.engines[nth].is_apart && self.world.percent(80) {
@@ -386,7 +437,7 @@ impl Pool {
         // What is to break later has broken by then.
         self.world.run(Duration::from_secs(3));
         for nth in 0..self.engines.len() {
-            if self.engines[nth].stores.iter().any(Store::is_torn) {
+            if self.engines[nth].all().any(Store::is_torn) {
                 self.restart_engine(nth);
             }
         }
@@ -399,6 +450,8 @@ impl Pool {
         let held: Vec<Uuid> = stores.iter().flat_map(|store| store.held()).map(|(uuid, _)| uuid).collect();
         let is_unseen = |mapped: &[Uuid]| !mapped.iter().any(|uuid| held.contains(uuid));
         let unseen = self.unseen.iter().filter_map(|(session, mapped)| is_unseen(mapped).then_some(*session));
+        let closed: Vec<&Store> = self.engines.iter().flat_map(|engine| &engine.closed).collect();
+        verdict::closed_stores_are_over(self.plan.seed, &closed);
         verdict::is_at_rest(self.plan.seed, &master, &stores, lenders as u64, &unseen.collect::<Vec<_>>());
         verdict::acknowledged_objects_are_there(self.plan.seed, &master, &self.network.ledger);
         verdict::every_copy_is_whole(self.plan.seed, &master, &stores);
@@ -409,9 +462,11 @@ impl Pool {
         if pinned_bytes <= capacity_bytes / 4 {
             verdict::every_key_can_be_put(&self.world, stores[0], keys);
         }
-        for store in stores {
+        for store in stores.into_iter().chain(closed) {
             self.sum.add_store(store);
         }
+        self.sum.whims = self.network.whims.sum();
+        self.sum.trace = self.world.trace();
         self.sum.evicted += master.look(|core| core.stats()).evicted_objects;
         (self.sum.released, self.sum.epochs) = self.folder.history();
         self.world.end();

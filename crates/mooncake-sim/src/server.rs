@@ -61,6 +61,7 @@ struct Inner {
     process: ProcessId,
     state: RefCell<State>,
     bell: Slot<()>,
+    stopped: Cell<bool>,
     events: Box<dyn Fn(Event)>,
 }
 
@@ -102,6 +103,7 @@ impl Server {
             process,
             state: RefCell::default(),
             bell: Slot::new(world),
+            stopped: Cell::new(false),
             events: Box::new(events),
         };
         let server = Server { inner: Rc::new(inner) };
@@ -146,6 +148,11 @@ impl Server {
         self.inner.state.borrow().owner.segment(uuid).map(|InBook(served)| served.clone())
     }
 
+    /// Whether there is anything that it serves.
+    pub fn serves(&self) -> bool {
+        self.inner.state.borrow().owner.uuids().next().is_some()
+    }
+
     pub async fn remove(&self, uuid: Uuid) {
         let world = &self.inner.world;
         let (served, over) = {
@@ -166,6 +173,16 @@ impl Server {
         self.inner.bell.set(());
         for rid in over {
             (self.inner.events)(Event::Fenced(uuid, rid));
+        }
+    }
+
+    /// Serves nothing more, and lets nobody in.
+    pub async fn shut_down(&self) {
+        self.inner.stopped.set(true);
+        self.inner.bell.set(());
+        let uuids: Vec<Uuid> = self.inner.state.borrow().owner.uuids().collect();
+        for uuid in uuids {
+            self.remove(uuid).await;
         }
     }
 
@@ -194,7 +211,7 @@ impl Server {
 
     async fn keep_promises(self) {
         let world = self.inner.world.clone();
-        loop {
+        while !self.inner.stopped.get() {
             let next = self.inner.state.borrow().owner.next_cut();
             world.until(next.unwrap_or(world.now() + Duration::from_secs(5)), self.inner.bell.get()).await;
             let mut state = self.inner.state.borrow_mut();
@@ -249,7 +266,7 @@ impl Server {
     /// Another process asks for a segment. `None`: nothing listens.
     pub fn connect(&self, delay_micros: u64) -> Option<(Sender<ToOwner>, Receiver<FromOwner>)> {
         let world = &self.inner.world;
-        if !world.is_alive(self.inner.process) {
+        if !world.is_alive(self.inner.process) || self.inner.stopped.get() {
             return None;
         }
         let delay = world.delay(delay_micros);

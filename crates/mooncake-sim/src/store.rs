@@ -1,10 +1,11 @@
 //! A store in a process: the product's own session with the master, and what its threads share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use mooncake_client::SegmentId;
 use mooncake_client::machine::deaths::Deaths;
 use mooncake_client::machine::directory::Directory;
 use mooncake_client::machine::orphans::Orphans;
@@ -58,8 +59,12 @@ pub(crate) struct Inner {
     pub position: RefCell<LogPosition>,
     up: RefCell<Vec<AnchorUp>>,
     pub reach: Reachability,
-    wants: Wants,
+    pub wants: Wants,
     bell: Slot<()>,
+    /// Its process is a forked child of the store's.
+    pub is_forked: bool,
+    pub closed: Cell<bool>,
+    pub stopped: Cell<bool>,
     session: RefCell<Option<Session>>,
     /// Number by which owners and the master know this process for its session's.
     pub mark: Cell<u64>,
@@ -69,8 +74,12 @@ pub(crate) struct Inner {
     pub links: Links,
     pub questions: RefCell<Questions<EpochQuestion>>,
     pub directory: RefCell<Directory<Address>>,
+    /// What its callers call its segments: one that took the place of another has that one's name.
+    pub names: RefCell<BTreeMap<Uuid, SegmentId>>,
     /// What the owner's thread is to do.
     pub work: RefCell<VecDeque<owner::Output<Memory>>>,
+    /// Behind which nothing comes.
+    pub work_ends: Cell<bool>,
     /// The anchor's way to the master, to be cut.
     cutter: RefCell<Option<Box<dyn Fn()>>>,
     sessions: Cell<u32>,
@@ -132,41 +141,7 @@ type Connection = (Sender<ToMaster>, Receiver<FromMaster>);
 impl Store {
     /// Sets a store up in a process.
     pub fn start(world: &World, host: &Host, process: ProcessId, network: &Network) -> Store {
-        let inner = Inner {
-            world: world.clone(),
-            host: host.clone(),
-            process,
-            network: network.clone(),
-            pins: RefCell::default(),
-            sequences: RefCell::default(),
-            progress: RefCell::default(),
-            orphans: RefCell::default(),
-            deaths: RefCell::default(),
-            suspects: RefCell::default(),
-            position: RefCell::default(),
-            up: RefCell::default(),
-            reach: Reachability::default(),
-            wants: Wants::default(),
-            bell: Slot::new(world),
-            session: RefCell::default(),
-            mark: Cell::new(0),
-            owner: RefCell::default(),
-            server: RefCell::default(),
-            links: Links::default(),
-            questions: no_questions(),
-            directory: RefCell::default(),
-            work: RefCell::default(),
-            cutter: RefCell::default(),
-            sessions: Cell::new(0),
-            resumes: Cell::new(0),
-            unknown_views: Cell::new(0),
-            tally: RefCell::default(),
-            is_torn: Cell::new(false),
-            apart_until: RefCell::default(),
-            writes: Cell::new(0),
-            unmapped_views: Cell::new(0),
-        };
-        let store = Store { inner: Rc::new(inner) };
+        let store = Store { inner: Rc::new(Inner::new(world, host, process, network)) };
         let weak = Rc::downgrade(&store.inner);
         let server = Server::new(world, process, move |event| {
             if let Some(inner) = weak.upgrade() {
@@ -180,6 +155,13 @@ impl Store {
         store
     }
 
+    /// What a forked child has of it.
+    pub(crate) fn forked(&self, child: ProcessId) -> Store {
+        let Inner { world, host, network, .. } = &*self.inner;
+        let copy = Inner { is_forked: true, ..Inner::new(world, host, child, network) };
+        *copy.session.borrow_mut() = self.session();
+        Store { inner: Rc::new(copy) }
+    }
     /// Its process.
     pub fn process(&self) -> ProcessId {
         self.inner.process
@@ -234,6 +216,11 @@ impl Store {
         self.inner.writes.get() > 0
     }
 
+    /// Whether there are views of it.
+    pub(crate) fn has_views(&self) -> bool {
+        !self.inner.pins.borrow().is_empty()
+    }
+
     /// Whether it waits for a view now.
     pub fn is_viewing(&self) -> bool {
         self.inner.unmapped_views.get() > 0
@@ -281,6 +268,9 @@ impl Store {
     }
 
     pub(crate) fn hand_over(&self, out: Vec<owner::Output<Memory>>) {
+        if self.inner.work_ends.get() {
+            return;
+        }
         self.inner.work.borrow_mut().extend(out);
     }
 
@@ -414,6 +404,50 @@ impl Store {
     }
 }
 
+impl Inner {
+    fn new(world: &World, host: &Host, process: ProcessId, network: &Network) -> Inner {
+        Inner {
+            world: world.clone(),
+            host: host.clone(),
+            process,
+            network: network.clone(),
+            pins: RefCell::default(),
+            sequences: RefCell::default(),
+            progress: RefCell::default(),
+            orphans: RefCell::default(),
+            deaths: RefCell::default(),
+            suspects: RefCell::default(),
+            position: RefCell::default(),
+            up: RefCell::default(),
+            reach: Reachability::default(),
+            wants: Wants::default(),
+            bell: Slot::new(world),
+            is_forked: false,
+            closed: Cell::new(false),
+            stopped: Cell::new(false),
+            session: RefCell::default(),
+            mark: Cell::new(0),
+            owner: RefCell::default(),
+            server: RefCell::default(),
+            links: Links::default(),
+            questions: no_questions(),
+            directory: RefCell::default(),
+            names: RefCell::default(),
+            work: RefCell::default(),
+            work_ends: Cell::new(false),
+            cutter: RefCell::default(),
+            sessions: Cell::new(0),
+            resumes: Cell::new(0),
+            unknown_views: Cell::new(0),
+            tally: RefCell::default(),
+            is_torn: Cell::new(false),
+            apart_until: RefCell::default(),
+            writes: Cell::new(0),
+            unmapped_views: Cell::new(0),
+        }
+    }
+}
+
 struct Driver {
     store: Store,
     machine: Anchor,
@@ -425,7 +459,7 @@ struct Driver {
 impl Driver {
     async fn run(&mut self) {
         let world = self.store.inner.world.clone();
-        loop {
+        while !self.store.inner.stopped.get() {
             let mut out = Outputs::new();
             self.store.decide(|parts| self.machine.step(world.now(), parts, &mut out));
             if let Some(until) = self.carry_out(out).await {
@@ -542,7 +576,8 @@ impl Driver {
                 Output::Recheck(recheck) => store.recheck(recheck),
                 Output::Obey(reign) => store.obey(reign),
                 Output::StartOver => store.inner.directory.borrow_mut().start_over(),
-                Output::Ended { .. } | Output::Stop => {}
+                Output::Ended { .. } => {}
+                Output::Stop => store.stop(),
             }
         }
         if is_broken {

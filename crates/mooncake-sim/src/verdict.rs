@@ -37,6 +37,14 @@ pub(crate) fn is_at_rest(seed: u64, master: &Master, stores: &[&Store], lenders:
     assert_eq!(held, lenders, "seed {seed}: what is lent is held");
 }
 
+/// Nothing is left of what was closed in a process that goes on.
+pub(crate) fn closed_stores_are_over(seed: u64, closed: &[&Store]) {
+    for store in closed {
+        assert!(store.is_over(), "seed {seed}: a store that was closed has not ended");
+        assert!(!store.server().serves(), "seed {seed}: a store that was closed serves memory");
+    }
+}
+
 /// What callers were told is stored can be read, unless it was taken away or its owner ended.
 pub(crate) fn acknowledged_objects_are_there(seed: u64, master: &Master, ledger: &Ledger) {
     let objects = ledger.objects();

@@ -115,7 +115,7 @@ impl ViewDriver for Store {
                 Ok(Some(view))
             }
             Err(links::Unread::Stale) => Err(unread(Doubt::Stale)),
-            Err(links::Unread::Lost) => Err(unread(Doubt::None)),
+            Err(links::Unread::Lost | links::Unread::Interrupted) => Err(unread(Doubt::None)),
         }
     }
 
@@ -132,6 +132,8 @@ impl ViewDriver for Store {
 impl Store {
     /// A view of an object in place; none where it is not there, or a copy has to do.
     pub async fn borrow(&self, key: &[u8]) -> Option<Borrowed> {
+        self.check().ok()?;
+        let _calling = self.inner.network.whims.begin_call(&self.inner.world);
         let unmapped = &self.inner.unmapped_views;
         unmapped.set(unmapped.get() + 1);
         let viewed = view(self, &[key], LIMIT).await.pop();

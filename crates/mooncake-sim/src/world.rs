@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::dice::Dice;
+use crate::forks::Forks;
 
 /// A machine with processes: they share memory and see each other's ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +50,10 @@ struct Inner {
     loss: Cell<u64>,
     stalls: Cell<u64>,
     is_calm: Cell<bool>,
+    forks: Forks,
+    /// What is being dropped is of this process, though no task of it drops it.
+    ending: Cell<Option<ProcessId>>,
+    trace: Cell<u64>,
 }
 
 /// Of a hundred steps of tasks so many come late, by at most so many microseconds: other threads have the processor.
@@ -94,6 +99,9 @@ impl World {
             loss: Cell::new(0),
             stalls: Cell::new(0),
             is_calm: Cell::new(false),
+            forks: Forks::default(),
+            ending: Cell::new(None),
+            trace: Cell::new(0),
         };
         World { inner: Rc::new(inner) }
     }
@@ -192,7 +200,7 @@ impl World {
         let Some(ended) = self.inner.processes.borrow_mut().remove(&process) else { return };
         let tasks: Vec<_> = ended.tasks.iter().filter_map(|task| self.inner.tasks.borrow_mut().remove(task)).collect();
         // Dropping them closes what they had open, which is news to others.
-        drop(tasks);
+        self.as_process(process, || drop(tasks));
         ended.watchers.into_iter().for_each(|watcher| watcher());
     }
 
@@ -224,6 +232,24 @@ impl World {
     /// Whether it stands still now.
     pub fn is_frozen(&self, process: ProcessId) -> bool {
         self.inner.processes.borrow().get(&process).is_some_and(|process| process.frozen_until > self.micros())
+    }
+
+    /// What `drop` drops was open in that process.
+    pub(crate) fn as_process<R>(&self, process: ProcessId, drop: impl FnOnce() -> R) -> R {
+        let before = self.inner.ending.replace(Some(process));
+        let dropped = drop();
+        self.inner.ending.set(before);
+        dropped
+    }
+
+    /// The process that does what is being done, if one does it.
+    pub(crate) fn acting(&self) -> Option<ProcessId> {
+        let of_task = |task| self.inner.tasks.borrow().get(&task).map(|(process, _)| *process);
+        self.inner.ending.get().or_else(|| self.inner.current.get().and_then(of_task))
+    }
+
+    pub(crate) fn forks(&self) -> &Forks {
+        &self.inner.forks
     }
 
     // ------------------------------------------------------------------ tasks
@@ -296,15 +322,32 @@ impl World {
         loop {
             let mut queue = self.inner.queue.borrow_mut();
             let Some(next) = queue.first_entry().filter(|next| next.key().0 <= end) else { break };
-            let ((at, _), what) = next.remove_entry();
+            let ((at, order), what) = next.remove_entry();
             drop(queue);
             self.inner.now.set(at);
+            self.note(at, order, &what);
             match what {
                 What::Do(then) => then(),
                 What::Wake(task) => self.poll(task),
             }
         }
         self.inner.now.set(end);
+    }
+
+    fn note(&self, at: u64, order: u64, what: &What) {
+        let what = match what {
+            What::Wake(TaskId(task)) => *task,
+            What::Do(_) => 0,
+        };
+        let noted = [at, order, what].into_iter().fold(self.inner.trace.get(), |trace, number| {
+            (trace.rotate_left(7) ^ number).wrapping_mul(0x2545_f491_4f6c_dd1d)
+        });
+        self.inner.trace.set(noted);
+    }
+
+    /// Stands for all that has happened, and in which order.
+    pub fn trace(&self) -> u64 {
+        self.inner.trace.get()
     }
 
     /// It ends, with all that its processes hold.

@@ -85,7 +85,7 @@ fn plan(mutant: Mutant, seed: u64) -> Plan {
         Mutant::OutcomesAreMixedUp => SHORT_TROUBLE,
         _ => TROUBLE[usize::from(seed > SCHEDULES / 2)],
     };
-    Plan { seed, trouble, loses_tails: seed % 2 == 1, copies_logs: seed % 4 > 1 }
+    Plan { seed, trouble, loses_tails: seed % 2 == 1, copies_logs: seed % 4 > 1, whims: false }
 }
 
 /// The first schedule that notices, and what it says.

@@ -1,16 +1,18 @@
-//! The product's own logic in a world in which connections break, processes freeze and die, machines start again, and logs
-//! lose their ends: no wrong byte is read, no view changes, nothing lands behind a fence, and once all is calm every store
-//! has a session, what was acknowledged is there, and nobody holds or waits for anything that is not there.
+//! The product's own logic in a world in which connections break, processes freeze and die, machines start again, logs lose
+//! their ends, and callers close stores, interrupt calls and fork: no wrong byte is read, no view changes, nothing lands
+//! behind a fence, and once all is calm every store has a session, what was acknowledged is there, and nobody holds or waits for
+//! anything that is not there.
 //!
+//! What loses what was acknowledged has tests of its own, and there is one of all of this at once.
 //! Each schedule follows from its seed, which every failure prints; each day has other seeds. `MOONCAKE_SEEDS=10000` runs more
 //! of them, `MOONCAKE_SEED=7` that one.
 
 use std::time::{Duration, Instant, SystemTime};
 
-use mooncake_sim::{Plan, Sum};
+use mooncake_sim::{Plan, Sum, Whimsical};
 
 /// Schedules of each test.
-const SCHEDULES: u64 = 700;
+const SCHEDULES: u64 = 525;
 
 /// Seeds that a day has for itself.
 const OF_A_DAY: u64 = 1_000_000;
@@ -19,7 +21,8 @@ const OF_A_DAY: u64 = 1_000_000;
 const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611, 7_000_838];
 const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
-const PLAN: Plan = Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false };
+const PLAN: Plan =
+    Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false, whims: false };
 
 fn runs(name: &str, plan: Plan) -> Sum {
     let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -38,6 +41,9 @@ fn runs(name: &str, plan: Plan) -> Sum {
     }
     let schedules = seeds.end - seeds.start;
     if schedules >= 100 {
+        let Whimsical { closed, outlived, interrupted, forks } = sum.whims;
+        let whims = [closed, outlived * 8, interrupted, forks].into_iter().min();
+        assert!(!plan.whims || whims >= Some(schedules), "callers have too few whims: {sum:?}");
         let Sum { calls, resumes, restarts, released, epochs, evicted, .. } = &sum;
         let happened = [calls.puts, calls.gets, calls.views, *resumes, *restarts, *released, *epochs, *evicted];
         let least = happened.into_iter().min();
@@ -49,7 +55,7 @@ fn runs(name: &str, plan: Plan) -> Sum {
 
 #[test]
 fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
-    let sum = runs("trouble", PLAN);
+    let sum = runs("trouble", Plan { whims: true, ..PLAN });
     assert_eq!(sum.calls.suspects, 0, "no replica is bad");
 }
 
@@ -71,4 +77,24 @@ fn schedules_that_once_went_wrong_go_right() {
 #[test]
 fn nor_where_two_masters_go_on_with_copies_of_one_log() {
     runs("copies", Plan { copies_logs: true, ..PLAN });
+}
+
+#[test]
+fn nor_where_all_of_this_happens_at_once() {
+    runs("all", Plan { loses_tails: true, copies_logs: true, whims: true, ..PLAN });
+}
+
+#[test]
+fn a_seed_says_all_that_happens() {
+    let plan = Plan { seed: 1, loses_tails: true, copies_logs: true, whims: true, ..PLAN };
+    let mut traces = Vec::new();
+    for seed in 1..=6 {
+        let once = Plan { seed, ..plan }.run();
+        let again = Plan { seed, ..plan }.run();
+        assert_eq!(format!("{once:?}"), format!("{again:?}"), "seed {seed}");
+        traces.push(once.trace);
+    }
+    traces.sort_unstable();
+    traces.dedup();
+    assert_eq!(traces.len(), 6, "other seeds, other things");
 }

@@ -29,7 +29,7 @@ impl Reign {
     }
 
     /// The later of two that do not clash: by number, and of one number the one whose id is known.
-    pub(crate) fn or_later(self, other: Reign) -> Reign {
+    pub fn or_later(self, other: Reign) -> Reign {
         if (other.epoch, other.id != 0) > (self.epoch, self.id != 0) { other } else { self }
     }
 }
