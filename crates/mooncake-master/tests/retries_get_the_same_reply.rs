@@ -144,7 +144,15 @@ fn what_found_nothing_to_do_does_nothing_either_when_it_comes_again_later() {
             assert_eq!(client.resume_with_views(master.rpc, vec![viewed]).refusal, None);
         }
         for (sequence, body, told) in asked {
-            assert_eq!(client.call_as(sequence, body), told);
+            let is_pin = matches!(body, request::Body::Pin(_));
+            let again = client.call_as(sequence, body);
+            match &again {
+                // It pins nothing. What is there by now may be copied: the caller has not heard that it was not.
+                Told::Lookup(found) if is_pin => {
+                    assert!(matches!(&found.objects[..], [found] if found.size == 100 && found.replicas.is_empty()));
+                }
+                again => assert_eq!(*again, told),
+            }
         }
         for key in ["removed", "pinned", "viewed"] {
             assert!(client.exists(key), "{key}");

@@ -350,6 +350,10 @@ fn a_round_takes_the_room_that_is_left_and_gives_it_back_whatever_becomes_of_it(
 #[test]
 fn their_mutants_are_noticed() {
     assert!(is_noticed_by(
+        Mutant::UnknownPinsBeginViews,
+        a_pin_that_the_master_is_said_not_to_know_while_its_link_is_made_begins_no_view
+    ));
+    assert!(is_noticed_by(
         Mutant::ViewsAreNotVouchedFor,
         whether_the_owner_waits_for_this_store_is_asked_once_the_link_is_there
     ));
