@@ -218,7 +218,7 @@ class Cluster:
             time.sleep(0.02)
 
     def _none_was_reported(self) -> None:
-        """Checksums turn wrong bytes into a miss: that hides them from a test, not from the reader, who tells the master."""
+        """Checksums turn wrong bytes into a miss, which hides them from a test, and not from the reader."""
         if self.spoils_replicas or self.master is None or not self.master.alive:
             return
         reported = self.master.metric("mooncake_bad_replica_reports_total")
