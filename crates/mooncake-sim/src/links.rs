@@ -339,6 +339,11 @@ impl Links {
             .collect()
     }
 
+    /// What is mapped of owners that are gone, or have taken it out.
+    pub fn remains(&self) -> Vec<Uuid> {
+        self.attached().iter().filter(|it| it.is_over()).map(|it| it.memory.uuid()).collect()
+    }
+
     fn session(&self) -> u64 {
         self.book.borrow().borrow().session()
     }

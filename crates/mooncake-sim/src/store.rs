@@ -231,6 +231,11 @@ impl Store {
         self.inner.links.mapped()
     }
 
+    /// The segments that it has mapped though nobody lends them any more.
+    pub(crate) fn remains(&self) -> Vec<Uuid> {
+        self.inner.links.remains()
+    }
+
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.inner.network.ledger
     }

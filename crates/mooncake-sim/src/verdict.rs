@@ -32,6 +32,8 @@ pub(crate) fn is_at_rest(seed: u64, master: &Master, stores: &[&Store], lenders:
     assert_eq!(stats.segments_live, lenders, "seed {seed}: those lend memory that are to");
     for store in stores {
         assert!(store.all_listed(), "seed {seed}: a store thinks that its master does not know its views");
+        let remains = store.remains();
+        assert!(remains.is_empty(), "seed {seed}: memory is mapped that nobody lends or views: {remains:x?}");
     }
     let held: u64 = stores.iter().map(|store| store.held().len() as u64).sum();
     assert_eq!(held, lenders, "seed {seed}: what is lent is held");
