@@ -49,7 +49,9 @@ pub(crate) struct Session {
 pub(crate) struct GoneTold {
     /// It has heard of these.
     pub heard: u64,
-    /// It had been told of these at its last beat: when the next one comes over the same connection it has heard of them.
+    /// It had been told of these at its last beat: when the next one comes over the same connection it counts as having heard
+    /// of them. Two beats that come close together may both have crossed what it was told; then memory stays mapped for
+    /// as long as views need it, and no byte is wrong.
     pub told: u64,
 }
 
