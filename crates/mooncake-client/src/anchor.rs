@@ -24,9 +24,6 @@ use crate::session::Session;
 #[cfg(test)]
 mod tests;
 
-/// Longest time for a goodbye.
-const FAREWELL: Duration = Duration::from_millis(100);
-
 /// What the anchor looks after.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -180,7 +177,8 @@ impl Driver {
                     }
                 }
                 Output::Goodbye(message) => {
-                    let _ = self.send(&message, Instant::now() + FAREWELL);
+                    self.send_by = Instant::now() + TRY;
+                    todo.push_front(Output::Send(message));
                 }
                 Output::HangUp { silent } => {
                     if silent && !control.wants.is_closing() {

@@ -33,8 +33,15 @@ pub async fn serve<S: Stream>(
     anchor: Registered<'_>,
     connection: Connection<S>,
 ) -> Result<(), Ended> {
+    exchange(shared, anchor.named(), connection).await
+}
+
+async fn exchange<S: Stream>(
+    shared: &Arc<Shared>,
+    anchor: Anchor<'_, Arc<AnchorQueue>>,
+    connection: Connection<S>,
+) -> Result<(), Ended> {
     let (reader, writer) = connection.split();
-    let anchor = anchor.named();
     tokio::select! {
         ended = receive(shared, anchor, reader) => ended,
         ended = send(shared, anchor, writer) => ended,
@@ -59,10 +66,8 @@ async fn receive<R: AsyncRead + Unpin>(
         if let Some(reply) = heard.reply(shared.position()) {
             anchor.queue.push(&reply);
         }
-        match heard {
-            Heard::Beat { .. } => shared.metrics.answered(RequestKind::Beat, began),
-            Heard::Goodbye => return Ok(()),
-            _ => {}
+        if let Heard::Beat { .. } = heard {
+            shared.metrics.answered(RequestKind::Beat, began);
         }
     }
 }
@@ -89,7 +94,7 @@ fn tell(shared: &Shared, session: SessionId, heard: &Heard) {
                 "what an owner saw end is not this client's process"
             );
         }
-        Heard::ReaderGone { .. } | Heard::Done | Heard::Goodbye => {}
+        Heard::ReaderGone { .. } | Heard::Done => {}
     }
 }
 
@@ -337,16 +342,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_says_goodbye_is_not_listened_to_any_more() {
+    async fn a_goodbye_is_answered_and_ends_the_connection() {
         let owner = Owner::new();
         let (near, mut far) = UnixStream::pair().unwrap();
         let mut bytes = Vec::new();
         encode_frame(&AnchorUp { body: Some(anchor_up::Body::Goodbye(Goodbye {})) }, &mut bytes);
         far.write_all(&bytes).await.unwrap();
-        let (reader, _writer) = Connection::new(near).split();
-        let heard = receive(&owner.shared, Anchor { session: owner.session, queue: &owner.anchor }, reader);
-        timeout(SILENT / 2, heard).await.expect("it ends").expect("as it should");
+        let anchor = Anchor { session: owner.session, queue: &owner.anchor };
+        let served = exchange(&owner.shared, anchor, Connection::new(near));
+        timeout(SILENT / 2, served).await.expect("it ends").expect("as it should");
         assert_eq!(owner.stats().sessions, 0);
+        let mut said = Vec::new();
+        far.read_to_end(&mut said).await.unwrap();
+        let said = messages(&said);
+        assert!(matches!(said[..], [.., anchor_down::Body::SessionOver(_)]), "{said:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -92,6 +92,8 @@ mutants! {
     ViewsHoldMoreThanTheyMay,
     /// A store that is closed says goodbye while it has views.
     GoodbyeDoesNotWaitForViews,
+    /// A store that has said goodbye is over, whether its master has heard it or not.
+    GoodbyeIsSaidOnce,
     /// Another process of the master counts as the one that was there before.
     AnotherMasterCountsAsTheSame,
     /// A store does not remember what it has seen of the log.

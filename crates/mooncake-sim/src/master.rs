@@ -11,7 +11,7 @@ use mooncake_core::{
     Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, Replica, SessionId, Ticket, Time,
 };
 use mooncake_master::machine::SLICE;
-use mooncake_master::machine::anchor_frames::{Heard, Said};
+use mooncake_master::machine::anchor_frames::Said;
 use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
 use mooncake_master::machine::commit::{self, Batch, CommitDriver, End};
 use mooncake_master::machine::convert::{self, SoftPinTtl};
@@ -541,9 +541,6 @@ impl Master {
             let state = self.state.borrow();
             if let Some(reply) = heard.reply(Self::position(&state)) {
                 let _ = state.queues[&queue].sender.send(FromMaster::Anchor(reply));
-            }
-            if matches!(heard, Heard::Goodbye) {
-                return;
             }
         }
     }

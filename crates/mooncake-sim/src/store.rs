@@ -519,7 +519,7 @@ impl Driver {
                         unsent.push(message);
                     }
                 }
-                Output::Goodbye(message) => _ = self.send(message),
+                Output::Goodbye(message) => todo.push_front(Output::Send(message)),
                 Output::HangUp { .. } => self.connection = None,
                 Output::Reconnect => {
                     let server = store.server();

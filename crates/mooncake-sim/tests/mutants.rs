@@ -28,8 +28,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | UnansweredCountAsAnswered
         | ViewsAreNotListed
         | WritersNeedNoLeave
-        | ForkedChildrenCall
-        | GoodbyeDoesNotWaitForViews => 1,
+        | ForkedChildrenCall => 1,
         EndsGoToAnySession
         | FenceWaitsForNoWrite
         | GateIgnoresStamps
@@ -43,6 +42,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         UnansweredMountStays => 17,
         PeerAnswersWhileItWrites | PeerForgetsPins | UnknownViewsAreForgotten => 18,
         RetriesAreNew => 20,
+        GoodbyeDoesNotWaitForViews => 24,
         SupersededCountsAsStored => 28,
         FarewellIsNotHeard => 31,
         EpochIsKept => 42,
@@ -62,6 +62,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | DeathsAreToldOnce
         | EndsWithoutAMasterAreMissed
         | FactsAreToldOnce
+        | GoodbyeIsSaidOnce
         | HeldWitnessVouches
         | ListedMemoryIsGivenBack
         | LivingClientsAreReportedGone
@@ -89,7 +90,8 @@ fn plan(mutant: Mutant, seed: u64) -> Plan {
         Mutant::OutcomesAreMixedUp => SHORT_TROUBLE,
         _ => TROUBLE[usize::from(seed > SCHEDULES / 2)],
     };
-    let whims = matches!(mutant, Mutant::ForkedChildrenCall | Mutant::GoodbyeDoesNotWaitForViews);
+    use Mutant::{ForkedChildrenCall, GoodbyeDoesNotWaitForViews, GoodbyeIsSaidOnce};
+    let whims = matches!(mutant, ForkedChildrenCall | GoodbyeDoesNotWaitForViews | GoodbyeIsSaidOnce);
     Plan { seed, trouble, loses_tails: seed % 2 == 1, copies_logs: seed % 4 > 1, whims }
 }
 

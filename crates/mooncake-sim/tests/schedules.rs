@@ -18,6 +18,7 @@ const SCHEDULES: u64 = 525;
 const OF_A_DAY: u64 = 1_000_000;
 
 /// Each has shown a mistake, in the world of its time.
+const ONCE_WRONG: &[u64] = &[20_780_002_215];
 const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611, 7_000_838];
 const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
@@ -66,6 +67,9 @@ fn nor_where_logs_lose_their_ends() {
 
 #[test]
 fn schedules_that_once_went_wrong_go_right() {
+    for seed in ONCE_WRONG {
+        Plan { seed: *seed, whims: true, ..PLAN }.run();
+    }
     for seed in ONCE_WRONG_WITH_LOST_ENDS {
         Plan { seed: *seed, loses_tails: true, ..PLAN }.run();
     }

@@ -109,6 +109,8 @@ enum State {
         features: u64,
     },
     Away,
+    /// The goodbye is said, and nothing comes behind it. The master's answer is that the session is over.
+    Parting,
     /// A hello is on its way that resumes the session.
     Resuming(Try, Listing),
     /// The master did not know the session; a hello is on its way that begins another one. Until that has begun the list is
@@ -149,6 +151,9 @@ impl Anchor {
             out.push(Output::Stop);
             return;
         }
+        if matches!(self.state, State::Parting) {
+            return self.wait_for_leave(now, parts, out);
+        }
         if parts.wants.take_resume() {
             if self.is_connected() {
                 self.state = State::Away;
@@ -176,9 +181,20 @@ impl Anchor {
         let since = *self.ending_since.get_or_insert(now);
         if self.is_connected() && (parts.pins.is_empty() || mutant!(GoodbyeDoesNotWaitForViews)) {
             out.push(Output::Goodbye(up(anchor_up::Body::Goodbye(Goodbye {}))));
-            return true;
+            self.state = State::Parting;
+            return mutant!(GoodbyeIsSaidOnce);
         }
         now.saturating_sub(since) > RETENTION
+    }
+
+    /// A goodbye that did not arrive is said again over another connection: the process may live on, and what its session
+    /// holds would be held as long.
+    fn wait_for_leave(&mut self, now: Duration, parts: &Parts<'_>, out: &mut Outputs) {
+        if parts.reach.silence(now) > SILENCE {
+            self.state = State::Away;
+            out.push(Output::HangUp { silent: true });
+        }
+        out.push(Output::WaitUntil(now + BEAT));
     }
 
     // ------------------------------------------------------- with a connection
@@ -230,6 +246,7 @@ impl Anchor {
                 let pinned = gone.pinned.iter().map(|extent| (extent.offset, extent.length)).collect();
                 out.push(Output::SegmentGone { uuid, number: gone.number, pinned });
             }
+            Some(anchor_down::Body::SessionOver(_)) if parts.wants.is_ending() => out.push(Output::Stop),
             Some(anchor_down::Body::SessionOver(_)) if parts.wants.is_closing() => {}
             Some(anchor_down::Body::SessionOver(over)) => {
                 out.push(Output::Ended { reason: over.reason });
@@ -302,9 +319,10 @@ impl Anchor {
     /// The connection broke. `unsent`: what the driver was to send last and did not, as far as it knows.
     pub fn lost(&mut self, mut unsent: Vec<AnchorUp>, parts: &mut Parts<'_>) {
         self.state = State::Away;
-        // The next connection begins with a beat and the readers that ended.
+        // The next connection begins with a beat and the readers that ended, and ends with the goodbye.
         unsent.retain(|message| {
-            !matches!(&message.body, Some(anchor_up::Body::Beat(_) | anchor_up::Body::ReaderGone(_)))
+            use anchor_up::Body::{Beat, Goodbye, ReaderGone};
+            !matches!(&message.body, Some(Beat(_) | ReaderGone(_) | Goodbye(_)))
         });
         let facts = unsent.iter().filter(|message| !is_asked_for_again(message)).count();
         self.facts.truncate(self.facts.len().saturating_sub(facts));
@@ -322,7 +340,7 @@ fn up(body: anchor_up::Body) -> AnchorUp {
 }
 
 /// Whether nothing is lost for good with a message: the master asks once more for what it has asked for, the next beat
-/// says what the last one said, and nothing comes behind a goodbye.
+/// says what the last one said, and a goodbye is said until it is answered.
 fn is_asked_for_again(message: &AnchorUp) -> bool {
     use anchor_up::Body::{Beat, EpochTaken, FenceDone, Goodbye, Rechecked};
     matches!(&message.body, None | Some(Beat(_) | FenceDone(_) | Rechecked(_) | EpochTaken(_) | Goodbye(_)))

@@ -84,8 +84,6 @@ pub enum Heard {
         /// What it is worth.
         judged: Judged,
     },
-    /// The session is closed, and the connection with it.
-    Goodbye,
 }
 
 /// What an owner's word about the end of a reader's process is worth.
@@ -153,10 +151,8 @@ impl Said {
                 };
                 return Ok(Heard::ReaderGone { reader, uuid, judged });
             }
-            Said::Goodbye => {
-                core.close_session(now, session, effects);
-                return Ok(Heard::Goodbye);
-            }
+            // The answer is what every end of a session sends down its anchor.
+            Said::Goodbye => core.close_session(now, session, effects),
         }
         Ok(Heard::Done)
     }
@@ -205,7 +201,7 @@ impl Heard {
                 let taken = ReaderGoneTaken { session: reader.0, uuid: uuid.0.to_vec().into() };
                 anchor_down::Body::ReaderGoneTaken(taken)
             }
-            Heard::ReaderGone { .. } | Heard::Done | Heard::PeerGone(_) | Heard::Goodbye => return None,
+            Heard::ReaderGone { .. } | Heard::Done | Heard::PeerGone(_) => return None,
         };
         Some(AnchorDown { body: Some(body) })
     }

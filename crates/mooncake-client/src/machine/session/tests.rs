@@ -650,9 +650,51 @@ fn goodbye_is_said_when_the_last_view_has_ended_and_the_master_knows() {
     assert_eq!(told.unpin, [2]);
     assert!(matches!(store.step()[..], [Output::WaitUntil(_)]), "it is not confirmed");
     store.hear(anchor_down::Body::Pong(Pong { number: 1, unpin_sequence: told.unpin_sequence, position: None }));
-    let out = store.step();
+    assert!(says_goodbye(&store.step()));
+}
+
+#[test]
+fn goodbye_is_said_until_the_master_answers_that_the_session_is_over() {
+    let closed = || {
+        let mut store = Store::new();
+        store.wants.close();
+        store.wants.end();
+        assert!(says_goodbye(&store.step()));
+        store
+    };
+    let over = || anchor_down::Body::SessionOver(SessionOver { reason: "closed".into() });
+    assert!(matches!(closed().hear(over())[..], [Output::Stop]));
+
+    // Nothing comes behind it.
+    let mut store = closed();
+    store.up.push(up(anchor_up::Body::FenceDone(FenceDone::default())));
+    store.wants.ping();
+    assert!(matches!(store.step()[..], [Output::WaitUntil(_)]));
+    let told = store.tell();
+    assert!(told.is_empty(), "{told:?}");
+
+    // The connection breaks, and the master has not heard it.
+    let mut store = closed();
+    let goodbye = up(anchor_up::Body::Goodbye(Goodbye {}));
+    store.lose(vec![goodbye]).resume();
+    store.answer(&in_reign(A2));
+    assert!(says_goodbye(&store.step()));
+    assert!(store.up.is_empty(), "{:?}", store.up);
+
+    // Or it has.
+    store.lose(Vec::new()).resume();
+    assert!(matches!(store.answer(&refused(refusal::Kind::UnknownSession))[..], [Output::Stop, ..]));
+
+    // A connection over which no answer comes is given up.
+    let mut store = closed();
+    store.after(SILENCE + BEAT);
+    assert!(matches!(store.step()[..], [Output::HangUp { silent: true }, Output::WaitUntil(_)]));
+    assert!(matches!(store.step()[..], [Output::Reconnect]));
+}
+
+fn says_goodbye(out: &[Output]) -> bool {
     let goodbye = |message: &AnchorUp| matches!(message.body, Some(anchor_up::Body::Goodbye(_)));
-    assert!(matches!(&out[..], [Output::Goodbye(message), Output::Stop] if goodbye(message)), "{out:?}");
+    matches!(out, [Output::Goodbye(message), Output::WaitUntil(_)] if goodbye(message))
 }
 
 #[test]
@@ -728,6 +770,10 @@ fn their_mutants_are_noticed() {
     assert!(is_noticed_by(
         Mutant::GoodbyeDoesNotWaitForViews,
         goodbye_is_said_when_the_last_view_has_ended_and_the_master_knows
+    ));
+    assert!(is_noticed_by(
+        Mutant::GoodbyeIsSaidOnce,
+        goodbye_is_said_until_the_master_answers_that_the_session_is_over
     ));
     assert!(is_noticed_by(
         Mutant::AnotherMasterCountsAsTheSame,
