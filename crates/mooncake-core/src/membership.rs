@@ -198,7 +198,7 @@ impl Core {
         if entry.away.is_some() {
             self.come_back(now, session, fx);
         } else {
-            entry.gone.beat(self.segments.gone_count());
+            entry.gone.beat(now, self.segments.gone_count());
         }
         for rid in moved {
             if let Some(slot) = self.reservations.by_rid(*rid)

@@ -49,20 +49,26 @@ pub(crate) struct Session {
 pub(crate) struct GoneTold {
     /// It has heard of these.
     pub heard: u64,
-    /// It had been told of these at its last beat: when the next one comes over the same connection it counts as having heard
-    /// of them. Two beats that come close together may both have crossed what it was told; then memory stays mapped for
-    /// as long as views need it, and no byte is wrong.
+    /// It had been told of these at its last beat that counted: when the next one comes over the same connection it counts
+    /// as having heard of them.
     pub told: u64,
+    /// When that beat came.
+    at: Time,
 }
+
+/// Between two beats that count, ms. Those that come closer together may both have crossed what the session was told.
+const CROSSING_MS: u64 = 250;
 
 impl GoneTold {
     pub fn heard(count: u64) -> Self {
-        GoneTold { heard: count, told: count }
+        GoneTold { heard: count, told: count, at: Time(0) }
     }
 
     /// It beats, when there are so many.
-    pub fn beat(&mut self, count: u64) {
-        *self = GoneTold { heard: self.told, told: count };
+    pub fn beat(&mut self, now: Time, count: u64) {
+        if now >= self.at.plus_ms(CROSSING_MS) {
+            *self = GoneTold { heard: self.told, told: count, at: now };
+        }
     }
 
     /// It speaks over another connection.

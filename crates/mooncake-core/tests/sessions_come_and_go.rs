@@ -384,11 +384,18 @@ fn a_connection_that_ends_before_what_is_gone_was_heard_is_followed_by_one_that_
         pool.pushes.iter().any(|(to, push)| *to == b && matches!(push, Push::SegmentGone { .. }))
     };
     assert!(told(&mut pool) && told(&mut pool), "both may have gone down unread");
-    let beat = |pool: &mut Pool| _ = pool.core.beat(pool.now, b, &[], &[], &mut pool.fx);
+    let beat = |pool: &mut Pool| {
+        pool.now = pool.now.plus_ms(500);
+        _ = pool.core.beat(pool.now, b, &[], &[], &mut pool.fx);
+    };
     beat(&mut pool);
     assert!(told(&mut pool), "the beat may have come before");
     beat(&mut pool);
     assert!(told(&mut pool), "over another connection");
+    beat(&mut pool);
+    _ = pool.core.beat(pool.now, b, &[], &[], &mut pool.fx);
+    assert!(told(&mut pool), "both may have been on their way");
+    beat(&mut pool);
     beat(&mut pool);
     beat(&mut pool);
     assert!(!told(&mut pool), "it has heard it");

@@ -21,40 +21,41 @@ const SHORT_TROUBLE: Duration = Duration::from_secs(20);
 fn known(mutant: Mutant) -> Option<u64> {
     use Mutant::*;
     Some(match mutant {
-        EndIsNotHeard
-        | EpochIsTakenWhenAsked
+        ForkedChildrenCall
         | GoneSegmentsAreKept
-        | PeerGivesBackOfTheLiving
+        | OpenPutsAreSettled
         | UnansweredCountAsAnswered
-        | ViewsAreNotListed
-        | WritersNeedNoLeave
-        | ForkedChildrenCall => 1,
+        | ViewsAreNotListed => 1,
         EndsGoToAnySession
+        | EpochIsTakenWhenAsked
+        | FenceAsksNobody
         | FenceWaitsForNoWrite
         | GateIgnoresStamps
         | PinnedMemoryIsGivenBack
-        | UnwrittenCopiesAreGood => 2,
-        ClientsAreNotBelieved | ClosedConnectionProvesFences | FenceAsksNobody | ResumeSaysWhatWasAsked => 3,
-        UnknownProcessesAreGone => 8,
+        | WritersNeedNoLeave => 2,
+        ClientsAreNotBelieved | ResumeSaysWhatWasAsked => 3,
+        EndIsNotHeard => 6,
+        PeerGivesBackOfTheLiving | UnknownProcessesAreGone => 8,
         InsidersAreNotAsked | PeerForgetsOwnViews => 10,
-        ClosedConnectionProvesEpochs => 13,
-        OpenPutsAreSettled => 16,
-        UnansweredMountStays => 17,
+        UnansweredMountStays => 13,
+        SupersededCountsAsStored => 16,
+        ClosedConnectionProvesEpochs => 17,
         PeerAnswersWhileItWrites | PeerForgetsPins | UnknownViewsAreForgotten => 18,
         RetriesAreNew => 20,
         GoodbyeDoesNotWaitForViews => 24,
-        SupersededCountsAsStored => 28,
-        FarewellIsNotHeard => 31,
-        EpochIsKept => 42,
-        StaleReplicasAreNotReported => 53,
-        AskedAgainCountsAsDone | GateIgnoresEpochs => 58,
-        PinsSettleDuringLists => 60,
+        EndOfReaderIsNotTold => 29,
+        UnwrittenCopiesAreGood => 34,
+        ReplacedAnchorsAreObeyed => 55,
+        AskedAgainCountsAsDone => 58,
         ToldBeforeLogged => 68,
-        PeerAnswersUnasked => 83,
-        ReplacedAnchorsAreObeyed => 114,
-        EndOfReaderIsNotTold => 144,
-        OutcomesAreMixedUp => 156,
+        EpochIsKept => 69,
+        ClosedConnectionProvesFences => 71,
+        StaleReplicasAreNotReported => 73,
+        FarewellIsNotHeard | PeerAnswersUnasked => 83,
+        PinsSettleDuringLists => 113,
+        GateIgnoresEpochs => 123,
         AnyReignIsObeyed => 159,
+        OutcomesAreMixedUp => 176,
         AbandonedMutationsAreNotTold
         | AnotherMasterCountsAsTheSame
         | BothReignsAreFollowed
