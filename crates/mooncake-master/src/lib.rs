@@ -16,7 +16,8 @@ mod control;
 pub mod decoders;
 mod hello;
 mod http;
-mod log;
+#[doc(hidden)]
+pub mod log;
 // For the simulation, without a stable interface.
 #[doc(hidden)]
 pub mod machine;

@@ -1,0 +1,348 @@
+//! A pool of many objects: the master's core and log, without clients and without memory.
+
+use std::collections::BTreeMap;
+
+use crate::holds::Holds;
+use mooncake_core::{
+    Config, Core, Effects, Ended, GRANULE, Origin, Push, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid,
+    SessionId, SessionSpec, Ticket, Time,
+};
+use mooncake_master::log::Log;
+
+/// Bytes of a key.
+pub const KEY: usize = 64;
+
+/// Keys of one request.
+pub const REQUEST: usize = 512;
+
+/// How large it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Objects, which fill it.
+    pub objects: u64,
+    /// Segments, each of a session of its own.
+    pub segments: u64,
+    /// Replicas of each object.
+    pub replicas: u32,
+}
+
+/// The pool.
+pub struct Pool {
+    /// Its state.
+    pub core: Core,
+    /// What its clients would write to.
+    pub log: Log,
+    /// The clock, which stands still until a case moves it.
+    pub now: Time,
+    /// How long its operations took.
+    pub holds: Holds,
+    /// Requests that were answered behind the operation that did it.
+    pub woken: Vec<(Ticket, Vec<PutSlot>)>,
+    /// Messages to clients.
+    pub pushes: u64,
+    size: Size,
+    sequence: u64,
+    /// Objects that have had a key.
+    keys: u64,
+    /// Extents that owners are asked about.
+    fences: Vec<(SessionId, Rid)>,
+    /// Requests that wait.
+    parked: Vec<Ticket>,
+}
+
+/// The key of an object.
+pub fn key(number: u64) -> [u8; KEY] {
+    let mut key = *b"model/tensor-parallel-rank-0/layers/pages/0000000000000000000000";
+    let text = format!("{number:022x}");
+    key[KEY - text.len()..].copy_from_slice(text.as_bytes());
+    key
+}
+
+impl Pool {
+    /// An empty one, with its sessions and segments. `log` is where they are noted.
+    pub fn new(size: Size, log: Log) -> Pool {
+        let config = Config { unfinished_share_max: 1.0, ..Config::default() };
+        let mut pool = Pool {
+            core: Core::new(config),
+            log,
+            now: Time(1),
+            holds: Holds::default(),
+            woken: Vec::new(),
+            pushes: 0,
+            size,
+            sequence: 0,
+            keys: size.objects,
+            fences: Vec::new(),
+            parked: Vec::new(),
+        };
+        pool.quietly(|core, now, fx| core.begin(now, None, fx));
+        for number in 1..=size.segments {
+            pool.open(number);
+            pool.mount(number, size.objects.div_ceil(size.segments) * u64::from(size.replicas) * GRANULE);
+        }
+        pool
+    }
+
+    /// With all its objects, of one granule each.
+    pub fn fill(&mut self) {
+        let mut next = 0;
+        while next < self.size.objects {
+            let end = (next + REQUEST as u64).min(self.size.objects);
+            let keys: Vec<[u8; KEY]> = (next..end).map(key).collect();
+            self.put(1 + next % self.size.segments, &keys, "put_start");
+            next = end;
+        }
+    }
+
+    fn open(&mut self, number: u64) {
+        let spec = SessionSpec {
+            secret: number,
+            name: format!("host-{number}:12345"),
+            boot_id: number.to_le_bytes().to_vec(),
+            process: vec![7; 40],
+        };
+        self.quietly(|core, now, fx| core.open_session(now, spec, fx)).expect("there is room for sessions");
+    }
+
+    /// The memory of a session.
+    pub fn mount(&mut self, session: u64, bytes: u64) {
+        let origin = self.origin(session);
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&session.to_le_bytes());
+        uuid[8..].copy_from_slice(&self.sequence.to_le_bytes());
+        let spec = SegmentSpec {
+            uuid: SegmentUuid(uuid),
+            name: format!("host-{session}:12345"),
+            bytes,
+            endpoint: vec![9; 60],
+        };
+        self.quietly(|core, now, fx| core.mount(now, origin, spec, bytes, fx)).expect("a new segment");
+    }
+
+    /// The next request of a session.
+    pub fn origin(&mut self, session: u64) -> Origin {
+        self.sequence += 1;
+        Origin { session: SessionId(session), sequence: self.sequence, answered_below: self.sequence }
+    }
+
+    /// Puts objects, to the end. `kind` is what the beginning counts as.
+    pub fn put(&mut self, session: u64, keys: &[[u8; KEY]], kind: &'static str) {
+        let rids = self.reserve(session, keys, kind);
+        self.end(session, rids, "put_end");
+    }
+
+    /// Begins puts of objects of one granule: the placements.
+    pub fn reserve(&mut self, session: u64, keys: &[[u8; KEY]], kind: &'static str) -> Vec<Vec<Rid>> {
+        let config = PutConfig { replica_num: self.size.replicas, ..PutConfig::default() };
+        let started = self.start(session, keys, GRANULE, &config, true, kind);
+        let PutStarted::Now(slots) = started else { return Vec::new() };
+        let placed = |slot: PutSlot| match slot {
+            PutSlot::Placed(replicas) => Some(replicas.iter().map(|replica| replica.rid).collect()),
+            _ => None,
+        };
+        slots.into_iter().filter_map(placed).collect()
+    }
+
+    /// Begins puts.
+    pub fn start(
+        &mut self,
+        session: u64,
+        keys: &[[u8; KEY]],
+        bytes: u64,
+        config: &PutConfig,
+        wait: bool,
+        kind: &'static str,
+    ) -> PutStarted {
+        self.start_sized(session, keys, &vec![bytes; keys.len()], config, wait, kind)
+    }
+
+    /// Begins puts of several sizes.
+    pub fn start_sized(
+        &mut self,
+        session: u64,
+        keys: &[[u8; KEY]],
+        sizes: &[u64],
+        config: &PutConfig,
+        wait: bool,
+        kind: &'static str,
+    ) -> PutStarted {
+        let entries: Vec<(&[u8], u64)> = keys.iter().map(|key| &key[..]).zip(sizes.iter().copied()).collect();
+        let origin = self.origin(session);
+        let started = self.hold(kind, |core, now, fx| core.put_start(now, origin, &entries, config, wait, fx));
+        let started = started.expect("a known session");
+        if let PutStarted::Parked(ticket) = started {
+            self.parked.push(ticket);
+        }
+        started
+    }
+
+    /// Nobody waits any more, and what was placed for those that did is given back.
+    pub fn give_up(&mut self) {
+        for ticket in std::mem::take(&mut self.parked) {
+            self.quietly(|core, now, fx| core.cancel_ticket(now, ticket, fx));
+        }
+        let woken = std::mem::take(&mut self.woken);
+        let placed = woken.into_iter().flat_map(|(_, slots)| slots).filter_map(|slot| match slot {
+            PutSlot::Placed(replicas) => Some(replicas.into_iter().map(|replica| replica.rid)),
+            _ => None,
+        });
+        let rids: Vec<Rid> = placed.flatten().collect();
+        for session in 1..=self.size.segments {
+            if rids.is_empty() {
+                break;
+            }
+            for rids in rids.chunks(REQUEST) {
+                let origin = self.origin(session);
+                self.quietly(|core, now, fx| core.abort(now, origin, rids, true, fx)).expect("a known session");
+            }
+        }
+        self.answer_fences("owners answer for what is given up");
+        self.refill();
+    }
+
+    /// What was looked up has lapsed, and objects are put until one has to leave for them.
+    pub fn refill(&mut self) {
+        self.pass(3_000, |_| false);
+        while self.core.stats().protected_objects > 0 {
+            self.quietly(|core, now, fx| core.tick(now, fx));
+        }
+        let evicted = |pool: &Pool| pool.core.stats().evicted_objects;
+        let before = evicted(self);
+        while evicted(self) == before {
+            let from = self.fresh(REQUEST as u64);
+            let keys: Vec<[u8; KEY]> = (from..from + REQUEST as u64).map(key).collect();
+            self.put(1, &keys, "put_start, 512 keys in a full pool");
+            assert!(self.parked.is_empty(), "nothing speaks for anything");
+        }
+    }
+
+    /// Owners answer what they were asked.
+    pub fn answer_fences(&mut self, kind: &'static str) {
+        let mut asked: BTreeMap<SessionId, Vec<Rid>> = BTreeMap::new();
+        for (owner, rid) in std::mem::take(&mut self.fences) {
+            asked.entry(owner).or_default().push(rid);
+        }
+        for (owner, rids) in asked {
+            for rids in rids.chunks(REQUEST) {
+                self.hold(kind, |core, now, fx| core.fence_done(now, owner, rids, fx));
+            }
+        }
+    }
+
+    /// How large it is.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// What a segment can hold.
+    pub fn segment_bytes(&self) -> u64 {
+        self.size.objects.div_ceil(self.size.segments) * u64::from(self.size.replicas) * GRANULE
+    }
+
+    /// So many keys that were never used: the first of them.
+    pub fn fresh(&mut self, count: u64) -> u64 {
+        self.keys += count;
+        self.keys - count
+    }
+
+    /// Sessions besides the first ones.
+    pub fn others(&self, count: u64) -> std::ops::Range<u64> {
+        10..(10 + count).min(self.size.segments - 1)
+    }
+
+    /// The segments that a session has.
+    pub fn segments_of(&self, session: u64) -> Vec<(SegmentUuid, u16)> {
+        let its = self.core.segments().filter(|segment| segment.session == SessionId(session));
+        its.map(|segment| (segment.uuid, self.core.epoch())).collect()
+    }
+
+    /// An object on each segment, as far as some looking finds.
+    pub fn one_of_each_segment(&self) -> Vec<[u8; KEY]> {
+        let mut found = BTreeMap::new();
+        for number in (0..self.keys).rev() {
+            if found.len() as u64 == self.size.segments || self.keys - number > 200 * self.size.segments {
+                break;
+            }
+            let key = key(number);
+            if let Some(segment) =
+                self.core.peek(&key).and_then(|object| Some(object.replicas().next()?.extent.segment))
+            {
+                found.entry(segment).or_insert(key);
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// A look-up of everything.
+    pub fn protect_all(&mut self) {
+        for from in (0..self.keys).step_by(REQUEST) {
+            let keys: Vec<[u8; KEY]> = (from..from + REQUEST as u64).map(key).collect();
+            self.quietly(|core, now, _| core.exists(now, keys.iter().map(|key| &key[..]), |_| {}));
+        }
+    }
+
+    /// Ends puts.
+    pub fn end(&mut self, session: u64, rids: Vec<Vec<Rid>>, kind: &'static str) {
+        let ended: Vec<Ended> = rids
+            .into_iter()
+            .map(|rids| Ended { replicas: rids.into_iter().map(|rid| (rid, true)).collect(), crc32c: 1 })
+            .collect();
+        let origin = self.origin(session);
+        self.hold(kind, |core, now, fx| core.put_end(now, origin, &ended, fx)).expect("a known session");
+    }
+
+    /// One operation under the lock, as a master carries it out: with what it leaves queued for the log.
+    pub fn hold<R>(&mut self, kind: &'static str, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
+        let Pool { core, log, now, holds, .. } = self;
+        let mut fx = Effects::default();
+        let (result, pushes, woken, number) = holds.measure(kind, || {
+            let result = operation(core, *now, &mut fx);
+            // The queue takes them in the same hold; here they are for the cases to see.
+            let (pushes, woken) = (std::mem::take(&mut fx.pushes), std::mem::take(&mut fx.woken));
+            (result, pushes, woken, log.enqueue(&mut fx))
+        });
+        self.note(pushes);
+        self.woken.extend(woken);
+        if let Some(number) = number {
+            self.log.commit(number, |_| {}).expect("the log is open");
+        }
+        result
+    }
+
+    /// What makes a case, and is none of it.
+    pub fn quietly<R>(&mut self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
+        let mut fx = Effects::default();
+        let result = operation(&mut self.core, self.now, &mut fx);
+        self.note(std::mem::take(&mut fx.pushes));
+        self.woken.append(&mut fx.woken);
+        if let Some(number) = self.log.enqueue(&mut fx) {
+            self.log.commit(number, |_| {}).expect("the log is open");
+        }
+        result
+    }
+
+    fn note(&mut self, pushes: Vec<(SessionId, Push)>) {
+        self.pushes += pushes.len() as u64;
+        self.fences.extend(pushes.into_iter().filter_map(|(owner, push)| match push {
+            Push::Fence { replica, .. } => Some((owner, replica.rid)),
+            _ => None,
+        }));
+    }
+
+    /// Time passes, and every session but some beats.
+    pub fn pass(&mut self, milliseconds: u64, silent: impl Fn(u64) -> bool) {
+        self.now = self.now.plus_ms(milliseconds);
+        for number in (1..=self.size.segments).filter(|number| !silent(*number)) {
+            self.quietly(|core, now, fx| core.beat(now, SessionId(number), &[], &[], fx));
+        }
+    }
+
+    /// The clock's turn, until nothing is left to do.
+    pub fn tick(&mut self, kind: &'static str) {
+        self.hold(kind, |core, now, fx| core.tick(now, fx));
+        while self.hold(kind, |core, now, fx| core.background(now, BACKGROUND, fx)) {}
+    }
+}
+
+/// Objects that one step in the background looks at.
+const BACKGROUND: usize = mooncake_master::machine::SLICE;
