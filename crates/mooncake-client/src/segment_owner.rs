@@ -210,9 +210,7 @@ impl SegmentOwner {
 
     /// The master has answered the last list: it does not know these segments (any more), nor who reads them.
     pub fn list_answered(&self, gone: impl Fn(&Uuid) -> bool) {
-        let mut out = Vec::new();
-        self.state.lock().list_answered(gone, &mut out);
-        self.hand_over(out);
+        lending::list_answered(self, gone);
     }
 
     // ------------------------------------------------------------ at the end

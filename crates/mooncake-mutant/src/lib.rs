@@ -78,6 +78,8 @@ mutants! {
     /// A peer writes without its owner's leave.
     WritersNeedNoLeave,
     // ------------------------------------------------------------- stores
+    /// A master that has answered a list of segments knows what is held, whatever has come and gone meanwhile.
+    OutdatedListsCount,
     /// Views that the master says it does not know are taken for known.
     UnknownViewsAreForgotten,
     /// Pins that a list has made void are adopted.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use mooncake_client::SegmentId;
 use mooncake_client::machine::deaths::Deaths;
 use mooncake_client::machine::directory::Directory;
+use mooncake_client::machine::lending;
 use mooncake_client::machine::orphans::Orphans;
 use mooncake_client::machine::owner::{self, Owner};
 use mooncake_client::machine::parts::Parts;
@@ -545,15 +546,11 @@ impl Driver {
                     let unknown = unknown_views.unwrap_or(0) as u64;
                     store.inner.unknown_views.set(store.inner.unknown_views.get() + unknown);
                     self.publish_fresh();
-                    let mut out = Vec::new();
-                    store.inner.owner.borrow_mut().list_answered(|uuid| gone.contains(uuid), &mut out);
-                    store.hand_over(out);
+                    lending::list_answered(&store, |uuid| gone.contains(uuid));
                 }
                 Output::Began => {
                     store.inner.sessions.set(store.inner.sessions.get() + 1);
-                    let mut out = Vec::new();
-                    store.inner.owner.borrow_mut().list_answered(|_| true, &mut out);
-                    store.hand_over(out);
+                    lending::list_answered(&store, |_| true);
                     self.publish_fresh();
                     store.start_links_over(store.session_id().unwrap_or_default());
                 }

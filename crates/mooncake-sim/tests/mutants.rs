@@ -37,7 +37,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         EndIsNotHeard => 6,
         PeerGivesBackOfTheLiving | UnknownProcessesAreGone => 8,
         InsidersAreNotAsked | PeerForgetsOwnViews => 10,
-        UnansweredMountStays => 13,
+        UnansweredMountStays => 12,
         SupersededCountsAsStored => 16,
         ClosedConnectionProvesEpochs => 17,
         PeerAnswersWhileItWrites | PeerForgetsPins | UnknownViewsAreForgotten => 18,
@@ -46,14 +46,13 @@ fn known(mutant: Mutant) -> Option<u64> {
         EndOfReaderIsNotTold => 29,
         UnwrittenCopiesAreGood => 34,
         ReplacedAnchorsAreObeyed => 55,
-        AskedAgainCountsAsDone => 58,
+        AskedAgainCountsAsDone | GateIgnoresEpochs => 58,
         ToldBeforeLogged => 68,
         EpochIsKept => 69,
         ClosedConnectionProvesFences => 71,
         StaleReplicasAreNotReported => 73,
         FarewellIsNotHeard | PeerAnswersUnasked => 83,
         PinsSettleDuringLists => 113,
-        GateIgnoresEpochs => 123,
         AnyReignIsObeyed => 159,
         OutcomesAreMixedUp => 176,
         AbandonedMutationsAreNotTold
@@ -71,6 +70,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | MovedPutsAreNotRenewed
         | NewcomerIsNotWaitedFor
         | OlderListsAreTaken
+        | OutdatedListsCount
         | OvertakenReadersMiss
         | PinsOfAnotherReignAreForgotten
         | PlacementsAreGivenUpOnce

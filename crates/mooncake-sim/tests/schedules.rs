@@ -5,8 +5,9 @@
 //!
 //! What loses what was acknowledged has tests of its own, and there is one of all of this at once.
 //! Each schedule follows from its seed, which every failure prints; each day has other seeds. `MOONCAKE_SEEDS=10000` runs more
-//! of them, `MOONCAKE_SEED=7` that one.
+//! of them, `MOONCAKE_SEEDS=1..500` those, `MOONCAKE_SEED=7` that one.
 
+use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
 use mooncake_sim::{Plan, Sum, Whimsical};
@@ -22,17 +23,30 @@ const ONCE_WRONG: &[u64] = &[20_780_002_215];
 const ONCE_WRONG_WITH_LOST_ENDS: &[u64] = &[20_779_000_611, 7_000_838];
 const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
+const ONCE_WRONG_WITH_ALL: &[u64] = &[20_780_009_286];
+
 const PLAN: Plan =
     Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false, whims: false };
 
+/// Seeds that a variable names: one, so many of today's, or `first..end`.
+fn setting(name: &str) -> Option<Range<u64>> {
+    let text = std::env::var(name).ok()?;
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number"));
+    Some(match (text.split_once(".."), name) {
+        (Some((first, end)), _) => number(first)..number(end),
+        (None, "MOONCAKE_SEED") => number(&text)..number(&text) + 1,
+        (None, _) => 0..number(&text),
+    })
+}
+
 fn runs(name: &str, plan: Plan) -> Sum {
-    let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match setting("MOONCAKE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
+    let seeds = match (setting("MOONCAKE_SEED"), setting("MOONCAKE_SEEDS")) {
+        (Some(seed), _) => seed,
+        (None, seeds) => {
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let first = since.as_secs() / 86_400 * OF_A_DAY;
-            first..first + setting("MOONCAKE_SEEDS").unwrap_or(SCHEDULES)
+            let today = since.as_secs() / 86_400 * OF_A_DAY;
+            let seeds = seeds.unwrap_or(0..SCHEDULES);
+            if seeds.start == 0 { today..today + seeds.end } else { seeds }
         }
     };
     let began = Instant::now();
@@ -75,6 +89,9 @@ fn schedules_that_once_went_wrong_go_right() {
     }
     for seed in ONCE_WRONG_WITH_COPIES {
         Plan { seed: *seed, copies_logs: true, ..PLAN }.run();
+    }
+    for seed in ONCE_WRONG_WITH_ALL {
+        Plan { seed: *seed, loses_tails: true, copies_logs: true, whims: true, ..PLAN }.run();
     }
 }
 

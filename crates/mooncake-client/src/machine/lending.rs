@@ -118,6 +118,21 @@ async fn carry_out<D: LendingDriver>(driver: &D, unmount: Unmount<D::Memory>) ->
     unmounted
 }
 
+/// The master has answered the last list of what is held: it does not know these segments (any more).
+pub fn list_answered<D: LendingDriver>(driver: &D, gone: impl Fn(&Uuid) -> bool) {
+    let mut out = Vec::new();
+    let is_outdated = {
+        let mut owner = driver.owner();
+        let is_outdated = owner.list_is_outdated();
+        owner.list_answered(gone, &mut out);
+        is_outdated
+    };
+    if is_outdated {
+        driver.resume_anew();
+    }
+    driver.hand_over(out);
+}
+
 /// Gives a segment's memory back, once the master does not have it any more.
 pub async fn give_back<D: LendingDriver>(driver: &D, uuid: Uuid, memory: &D::Memory, pinned: Option<&Pinned>) {
     let must_unmount = driver.owner().must_unmount(pinned) && !driver.is_stopped();

@@ -78,6 +78,8 @@ pub struct Owner<M> {
     /// Lists of what is held that have been made, and how many of them there were when the master last answered one.
     lists: u64,
     lists_answered: u64,
+    /// What the last one named.
+    listed: Vec<Uuid>,
     closing: bool,
 }
 
@@ -108,6 +110,7 @@ impl<M> Default for Owner<M> {
             unmounting: BTreeMap::new(),
             lists: 0,
             lists_answered: 0,
+            listed: Vec::new(),
             closing: false,
         }
     }
@@ -133,7 +136,18 @@ impl<M: Clone> Owner<M> {
     /// than is held when that arrives.
     pub fn list(&mut self, taken: impl Fn(Uuid) -> u16) -> Vec<(Uuid, u16)> {
         self.lists += 1;
+        self.listed = self.held.iter().map(|held| held.uuid).collect();
         self.held(taken)
+    }
+
+    /// Whether a segment has come or gone since the last list was made. It was mounted or unmounted by the master that there
+    /// was then, and one that goes on with a copy of its log, or has lost the end of it, knows nothing of that: it may have
+    /// what nobody serves, and needs another list.
+    pub fn list_is_outdated(&self) -> bool {
+        let is_held = |uuid: &Uuid| self.held.iter().any(|held| held.uuid == *uuid);
+        let is_listed = |held: &Held<M>| held.mounting || self.listed.contains(&held.uuid);
+        let is_same = self.listed.iter().all(is_held) && self.held.iter().all(is_listed);
+        !is_same && !self.closing && !mutant!(OutdatedListsCount)
     }
 
     /// No other segment is to be made.
@@ -520,6 +534,27 @@ mod tests {
     }
 
     #[test]
+    fn what_has_come_or_gone_since_a_list_was_made_is_on_another_one() {
+        let list = |owner: &mut Owner<&'static str>| owner.list(|_| 0).len();
+        let (mut owner, mut out) = (owner(), Vec::new());
+        assert_eq!((list(&mut owner), owner.list_is_outdated()), (2, false));
+        // Its master may answer the list, or another one the request.
+        owner.mount(None, [3; 16], "three");
+        assert!(!owner.list_is_outdated(), "it is still being mounted");
+        assert!(owner.mount_answered([3; 16], Told::Done, &mut out) && owner.list_is_outdated());
+        assert_eq!((list(&mut owner), owner.list_is_outdated()), (3, false));
+        let unmount = owner.unmount(ONE, Duration::ZERO).unwrap();
+        assert!(answered(&mut owner, &unmount, Told::Done).0.is_some() && !owner.list_is_outdated());
+        owner.take_back(unmount, &mut out);
+        assert!(owner.list_is_outdated());
+        assert_eq!((list(&mut owner), owner.list_is_outdated()), (2, false));
+        gone(&mut owner, [22; 16], &[]);
+        assert!(owner.list_is_outdated());
+        owner.close().unwrap();
+        assert!(!owner.list_is_outdated(), "the end of the session says it");
+    }
+
+    #[test]
     fn at_the_end_all_memory_is_given_back_and_none_is_made() {
         let mut owner = owner();
         let mut leaving = owner.close().unwrap().into_iter();
@@ -571,6 +606,10 @@ mod tests {
         assert!(is_noticed_by(
             Mutant::ListedMemoryIsGivenBack,
             a_segment_that_was_listed_while_it_was_unmounted_is_told_again_to_be_gone_and_keeps_its_views
+        ));
+        assert!(is_noticed_by(
+            Mutant::OutdatedListsCount,
+            what_has_come_or_gone_since_a_list_was_made_is_on_another_one
         ));
     }
 }
