@@ -178,7 +178,7 @@ fn unknown_view(pool: &mut Pool) {
     pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(3), fx));
     let held = pool.segments_of(3);
     pool.hold("resume with a view that is not known", |core, now, fx| {
-        core.resume_session(now, SessionId(3), 3, &held, &[Rid(u64::MAX & !1)], fx)
+        core.resume_session(now, SessionId(3), 3, &held, &[Rid(!1)], fx)
     })
     .expect("known");
 }
