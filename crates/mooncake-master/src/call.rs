@@ -93,7 +93,7 @@ struct Call<'a> {
 impl Call<'_> {
     async fn answer<S: Stream>(&self, asked: Asked<'_>, connection: &mut Connection<S>) -> Result<Answer, Ended> {
         Ok(match asked {
-            Asked::Query(query) => self.shared.read(|core, now| query.run(core, now, self.session)),
+            Asked::Query(query) => query.run(&**self.shared, self.session),
             Asked::Change(change) => self.change(change).await?,
             Asked::PutStart(put) => return self.put_start(put, connection).await,
             Asked::RemoveAll { force } => match self.removed_before() {

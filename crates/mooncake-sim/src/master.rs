@@ -581,8 +581,7 @@ impl Master {
         let put = match requests::read(request, SOFT_PIN) {
             Err(reason) => return Some(Answer::bad(reason)),
             Ok(Asked::Query(query)) => {
-                let now = Time(self.world.micros());
-                return Some(query.run(&mut self.state.borrow_mut().core, now, session));
+                return Some(query.run(self, session));
             }
             Ok(Asked::Change(change)) => {
                 let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));

@@ -24,4 +24,4 @@ mod testbed;
 pub mod ticker;
 
 /// Objects looked at in one step with the core, which is free between two of them.
-pub const SLICE: usize = 1000;
+pub const SLICE: usize = 512;

@@ -1,15 +1,19 @@
 //! Requests that change nothing durable. They protect what they found, or refresh how lately it was used.
 //!
-//! Room for the answer is made when they are read, so that the core is not held for that.
+//! Room for the answer is made when they are read, so that the core is not held for that; and those of many keys take
+//! several steps with it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Take;
 
 use bytes::Bytes;
-use mooncake_core::{Core, SegmentNo, SessionId, Time};
+use mooncake_core::{SegmentNo, SessionId};
 use mooncake_wire::message::{self, reply};
 use mooncake_wire::{UnpackedKeys, unpack_keys};
 
+use super::SLICE;
 use super::convert::{self, Bad};
+use super::core_driver::CoreDriver;
 use super::requests::{Answer, Tally, bad_keys};
 
 /// A query.
@@ -70,15 +74,20 @@ impl<'m> Query<'m> {
         Query::Segments(ask.numbers.iter().copied().collect())
     }
 
-    /// Asks the core.
-    pub fn run(self, core: &mut Core, now: Time, session: SessionId) -> Answer {
+    /// Asks the core, which others have between two steps.
+    pub fn run<D: CoreDriver>(self, driver: &D, session: SessionId) -> Answer {
         match self {
-            Query::Exists(exists) => exists.run(core, now),
-            Query::Lookup(asked) => lookup(asked, core, now, session),
-            Query::Describe(asked) => describe(asked, core, now),
+            Query::Exists(exists) => exists.run(driver),
+            Query::Lookup(asked) => lookup(asked, driver, session),
+            Query::Describe(asked) => describe(asked, driver),
             Query::Segments(numbers) => {
-                let known = numbers.into_iter().filter_map(|number| core.segment(SegmentNo(number)));
-                let segments = known.map(|view| convert::segment(&view)).collect();
+                let mut segments = Vec::with_capacity(numbers.len());
+                in_slices(numbers.into_iter(), |some| {
+                    driver.read(|core, _| {
+                        let known = some.filter_map(|number| core.segment(SegmentNo(number)));
+                        segments.extend(known.map(|view| convert::segment(&view)));
+                    });
+                });
                 Answer { body: reply::Body::Segments(message::SegmentsReply { segments }), tally: None }
             }
             Query::Ping => Answer { body: reply::Body::Done(message::Done {}), tally: None },
@@ -87,43 +96,130 @@ impl<'m> Query<'m> {
 }
 
 impl Exists<'_> {
-    fn run(self, core: &mut Core, now: Time) -> Answer {
+    fn run<D: CoreDriver>(self, driver: &D) -> Answer {
         let Exists { keys, mut found, mut sizes } = self;
         let tally = Tally { items: keys.len(), ..Tally::default() };
-        core.exists(now, keys, |size| {
-            found.push(u8::from(size.is_some()));
-            if let Some(sizes) = &mut sizes {
-                sizes.push(size.unwrap_or(0));
-            }
+        in_slices(keys, |some| {
+            driver.read(|core, now| {
+                core.exists(now, some, |size| {
+                    found.push(u8::from(size.is_some()));
+                    if let Some(sizes) = &mut sizes {
+                        sizes.push(size.unwrap_or(0));
+                    }
+                });
+            });
         });
         let reply = message::ExistsReply { found: Bytes::from(found), sizes: sizes.unwrap_or_default() };
         Answer::counted(reply::Body::Exists(reply), tally)
     }
 }
 
-fn lookup(asked: Objects<'_>, core: &mut Core, now: Time, session: SessionId) -> Answer {
+fn lookup<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> Answer {
     let Objects { keys, found: mut objects } = asked;
     let mut tally = Tally { items: keys.len(), ..Tally::default() };
-    core.lookup(now, session, keys, |found| {
-        match &found {
-            Some(found) => tally.hit_bytes += found.size,
-            None => tally.failed += 1,
-        }
-        objects.push(convert::object(found));
+    in_slices(keys, |some| {
+        driver.read(|core, now| {
+            core.lookup(now, session, some, |found| {
+                match &found {
+                    Some(found) => tally.hit_bytes += found.size,
+                    None => tally.failed += 1,
+                }
+                objects.push(convert::object(found));
+            });
+        });
     });
     Answer::counted(reply::Body::Lookup(message::LookupReply { objects }), tally)
 }
 
-fn describe(asked: Objects<'_>, core: &mut Core, now: Time) -> Answer {
+fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D) -> Answer {
     let Objects { keys, found: mut objects } = asked;
     let tally = Tally { items: keys.len(), ..Tally::default() };
-    let mut numbers = BTreeSet::new();
-    core.describe(now, keys, |found| {
-        numbers.extend(found.iter().flat_map(|found| found.replicas()).map(|replica| replica.extent.segment));
-        objects.push(convert::object(found));
+    let mut segments: BTreeMap<u32, Option<String>> = BTreeMap::new();
+    in_slices(keys, |some| {
+        driver.read(|core, now| {
+            let from = objects.len();
+            core.describe(now, some, |found| objects.push(convert::object(found)));
+            let extents = objects[from..].iter().flat_map(|object| &object.replicas).flat_map(|it| &it.extents);
+            for number in extents.map(|extent| extent.segment) {
+                let name = || core.segment(SegmentNo(number)).map(|view| view.name.to_owned());
+                segments.entry(number).or_insert_with(name);
+            }
+        });
     });
-    let named = numbers.iter().filter_map(|number| core.segment(*number));
-    let segments = named.map(|view| message::SegmentName { number: view.number.0, name: view.name.to_owned() });
-    let segments = segments.collect();
-    Answer::counted(reply::Body::Describe(message::DescribeReply { objects, segments }), tally)
+    let named = segments.into_iter().filter_map(|(number, name)| Some(message::SegmentName { number, name: name? }));
+    let reply = message::DescribeReply { objects, segments: named.collect() };
+    Answer::counted(reply::Body::Describe(reply), tally)
+}
+
+/// Does something with as many at a time as one step with the core may be about. Once, where there are none.
+fn in_slices<I: ExactSizeIterator>(mut all: I, mut step: impl FnMut(Take<&mut I>)) {
+    loop {
+        step(all.by_ref().take(SLICE));
+        if all.len() == 0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::convert::Infallible;
+
+    use mooncake_core::{Core, Effects, Time};
+    use mooncake_wire::message::{Exists, Lookup, Segments};
+    use mooncake_wire::pack_keys;
+
+    use super::super::testbed::Testbed;
+    use super::*;
+
+    /// How often the core is asked.
+    struct Counting {
+        testbed: RefCell<Testbed>,
+        reads: Cell<usize>,
+    }
+
+    impl CoreDriver for Counting {
+        type Closed = Infallible;
+
+        fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
+            self.reads.set(self.reads.get() + 1);
+            self.testbed.read(ask)
+        }
+
+        fn apply<R>(&self, _: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Infallible> {
+            unreachable!("a query changes nothing")
+        }
+    }
+
+    #[test]
+    fn a_query_of_many_keys_leaves_the_core_to_others_between_its_steps() {
+        let driver = Counting { testbed: RefCell::new(Testbed::new()), reads: Cell::new(0) };
+        let owner = driver.testbed.borrow_mut().owner();
+        let steps = |query: Query<'_>| {
+            let before = driver.reads.get();
+            let answer = query.run(&driver, owner.session);
+            (driver.reads.get() - before, answer)
+        };
+        for (count, expected) in [(0, 1), (1, 1), (SLICE, 1), (SLICE + 1, 2), (3 * SLICE, 3)] {
+            let names: Vec<String> = (0..count).map(|number| format!("key-{number}")).collect();
+            let keys = || Some(pack_keys(&names));
+            let exists = Exists { keys: keys(), sizes: true };
+            let (taken, answer) = steps(Query::exists(&exists).unwrap());
+            let reply::Body::Exists(told) = answer.body else { panic!("{answer:?}") };
+            assert_eq!((taken, told.found.len(), told.sizes.len()), (expected, count, count));
+            let lookup = Lookup { keys: keys() };
+            let (taken, answer) = steps(Query::lookup(&lookup).unwrap());
+            let reply::Body::Lookup(told) = answer.body else { panic!("{answer:?}") };
+            assert_eq!((taken, told.objects.len()), (expected, count));
+            let describe = message::Describe { keys: keys() };
+            let (taken, answer) = steps(Query::describe(&describe).unwrap());
+            let reply::Body::Describe(told) = answer.body else { panic!("{answer:?}") };
+            assert_eq!((taken, told.objects.len()), (expected, count));
+            let segments = Segments { numbers: (1..=count as u32).collect() };
+            let (taken, answer) = steps(Query::segments(&segments));
+            let reply::Body::Segments(told) = answer.body else { panic!("{answer:?}") };
+            assert_eq!((taken, told.segments.len()), (expected, count.min(1)), "one is there");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! For the tests of this folder: a master's machines in one thread, in virtual time, without a log.
 
+use std::borrow::BorrowMut;
 use std::cell::RefCell;
 use std::convert::Infallible;
 
@@ -155,10 +156,13 @@ impl Testbed {
             requests::note_settled(&mut self.core, session, &request);
         }
         let soft_pin = SoftPinTtl { default_ms: 1_000, max_ms: 10_000 };
+        let asked = requests::read(&mut request, soft_pin);
+        if let Ok(Asked::Query(query)) = asked {
+            return Ok(query.run(&RefCell::new(self), session));
+        }
         let Testbed { core, now, effects, .. } = self;
-        Ok(match requests::read(&mut request, soft_pin) {
+        Ok(match asked {
             Err(reason) => Answer::bad(reason),
-            Ok(Asked::Query(query)) => query.run(core, *now, session),
             Ok(Asked::Change(change)) => change.run(core, *now, origin, effects).answer(),
             Ok(Asked::PutStart(put)) => match put.run(core, *now, origin, effects) {
                 Ok(PutStarted::Now(slots)) => Answer::put_start(&slots),
@@ -182,16 +186,18 @@ impl Testbed {
     }
 }
 
-impl CoreDriver for RefCell<Testbed> {
+impl<T: BorrowMut<Testbed>> CoreDriver for RefCell<T> {
     type Closed = Infallible;
 
     fn read<R>(&self, ask: impl FnOnce(&mut Core, Time) -> R) -> R {
-        let Testbed { core, now, .. } = &mut *self.borrow_mut();
+        let mut testbed = RefCell::borrow_mut(self);
+        let Testbed { core, now, .. } = (*testbed).borrow_mut();
         ask(core, *now)
     }
 
     fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, Infallible> {
-        let Testbed { core, now, effects, .. } = &mut *self.borrow_mut();
+        let mut testbed = RefCell::borrow_mut(self);
+        let Testbed { core, now, effects, .. } = (*testbed).borrow_mut();
         Ok(operation(core, *now, effects))
     }
 }

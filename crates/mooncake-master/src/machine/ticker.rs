@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_millis(500);
 
 /// Background slices between two ticks; the core is free between any two of them.
-const SLICES: usize = 8;
+const SLICES: usize = 16;
 
 /// How often what sessions that are over have left behind is cleared.
 const SWEEP: Duration = Duration::from_secs(5);
