@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use mooncake_mutant::mutant;
 
+use super::rounds::CHANGED_KEYS;
+
 /// Most views of a store at a time. Each has its place in the hello with which the store comes back, and a hello has its
 /// limit: one that did not fit would be refused for ever.
 pub const MAX_VIEWS: usize = 65_536;
@@ -174,11 +176,12 @@ impl Pins {
         self.sealed
     }
 
-    /// Ended pins to tell the master of, with their sequence; the same ones
-    /// until they are confirmed.
+    /// Ended pins to tell the master of, as many as one change may be about, with their sequence; the same ones until they
+    /// are confirmed.
     pub fn to_send(&mut self, sequence: impl FnOnce() -> u64) -> Option<(u64, Vec<u64>)> {
         if self.outstanding.is_none() && !self.ended.is_empty() {
-            let ended = std::mem::take(&mut self.ended);
+            let later = self.ended.split_off(self.ended.len().min(CHANGED_KEYS));
+            let ended = std::mem::replace(&mut self.ended, later);
             self.outstanding = Some((sequence(), ended));
         }
         self.outstanding.clone()
@@ -338,6 +341,22 @@ mod tests {
         assert!(pins.confirmed(11));
         assert!(!pins.is_empty());
         assert!(!pins.seal());
+    }
+
+    #[test]
+    fn no_more_ended_pins_are_told_at_a_time_than_one_change_may_be_about() {
+        let mut pins = Pins::default();
+        let generation = pins.generation();
+        let rids: Vec<u64> = (0..2 * CHANGED_KEYS as u64 + 1).map(|number| 2 * number).collect();
+        let era = pins.adopt(generation, rids.iter().copied()).unwrap();
+        rids.iter().for_each(|rid| _ = pins.release(era, *rid));
+        for (sequence, told) in rids.chunks(CHANGED_KEYS).enumerate() {
+            let sequence = sequence as u64 + 1;
+            assert!(pins.wants_to_send(), "what is left goes with the next beat");
+            assert_eq!(pins.to_send(|| sequence), Some((sequence, told.to_vec())));
+            assert!(!pins.is_empty() && pins.confirmed(sequence));
+        }
+        assert!(pins.is_empty());
     }
 
     #[test]

@@ -8,13 +8,10 @@ use mooncake_mutant::mutant;
 use mooncake_wire::message::{Ended, PutSlot, Replica, ReplicaOutcome, put_end_reply, put_slot};
 
 use crate::error::{Cause, StoreError};
-use crate::machine::rounds::ROUND_KEY_BYTES;
+use crate::machine::rounds::{CHANGED_KEYS, ROUND_KEY_BYTES};
 
 /// Most bytes reserved at a time: space held by puts under way is space that nobody can use.
 const ROUND_BYTES: u64 = 64 << 20;
-
-/// Most keys reserved at a time.
-const ROUND_KEYS: usize = 8_192;
 
 /// Tries of one key that ended with nothing stored though it was placed.
 const ATTEMPTS: u32 = 4;
@@ -190,7 +187,7 @@ impl<D: PutDriver> Put<'_, D> {
         while let Some(&index) = pending.front() {
             bytes = bytes.saturating_add(self.sizes[index]);
             key_bytes += self.driver.key_bytes(index);
-            let full = keys.len() == most.min(ROUND_KEYS) || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
+            let full = keys.len() == most.min(CHANGED_KEYS) || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
             if full && !keys.is_empty() {
                 break;
             }

@@ -3,6 +3,9 @@
 /// Most bytes of keys in one request: well below the longest frame.
 pub(crate) const ROUND_KEY_BYTES: usize = 16 << 20;
 
+/// Most keys of one request that changes something: its master carries it out in one step, for which all others wait.
+pub(crate) const CHANGED_KEYS: usize = 512;
+
 /// Cuts keys into runs of at most `most_keys`, and of no more bytes than one
 /// request may carry.
 pub(crate) fn rounds<K: AsRef<[u8]>>(keys: &[K], most_keys: usize) -> impl Iterator<Item = &[K]> {

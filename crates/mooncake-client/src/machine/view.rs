@@ -14,10 +14,7 @@ use crate::error::StoreError;
 use crate::key::check_key;
 use crate::machine::get::{GetDriver, Unread, report_doubt};
 use crate::machine::pins::Pins;
-use crate::machine::rounds::rounds;
-
-/// Keys pinned with one request.
-const ROUND_KEYS: usize = 32_768;
+use crate::machine::rounds::{CHANGED_KEYS, rounds};
 
 /// Pins are asked for again this often when the session was resumed meanwhile.
 const ATTEMPTS: usize = 3;
@@ -139,7 +136,7 @@ pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<
         let valid: Vec<usize> = (0..keys.len()).filter(|&index| check_key(keys[index]).is_ok()).collect();
         let names: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
         let mut rest = &valid[..];
-        for names in rounds(&names, ROUND_KEYS) {
+        for names in rounds(&names, CHANGED_KEYS) {
             let (round, others) = rest.split_at(names.len());
             rest = others;
             // Beyond it they are copies, as beyond the bytes that views may hold.

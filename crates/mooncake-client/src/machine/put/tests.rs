@@ -289,9 +289,9 @@ fn no_more_is_reserved_at_a_time_than_may_be_and_what_was_refused_comes_behind_t
     assert!(script.put(3).iter().all(|result| stored(result) == Some(1)));
     assert_eq!(script.reserved()[1], "reserve [2] wait false first 2");
 
-    let script = Script::new(&[(&vec![Exists; ROUND_KEYS], 1), (&[Given], 1)]);
-    assert_eq!(script.put(ROUND_KEYS + 1).len(), ROUND_KEYS + 1);
-    assert_eq!(script.reserved()[1], format!("reserve [{ROUND_KEYS}] wait false first 0"));
+    let script = Script::new(&[(&vec![Exists; CHANGED_KEYS], 1), (&[Given], 1)]);
+    assert_eq!(script.put(CHANGED_KEYS + 1).len(), CHANGED_KEYS + 1);
+    assert_eq!(script.reserved()[1], format!("reserve [{CHANGED_KEYS}] wait false first 0"));
 }
 
 #[test]

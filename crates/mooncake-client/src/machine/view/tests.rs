@@ -330,15 +330,15 @@ fn beyond_the_bytes_that_views_may_hold_they_are_copies() {
 #[test]
 fn a_round_takes_the_room_that_is_left_and_gives_it_back_whatever_becomes_of_it() {
     let script = Script::default();
-    let keys = vec![&b"\0"[..]; 2 * ROUND_KEYS + 10];
-    let held = MAX_VIEWS - ROUND_KEYS - 5;
+    let keys = vec![&b"\0"[..]; 2 * CHANGED_KEYS + 10];
+    let held = MAX_VIEWS - CHANGED_KEYS - 5;
     script.pins.borrow_mut().take_room(held);
     script.pin_fails.set(true);
     let views = script.view(&keys);
-    assert_eq!(*script.asked.borrow(), [ROUND_KEYS, ROUND_KEYS, 10], "misses keep no room");
-    assert!(views[..ROUND_KEYS].iter().all(Result::is_err), "the first request failed, and its keys with it");
-    assert!(views[ROUND_KEYS..].iter().all(|view| matches!(view, Ok(None))));
-    script.pins.borrow_mut().take_room(ROUND_KEYS);
+    assert_eq!(*script.asked.borrow(), [CHANGED_KEYS, CHANGED_KEYS, 10], "misses keep no room");
+    assert!(views[..CHANGED_KEYS].iter().all(Result::is_err), "the first request failed, and its keys with it");
+    assert!(views[CHANGED_KEYS..].iter().all(|view| matches!(view, Ok(None))));
+    script.pins.borrow_mut().take_room(CHANGED_KEYS);
     assert_eq!(outcomes(&script.view(&keys[..8])), ["-"; 8]);
     assert_eq!(script.asked.borrow()[3..], [5]);
     assert_eq!(script.copied.borrow().len(), 3, "there is no room for those");
