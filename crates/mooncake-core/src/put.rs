@@ -13,7 +13,7 @@ use crate::objects::{Own, Reach};
 use crate::placement::{self, Wishes};
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
 use crate::reservation::{self, Reservation};
-use crate::segment::Open;
+use crate::segment::{Open, Segment};
 use crate::ticket::Parked;
 
 /// Objects that one operation evicts at most; a parked request goes on at the next one.
@@ -43,37 +43,39 @@ struct Mode {
 enum Denied {
     TooLarge(String),
     /// Room may come.
-    Full(String),
+    Full(Why),
     /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps nobody
     /// else waiting.
-    Own(String),
+    Own,
     /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. That is waited for,
     /// and keeps nobody else waiting: who needs less can have it.
-    Held(String),
+    Held,
     /// Room comes from the populator.
-    Populating(String),
+    Populating,
     /// This session has too much unfinished already; others are not to wait for that.
-    Capped(String),
+    Capped(Why),
+}
+
+/// What callers are told of why there is no room. It takes long to say, and is said once for all keys of a request, and only
+/// when that is answered.
+#[derive(Debug, Clone, Copy)]
+enum Why {
+    /// What holds it.
+    Held,
+    OthersWait,
+    Populating,
+    Unfinished {
+        bytes: u64,
+        cap: u64,
+    },
 }
 
 impl Denied {
-    fn reason(self) -> String {
+    fn why(&self) -> Why {
         match self {
-            Denied::TooLarge(reason)
-            | Denied::Full(reason)
-            | Denied::Own(reason)
-            | Denied::Held(reason)
-            | Denied::Populating(reason)
-            | Denied::Capped(reason) => reason,
-        }
-    }
-
-    /// For keys that need no less than one that was denied room: what was found out then is told once.
-    fn without_reason(&self) -> Denied {
-        match self {
-            Denied::Own(_) => Denied::Own(String::new()),
-            Denied::Held(_) => Denied::Held(String::new()),
-            _ => Denied::Full(String::new()),
+            Denied::Full(why) | Denied::Capped(why) => *why,
+            Denied::Populating => Why::Populating,
+            Denied::TooLarge(_) | Denied::Own | Denied::Held => Why::Held,
         }
     }
 }
@@ -88,11 +90,23 @@ struct Search {
     full_from: u32,
     /// Why not.
     denied: Denied,
+    reach: Within,
+}
+
+/// The most granules that one segment has, as far as somebody has looked: all of them are looked at for it.
+#[derive(Clone, Copy, Default)]
+struct Within {
+    /// Once views and quarantine have ended.
+    lasting: Option<u32>,
+    /// By eviction alone.
+    attainable: Option<u32>,
+    /// Of those that are being populated.
+    populating: Option<u32>,
 }
 
 impl Search {
     fn of(steps: usize, spares: Option<Own>) -> Search {
-        Search { steps, spares, full_from: u32::MAX, denied: Denied::Full(String::new()) }
+        Search { steps, spares, full_from: u32::MAX, denied: Denied::Full(Why::Held), reach: Within::default() }
     }
 
     fn found_none(&mut self, need: u32, denied: &Denied) {
@@ -119,8 +133,8 @@ struct Evaluation {
     held: Option<u32>,
     /// The work was cut short: look again soon.
     cut: bool,
-    /// Of the keys that are full without one of their own.
-    reason: String,
+    /// Why the first one is full, and the bytes that were being replaced then.
+    why: Option<(Why, u64)>,
 }
 
 impl Evaluation {
@@ -130,17 +144,6 @@ impl Evaluation {
 
     fn waits_for_room(&self) -> bool {
         self.for_room || self.for_own || self.capped || self.held.is_some()
-    }
-
-    fn into_slots(mut self) -> Vec<PutSlot> {
-        for slot in &mut self.slots {
-            if let PutSlot::Full(reason) = slot
-                && reason.is_empty()
-            {
-                reason.clone_from(&self.reason);
-            }
-        }
-        self.slots
     }
 }
 
@@ -176,7 +179,7 @@ impl Core {
     ) -> Result<PutStarted, Refused> {
         match self.admit(origin)? {
             None => {}
-            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(slots)),
+            Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(self.told(slots, None))),
             Some(other) => return Err(other.refusal(origin)),
         }
         self.raise_epoch_when_counter_ends(now, fx);
@@ -208,11 +211,12 @@ impl Core {
             self.room_changed |= evaluation.cut;
             return Ok(PutStarted::Parked(ticket));
         }
-        let slots = evaluation.into_slots();
+        let Evaluation { slots, why, .. } = evaluation;
         self.count_slots(&slots);
         self.remember(origin, Remembered::PutStart(slots.clone()), fx);
+        let told = self.told(slots, why);
         self.settle(now, fx);
-        Ok(PutStarted::Now(slots))
+        Ok(PutStarted::Now(told))
     }
 
     /// The connection of a parked request closed.
@@ -298,11 +302,10 @@ impl Core {
             parked.held = evaluation.held;
             return (true, evaluation.cut);
         }
-        let cut = evaluation.cut;
-        let slots = evaluation.into_slots();
+        let Evaluation { slots, why, cut, .. } = evaluation;
         self.count_slots(&slots);
         self.remember(parked.origin, Remembered::PutStart(slots.clone()), fx);
-        fx.woken.push((parked.ticket, slots));
+        fx.woken.push((parked.ticket, self.told(slots, why)));
         (false, cut)
     }
 
@@ -339,7 +342,7 @@ impl Core {
             capped: false,
             held: None,
             cut: false,
-            reason: String::new(),
+            why: None,
         };
         for (nth, (key, size)) in entries.enumerate() {
             let group = config.groups.get(nth).map_or(&[][..], |group| group);
@@ -349,7 +352,6 @@ impl Core {
             result.slots.push(slot);
         }
         result.cut = search.steps == 0;
-        result.reason = search.denied.reason();
         result
     }
 
@@ -398,6 +400,7 @@ impl Core {
             }
             // A writer that is away yields its key to the first that wants it.
             self.drop_reservation(now, rid, false, fx);
+            search.reach = Within::default();
         }
         if let Some(old) = old
             && !entry.group.is_empty()
@@ -410,37 +413,52 @@ impl Core {
             self.objects.hold(old);
         }
         let placed = self.place(now, terms, entry, old.is_some(), mode, search, fx);
+        let replaced = self.objects.replaced_bytes;
         if let (Some(old), Err(_)) = (old, &placed) {
             self.objects.unhold(now, old);
             // The next key may have its room.
             search.full_from = u32::MAX;
         }
-        match placed {
-            Ok(replicas) => PutSlot::Placed(replicas),
-            Err(Denied::TooLarge(reason)) => PutSlot::TooLarge(reason),
-            Err(Denied::Capped(reason)) => {
-                result.capped = true;
-                PutSlot::Full(reason)
-            }
-            Err(Denied::Full(reason)) => {
-                result.for_room = true;
-                PutSlot::Full(reason)
-            }
-            Err(Denied::Own(reason)) => {
-                result.for_own = true;
-                PutSlot::Full(reason)
-            }
-            Err(Denied::Held(reason)) => {
+        let denied = match placed {
+            Ok(replicas) => return PutSlot::Placed(replicas),
+            Err(Denied::TooLarge(reason)) => return PutSlot::TooLarge(reason),
+            Err(denied) => denied,
+        };
+        result.why.get_or_insert((denied.why(), replaced));
+        match denied {
+            Denied::Capped(_) => result.capped = true,
+            Denied::Own => result.for_own = true,
+            Denied::Held => {
                 let need = granules(size) as u32;
                 result.held = Some(result.held.map_or(need, |least| least.min(need)));
-                PutSlot::Full(reason)
             }
-            Err(Denied::Populating(reason)) => {
+            Denied::Full(_) | Denied::TooLarge(_) => result.for_room = true,
+            Denied::Populating => {
                 result.for_room = true;
                 result.for_population = true;
-                PutSlot::Full(reason)
             }
         }
+        PutSlot::Full(String::new())
+    }
+
+    /// Slots as they are told: with why there is no room, in the first of those that are full.
+    fn told(&self, mut slots: Vec<PutSlot>, why: Option<(Why, u64)>) -> Vec<PutSlot> {
+        let full = slots.iter_mut().find_map(|slot| match slot {
+            PutSlot::Full(reason) => Some(reason),
+            _ => None,
+        });
+        if let Some(reason) = full.filter(|reason| reason.is_empty()) {
+            let (why, replaced) = why.unwrap_or((Why::Held, self.objects.replaced_bytes));
+            *reason = match why {
+                Why::Held => self.what_holds_space(replaced),
+                Why::OthersWait => format!("others wait for room already; {}", self.what_holds_space(replaced)),
+                Why::Populating => format!("memory is still being populated; {}", self.what_holds_space(replaced)),
+                Why::Unfinished { bytes, cap } => {
+                    format!("this session has {bytes} bytes in unfinished puts, its limit is {cap}")
+                }
+            };
+        }
+        slots
     }
 
     fn wishes(&self, session: SessionId, config: &PutConfig) -> Wishes {
@@ -486,7 +504,8 @@ impl Core {
                 Some(number) => number,
                 None if nth == 0 => self.make_room(now, need, &used, mode, search, size, fx)?,
                 None => {
-                    let mut few = Search::of(EVICT_STEPS_MORE.min(search.steps), search.spares);
+                    let few = Search::of(EVICT_STEPS_MORE.min(search.steps), search.spares);
+                    let mut few = Search { reach: search.reach, ..few };
                     let mode = Mode { force: false, ..mode };
                     match self.make_room(now, need, &used, mode, &mut few, size, fx) {
                         Ok(number) => number,
@@ -515,8 +534,7 @@ impl Core {
         }
         let cap = (self.segments.open_bytes() as f64 * self.config.unfinished_share_max) as u64;
         if unfinished + size > cap {
-            let reason = format!("this session has {unfinished} bytes in unfinished puts, its limit is {cap}");
-            return Err(Denied::Capped(reason));
+            return Err(Denied::Capped(Why::Unfinished { bytes: unfinished, cap }));
         }
         Ok(())
     }
@@ -533,16 +551,16 @@ impl Core {
         size: u64,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
-        if self.can_never_fit(need) {
+        if need > *search.reach.lasting.get_or_insert_with(|| self.lasting()) {
             return Err(Denied::TooLarge(self.why_too_large(size)));
         }
         if used.is_empty() && need >= search.full_from {
-            return Err(search.denied.without_reason());
+            return Err(search.denied.clone());
         }
         let room = self.search_room(now, need, used, mode, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
         if used.is_empty()
-            && let Err(denied @ (Denied::Full(_) | Denied::Own(_) | Denied::Held(_))) = &room
+            && let Err(denied @ (Denied::Full(_) | Denied::Own | Denied::Held)) = &room
         {
             search.found_none(need, denied);
         }
@@ -562,16 +580,19 @@ impl Core {
             let segment = self.segments.get(open.number);
             !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
         };
-        if !self.segments.open().iter().any(could) {
+        let is_attainable = match used.is_empty() {
+            true => need <= *search.reach.attainable.get_or_insert_with(|| self.segments.attainable()),
+            false => self.segments.open().iter().any(could),
+        };
+        if !is_attainable {
             // Evicting would gain nothing.
-            return Err(Denied::Held(self.what_holds_space()));
+            return Err(Denied::Held);
         }
         if !mode.room {
-            return Err(Denied::Full(format!("others wait for room already; {}", self.what_holds_space())));
+            return Err(Denied::Full(Why::OthersWait));
         }
-        if !mode.force && self.populating(now, need) {
-            let reason = format!("memory is still being populated; {}", self.what_holds_space());
-            return Err(Denied::Populating(reason));
+        if !mode.force && need <= *search.reach.populating.get_or_insert_with(|| self.populating(now)) {
+            return Err(Denied::Populating);
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
@@ -590,24 +611,23 @@ impl Core {
             Some(_) if *steps > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
                 Denied::Own
             }
-            _ => Denied::Full,
+            _ => Denied::Full(Why::Held),
         };
-        Err(denied(self.what_holds_space()))
+        Err(denied)
     }
 
     /// Full size less hard-pinned objects: views, quarantine and absence all come to an end.
-    fn can_never_fit(&self, need: u32) -> bool {
-        !self.segments.iter().filter(|segment| segment.leaves.is_none()).any(|segment| segment.lasting() >= need)
+    fn lasting(&self) -> u32 {
+        let staying = self.segments.iter().filter(|segment| segment.leaves.is_none());
+        staying.map(Segment::lasting).max().unwrap_or(0)
     }
 
-    fn populating(&self, now: Time, need: u32) -> bool {
-        self.segments.open().iter().any(|open| {
-            self.segments.get(open.number).is_some_and(|segment| {
-                segment.populating()
-                    && segment.attainable() >= need
-                    && now < segment.progress.plus_ms(POPULATION_STALLED_MS)
-            })
-        })
+    /// What eviction alone can gain where the populator gets on.
+    fn populating(&self, now: Time) -> u32 {
+        let open = self.segments.open().iter().filter_map(|open| self.segments.get(open.number));
+        let gets_on =
+            |segment: &&Segment| segment.populating() && now < segment.progress.plus_ms(POPULATION_STALLED_MS);
+        open.filter(gets_on).map(Segment::attainable).max().unwrap_or(0)
     }
 
     fn why_too_large(&self, size: u64) -> String {
@@ -622,7 +642,7 @@ impl Core {
     }
 
     /// For refused puts: only these can hold space.
-    fn what_holds_space(&self) -> String {
+    fn what_holds_space(&self, replaced: u64) -> String {
         let bytes = |granules: u64| granules * GRANULE;
         let open = self.segments.open().len();
         let closed = self.segments.iter().count() - open;
@@ -637,7 +657,7 @@ impl Core {
             self.whose_views(),
             bytes(hard),
             self.reservations.bytes(),
-            self.objects.replaced_bytes,
+            replaced,
             bytes(quarantined),
             self.objects.protected_len(),
         )

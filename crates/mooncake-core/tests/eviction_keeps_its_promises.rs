@@ -2,7 +2,9 @@
 
 mod pool;
 
-use mooncake_core::{Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, PutStarted, RemoveOutcome};
+use mooncake_core::{
+    Config, EndOutcome, PinKind, Populated, PutConfig, PutSlot, PutStarted, Record, Remembered, RemoveOutcome,
+};
 use pool::{KIB, Pool, is_full, plain};
 
 /// What its owner says of segment 1.
@@ -246,7 +248,17 @@ fn a_large_request_that_finds_no_room_tries_that_once() {
     let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), KIB)).collect();
     let b = pool.session(2);
     let slots = pool.slots(b, &entries, &plain());
-    assert!(slots.iter().all(|slot| matches!(slot, PutSlot::Full(reason) if reason.contains("protected by a lookup"))));
+    assert!(slots.iter().all(is_full));
+    let PutSlot::Full(reason) = &slots[0] else { panic!("{slots:?}") };
+    assert!(reason.contains("protected by a lookup"), "{reason}");
+    let said = slots.iter().filter(|slot| matches!(slot, PutSlot::Full(reason) if !reason.is_empty())).count();
+    assert_eq!(said, 1, "once for all of them");
+    let is_silent = |slot: &PutSlot| matches!(slot, PutSlot::Full(reason) if reason.is_empty());
+    let logged = pool.log.iter().filter_map(|record| match record {
+        Record::Replied { reply: Remembered::PutStart(slots), .. } => Some(slots),
+        _ => None,
+    });
+    assert!(logged.last().unwrap().iter().all(is_silent), "and not in the log");
     assert_eq!(pool.core.stats().evictions_attempted, 1);
     let ticket = pool.park(b, &entries);
     pool.pass(900);

@@ -218,6 +218,8 @@ impl<D: PutDriver> Put<'_, D> {
         let earlier = self.first.as_ref().filter(|(of, _)| of.is_of_session(&origin)).map(|(_, rid)| *rid);
         self.first = earlier.into_iter().chain(rids).min().map(|first| (origin.clone(), first));
         let mut placed = Vec::new();
+        // Told with the first of the keys that have no room.
+        let mut why_full = String::new();
         for (&index, slot) in keys.iter().zip(slots) {
             let bytes = self.sizes[index];
             match slot.kind() {
@@ -230,7 +232,12 @@ impl<D: PutDriver> Put<'_, D> {
                     self.results[index] = Some(Ok(PutOutcome::Existed));
                 }
                 put_slot::Kind::Busy => round.rest.push((index, Cause::Busy { reason: slot.reason }.into())),
-                put_slot::Kind::Full => round.rest.push((index, Cause::NoSpace { bytes, reason: slot.reason }.into())),
+                put_slot::Kind::Full => {
+                    if !slot.reason.is_empty() {
+                        why_full = slot.reason;
+                    }
+                    round.rest.push((index, Cause::NoSpace { bytes, reason: why_full.clone() }.into()));
+                }
                 put_slot::Kind::TooLarge => {
                     self.results[index] = Some(Err(Cause::TooLarge { bytes, reason: slot.reason }.into()));
                 }

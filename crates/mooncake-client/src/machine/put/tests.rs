@@ -99,10 +99,12 @@ impl PutDriver for Script {
         }
         let Some((kinds, takes)) = self.slots.borrow_mut().pop_front() else { return Err(Cause::Closed.into()) };
         self.now.set(self.now.get() + takes);
-        let slots = kinds.into_iter().map(|kind| {
+        let full = kinds.iter().position(|kind| *kind == put_slot::Kind::Full);
+        let slots = kinds.into_iter().enumerate().map(|(nth, kind)| {
             let count = if kind == put_slot::Kind::Placed { self.replicas } else { 0 };
             let replicas = (0..count).map(|_| replica(self.next_rid.replace(self.next_rid.get() + 2))).collect();
-            PutSlot { kind: kind.into(), replicas, ..PutSlot::default() }
+            let reason = if full == Some(nth) { "said once".to_owned() } else { String::new() };
+            PutSlot { kind: kind.into(), replicas, reason }
         });
         Ok((slots.collect(), Session(self.session.get())))
     }
@@ -269,6 +271,17 @@ fn keys_wait_only_while_the_call_holds_nothing_and_no_longer_than_its_patience()
         ("reserve [0, 1] wait false first 0", "reserve [0] wait true first 2")
     );
     assert_eq!(told.len(), 3, "a wait without progress was the master's last word");
+}
+
+#[test]
+fn why_there_is_no_room_is_said_of_every_key_though_the_master_says_it_once() {
+    let script = Script::new(&[(&[Full, Busy, Full], 600), (&[Full, Busy, Full], 600)]);
+    let results = script.put(3);
+    for index in [0, 2] {
+        let is_said = matches!(cause(&results[index]), Cause::NoSpace { reason, .. } if reason == "said once");
+        assert!(is_said, "{:?}", results[index]);
+    }
+    assert!(matches!(cause(&results[1]), Cause::Busy { .. }));
 }
 
 fn cause(result: &Result<PutOutcome, StoreError>) -> &Cause {
