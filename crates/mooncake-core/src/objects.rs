@@ -424,23 +424,20 @@ impl Objects {
         }
     }
 
-    /// Moves objects whose protection has lapsed to where they are evicted from. True when there were any.
-    pub fn lapse_protection(&mut self, now: Time, most: usize) -> bool {
-        let mut any = false;
-        for _ in 0..most {
+    /// Moves objects whose protection has lapsed to where they are evicted from. How many there were.
+    pub fn lapse_protection(&mut self, now: Time, most: usize) -> usize {
+        for count in 0..most {
             match self.protected.head() {
                 Some(slot) if self.slab[slot].protected_until <= now => self.relist(now, slot),
-                _ => break,
+                _ => return count,
             }
-            any = true;
         }
-        any
+        most
     }
 
-    /// Ends soft pins whose time has come. True when there were any.
-    pub fn lapse_soft_pins(&mut self, now: Time, most: usize) -> bool {
-        let mut any = false;
-        for _ in 0..most {
+    /// Ends soft pins whose time has come. How many there were.
+    pub fn lapse_soft_pins(&mut self, now: Time, most: usize) -> usize {
+        for count in 0..most {
             match self.soft_lapse.first().copied() {
                 Some((until, slot)) if until <= now => {
                     self.soft_lapse.pop_first();
@@ -449,11 +446,10 @@ impl Objects {
                         self.relist(now, slot);
                     }
                 }
-                _ => break,
+                _ => return count,
             }
-            any = true;
         }
-        any
+        most
     }
 
     /// Soft pins count from now on: after a replay, which knows no times.

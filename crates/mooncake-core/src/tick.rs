@@ -8,25 +8,24 @@ use crate::ids::{GRANULE, SegmentNo, SessionId, Time};
 use crate::membership::Ending;
 use crate::objects::Reach;
 
-/// Objects whose protection or soft pin lapses in one tick.
-const LAPSE_MOST: usize = 16_384;
+/// Objects whose protection or soft pin lapses in one step.
+const LAPSE_MOST: usize = 2_048;
 /// Time between two looks at what the views of lingering sessions are on.
 const LINGERING_LOOK_MS: u64 = 1_000;
 /// Objects evicted in one tick to get below the watermark.
 const WATERMARK_STEPS: usize = 4_096;
 
 impl Core {
-    /// To be called every 20 ms or so.
+    /// To be called every 20 ms or so, and [`Core::background`] behind it.
     pub fn tick(&mut self, now: Time, fx: &mut Effects) {
         self.watch_sessions(now, fx);
         self.expire_reservations(now, fx);
         while let Some(number) = self.segments.overdue(now) {
             self.segment_gone(now, number, None, fx);
         }
-        let lapsed = self.objects.lapse_protection(now, LAPSE_MOST);
-        let lapsed_soft = self.objects.lapse_soft_pins(now, LAPSE_MOST);
-        // A populator may have given up, too.
-        self.room_changed |= lapsed || lapsed_soft || self.tickets.iter().any(|parked| parked.for_population);
+        self.lapse(now);
+        // A populator may have given up.
+        self.room_changed |= self.tickets.iter().any(|parked| parked.for_population);
         self.own_turn = true;
         self.evict_to_watermark(now, fx);
         self.settle(now, fx);
@@ -86,8 +85,27 @@ impl Core {
         }
     }
 
-    /// Drops, over at most `budget` slots, what lay on segments that are Gone. True when there is more to do.
+    /// Ends protection and soft pins whose time has come, of so many objects. True when there may be more.
+    fn lapse(&mut self, now: Time) -> bool {
+        let lapsed = self.objects.lapse_protection(now, LAPSE_MOST);
+        let lapsed_soft = self.objects.lapse_soft_pins(now, LAPSE_MOST);
+        self.room_changed |= lapsed + lapsed_soft > 0;
+        lapsed.max(lapsed_soft) == LAPSE_MOST
+    }
+
+    /// A step of what need not be done at once: what has lapsed, and, over at most `budget` slots, what lay on segments that
+    /// are Gone. True when there is more to do. Those that wait for room learn of it at the next operation.
     pub fn background(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
+        let lapses = self.lapse(now);
+        self.purge(now, budget, fx) || lapses
+    }
+
+    /// Whether there may be something left that lay on segments that are Gone.
+    pub fn is_purging(&self) -> bool {
+        self.purge.is_some()
+    }
+
+    fn purge(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
         let Some(next) = self.purge else { return false };
         let end = self.objects.bound().min(next.saturating_add(budget as u32));
         for slot in next..end {

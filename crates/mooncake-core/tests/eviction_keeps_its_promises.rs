@@ -254,11 +254,11 @@ fn a_large_request_that_finds_no_room_tries_that_once() {
     let said = slots.iter().filter(|slot| matches!(slot, PutSlot::Full(reason) if !reason.is_empty())).count();
     assert_eq!(said, 1, "once for all of them");
     let is_silent = |slot: &PutSlot| matches!(slot, PutSlot::Full(reason) if reason.is_empty());
-    let logged = pool.log.iter().filter_map(|record| match record {
+    let mut logged = pool.log.iter().filter_map(|record| match record {
         Record::Replied { reply: Remembered::PutStart(slots), .. } => Some(slots),
         _ => None,
     });
-    assert!(logged.last().unwrap().iter().all(is_silent), "and not in the log");
+    assert!(logged.next_back().unwrap().iter().all(is_silent), "and not in the log");
     assert_eq!(pool.core.stats().evictions_attempted, 1);
     let ticket = pool.park(b, &entries);
     pool.pass(900);
@@ -515,5 +515,22 @@ fn memory_that_cannot_be_had_lowers_the_capacity_and_nobody_waits_for_it() {
     pool.restart(None);
     pool.resume(a, &[1], &[], 1).unwrap();
     assert_eq!(pool.core.stats().capacity_bytes, 4 * KIB);
+    pool.check();
+}
+
+#[test]
+fn what_has_lapsed_is_let_go_in_steps() {
+    let (mut pool, a) = Pool::single(8_192 * KIB);
+    let names: Vec<String> = (0..5_000).map(|n| format!("o{n}")).collect();
+    for name in &names {
+        pool.put(a, name, KIB);
+        assert!(pool.exists(name));
+    }
+    pool.now = pool.now.plus_ms(60_000);
+    let left = |pool: &Pool| pool.core.stats().protected_objects;
+    let Pool { core, now, fx, .. } = &mut pool;
+    core.tick(*now, fx);
+    let steps: Vec<bool> = (0..3).map(|_| core.background(*now, 100, fx)).collect();
+    assert_eq!((steps, left(&pool)), (vec![true, false, false], 0), "2,048 at a time");
     pool.check();
 }

@@ -82,11 +82,12 @@ impl Ticker {
         }
         self.last = driver.now();
         driver.apply(|core, now, effects| core.tick(now, effects))?;
-        let more = purge(driver)?;
-        if self.purging && !more {
+        work_in_background(driver)?;
+        let purging = driver.read(|core, _| core.is_purging());
+        if self.purging && !purging {
             driver.purged();
         }
-        self.purging = more;
+        self.purging = purging;
         let now = driver.now();
         if now.saturating_sub(self.swept) > SWEEP {
             self.swept = now;
@@ -96,14 +97,14 @@ impl Ticker {
     }
 }
 
-/// Lets the core clear up behind segments that are gone; true = there is more.
-fn purge<D: TickDriver>(driver: &D) -> Result<bool, D::Closed> {
+/// Lets the core do what it need not do at once: all of it, or as much as one tick has time for.
+fn work_in_background<D: TickDriver>(driver: &D) -> Result<(), D::Closed> {
     for _ in 0..SLICES {
         if !driver.apply(|core, now, effects| core.background(now, SLICE, effects))? {
-            return Ok(false);
+            break;
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 #[cfg(test)]
