@@ -90,12 +90,12 @@ struct Search {
     full_from: u32,
     /// Why not.
     denied: Denied,
-    reach: Within,
+    largest: Largest,
 }
 
 /// The most granules that one segment has, as far as somebody has looked: all of them are looked at for it.
 #[derive(Clone, Copy, Default)]
-struct Within {
+struct Largest {
     /// Once views and quarantine have ended.
     lasting: Option<u32>,
     /// By eviction alone.
@@ -106,7 +106,7 @@ struct Within {
 
 impl Search {
     fn of(steps: usize, spares: Option<Own>) -> Search {
-        Search { steps, spares, full_from: u32::MAX, denied: Denied::Full(Why::Held), reach: Within::default() }
+        Search { steps, spares, full_from: u32::MAX, denied: Denied::Full(Why::Held), largest: Largest::default() }
     }
 
     fn found_none(&mut self, need: u32, denied: &Denied) {
@@ -400,7 +400,7 @@ impl Core {
             }
             // A writer that is away yields its key to the first that wants it.
             self.drop_reservation(now, rid, false, fx);
-            search.reach = Within::default();
+            search.largest = Largest::default();
         }
         if let Some(old) = old
             && !entry.group.is_empty()
@@ -505,7 +505,7 @@ impl Core {
                 None if nth == 0 => self.make_room(now, need, &used, mode, search, size, fx)?,
                 None => {
                     let few = Search::of(EVICT_STEPS_MORE.min(search.steps), search.spares);
-                    let mut few = Search { reach: search.reach, ..few };
+                    let mut few = Search { largest: search.largest, ..few };
                     let mode = Mode { force: false, ..mode };
                     match self.make_room(now, need, &used, mode, &mut few, size, fx) {
                         Ok(number) => number,
@@ -551,7 +551,7 @@ impl Core {
         size: u64,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
-        if need > *search.reach.lasting.get_or_insert_with(|| self.lasting()) {
+        if need > *search.largest.lasting.get_or_insert_with(|| self.lasting()) {
             return Err(Denied::TooLarge(self.why_too_large(size)));
         }
         if used.is_empty() && need >= search.full_from {
@@ -581,7 +581,7 @@ impl Core {
             !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
         };
         let is_attainable = match used.is_empty() {
-            true => need <= *search.reach.attainable.get_or_insert_with(|| self.segments.attainable()),
+            true => need <= *search.largest.attainable.get_or_insert_with(|| self.segments.attainable()),
             false => self.segments.open().iter().any(could),
         };
         if !is_attainable {
@@ -591,7 +591,7 @@ impl Core {
         if !mode.room {
             return Err(Denied::Full(Why::OthersWait));
         }
-        if !mode.force && need <= *search.reach.populating.get_or_insert_with(|| self.populating(now)) {
+        if !mode.force && need <= *search.largest.populating.get_or_insert_with(|| self.populating(now)) {
             return Err(Denied::Populating);
         }
         self.counts.evictions_attempted += 1;

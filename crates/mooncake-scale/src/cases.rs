@@ -1,6 +1,7 @@
 //! What happens to a large pool on a bad day.
 
 use mooncake_core::{GRANULE, PutConfig, RemoveAll, Rid, SessionId};
+use mooncake_master::machine::SLICE;
 
 use crate::pool::{KEY, Pool, REQUEST, key};
 
@@ -44,14 +45,12 @@ fn fresh(pool: &mut Pool, count: u64) -> Vec<[u8; KEY]> {
 }
 
 fn queries(pool: &mut Pool) {
-    let asked = scattered(pool, 65_536);
-    pool.hold("exists, 65,536 keys", |core, now, _| core.exists(now, asked.iter().map(|key| &key[..]), |_| {}));
-    let asked = &asked[..32_768];
-    pool.hold("lookup, 32,768 keys", |core, now, _| {
-        core.lookup(now, SessionId(1), asked.iter().map(|key| &key[..]), |_| {});
-    });
-    for asked in asked.chunks(REQUEST) {
-        pool.hold("exists, 512 keys", |core, now, _| core.exists(now, asked.iter().map(|key| &key[..]), |_| {}));
+    // As the master cuts them.
+    for asked in scattered(pool, 65_536).chunks(SLICE) {
+        pool.hold("exists, a slice", |core, now, _| core.exists(now, asked.iter().map(|key| &key[..]), |_| {}));
+        pool.hold("lookup, a slice", |core, now, _| {
+            core.lookup(now, SessionId(1), asked.iter().map(|key| &key[..]), |_| {});
+        });
     }
     pool.pass(3_000, |_| false);
     pool.tick("tick, 65,536 objects' protection lapses");
@@ -249,5 +248,5 @@ fn many_sessions_over(pool: &mut Pool) {
 
 fn remove_all(pool: &mut Pool) {
     let mut cursor = RemoveAll::new(&pool.core, true);
-    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, 1_000, fx)) {}
+    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, SLICE, fx)) {}
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::holds::Holds;
 use mooncake_core::{
     Config, Core, Effects, Ended, GRANULE, Origin, Push, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid,
     SessionId, SessionSpec, Ticket, Time,
 };
 use mooncake_master::log::Log;
+use mooncake_master::machine::SLICE;
+
+use crate::holds::Holds;
 
 /// Bytes of a key.
 pub const KEY: usize = 64;
@@ -38,16 +40,14 @@ pub struct Pool {
     pub holds: Holds,
     /// Requests that were answered behind the operation that did it.
     pub woken: Vec<(Ticket, Vec<PutSlot>)>,
-    /// Messages to clients.
-    pub pushes: u64,
     size: Size,
     sequence: u64,
     /// Objects that have had a key.
     keys: u64,
     /// Extents that owners are asked about.
     fences: Vec<(SessionId, Rid)>,
-    /// Requests that wait.
-    parked: Vec<Ticket>,
+    /// Requests that wait, or have waited, and whose they are.
+    parked: BTreeMap<Ticket, u64>,
 }
 
 /// The key of an object.
@@ -68,12 +68,11 @@ impl Pool {
             now: Time(1),
             holds: Holds::default(),
             woken: Vec::new(),
-            pushes: 0,
             size,
             sequence: 0,
             keys: size.objects,
             fences: Vec::new(),
-            parked: Vec::new(),
+            parked: BTreeMap::new(),
         };
         pool.quietly(|core, now, fx| core.begin(now, None, fx));
         for number in 1..=size.segments {
@@ -171,30 +170,24 @@ impl Pool {
         let started = self.hold(kind, |core, now, fx| core.put_start(now, origin, &entries, config, wait, fx));
         let started = started.expect("a known session");
         if let PutStarted::Parked(ticket) = started {
-            self.parked.push(ticket);
+            self.parked.insert(ticket, session);
         }
         started
     }
 
     /// Nobody waits any more, and what was placed for those that did is given back.
     pub fn give_up(&mut self) {
-        for ticket in std::mem::take(&mut self.parked) {
-            self.quietly(|core, now, fx| core.cancel_ticket(now, ticket, fx));
+        let parked = std::mem::take(&mut self.parked);
+        for ticket in parked.keys() {
+            self.quietly(|core, now, fx| core.cancel_ticket(now, *ticket, fx));
         }
-        let woken = std::mem::take(&mut self.woken);
-        let placed = woken.into_iter().flat_map(|(_, slots)| slots).filter_map(|slot| match slot {
-            PutSlot::Placed(replicas) => Some(replicas.into_iter().map(|replica| replica.rid)),
-            _ => None,
-        });
-        let rids: Vec<Rid> = placed.flatten().collect();
-        for session in 1..=self.size.segments {
-            if rids.is_empty() {
-                break;
-            }
-            for rids in rids.chunks(REQUEST) {
-                let origin = self.origin(session);
-                self.quietly(|core, now, fx| core.abort(now, origin, rids, true, fx)).expect("a known session");
-            }
+        for (ticket, slots) in std::mem::take(&mut self.woken) {
+            let placed = slots.into_iter().filter_map(|slot| match slot {
+                PutSlot::Placed(replicas) => Some(replicas.into_iter().map(|replica| replica.rid)),
+                _ => None,
+            });
+            let (rids, origin): (Vec<Rid>, _) = (placed.flatten().collect(), self.origin(parked[&ticket]));
+            self.quietly(|core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("a known session");
         }
         self.answer_fences("owners answer for what is given up");
         self.refill();
@@ -322,7 +315,6 @@ impl Pool {
     }
 
     fn note(&mut self, pushes: Vec<(SessionId, Push)>) {
-        self.pushes += pushes.len() as u64;
         self.fences.extend(pushes.into_iter().filter_map(|(owner, push)| match push {
             Push::Fence { replica, .. } => Some((owner, replica.rid)),
             _ => None,
@@ -340,9 +332,6 @@ impl Pool {
     /// The clock's turn, until nothing is left to do.
     pub fn tick(&mut self, kind: &'static str) {
         self.hold(kind, |core, now, fx| core.tick(now, fx));
-        while self.hold(kind, |core, now, fx| core.background(now, BACKGROUND, fx)) {}
+        while self.hold(kind, |core, now, fx| core.background(now, SLICE, fx)) {}
     }
 }
-
-/// Objects that one step in the background looks at.
-const BACKGROUND: usize = mooncake_master::machine::SLICE;

@@ -580,9 +580,7 @@ impl Master {
         }
         let put = match requests::read(request, SOFT_PIN) {
             Err(reason) => return Some(Answer::bad(reason)),
-            Ok(Asked::Query(query)) => {
-                return Some(query.run(self, session));
-            }
+            Ok(Asked::Query(query)) => return Some(query.run(self, session)),
             Ok(Asked::Change(change)) => {
                 let outcome = self.apply(|core, now, effects| change.run(core, now, origin, effects));
                 let outcome = outcome.ok()?;

@@ -28,27 +28,23 @@ const ONCE_WRONG_WITH_ALL: &[u64] = &[20_780_009_286];
 const PLAN: Plan =
     Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false, whims: false };
 
-/// Seeds that a variable names: one, so many of today's, or `first..end`.
-fn setting(name: &str) -> Option<Range<u64>> {
-    let text = std::env::var(name).ok()?;
-    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number"));
-    Some(match (text.split_once(".."), name) {
-        (Some((first, end)), _) => number(first)..number(end),
-        (None, "MOONCAKE_SEED") => number(&text)..number(&text) + 1,
-        (None, _) => 0..number(&text),
-    })
+/// `MOONCAKE_SEED=7`, `MOONCAKE_SEEDS=1..500`, or so many of today's.
+fn seeds() -> Range<u64> {
+    let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text} is no number of seeds, and none"));
+    if let Ok(seed) = std::env::var("MOONCAKE_SEED") {
+        return number(&seed)..number(&seed) + 1;
+    }
+    let named = std::env::var("MOONCAKE_SEEDS");
+    if let Some((first, end)) = named.as_ref().ok().and_then(|named| named.split_once("..")) {
+        return number(first)..number(end);
+    }
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let today = since.as_secs() / 86_400 * OF_A_DAY;
+    today..today + named.map_or(SCHEDULES, |count| number(&count))
 }
 
 fn runs(name: &str, plan: Plan) -> Sum {
-    let seeds = match (setting("MOONCAKE_SEED"), setting("MOONCAKE_SEEDS")) {
-        (Some(seed), _) => seed,
-        (None, seeds) => {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let today = since.as_secs() / 86_400 * OF_A_DAY;
-            let seeds = seeds.unwrap_or(0..SCHEDULES);
-            if seeds.start == 0 { today..today + seeds.end } else { seeds }
-        }
-    };
+    let seeds = seeds();
     let began = Instant::now();
     let mut sum = Sum::default();
     for seed in seeds.clone() {

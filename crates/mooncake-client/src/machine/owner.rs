@@ -5,7 +5,7 @@
 //! [`Owner::mount_answered`]. Of an unmount: [`Owner::unmount`], the master's answer, [`Owner::unmount_answered`], then, for
 //! as long as that says and [`Owner::waits_for_pins`], nothing, and [`Owner::take_back`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
@@ -79,7 +79,7 @@ pub struct Owner<M> {
     lists: u64,
     lists_answered: u64,
     /// What the last one named.
-    listed: Vec<Uuid>,
+    listed: BTreeSet<Uuid>,
     closing: bool,
 }
 
@@ -110,7 +110,7 @@ impl<M> Default for Owner<M> {
             unmounting: BTreeMap::new(),
             lists: 0,
             lists_answered: 0,
-            listed: Vec::new(),
+            listed: BTreeSet::new(),
             closing: false,
         }
     }
@@ -144,9 +144,8 @@ impl<M: Clone> Owner<M> {
     /// was then, and one that goes on with a copy of its log, or has lost the end of it, knows nothing of that: it may have
     /// what nobody serves, and needs another list.
     pub fn list_is_outdated(&self) -> bool {
-        let is_held = |uuid: &Uuid| self.held.iter().any(|held| held.uuid == *uuid);
-        let is_listed = |held: &Held<M>| held.mounting || self.listed.contains(&held.uuid);
-        let is_same = self.listed.iter().all(is_held) && self.held.iter().all(is_listed);
+        let (listed, others): (Vec<_>, Vec<_>) = self.held.iter().partition(|held| self.listed.contains(&held.uuid));
+        let is_same = listed.len() == self.listed.len() && others.iter().all(|held| held.mounting);
         !is_same && !self.closing && !mutant!(OutdatedListsCount)
     }
 
