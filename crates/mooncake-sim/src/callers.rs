@@ -15,6 +15,12 @@ use crate::puts::{Item, Options};
 use crate::store::Store;
 use crate::world::Slot;
 
+/// Granules of the largest values.
+pub(crate) const LARGEST: u64 = 4;
+
+/// Granules of each value that is to show whether a key can be put.
+pub(crate) const REPLACEMENT: u64 = 2;
+
 /// The name of one of the objects that there may be.
 pub fn key(number: u64) -> Vec<u8> {
     format!("key-{number}").into_bytes()
@@ -122,7 +128,7 @@ impl Store {
         while self.goes_on(stops) {
             self.rest(60_000).await;
             let items: Vec<Item> = (0..[1, 2, 2, 4][world.below(4) as usize])
-                .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(4) })
+                .map(|_| Item { key: self.key(), value: world.number() >> 16, granules: 1 + world.below(LARGEST) })
                 .collect();
             let options = Options {
                 replicas: 1 + u32::from(world.percent(self.inner.network.mix.copies)),
@@ -155,7 +161,7 @@ impl Store {
         self.inner.world.spawn(self.inner.process, async move {
             let mut stuck = Vec::new();
             for key in keys {
-                let item = Item { key: key.clone(), value: store.inner.world.number() >> 16, granules: 2 };
+                let item = Item { key: key.clone(), value: store.inner.world.number() >> 16, granules: REPLACEMENT };
                 let options = Options { replicas: 1, replace: true, pace: 300 };
                 let put = store.put_batch(&[item], &options).await;
                 if !matches!(put[..], [Ok(PutOutcome::Stored { .. })]) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Config, Stats};
+use mooncake_core::Config;
 use mooncake_transfer::Uuid;
 
 use crate::callers::key;
@@ -457,9 +457,7 @@ impl Pool {
         verdict::every_copy_is_whole(self.plan.seed, &master, &stores);
         let keys: Vec<_> = (0..self.network.mix.keys).map(key).collect();
         verdict::every_object_can_be_read(&self.world, &stores, &self.network.ledger, &keys);
-        // Processes whose end nobody can tell may have views of most of what little memory there is.
-        let Stats { pinned_bytes, capacity_bytes, .. } = master.look(|core| core.stats());
-        if pinned_bytes <= capacity_bytes / 4 {
+        if verdict::has_room_for_any_key(&master.look(|core| core.stats())) {
             verdict::every_key_can_be_put(&self.world, stores[0], keys);
         }
         for store in stores.into_iter().chain(closed) {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use mooncake_core::{GRANULE, Replica, SessionId};
+use mooncake_core::{GRANULE, Replica, SessionId, Stats};
 
+use crate::callers::{LARGEST, REPLACEMENT};
 use crate::ledger::Ledger;
 use crate::master::Master;
 use crate::memory::Memory;
@@ -90,6 +91,15 @@ pub(crate) fn every_object_can_be_read(world: &World, stores: &[&Store], ledger:
         missed.retain(|key| objects.contains_key(key));
         assert!(missed.is_empty(), "seed {seed}: there, and not to be read: {missed:?}");
     }
+}
+
+/// Whether a value can be put in the place of any other, and both have room, wherever views lie: processes whose end nobody can
+/// tell may have them on most of what little memory there is. Of what is free the most that does no good is a granule on each
+/// side of what stays.
+pub(crate) fn has_room_for_any_key(stats: &Stats) -> bool {
+    let granules = stats.capacity_bytes.saturating_sub(stats.pinned_bytes) / GRANULE;
+    let of_no_use = stats.pins + 1 + stats.segments_live;
+    granules > LARGEST + (REPLACEMENT - 1) * of_no_use
 }
 
 /// No key is stuck: each can be put in the place of what is there.
