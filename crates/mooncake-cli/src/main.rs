@@ -45,6 +45,7 @@ fn main() -> ExitCode {
     let command = args.next().unwrap_or_default();
     match command.as_str() {
         "master" => {
+            mooncake_memory::join_freed_blocks_at_once();
             started(&MASTER, clash::look()).unwrap_or_else(|| master::run(args, Some(mooncake_memory::trim_heap)))
         }
         "client" => {

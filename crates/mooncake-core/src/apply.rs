@@ -1,7 +1,5 @@
 //! The one place where durable state changes, live and at replay.
 
-use std::collections::BTreeMap;
-
 use smallvec::SmallVec;
 
 use crate::core::Core;
@@ -13,7 +11,7 @@ use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
-use crate::segment::{GoneSegment, Leaves};
+use crate::segment::GoneSegment;
 use crate::slab::Link;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
@@ -118,7 +116,7 @@ impl Core {
             Record::SegmentTookEpoch { number, epoch } => {
                 let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
                 segment.epoch = *epoch;
-                self.room_changed = true;
+                self.open_or_close(*number);
                 Ok(())
             }
             Record::SegmentPopulated { number, bytes } => {
@@ -126,7 +124,7 @@ impl Core {
                     return Err(ReplayError::UnknownSegment(number.0));
                 }
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
-                self.room_changed = true;
+                self.changes.room = true;
                 Ok(())
             }
             Record::SegmentEnds { number, bytes } => {
@@ -135,13 +133,15 @@ impl Core {
                 }
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
                 self.segments.end_at_limit(*number);
-                self.room_changed = true;
+                self.changes.room = true;
                 Ok(())
             }
             Record::SegmentLeaves { number, grace_ms } => {
-                let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
-                segment.leaves = Some(Leaves { grace_ms: *grace_ms, at: now.plus_ms(*grace_ms) });
-                self.segments.rebuild_open(self.epoch);
+                if self.segments.get(*number).is_none() {
+                    return Err(ReplayError::UnknownSegment(number.0));
+                }
+                self.segments.set_leaves(now, *number, *grace_ms);
+                self.open_or_close(*number);
                 Ok(())
             }
             Record::SegmentGone(number) => self.apply_segment_gone(now, *number),
@@ -171,6 +171,7 @@ impl Core {
                 if let Some(segment) = self.segments.get_mut(extent.segment) {
                     segment.quarantined -= granules(extent.length) as u32;
                 }
+                self.more_attainable(extent.segment);
                 self.give(*rid, extent)
             }
             Record::WriterDone(rid) => match self.quarantine.set_writer_done(*rid) {
@@ -193,9 +194,7 @@ impl Core {
                 *views -= 1;
                 if *views == 0 {
                     owner.pins.remove(rid);
-                    if let Some(bytes) = self.pins.get(*rid).and_then(|pin| self.bytes_held(pin.extent)) {
-                        self.pins.holds_no_more(*session, bytes);
-                    }
+                    self.pins.holds_no_more(*session, *rid);
                 }
                 self.release_view(now, *rid)
             }
@@ -233,8 +232,8 @@ impl Core {
 
     fn apply_session_over(&mut self, now: Time, session: SessionId) -> Result<(), ReplayError> {
         let gone = self.sessions.remove(session).ok_or(ReplayError::UnknownSession(session.0))?;
-        self.pins.session_ended(session);
         for (rid, views) in gone.pins {
+            self.pins.holds_no_more(session, rid);
             for _ in 0..views {
                 self.release_view(now, rid)?;
             }
@@ -243,24 +242,24 @@ impl Core {
     }
 
     fn apply_segment_gone(&mut self, now: Time, number: SegmentNo) -> Result<(), ReplayError> {
-        let held = self.views_on(number);
         let segment = self.segments.remove(number, self.epoch).ok_or(ReplayError::UnknownSegment(number.0))?;
-        for (session, bytes) in held {
-            self.pins.holds_no_more(session, bytes);
-        }
+        self.pins.segment_gone(number);
         if let Some(owner) = self.sessions.get_mut(segment.session) {
             owner.segments.retain(|other| *other != number);
         }
         self.quarantine.remove_segment(number);
         // Unfinished puts go on with the replicas that they have elsewhere, or not at all.
         for lost in self.reservations.drop_segment(number) {
-            self.keys_changed |= lost.awaited && lost.ended;
+            if let Some(key) = &lost.ended {
+                self.key_changed(key.as_slice());
+            }
             if let Some(key) = lost.replaced {
                 self.release_replaced(now, key.as_slice());
             }
             if let Some(writer) = self.sessions.get_mut(lost.session) {
                 writer.unfinished -= lost.bytes;
             }
+            self.less_unfinished(lost.session);
         }
         // Views outlive it, but hold nothing of an object any more.
         for slot in self.pins.leave_objects_of(number) {
@@ -268,7 +267,7 @@ impl Core {
         }
         self.purge_again = self.purge.is_some();
         self.purge.get_or_insert(0);
-        self.room_changed = true;
+        self.changes.room = true;
         Ok(())
     }
 
@@ -409,8 +408,8 @@ impl Core {
             }
         }
         self.pins.add(rid, extent, object);
-        if first && let Some(bytes) = self.bytes_held(extent) {
-            self.pins.holds(session, bytes);
+        if first && self.segments.get(extent.segment).is_some() {
+            self.pins.holds(session, extent);
         }
         Ok(())
     }
@@ -424,7 +423,7 @@ impl Core {
                     self.count_pinned(last.extent, false);
                 }
                 self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
-                self.room_changed = true;
+                self.changes.room = true;
                 Ok(())
             }
             None => {
@@ -439,11 +438,14 @@ impl Core {
         if reservation.terms.replaces {
             self.release_replaced(now, reservation.key.as_slice());
         }
-        self.keys_changed |= reservation.awaited;
-        self.room_changed = true;
+        if reservation.awaited {
+            self.key_changed(reservation.key.as_slice());
+        }
+        self.changes.room = true;
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             writer.unfinished -= reservation.size * reservation.replicas.len() as u64;
         }
+        self.less_unfinished(reservation.session);
         reservation
     }
 
@@ -488,7 +490,7 @@ impl Core {
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);
         }
-        self.room_changed = true;
+        self.changes.room = true;
     }
 
     /// Takes an object out and gives its space back, but for what views hold.
@@ -497,7 +499,7 @@ impl Core {
         for place in object.places.as_slice() {
             self.drop_place(place, object.size, object.hold == Hold::Hard)?;
         }
-        self.room_changed = true;
+        self.changes.room = true;
         Ok(())
     }
 
@@ -521,7 +523,7 @@ impl Core {
             }
         }
         self.objects.set_places(slot, &keep);
-        self.room_changed = true;
+        self.changes.room = true;
         Ok(())
     }
 
@@ -554,6 +556,9 @@ impl Core {
             let granules = granules(extent.length) as u32;
             segment.pinned = if add { segment.pinned + granules } else { segment.pinned - granules };
         }
+        if !add {
+            self.more_attainable(extent.segment);
+        }
     }
 
     fn count_hard(&mut self, extent: Extent, add: bool) {
@@ -563,27 +568,11 @@ impl Core {
         }
     }
 
-    /// Bytes that a view of an extent holds: none on a segment that is Gone.
-    fn bytes_held(&self, extent: Extent) -> Option<u64> {
-        self.segments.get(extent.segment).map(|_| granules(extent.length) * GRANULE)
-    }
-
-    /// What the views of each session hold on a segment.
-    fn views_on(&self, number: SegmentNo) -> Vec<(SessionId, u64)> {
-        let on_it = self.pins.on(number);
-        if on_it.is_empty() {
-            return Vec::new();
+    /// After a change of whether a segment is Live, leaves or obeys the epoch.
+    pub(crate) fn open_or_close(&mut self, number: SegmentNo) {
+        if self.segments.open_or_close(number, self.epoch) {
+            self.more_is_open(number);
         }
-        let bytes = |length: &u64| granules(*length) * GRANULE;
-        // Of the two lists the shorter one is walked: most sessions have few views, most segments too.
-        let held = |pins: &BTreeMap<Rid, u32>| -> u64 {
-            match pins.len() < on_it.len() {
-                true => pins.keys().filter_map(|rid| on_it.get(rid)).map(bytes).sum(),
-                false => on_it.iter().filter(|(rid, _)| pins.contains_key(rid)).map(|(_, length)| bytes(length)).sum(),
-            }
-        };
-        let of = self.sessions.iter().map(|(id, entry)| (id, held(&entry.pins)));
-        of.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
     /// Takes a replica's extent. On a segment that is Gone there is nothing to take.
@@ -601,7 +590,7 @@ impl Core {
     }
 
     fn give(&mut self, rid: Rid, extent: Extent) -> Result<(), ReplayError> {
-        self.room_changed = true;
+        self.changes.room = true;
         let (start, len) = granule_range(rid, extent)?;
         self.segments.give(extent.segment, start, len).map_err(|source| ReplayError::Extent {
             segment: extent.segment.0,

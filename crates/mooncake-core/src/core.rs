@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::apply::ReplayError;
 use crate::config::Config;
-use crate::effect::{Effects, Push, Record};
+use crate::effect::{Effects, Push, Record, To};
+use crate::ending::Endings;
 use crate::evicted::EvictedLately;
-use crate::ids::{Rid, SessionId, Time};
+use crate::ids::{Rid, SegmentNo, SessionId, Time};
 use crate::membership::RECENTLY_GONE;
 use crate::objects::Objects;
 use crate::pin::Pins;
@@ -17,7 +18,9 @@ use crate::reservation::Reservations;
 use crate::segment::Segments;
 use crate::session::{GoneTold, Sessions};
 use crate::stats::Counts;
+use crate::tick::Watermark;
 use crate::ticket::Tickets;
+use crate::waiting::Changes;
 
 /// Directory, pool, sessions and everything that is decided about them. See the crate's documentation.
 pub struct Core {
@@ -34,22 +37,21 @@ pub struct Core {
     pub(crate) quarantine: Quarantine,
     pub(crate) pins: Pins,
     pub(crate) tickets: Tickets,
+    pub(crate) endings: Endings,
     pub(crate) rechecks: BTreeMap<Rid, Recheck>,
     pub(crate) evicted_lately: EvictedLately,
     pub(crate) random: Random,
     pub(crate) reign_random: Random,
     pub(crate) counts: Counts,
-    /// A key that a parked request waits for changed hands.
-    pub(crate) keys_changed: bool,
-    /// There may be more room than before.
-    pub(crate) room_changed: bool,
-    /// A tick has come: those that wait to spare what their call has stored look again. They keep nobody waiting, so that any
-    /// number of them may, and are not looked at with each change of others.
-    pub(crate) own_turn: bool,
+    /// What may have come to help parked requests.
+    pub(crate) changes: Changes,
     /// Objects may lie on segments that are Gone.
     pub(crate) purge: Option<u32>,
     /// The scan must start over when it is through: another segment went.
     pub(crate) purge_again: bool,
+    /// Which chore the next step in the background begins with.
+    pub(crate) next_chore: usize,
+    pub(crate) watermark: Watermark,
     /// When the views of lingering sessions are looked at next.
     pub(crate) next_look_at_lingering: Time,
 }
@@ -71,16 +73,17 @@ impl Core {
             quarantine: Quarantine::default(),
             pins: Pins::default(),
             tickets: Tickets::default(),
+            endings: Endings::default(),
             rechecks: BTreeMap::new(),
             evicted_lately: EvictedLately::default(),
             random: Random::new(config.seed),
             reign_random: Random::new(config.reign_seed),
             counts: Counts::default(),
-            keys_changed: false,
-            room_changed: false,
-            own_turn: false,
+            changes: Changes::default(),
             purge: None,
             purge_again: false,
+            next_chore: 0,
+            watermark: Watermark::default(),
             next_look_at_lingering: Time(0),
             config,
         }
@@ -131,7 +134,10 @@ impl Core {
         for rid in older {
             self.drop_reservation(now, rid, false, fx);
         }
-        self.segments.rebuild_open(self.epoch);
+        let numbers: Vec<SegmentNo> = self.segments.numbers().collect();
+        for number in numbers {
+            self.open_or_close(number);
+        }
         let owners: Vec<SessionId> =
             self.sessions.iter().filter(|(_, s)| !s.segments.is_empty()).map(|(id, _)| id).collect();
         for owner in owners {
@@ -164,7 +170,7 @@ impl Core {
     /// Sends a message to a session that is there. One that is away is told what it has to know when it is back.
     pub(crate) fn push(&mut self, to: SessionId, push: Push, fx: &mut Effects) {
         if self.sessions.get(to).is_some_and(|session| session.away.is_none()) {
-            fx.pushes.push((to, push));
+            fx.pushes.push((To::Session(to), push));
         }
     }
 }

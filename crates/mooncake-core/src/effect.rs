@@ -14,9 +14,18 @@ pub struct Effects {
     /// Append these, in order, before any reply goes out.
     pub records: Vec<Record>,
     /// Send these on the sessions' anchors.
-    pub pushes: Vec<(SessionId, Push)>,
+    pub pushes: Vec<(To, Push)>,
     /// Answer these parked requests.
     pub woken: Vec<(Ticket, Vec<PutSlot>)>,
+}
+
+/// Whom a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// A session.
+    Session(SessionId),
+    /// All that have an anchor. The others are told when they are back.
+    Everybody,
 }
 
 impl Effects {

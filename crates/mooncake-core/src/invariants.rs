@@ -177,9 +177,11 @@ impl Core {
             ensure!(self.sessions.get(session).is_some(), "{ticket:?} is of {session:?}, which is over");
             let is_awaited =
                 |key: &[u8]| self.reservations.by_key(key).is_some_and(|slot| self.reservations.get(slot).awaited);
-            let hears = self.keys_changed || parked.entries.iter().any(|(key, _)| is_awaited(key));
+            let keys = &parked.waits.keys;
+            let is_told = keys.iter().any(|hash| self.changes.tells_of(*hash));
+            let hears = is_told || parked.entries.iter().any(|(key, _)| is_awaited(key));
             ensure!(
-                !parked.for_key || hears,
+                keys.is_empty() || hears,
                 "{ticket:?} of {session:?} waits for a key, and no end of a put tells it"
             );
         }

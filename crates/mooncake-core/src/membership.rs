@@ -1,13 +1,15 @@
 //! Sessions and their segments: who comes, who is away, who is over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::core::Core;
-use crate::effect::{Effects, Push, Record};
+use crate::effect::{Effects, Push, Record, To};
+use crate::ending::Ending;
 use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::listed_views::ListedViews;
 use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
 use crate::segment::{GoneSegment, SegmentView};
-use crate::session::{GoneTold, Session};
+use crate::session::GoneTold;
 
 /// Gone segments told to a session that comes back, at most.
 const GONE_TOLD_MAX: usize = 1_024;
@@ -17,32 +19,6 @@ pub(crate) const RECENTLY_GONE: u64 = 256;
 
 /// Longest grace of a segment that is being unmounted.
 const GRACE_MAX_MS: u64 = 7 * 24 * 3600 * 1000;
-
-/// Why a session is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Closed,
-    ProcessGone,
-    /// Away for the retention, or lingering until nothing hung on its views any more.
-    Expired,
-    Unused,
-}
-
-impl Ending {
-    fn reason(self) -> &'static str {
-        match self {
-            Ending::Closed => "it closed",
-            Ending::ProcessGone => "its process is gone",
-            Ending::Expired => "it was away for too long",
-            Ending::Unused => "it left before it did anything",
-        }
-    }
-
-    /// Nothing of it can read any more.
-    fn is_proven(self) -> bool {
-        matches!(self, Ending::Closed | Ending::ProcessGone)
-    }
-}
 
 impl Core {
     // --------------------------------------------------------------- sessions
@@ -61,7 +37,7 @@ impl Core {
     }
 
     /// The anchor of a known session is back. `segments` are what it still holds, each with the epoch that it has taken (0
-    /// where its owner's word is none), `pins` its views (once per view). Whatever was asked of it while it was away is
+    /// where its owner's word is none), `views` what it reads. Whatever was asked of it while it was away is
     /// asked again.
     pub fn resume_session(
         &mut self,
@@ -69,7 +45,7 @@ impl Core {
         session: SessionId,
         secret: u64,
         segments: &[(SegmentUuid, u16)],
-        pins: &[Rid],
+        views: &ListedViews,
         fx: &mut Effects,
     ) -> Result<Resumed, Refused> {
         self.check_session(session, secret)?;
@@ -82,14 +58,14 @@ impl Core {
             let segment = self.segments.get(number).expect("a session's segments are there");
             match held.get(&segment.spec.uuid) {
                 // Its owner does not hold it any more.
-                None => self.segment_gone(now, number, None, fx),
+                None => self.segment_gone(now, number, fx),
                 Some(taken) if segment.epoch < self.epoch && *taken == self.epoch => {
                     self.segment_obeys(now, number, self.epoch, fx);
                 }
                 Some(_) => {}
             }
         }
-        let unknown_pins = self.reconcile_pins(now, session, pins, fx);
+        let unknown_pins = self.reconcile_views(now, session, views, fx);
         self.come_back(now, session, fx);
         self.settle(now, fx);
         Ok(Resumed { gone, unknown_pins })
@@ -104,65 +80,6 @@ impl Core {
         !late
     }
 
-    /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
-    /// lists and the log lost are noted again. Returns those of which not even the place is known any more: nothing here
-    /// keeps it from being given out, so their reader has to.
-    fn reconcile_pins(&mut self, now: Time, session: SessionId, listed: &[Rid], fx: &mut Effects) -> Vec<Rid> {
-        let mut listed = listed.to_vec();
-        listed.sort_unstable();
-        let count = |rid: Rid| {
-            let from = listed.partition_point(|other| *other < rid);
-            listed[from..].iter().take_while(|other| **other == rid).count() as u32
-        };
-        let Some(entry) = self.sessions.get_mut(session) else { return Vec::new() };
-        let searched = std::mem::take(&mut entry.unknown_pins);
-        let known: Vec<(Rid, u32)> = entry.pins.iter().map(|(rid, views)| (*rid, *views)).collect();
-        let under_way = entry.pins_under_way();
-        for (rid, views) in &known {
-            for _ in count(*rid) + under_way.get(rid).copied().unwrap_or(0)..*views {
-                self.log(now, Record::Unpinned { session, rid: *rid }, fx);
-            }
-        }
-        // What a log lost with its end.
-        let mut missing: BTreeMap<Rid, u32> = BTreeMap::new();
-        for rid in listed.chunk_by(|a, b| a == b).map(|same| same[0]) {
-            let views = known.binary_search_by_key(&rid, |(other, _)| *other).map_or(0, |at| known[at].1);
-            let lost = count(rid).saturating_sub(views);
-            if lost > 0 {
-                missing.insert(rid, lost);
-            }
-        }
-        // Other views of the same placement say where it is, whatever became of its object.
-        let noted: Vec<Rid> = missing.keys().copied().filter(|rid| self.pins.get(*rid).is_some()).collect();
-        for rid in noted {
-            let pin = self.pins.get(rid).expect("just seen");
-            let (extent, object) = (pin.extent, pin.object);
-            let key: Option<Box<[u8]>> = object.map(|slot| self.objects.object(slot).key.as_slice().into());
-            for _ in 0..missing.remove(&rid).expect("just seen") {
-                self.log(now, Record::Pinned { session, rid, extent, key: key.clone() }, fx);
-            }
-        }
-        // An object that was looked for once in vain does not turn up later.
-        if missing.keys().any(|rid| !searched.contains_key(rid)) {
-            for slot in 0..self.objects.bound() {
-                let Some(object) = self.objects.get(slot) else { continue };
-                let Some(place) = object.places.as_slice().iter().find(|place| missing.contains_key(&place.rid)) else {
-                    continue;
-                };
-                let (rid, extent, key) = (place.rid, place.extent(object.size), object.key.as_slice().to_vec());
-                if self.segments.get(extent.segment).is_none() {
-                    continue;
-                }
-                for _ in 0..missing.remove(&rid).unwrap_or(0) {
-                    self.log(now, Record::Pinned { session, rid, extent, key: Some(key.as_slice().into()) }, fx);
-                }
-            }
-        }
-        let unknown = missing.iter().flat_map(|(rid, views)| std::iter::repeat_n(*rid, *views as usize)).collect();
-        self.sessions.get_mut(session).expect("known").unknown_pins = missing;
-        unknown
-    }
-
     /// A call connection may attach to this session.
     pub fn check_session(&self, session: SessionId, secret: u64) -> Result<(), Refused> {
         match self.sessions.known(session)?.spec.secret == secret {
@@ -173,7 +90,7 @@ impl Core {
 
     /// The anchor closed: away at once. A session that never did anything has nothing to come back for, and is over.
     pub fn anchor_lost(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        let waits = self.tickets.iter().any(|parked| parked.origin.session == session);
+        let waits = self.tickets.of_session(session).is_some();
         match self.sessions.get(session) {
             Some(entry) if entry.is_unused() && !waits => {
                 self.session_over(now, session, Ending::Unused, fx);
@@ -193,7 +110,7 @@ impl Core {
         fx: &mut Effects,
     ) -> Vec<SegmentNo> {
         let mut ended = Vec::new();
-        let Some(entry) = self.sessions.get_mut(session) else { return ended };
+        let Some(entry) = self.sessions.get_mut(session).filter(|entry| !entry.ends) else { return ended };
         entry.last_heard = now;
         if entry.away.is_some() {
             self.come_back(now, session, fx);
@@ -236,16 +153,6 @@ impl Core {
         self.reservations.renew_all(now);
     }
 
-    /// The session ended by itself, after its last view: a client says so only when none is left and none can begin.
-    pub fn close_session(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, Ending::Closed, fx);
-    }
-
-    /// Its process is proven gone, and its views with it.
-    pub fn process_gone(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        self.session_over(now, session, Ending::ProcessGone, fx);
-    }
-
     /// Identity of a session's process, as it was given.
     pub fn session_process(&self, session: SessionId) -> Option<&[u8]> {
         Some(&self.session_spec(session)?.process)
@@ -264,9 +171,13 @@ impl Core {
         entry.away = Some(now);
         self.counts.sessions_lost += 1;
         for number in entry.segments.clone() {
-            self.segments.set_live(number, false);
+            self.set_live(number, false);
         }
-        self.segments.rebuild_open(self.epoch);
+    }
+
+    fn set_live(&mut self, number: SegmentNo, live: bool) {
+        self.segments.set_live(number, live);
+        self.open_or_close(number);
     }
 
     fn come_back(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
@@ -276,12 +187,11 @@ impl Core {
         let was_away = entry.away.take().is_some();
         let segments = entry.segments.clone();
         for number in &segments {
-            self.segments.set_live(*number, true);
+            self.set_live(*number, true);
             self.segments.get_mut(*number).expect("a session's segments are there").progress = now;
         }
-        self.segments.rebuild_open(self.epoch);
         self.objects.unpark();
-        self.room_changed |= was_away;
+        self.changes.room |= was_away;
         self.tell_again(session, fx);
         self.ask_again(session, fx);
     }
@@ -294,110 +204,46 @@ impl Core {
         for GoneSegment { uuid, number, kept_whole } in self.segments.gone_since(entry.gone.heard, GONE_TOLD_MAX) {
             let pinned = match kept_whole {
                 true => vec![GoneSegment::whole(number)],
-                false => self.pins.of_segment(number, |_| 0),
+                false => self.pins.of_segment(number),
             };
-            fx.pushes.push((session, Push::SegmentGone { uuid, number, pinned }));
+            fx.pushes.push((To::Session(session), Push::SegmentGone { uuid, number, pinned }));
         }
     }
 
     /// Asks an owner once more for fences that it has not answered yet: by rid, from one on, so many at most. Gives the
     /// first one that is left.
     pub fn ask_fences(&self, owner: SessionId, from: Rid, most: usize, fx: &mut Effects) -> Option<Rid> {
-        let mut asked = 0;
-        for entry in self.quarantine.iter_from(from) {
-            let Some(segment) = self.segments.get(entry.replica.extent.segment) else { continue };
-            if segment.session != owner {
-                continue;
-            }
-            if asked == most {
-                return Some(entry.replica.rid);
-            }
-            asked += 1;
+        let its = self.sessions.get(owner).map_or(&[][..], |entry| &entry.segments);
+        let some = |number: &SegmentNo| self.quarantine.on_segment(*number, from).take(most.saturating_add(1));
+        let mut asked: Vec<_> = its.iter().flat_map(some).collect();
+        asked.sort_unstable_by_key(|entry| entry.replica.rid);
+        let left = asked.get(most).map(|entry| entry.replica.rid);
+        for entry in asked.into_iter().take(most) {
+            let segment = self.segments.get(entry.replica.extent.segment).expect("a session's segments are there");
             let fence = Push::Fence {
                 uuid: segment.spec.uuid,
                 replica: entry.replica,
                 writer: entry.writer,
                 writer_done: entry.writer_done,
             };
-            fx.pushes.push((owner, fence));
+            fx.pushes.push((To::Session(owner), fence));
         }
-        None
+        left
     }
 
     /// Sends an owner all that it has not answered yet.
     fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(owner) else { return };
         if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
-            fx.pushes.push((owner, Push::TakeEpoch(self.reign())));
+            fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.reign())));
         }
         self.ask_fences(owner, Rid(0), usize::MAX, fx);
         for recheck in self.rechecks.values() {
             let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
             if segment.session == owner {
                 let (uuid, replica, crc32c) = (segment.spec.uuid, recheck.replica, recheck.crc32c);
-                fx.pushes.push((owner, Push::Recheck { uuid, replica, crc32c }));
+                fx.pushes.push((To::Session(owner), Push::Recheck { uuid, replica, crc32c }));
             }
-        }
-    }
-
-    /// Whether anything could be done to the bytes under a session's views if they were forgotten. On a segment that is
-    /// there they would be given out again. Nobody maps memory of another host: what is viewed of that are copies.
-    pub(crate) fn needs_its_views(&self, session: &Session) -> bool {
-        let can_be_mapped = |host: Option<u32>| host == session.host || host.is_none() || session.host.is_none();
-        session.pins.keys().filter_map(|rid| self.pins.get(*rid)).any(|pinned| {
-            let segment = self.segments.get(pinned.extent.segment);
-            segment.is_some_and(|segment| can_be_mapped(segment.host))
-        })
-    }
-
-    /// Ends a session. Its views end with it if that is proven, or if there is nothing left that they keep; else it
-    /// lingers until one or the other.
-    pub(crate) fn session_over(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
-        let Some(entry) = self.sessions.get(session) else { return };
-        let lingers = !ending.is_proven() && self.needs_its_views(entry);
-        for number in entry.segments.clone() {
-            self.segment_gone(now, number, Some(session).filter(|_| !lingers), fx);
-        }
-        for parked in self.tickets.cancel_session(session) {
-            self.refuse_ticket(parked, "the session is over", fx);
-        }
-        let unfinished = self.reservations.iter().filter(|(_, reservation)| reservation.session == session);
-        let rids: Vec<Rid> = unfinished.map(|(_, reservation)| reservation.rid()).collect();
-        for rid in rids {
-            self.drop_reservation(now, rid, false, fx);
-        }
-        if lingers {
-            self.set_away(now, session);
-            self.sessions.get_mut(session).expect("known").lingering = true;
-        } else {
-            // Also when it is away: the connection of a process that was frozen may still be there when it wakes up.
-            fx.pushes.push((session, Push::SessionOver(ending.reason().to_owned())));
-            *match ending {
-                Ending::Closed | Ending::Unused => &mut self.counts.sessions_closed,
-                Ending::ProcessGone => &mut self.counts.sessions_died,
-                Ending::Expired => &mut self.counts.sessions_expired,
-            } += 1;
-            if !ending.is_proven() {
-                self.keep_what_is_viewed(now, session, fx);
-            }
-            self.log(now, Record::SessionOver(session), fx);
-        }
-        self.room_changed = true;
-        self.settle(now, fx);
-    }
-
-    /// The views of a session are about to be forgotten, and its process may live and go on reading: whoever is yet to hear
-    /// of the segments that are Gone under them gives nothing of those back.
-    fn keep_what_is_viewed(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        let Some(entry) = self.sessions.get(session) else { return };
-        let viewed = entry.pins.keys().filter_map(|rid| Some(self.pins.get(*rid)?.extent.segment));
-        let viewed: BTreeSet<SegmentNo> = viewed.filter(|number| self.segments.get(*number).is_none()).collect();
-        if viewed.is_empty() {
-            return;
-        }
-        let gone: Vec<GoneSegment> = self.segments.gone().filter(|gone| viewed.contains(&gone.number)).collect();
-        for GoneSegment { uuid, number, .. } in gone {
-            self.log(now, Record::SegmentForgotten { uuid, number }, fx);
         }
     }
 
@@ -455,9 +301,7 @@ impl Core {
             self.log(now, Record::SegmentPopulated { number, bytes: populated }, fx);
         }
         self.segments.get_mut(number).expect("mounted").progress = now;
-        self.segments.set_live(number, live);
-        self.segments.rebuild_open(self.epoch);
-        self.room_changed = true;
+        self.set_live(number, live);
         Ok(number)
     }
 
@@ -480,7 +324,7 @@ impl Core {
             Some(segment) => {
                 let number = segment.number;
                 match grace_ms.min(GRACE_MAX_MS) {
-                    0 => self.segment_gone(now, number, None, fx),
+                    0 => self.segment_gone(now, number, fx),
                     grace_ms => self.log(now, Record::SegmentLeaves { number, grace_ms }, fx),
                 }
                 Ok(())
@@ -492,27 +336,6 @@ impl Core {
         self.remember(origin, reply, fx);
         self.settle(now, fx);
         result
-    }
-
-    /// A segment is Gone. `over` is the session whose end causes it, whose views end too.
-    pub(crate) fn segment_gone(&mut self, now: Time, number: SegmentNo, over: Option<SessionId>, fx: &mut Effects) {
-        let Some(segment) = self.segments.get(number) else { return };
-        let uuid = segment.spec.uuid;
-        let ending = over.and_then(|session| self.sessions.get(session)).map(|session| session.pins.clone());
-        let pinned = match segment.epoch < self.epoch {
-            // Not everybody who maps it has said yet that no view is unknown here: all of it stays until they unmap it.
-            true => vec![GoneSegment::whole(number)],
-            false => self
-                .pins
-                .of_segment(number, |rid| ending.as_ref().and_then(|pins| pins.get(&rid)).copied().unwrap_or(0)),
-        };
-        self.log(now, Record::SegmentGone(number), fx);
-        self.counts.segments_gone += 1;
-        self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
-        let everybody: Vec<SessionId> = self.sessions.iter().map(|(id, _)| id).collect();
-        for session in everybody {
-            self.push(session, Push::SegmentGone { uuid, number, pinned: pinned.clone() }, fx);
-        }
     }
 
     /// A segment that is not Gone.

@@ -5,20 +5,18 @@ mod invariants;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
 
 use crate::config::renewal_ms;
 use crate::eviction::EvictionPolicy;
 use crate::group::Groups;
 use crate::ids::{Rid, SegmentNo, Time};
+use crate::index::{self, Index};
 use crate::lru::Lru;
 use crate::object::{Hold, ListedIn, Object, Place, Places};
 use crate::segment::Segments;
 use crate::slab::{List, Slab};
-
-/// Tables of the index. Each grows by itself, so that no insert has to move all objects at once.
-const SHARDS: usize = 512;
 
 /// Members of a group that one eviction looks at for the next one to leave.
 const LOOKED_AT: usize = 64;
@@ -65,7 +63,7 @@ fn segments_of(places: &[Place]) -> SmallVec<[SegmentNo; 4]> {
 
 pub(crate) struct Objects {
     hasher: DefaultHashBuilder,
-    shards: Box<[HashTable<u32>]>,
+    index: Index<u32>,
     slab: Slab<Object>,
     policy: Box<dyn EvictionPolicy<Slab<Object>>>,
     /// Ordered by expiry, as all protection lasts equally long: eviction and lapse look at its head only.
@@ -92,7 +90,7 @@ impl Objects {
     pub fn new(evict_soft: bool) -> Objects {
         Objects {
             hasher: DefaultHashBuilder::default(),
-            shards: (0..SHARDS).map(|_| HashTable::new()).collect(),
+            index: Index::new(index::LARGE),
             slab: Slab::new(),
             policy: Box::new(Lru::default()),
             protected: List::default(),
@@ -116,14 +114,8 @@ impl Objects {
     }
 
     #[inline]
-    fn shard(hash: u64) -> usize {
-        // The tables use the lowest and the top bits themselves.
-        (hash >> 40) as usize & (SHARDS - 1)
-    }
-
-    #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        self.shards[Self::shard(hash)].find(hash, |slot| self.slab[*slot].key.as_slice() == key).copied()
+        self.index.find(hash, |slot| self.slab[*slot].key.as_slice() == key).copied()
     }
 
     #[inline]
@@ -163,8 +155,8 @@ impl Objects {
                 self.soft_lapse.insert((pin.until, slot));
             }
         }
-        let Objects { shards, slab, hasher, .. } = self;
-        shards[Self::shard(hash)].insert_unique(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
+        let Objects { index, slab, hasher, .. } = self;
+        index.insert(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
         self.list(now, slot);
         slot
     }
@@ -173,14 +165,9 @@ impl Objects {
     pub fn remove(&mut self, slot: u32) -> Object {
         self.unlist(slot);
         let hash = self.hash(self.slab[slot].key.as_slice());
-        let Objects { shards, slab, hasher, .. } = self;
-        let shard = &mut shards[Self::shard(hash)];
-        shard.find_entry(hash, |other| *other == slot).expect("an object is in the index").remove();
-        // Memory is given back as the pool empties; the quarter keeps that amortised.
-        if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
-            let room = shard.len() * 2;
-            shard.shrink_to(room, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
-        }
+        let Objects { index, slab, hasher, .. } = self;
+        let hash_of = |slot: &u32| hasher.hash_one(slab[*slot].key.as_slice());
+        index.remove(hash, |other| *other == slot, hash_of).expect("an object is in the index");
         let object = self.slab.remove(slot);
         if let Some(group) = object.group {
             self.groups.leave(group, slot);

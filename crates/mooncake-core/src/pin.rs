@@ -1,86 +1,144 @@
 //! Readers' views, by rid: the one thing that holds space.
 
 use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 
-use hashbrown::HashMap;
+use hashbrown::DefaultHashBuilder;
 
-use crate::ids::{Extent, Rid, SegmentNo, SessionId};
+use crate::ids::{Extent, GRANULE, Rid, SegmentNo, SessionId};
+use crate::index::{self, Index};
+use crate::object::granules;
+use crate::slab::{Link, Linked, List, Slab};
 
 pub(crate) struct PinnedExtent {
+    pub rid: Rid,
     pub extent: Extent,
     /// Views over it, of all sessions.
     pub views: u32,
     /// The object it belongs to, `None` once that has left: the extent is then held by the views alone.
     pub object: Option<u32>,
+    link: Link,
 }
 
-#[derive(Default)]
+impl Linked for PinnedExtent {
+    fn link(&self) -> Link {
+        self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
 pub(crate) struct Pins {
-    map: HashMap<Rid, PinnedExtent>,
+    hasher: DefaultHashBuilder,
+    slab: Slab<PinnedExtent>,
+    by_rid: Index<u32>,
+    /// Those of each segment that has any.
+    on: BTreeMap<SegmentNo, List>,
     views: u64,
-    /// Bytes under the views of each session that has any, an extent once, on segments that are not Gone.
+    /// Bytes under the views of each session that has any, an extent once, on segments that are not Gone: all together, and
+    /// by segment.
     holders: BTreeMap<SessionId, u64>,
+    holders_on: BTreeMap<(SegmentNo, SessionId), u64>,
+}
+
+impl Default for Pins {
+    fn default() -> Self {
+        Pins {
+            hasher: DefaultHashBuilder::default(),
+            slab: Slab::new(),
+            by_rid: Index::new(index::SMALL),
+            on: BTreeMap::new(),
+            views: 0,
+            holders: BTreeMap::new(),
+            holders_on: BTreeMap::new(),
+        }
+    }
 }
 
 impl Pins {
+    fn slot(&self, rid: Rid) -> Option<u32> {
+        self.by_rid.find(self.hasher.hash_one(rid), |slot| self.slab[*slot].rid == rid).copied()
+    }
+
     pub fn get(&self, rid: Rid) -> Option<&PinnedExtent> {
-        self.map.get(&rid)
+        self.slot(rid).map(|slot| &self.slab[slot])
     }
 
     pub fn get_mut(&mut self, rid: Rid) -> Option<&mut PinnedExtent> {
-        self.map.get_mut(&rid)
+        self.slot(rid).map(|slot| &mut self.slab[slot])
     }
 
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.slab.len()
     }
 
     /// In no order.
     pub fn iter(&self) -> impl Iterator<Item = (Rid, &PinnedExtent)> {
-        self.map.iter().map(|(rid, pin)| (*rid, pin))
+        self.slab.iter().map(|(_, pin)| (pin.rid, pin))
     }
 
     pub fn views(&self) -> u64 {
         self.views
     }
 
-    /// True when it is the first view over this rid.
-    pub fn add(&mut self, rid: Rid, extent: Extent, object: Option<u32>) -> bool {
+    /// One view more.
+    pub fn add(&mut self, rid: Rid, extent: Extent, object: Option<u32>) {
         self.views += 1;
-        let entry = self.map.entry(rid).or_insert(PinnedExtent { extent, views: 0, object });
-        entry.views += 1;
-        entry.views == 1
+        if let Some(pin) = self.get_mut(rid) {
+            pin.views += 1;
+            return;
+        }
+        let Pins { hasher, slab, by_rid, on, .. } = self;
+        let slot = slab.insert(PinnedExtent { rid, extent, views: 1, object, link: Link::default() });
+        on.entry(extent.segment).or_default().push_back(slab, slot);
+        by_rid.insert(hasher.hash_one(rid), slot, |slot| hasher.hash_one(slab[*slot].rid));
     }
 
     /// One view less. The entry when it was the last one.
     pub fn release(&mut self, rid: Rid) -> Option<PinnedExtent> {
-        let entry = self.map.get_mut(&rid)?;
+        let slot = self.slot(rid)?;
         self.views -= 1;
-        entry.views -= 1;
-        if entry.views > 0 {
+        let pin = &mut self.slab[slot];
+        pin.views -= 1;
+        if pin.views > 0 {
             return None;
         }
-        self.map.remove(&rid)
+        let segment = pin.extent.segment;
+        let Pins { hasher, slab, by_rid, on, .. } = self;
+        by_rid.remove(hasher.hash_one(rid), |other| *other == slot, |slot| hasher.hash_one(slab[*slot].rid));
+        let on_it = on.get_mut(&segment).expect("it has a pinned extent");
+        on_it.remove(slab, slot);
+        if on_it.is_empty() {
+            on.remove(&segment);
+        }
+        Some(self.slab.remove(slot))
     }
 
-    /// A session has a view of an extent that it had none of.
-    pub fn holds(&mut self, session: SessionId, bytes: u64) {
+    /// A session has a view of an extent that it had none of, on a segment that is there.
+    pub fn holds(&mut self, session: SessionId, extent: Extent) {
+        let bytes = granules(extent.length) * GRANULE;
         *self.holders.entry(session).or_default() += bytes;
+        *self.holders_on.entry((extent.segment, session)).or_default() += bytes;
     }
 
-    /// Extents of so many bytes are not under views of a session any more, or are nowhere.
-    pub fn holds_no_more(&mut self, session: SessionId, bytes: u64) {
-        if let Some(held) = self.holders.get_mut(&session) {
-            *held = held.saturating_sub(bytes);
-            if *held == 0 {
-                self.holders.remove(&session);
-            }
+    /// An extent is not under views of a session any more. On a segment that is Gone it counted for nothing.
+    pub fn holds_no_more(&mut self, session: SessionId, rid: Rid) {
+        let Some(extent) = self.get(rid).map(|pin| pin.extent) else { return };
+        let bytes = granules(extent.length) * GRANULE;
+        if subtract(&mut self.holders_on, (extent.segment, session), bytes) {
+            subtract(&mut self.holders, session, bytes);
         }
     }
 
-    /// All views of a session have ended.
-    pub fn session_ended(&mut self, session: SessionId) {
-        self.holders.remove(&session);
+    /// A segment is Gone.
+    pub fn segment_gone(&mut self, segment: SegmentNo) {
+        let its = (segment, SessionId(0))..=(segment, SessionId(u64::MAX));
+        let held: Vec<(SessionId, u64)> = self.holders_on.range(its).map(|((_, id), bytes)| (*id, *bytes)).collect();
+        for (session, bytes) in held {
+            self.holders_on.remove(&(segment, session));
+            subtract(&mut self.holders, session, bytes);
+        }
     }
 
     /// Whose views hold space, and how many bytes of it.
@@ -88,25 +146,37 @@ impl Pins {
         self.holders.iter().map(|(session, bytes)| (*session, *bytes))
     }
 
-    /// Lengths of what views hold of a segment.
-    pub fn on(&self, segment: SegmentNo) -> HashMap<Rid, u64> {
-        let on_it = self.map.iter().filter(|(_, pin)| pin.extent.segment == segment);
-        on_it.map(|(rid, pin)| (*rid, pin.extent.length)).collect()
+    /// How much of a segment is under views, in extents.
+    pub fn len_on(&self, segment: SegmentNo) -> usize {
+        self.on.get(&segment).map_or(0, |on_it| on_it.len() as usize)
+    }
+
+    fn on(&self, segment: SegmentNo) -> impl Iterator<Item = u32> + '_ {
+        let on_it = self.on.get(&segment);
+        let head = on_it.and_then(List::head);
+        std::iter::successors(head, move |slot| on_it?.next(&self.slab, *slot))
     }
 
     /// Parts the views over a segment that is Gone from their objects, which are named once per pinned replica.
     pub fn leave_objects_of(&mut self, segment: SegmentNo) -> Vec<u32> {
-        let on_it = self.map.values_mut().filter(|pin| pin.extent.segment == segment);
-        let mut slots: Vec<u32> = on_it.filter_map(|pin| pin.object.take()).collect();
-        slots.sort_unstable();
-        slots
+        let on_it: Vec<u32> = self.on(segment).collect();
+        on_it.into_iter().filter_map(|slot| self.slab[slot].object.take()).collect()
     }
 
-    /// What views hold of a segment, without those counted in `except` alone, by offset.
-    pub fn of_segment(&self, segment: SegmentNo, except: impl Fn(Rid) -> u32) -> Vec<Extent> {
-        let held = self.map.iter().filter(|(rid, pin)| pin.extent.segment == segment && pin.views > except(**rid));
-        let mut extents: Vec<Extent> = held.map(|(_, pin)| pin.extent).collect();
+    /// What views hold of a segment, by offset.
+    pub fn of_segment(&self, segment: SegmentNo) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = self.on(segment).map(|slot| self.slab[slot].extent).collect();
         extents.sort_unstable_by_key(|extent| extent.offset);
         extents
     }
+}
+
+/// So many bytes less; whether there were any.
+fn subtract<K: Ord>(held: &mut BTreeMap<K, u64>, by: K, bytes: u64) -> bool {
+    let std::collections::btree_map::Entry::Occupied(mut entry) = held.entry(by) else { return false };
+    *entry.get_mut() = entry.get().saturating_sub(bytes);
+    if *entry.get() == 0 {
+        entry.remove();
+    }
+    true
 }

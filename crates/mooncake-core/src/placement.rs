@@ -48,7 +48,7 @@ pub(crate) fn choose(
     random: &mut Random,
 ) -> Option<SegmentNo> {
     let open = segments.open();
-    if open.is_empty() {
+    if segments.longest_run() < need || open.is_empty() {
         return None;
     }
     let fits = |open: &Open| open.largest >= need && !used.contains(&open.session);

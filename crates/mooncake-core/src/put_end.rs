@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::effect::{Effects, Record};
-use crate::ids::{Replica, Rid, Time};
+use crate::effect::{Effects, Push, Record};
+use crate::ids::{Replica, Rid, SessionId, Time};
 use crate::request::{EndOutcome, Ended, Origin, Refused, Remembered};
+use crate::work::Work;
 
 impl Core {
     /// The writer is through. What is committed is readable from now on.
@@ -101,11 +102,43 @@ impl Core {
     }
 
     /// Ends the puts whose deadline has passed.
-    pub(crate) fn expire_reservations(&mut self, now: Time, fx: &mut Effects) {
-        while let Some(slot) = self.reservations.expired(now) {
+    pub(crate) fn expire_reservations(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while !work.is_used_up()
+            && let Some(slot) = self.reservations.expired(now)
+        {
             let rid = self.reservations.get(slot).rid();
             self.counts.puts_expired += 1;
             self.drop_reservation(now, rid, false, fx);
+            work.did(1);
         }
+    }
+
+    /// Ends an unfinished put: its key is free, its extents wait for their owners' word.
+    pub(crate) fn drop_reservation(&mut self, now: Time, rid: Rid, writer_done: bool, fx: &mut Effects) {
+        let Some(slot) = self.reservations.by_rid(rid) else { return };
+        let reservation = self.reservations.get(slot);
+        let (writer, replicas) = (reservation.session, reservation.replicas.clone());
+        self.log(now, Record::Dropped(rid), fx);
+        for replica in replicas {
+            self.fence(now, replica, writer, writer_done, fx);
+        }
+    }
+
+    /// Asks the owner of an extent in quarantine for its word.
+    pub(crate) fn fence(
+        &mut self,
+        now: Time,
+        replica: Replica,
+        writer: SessionId,
+        writer_done: bool,
+        fx: &mut Effects,
+    ) {
+        let Some(segment) = self.segments.get(replica.extent.segment) else { return };
+        let (owner, uuid) = (segment.session, segment.spec.uuid);
+        if writer_done {
+            self.log(now, Record::WriterDone(replica.rid), fx);
+        }
+        self.counts.fences_asked += 1;
+        self.push(owner, Push::Fence { uuid, replica, writer, writer_done }, fx);
     }
 }

@@ -87,7 +87,6 @@ impl Core {
                 self.segment_obeys(now, segment.number, epoch, fx);
             }
         }
-        self.segments.rebuild_open(self.epoch);
         self.objects.unpark();
         self.settle(now, fx);
     }

@@ -1,12 +1,14 @@
 //! Unfinished puts.
 
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
 use crate::effect::Record;
 use crate::ids::{Replica, Rid, SegmentNo, SessionId, Time};
+use crate::index::{self, Index};
 use crate::invariants::ensure;
 use crate::object::Key;
 use crate::request::PinKind;
@@ -88,9 +90,8 @@ impl Reservation {
 pub(crate) struct Lost {
     pub session: SessionId,
     pub bytes: u64,
-    /// It had no other replica: the put is over.
-    pub ended: bool,
-    pub awaited: bool,
+    /// Its key if it had no other replica: the put is over.
+    pub ended: Option<Key>,
     /// Key of the object that it was to replace.
     pub replaced: Option<Key>,
 }
@@ -104,11 +105,32 @@ impl Linked for Reservation {
     }
 }
 
+/// A replica of an unfinished put, among the others on its segment.
+struct Placed {
+    rid: Rid,
+    /// Slot of the put.
+    put: u32,
+    link: Link,
+}
+
+impl Linked for Placed {
+    fn link(&self) -> Link {
+        self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
 pub(crate) struct Reservations {
     hasher: DefaultHashBuilder,
     slab: Slab<Reservation>,
-    by_rid: HashMap<Rid, u32>,
-    by_key: HashTable<u32>,
+    by_key: Index<u32>,
+    /// Slots of `placed`.
+    by_rid: Index<u32>,
+    placed: Slab<Placed>,
+    /// Those of each segment that has any.
+    on: BTreeMap<SegmentNo, List>,
     /// Ordered by deadline: each lasts equally long from its start or last renewal.
     deadlines: List,
     duration_ms: u64,
@@ -120,8 +142,10 @@ impl Reservations {
         Reservations {
             hasher: DefaultHashBuilder::default(),
             slab: Slab::new(),
-            by_rid: HashMap::new(),
-            by_key: HashTable::new(),
+            by_key: Index::new(index::SMALL),
+            by_rid: Index::new(index::SMALL),
+            placed: Slab::new(),
+            on: BTreeMap::new(),
             deadlines: List::default(),
             duration_ms,
             bytes: 0,
@@ -141,11 +165,13 @@ impl Reservations {
     }
 
     pub fn by_rid(&self, rid: Rid) -> Option<u32> {
-        self.by_rid.get(&rid).copied()
+        let hash = self.hasher.hash_one(rid);
+        let place = self.by_rid.find(hash, |place| self.placed[*place].rid == rid)?;
+        Some(self.placed[*place].put)
     }
 
     pub fn by_key(&self, key: &[u8]) -> Option<u32> {
-        if self.by_key.is_empty() {
+        if self.by_key.len() == 0 {
             return None;
         }
         let hash = self.hasher.hash_one(key);
@@ -156,57 +182,89 @@ impl Reservations {
         reservation.deadline = now.plus_ms(self.duration_ms);
         self.bytes += reservation.bytes();
         let hash = self.hasher.hash_one(reservation.key.as_slice());
-        let rids: SmallVec<[Rid; 2]> = reservation.replicas.iter().map(|replica| replica.rid).collect();
+        let replicas = reservation.replicas.clone();
         let slot = self.slab.insert(reservation);
-        for rid in rids {
-            self.by_rid.insert(rid, slot);
+        for replica in replicas {
+            self.place(replica, slot);
         }
         let Reservations { by_key, slab, hasher, .. } = self;
-        by_key.insert_unique(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
+        by_key.insert(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
         self.deadlines.push_back(&mut self.slab, slot);
+    }
+
+    /// Has a replica found by its rid, and with its segment.
+    fn place(&mut self, Replica { rid, extent }: Replica, put: u32) {
+        let place = self.placed.insert(Placed { rid, put, link: Link::default() });
+        let Reservations { by_rid, placed, hasher, on, .. } = self;
+        on.entry(extent.segment).or_default().push_back(placed, place);
+        by_rid.insert(hasher.hash_one(rid), place, |place| hasher.hash_one(placed[*place].rid));
+    }
+
+    fn displace(&mut self, Replica { rid, extent }: Replica) {
+        let Reservations { by_rid, placed, hasher, on, .. } = self;
+        let (is_it, hash_of) =
+            (|place: &u32| placed[*place].rid == rid, |place: &u32| hasher.hash_one(placed[*place].rid));
+        let found = by_rid.remove(hasher.hash_one(rid), is_it, hash_of);
+        let place = found.expect("a replica of an unfinished put is in the index");
+        let on_it = on.get_mut(&extent.segment).expect("it has a replica");
+        on_it.remove(placed, place);
+        if on_it.is_empty() {
+            on.remove(&extent.segment);
+        }
+        placed.remove(place);
     }
 
     pub fn remove(&mut self, slot: u32) -> Reservation {
         self.deadlines.remove(&mut self.slab, slot);
         let hash = self.hasher.hash_one(self.slab[slot].key.as_slice());
-        self.by_key.find_entry(hash, |other| *other == slot).expect("an unfinished put is in the index").remove();
+        let Reservations { by_key, slab, hasher, .. } = self;
+        let hash_of = |slot: &u32| hasher.hash_one(slab[*slot].key.as_slice());
+        by_key.remove(hash, |other| *other == slot, hash_of).expect("an unfinished put is in the index");
         let reservation = self.slab.remove(slot);
         for replica in &reservation.replicas {
-            self.by_rid.remove(&replica.rid);
+            self.displace(*replica);
         }
         self.bytes -= reservation.bytes();
-        if self.slab.len() == 0 {
-            self.by_rid.shrink_to(1024);
-            let Reservations { by_key, slab, hasher, .. } = self;
-            by_key.shrink_to(1024, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
-        }
         reservation
+    }
+
+    /// What is in a slot, which may be free.
+    pub fn at(&self, slot: u32) -> Option<&Reservation> {
+        self.slab.get(slot)
+    }
+
+    /// How many replicas are on a segment.
+    pub fn len_on(&self, segment: SegmentNo) -> usize {
+        self.on.get(&segment).map_or(0, |on_it| on_it.len() as usize)
+    }
+
+    /// The first unfinished put that has a replica on a segment.
+    fn first_on(&self, segment: SegmentNo) -> Option<u32> {
+        let place = self.on.get(&segment)?.head()?;
+        Some(self.placed[place].put)
     }
 
     /// Takes the replicas on a segment that is Gone out of all unfinished puts; those with no other end.
     pub fn drop_segment(&mut self, segment: SegmentNo) -> Vec<Lost> {
-        let on_it = |replica: &Replica| replica.extent.segment == segment;
-        let hit = self.iter().filter(|(_, reservation)| reservation.replicas.iter().any(on_it));
-        let slots: Vec<u32> = hit.map(|(slot, _)| slot).collect();
-        let mut lost = Vec::with_capacity(slots.len());
-        for slot in slots {
+        let mut lost = Vec::new();
+        while let Some(slot) = self.first_on(segment) {
             let reservation = &mut self.slab[slot];
-            let dropped = reservation.replicas.iter().filter(|replica| on_it(replica)).count();
-            let ended = dropped == reservation.replicas.len();
-            let (session, awaited) = (reservation.session, reservation.awaited);
-            let bytes = reservation.size * dropped as u64;
-            let mut replaced = None;
-            if ended {
-                let gone = self.remove(slot);
-                replaced = gone.terms.replaces.then_some(gone.key);
-            } else {
-                for replica in reservation.replicas.iter().filter(|replica| on_it(replica)) {
-                    self.by_rid.remove(&replica.rid);
-                }
-                reservation.replicas.retain(|replica| !on_it(replica));
-                self.bytes -= bytes;
+            let (session, size) = (reservation.session, reservation.size);
+            let on_it = |replica: &Replica| replica.extent.segment == segment;
+            if reservation.replicas.iter().all(on_it) {
+                let over = self.remove(slot);
+                let replaced = over.terms.replaces.then(|| over.key.clone());
+                lost.push(Lost { session, bytes: over.bytes(), ended: Some(over.key), replaced });
+                continue;
             }
-            lost.push(Lost { session, bytes, ended, awaited, replaced });
+            let dropped: SmallVec<[Replica; 1]> = reservation.replicas.iter().copied().filter(on_it).collect();
+            reservation.replicas.retain(|replica| !on_it(replica));
+            let bytes = size * dropped.len() as u64;
+            self.bytes -= bytes;
+            for replica in dropped {
+                self.displace(replica);
+            }
+            lost.push(Lost { session, bytes, ended: None, replaced: None });
         }
         lost
     }
@@ -257,6 +315,17 @@ impl Reservations {
         let (all, listed, by_key) = (self.slab.len(), self.deadlines.len() as usize, self.by_key.len());
         ensure!(all == listed && all == by_key, "there are {all}, {listed} of them with a deadline, {by_key} by key");
         ensure!(rids == self.by_rid.len(), "they have {rids} rids, and are found by {}", self.by_rid.len());
+        for (segment, on_it) in &self.on {
+            on_it.check_invariants(&self.placed, |_, place| {
+                let put = self.slab.get(place.put);
+                let mut replicas = put.iter().flat_map(|put| &put.replicas);
+                let is_there = replicas.any(|other| other.rid == place.rid && other.extent.segment == *segment);
+                ensure!(is_there, "{:?} is listed on {segment:?}, and no put has it there", place.rid);
+                Ok(())
+            })?;
+        }
+        let (places, on) = (self.placed.len(), self.on.values().map(|on_it| on_it.len() as usize).sum::<usize>());
+        ensure!(places == rids && on == rids, "they have {rids} rids, {places} places, {on} of them on segments");
         ensure!(bytes == self.bytes, "they have {bytes} bytes, and counted {}", self.bytes);
         Ok(())
     }

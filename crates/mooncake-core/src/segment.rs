@@ -172,14 +172,21 @@ impl GoneSegment {
 #[derive(Default)]
 pub(crate) struct Segments {
     table: Vec<Option<Box<Segment>>>,
+    /// Those that are not Gone: the table has mostly room for others, once epochs have begun.
+    numbers: BTreeSet<SegmentNo>,
     by_uuid: BTreeMap<SegmentUuid, SegmentNo>,
+    /// Those whose grace is over then.
+    leaving: BTreeSet<(Time, SegmentNo)>,
     gone: BTreeSet<SegmentUuid>,
     gone_order: VecDeque<GoneSegment>,
     /// How many have gone, as far as this process knows.
     gone_count: u64,
     open: Vec<Open>,
-    open_sessions: usize,
+    /// How many open segments each session has that has one.
+    open_sessions: BTreeMap<SessionId, u32>,
     open_bytes: u64,
+    /// How many open segments have a longest free run of so many granules.
+    runs: BTreeMap<u32, u32>,
     live: Vec<bool>,
     last: u32,
 }
@@ -194,14 +201,17 @@ impl Segments {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Segment> {
-        self.table.iter().filter_map(|segment| segment.as_deref())
+        self.numbers.iter().filter_map(|number| self.get(*number))
     }
 
-    /// Numbers of those that are not Gone, in order; the table has mostly room for others, once epochs have begun.
-    pub fn numbers(&self) -> Vec<SegmentNo> {
-        let mut numbers: Vec<SegmentNo> = self.by_uuid.values().copied().collect();
-        numbers.sort_unstable();
-        numbers
+    /// How many are not Gone.
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Numbers of those that are not Gone, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.numbers.iter().copied()
     }
 
     pub fn by_uuid(&self, uuid: SegmentUuid) -> Option<&Segment> {
@@ -261,7 +271,12 @@ impl Segments {
 
     /// Sessions with an open segment.
     pub fn open_sessions(&self) -> usize {
-        self.open_sessions
+        self.open_sessions.len()
+    }
+
+    /// The longest free run of granules in an open segment.
+    pub fn longest_run(&self) -> u32 {
+        self.runs.last_key_value().map_or(0, |(run, _)| *run)
     }
 
     /// Granules that eviction alone can gain in the best open segment.
@@ -283,6 +298,7 @@ impl Segments {
         }
         self.last = self.last.max(number.0);
         self.by_uuid.insert(spec.uuid, number);
+        self.numbers.insert(number);
         let granules = (spec.bytes / GRANULE) as u32;
         self.table[index] = Some(Box::new(Segment {
             number,
@@ -303,12 +319,16 @@ impl Segments {
 
     /// Its objects, if any, are dropped lazily: nothing finds them any more.
     pub fn remove(&mut self, number: SegmentNo, current_epoch: u16) -> Option<Box<Segment>> {
+        self.close(number);
         let segment = self.table.get_mut(number.0 as usize)?.take()?;
         self.live[number.0 as usize] = false;
+        self.numbers.remove(&number);
         self.by_uuid.remove(&segment.spec.uuid);
+        if let Some(leaves) = segment.leaves {
+            self.leaving.remove(&(leaves.at, number));
+        }
         let kept_whole = segment.epoch < current_epoch;
         self.forget(GoneSegment { uuid: segment.spec.uuid, number, kept_whole });
-        self.rebuild_open(current_epoch);
         Some(segment)
     }
 
@@ -337,36 +357,62 @@ impl Segments {
         }
     }
 
-    /// After any change of who is Live or obeys the epoch.
-    pub fn rebuild_open(&mut self, current_epoch: u16) {
-        let Segments { table, open, .. } = self;
-        open.clear();
-        for segment in table.iter_mut().filter_map(|segment| segment.as_deref_mut()) {
-            segment.open = None;
-            if segment.takes_objects(current_epoch) {
-                segment.open = Some(open.len() as u32);
-                open.push(segment.for_placement());
-            }
+    /// Opens or closes a segment after a change of whether it is Live, leaves or obeys the epoch. True when it was opened.
+    pub fn open_or_close(&mut self, number: SegmentNo, current_epoch: u16) -> bool {
+        let Some(segment) = self.get(number) else { return false };
+        match (segment.open, segment.takes_objects(current_epoch)) {
+            (None, true) => self.open_one(number),
+            (Some(_), false) => self.close(number),
+            _ => return false,
         }
-        (self.open_sessions, self.open_bytes) = self.count_open();
+        self.is_open(number)
     }
 
-    /// Sessions with an open segment, and the capacity of the open segments.
-    fn count_open(&self) -> (usize, u64) {
-        let sessions: BTreeSet<SessionId> = self.open.iter().map(|open| open.session).collect();
-        (sessions.len(), self.open.iter().map(|open| u64::from(open.total) * GRANULE).sum())
+    fn open_one(&mut self, number: SegmentNo) {
+        let place = self.open.len() as u32;
+        let Some(segment) = self.get_mut(number) else { return };
+        segment.open = Some(place);
+        let open = segment.for_placement();
+        self.open.push(open);
+        *self.open_sessions.entry(open.session).or_default() += 1;
+        self.open_bytes += u64::from(open.total) * GRANULE;
+        *self.runs.entry(open.largest).or_default() += 1;
+    }
+
+    fn close(&mut self, number: SegmentNo) {
+        let Some(place) = self.get_mut(number).and_then(|segment| segment.open.take()) else { return };
+        let closed = self.open.swap_remove(place as usize);
+        if let Some(moved) = self.open.get(place as usize).map(|open| open.number) {
+            self.get_mut(moved).expect("it is open").open = Some(place);
+        }
+        subtract(&mut self.open_sessions, closed.session);
+        self.open_bytes -= u64::from(closed.total) * GRANULE;
+        subtract(&mut self.runs, closed.largest);
+    }
+
+    /// A segment is to be Gone when a grace is over.
+    pub fn set_leaves(&mut self, now: Time, number: SegmentNo, grace_ms: u64) {
+        let Some(segment) = self.get_mut(number) else { return };
+        let leaves = Leaves { grace_ms, at: now.plus_ms(grace_ms) };
+        let before = segment.leaves.replace(leaves);
+        if let Some(before) = before {
+            self.leaving.remove(&(before.at, number));
+        }
+        self.leaving.insert((leaves.at, number));
     }
 
     /// The graces of segments that leave begin anew.
     pub fn restart_graces(&mut self, now: Time) {
-        for leaves in self.table.iter_mut().flatten().filter_map(|segment| segment.leaves.as_mut()) {
-            leaves.at = now.plus_ms(leaves.grace_ms);
+        for (_, number) in std::mem::take(&mut self.leaving) {
+            let leaves = self.get(number).and_then(|segment| segment.leaves);
+            let grace_ms = leaves.expect("it leaves").grace_ms;
+            self.set_leaves(now, number, grace_ms);
         }
     }
 
     /// A segment whose grace is over.
     pub fn overdue(&self, now: Time) -> Option<SegmentNo> {
-        self.iter().find(|segment| segment.leaves.is_some_and(|leaves| leaves.at <= now)).map(|segment| segment.number)
+        self.leaving.first().filter(|(at, _)| *at <= now).map(|(_, number)| *number)
     }
 
     pub fn take(&mut self, number: SegmentNo, granule: u32, len: u32) -> Result<(), ExtentError> {
@@ -401,12 +447,13 @@ impl Segments {
 
     fn refresh(&mut self, number: SegmentNo) {
         let Some(segment) = self.table[number.0 as usize].as_deref() else { return };
-        if let Some(index) = segment.open {
-            let open = &mut self.open[index as usize];
-            open.largest = segment.extents.largest();
-            open.free = segment.extents.free();
-            self.open_bytes -= u64::from(open.total - segment.extents.total()) * GRANULE;
-            open.total = segment.extents.total();
+        let Some(index) = segment.open else { return };
+        let (before, open) = (self.open[index as usize], segment.for_placement());
+        self.open[index as usize] = open;
+        self.open_bytes -= u64::from(before.total - open.total) * GRANULE;
+        if before.largest != open.largest {
+            subtract(&mut self.runs, before.largest);
+            *self.runs.entry(open.largest).or_default() += 1;
         }
     }
 
@@ -434,8 +481,20 @@ impl Segments {
             open += usize::from(takes);
         }
         ensure!(open == self.open.len(), "{open} are open, and listed {}", self.open.len());
-        let (right, counted) = (self.count_open(), (self.open_sessions, self.open_bytes));
-        ensure!(right == counted, "open are those of (sessions, bytes) {right:?}, and counted {counted:?}");
+        let bytes: u64 = self.open.iter().map(|open| u64::from(open.total) * GRANULE).sum();
+        ensure!(bytes == self.open_bytes, "the open ones have {bytes} bytes, and counted {}", self.open_bytes);
+        let (mut sessions, mut runs) = (BTreeMap::new(), BTreeMap::new());
+        for open in &self.open {
+            *sessions.entry(open.session).or_default() += 1;
+            *runs.entry(open.largest).or_default() += 1;
+        }
+        ensure!(sessions == self.open_sessions, "open are those of {sessions:?}, and counted {:?}", self.open_sessions);
+        ensure!(runs == self.runs, "the open ones have free runs {runs:?}, and counted {:?}", self.runs);
+        let leaving = self.iter().filter_map(|segment| Some((segment.leaves?.at, segment.number)));
+        let leaving: BTreeSet<_> = leaving.collect();
+        ensure!(leaving == self.leaving, "{leaving:?} leave, and are listed {:?}", self.leaving);
+        let numbers: BTreeSet<_> = self.by_uuid.values().copied().collect();
+        ensure!(numbers == self.numbers, "{numbers:?} are there, and listed {:?}", self.numbers);
         for GoneSegment { uuid, number, .. } in &self.gone_order {
             let number = number.0;
             ensure!(self.gone.contains(uuid) && !self.by_uuid.contains_key(uuid), "the UUID of {number} is not Gone");
@@ -445,5 +504,15 @@ impl Segments {
         let (ordered, gone) = (self.gone_order.len(), self.gone.len());
         ensure!(ordered == gone && gone <= GONE_MAX, "{gone} are Gone, {ordered} in order");
         Ok(())
+    }
+}
+
+/// One less of these, and none at all of what there is none of.
+fn subtract<K: Ord>(counts: &mut BTreeMap<K, u32>, of: K) {
+    if let std::collections::btree_map::Entry::Occupied(mut count) = counts.entry(of) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }

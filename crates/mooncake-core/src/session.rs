@@ -39,6 +39,8 @@ pub(crate) struct Session {
     /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
     /// still there.
     pub lingering: bool,
+    /// It is about to be over: nothing is taken from it any more.
+    pub ends: bool,
     /// Which segments that are Gone it knows of.
     pub gone: GoneTold,
     committed: VecDeque<Rid>,
@@ -146,7 +148,7 @@ impl Sessions {
     }
 
     pub fn known(&self, id: SessionId) -> Result<&Session, Refused> {
-        self.get(id).ok_or(Refused::UnknownSession(id.0))
+        self.get(id).filter(|session| !session.ends).ok_or(Refused::UnknownSession(id.0))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
@@ -189,6 +191,7 @@ impl Sessions {
                 unknown_pins: BTreeMap::new(),
                 unfinished: 0,
                 lingering: false,
+                ends: false,
                 gone: GoneTold::default(),
                 committed: VecDeque::new(),
             },

@@ -4,35 +4,74 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::Effects;
+use crate::ending::Ending;
 use crate::ids::{GRANULE, SegmentNo, SessionId, Time};
-use crate::membership::Ending;
 use crate::objects::Reach;
+use crate::work::{EVICTED_MOST, STEP, Work};
 
-/// Objects whose protection or soft pin lapses in one step.
-const LAPSE_MOST: usize = 2_048;
 /// Time between two looks at what the views of lingering sessions are on.
 const LINGERING_LOOK_MS: u64 = 1_000;
-/// Objects evicted in one tick to get below the watermark.
-const WATERMARK_STEPS: usize = 4_096;
+
+/// What is done in the background, as far as there is any of it. What makes room comes first.
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 8] = [
+    Core::end_sessions,
+    Core::expire_reservations,
+    Core::end_graces,
+    Core::lapse,
+    Core::evict_to_watermark,
+    Core::pass_on_changes,
+    Core::serve_due_tickets,
+    Core::purge,
+];
+
+/// How far eviction down from the high watermark is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Watermark {
+    /// Less is in use, or will be looked at with the next tick.
+    #[default]
+    Below,
+    /// More may be in use.
+    Unknown,
+    /// More was in use: as much is evicted as is to be free below it.
+    Evicting,
+}
 
 impl Core {
     /// To be called every 20 ms or so, and [`Core::background`] behind it.
     pub fn tick(&mut self, now: Time, fx: &mut Effects) {
-        self.watch_sessions(now, fx);
-        self.expire_reservations(now, fx);
-        while let Some(number) = self.segments.overdue(now) {
-            self.segment_gone(now, number, None, fx);
-        }
-        self.lapse(now);
+        self.watch_sessions(now);
         // A populator may have given up.
-        self.room_changed |= self.tickets.iter().any(|parked| parked.for_population);
-        self.own_turn = true;
-        self.evict_to_watermark(now, fx);
-        self.settle(now, fx);
-        self.serve_due_tickets(now, fx);
+        self.changes.room |= self.tickets.any_for_population();
+        self.changes.begin_own();
+        if self.config.high_watermark < 1.0 && self.watermark == Watermark::Below {
+            self.watermark = Watermark::Unknown;
+        }
+        self.next_chore = 0;
+        self.background(now, STEP, fx);
     }
 
-    fn watch_sessions(&mut self, now: Time, fx: &mut Effects) {
+    /// A step of what need not be done in the operation that it follows from, or was too much for that: over at most `budget`
+    /// objects, keys and extents, or one thing that cannot be cut. True when there may be more.
+    pub fn background(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
+        let mut work = Work::step(budget);
+        let (rest, first) = CHORES.split_at(self.next_chore);
+        // Each comes to its turn, whatever there is most of.
+        self.next_chore = (self.next_chore + 1) % CHORES.len();
+        for chore in first.iter().chain(rest) {
+            chore(self, now, &mut work, fx);
+            if work.is_used_up() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether somebody waits for what is left to do in the background.
+    pub fn keeps_waiting(&self) -> bool {
+        !self.endings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
+    }
+
+    fn watch_sessions(&mut self, now: Time) {
         let (away_ms, retention_ms) = (self.config.away_ms, self.config.retention_ms);
         let mut silent: Vec<SessionId> = Vec::new();
         let mut over: Vec<SessionId> = Vec::new();
@@ -40,7 +79,7 @@ impl Core {
         if look {
             self.next_look_at_lingering = now.plus_ms(LINGERING_LOOK_MS);
         }
-        for (id, session) in self.sessions.iter() {
+        for (id, session) in self.sessions.iter().filter(|(_, session)| !session.ends) {
             match session.away {
                 None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
                 Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
@@ -53,28 +92,28 @@ impl Core {
             self.set_away(now, session);
         }
         for session in over {
-            self.session_over(now, session, Ending::Expired, fx);
+            self.begin_to_end(session, Ending::Expired);
         }
     }
 
-    fn evict_to_watermark(&mut self, now: Time, fx: &mut Effects) {
-        if self.config.high_watermark >= 1.0 {
+    fn evict_to_watermark(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        if self.watermark == Watermark::Below {
             return;
         }
-        let sum = |core: &Core| {
-            let open = core.segments.open().iter();
-            open.fold((0, 0), |(used, total), open| {
-                let limit = core.segments.get(open.number).map_or(0, |segment| u64::from(segment.extents.limit()));
-                (used + (limit - u64::from(open.free)) * GRANULE, total + u64::from(open.total) * GRANULE)
-            })
-        };
-        let (used, total) = sum(self);
-        if used as f64 <= total as f64 * self.config.high_watermark {
+        let open = self.segments.open().iter();
+        let (used, total) = open.fold((0, 0), |(used, total), open| {
+            let limit = self.segments.get(open.number).map_or(0, |segment| u64::from(segment.extents.limit()));
+            (used + (limit - u64::from(open.free)) * GRANULE, total + u64::from(open.total) * GRANULE)
+        });
+        let is_above = used as f64 > total as f64 * self.config.high_watermark;
+        if self.watermark == Watermark::Unknown && !is_above {
+            self.watermark = Watermark::Below;
             return;
         }
         let goal = total as f64 * (self.config.high_watermark - self.config.eviction_share).max(0.0);
         let mut left = used;
-        let mut steps = WATERMARK_STEPS;
+        let most = work.left(EVICTED_MOST);
+        let mut steps = most;
         while left as f64 > goal
             && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, None, &mut steps)
         {
@@ -83,21 +122,18 @@ impl Core {
             left = left.saturating_sub(freed);
             self.evict(now, victim, fx);
         }
+        work.did(most - steps);
+        let goes_on = left as f64 > goal && steps == 0;
+        self.watermark = if goes_on { Watermark::Evicting } else { Watermark::Below };
     }
 
-    /// Ends protection and soft pins whose time has come, of so many objects. True when there may be more.
-    fn lapse(&mut self, now: Time) -> bool {
-        let lapsed = self.objects.lapse_protection(now, LAPSE_MOST);
-        let lapsed_soft = self.objects.lapse_soft_pins(now, LAPSE_MOST);
-        self.room_changed |= lapsed + lapsed_soft > 0;
-        lapsed.max(lapsed_soft) == LAPSE_MOST
-    }
-
-    /// A step of what need not be done at once: what has lapsed, and, over at most `budget` slots, what lay on segments that
-    /// are Gone. True when there is more to do. Those that wait for room learn of it at the next operation.
-    pub fn background(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
-        let lapses = self.lapse(now);
-        self.purge(now, budget, fx) || lapses
+    /// Ends protection and soft pins whose time has come.
+    fn lapse(&mut self, now: Time, work: &mut Work, _: &mut Effects) {
+        let lapsed = self.objects.lapse_protection(now, work.left(usize::MAX));
+        work.did(lapsed);
+        let lapsed_soft = self.objects.lapse_soft_pins(now, work.left(usize::MAX));
+        work.did(lapsed_soft);
+        self.changes.room |= lapsed + lapsed_soft > 0;
     }
 
     /// Whether there may be something left that lay on segments that are Gone.
@@ -105,21 +141,25 @@ impl Core {
         self.purge.is_some()
     }
 
-    fn purge(&mut self, now: Time, budget: usize, fx: &mut Effects) -> bool {
-        let Some(next) = self.purge else { return false };
-        let end = self.objects.bound().min(next.saturating_add(budget as u32));
-        for slot in next..end {
-            let Some(object) = self.objects.get(slot) else { continue };
-            let gone = object.places.as_slice().iter().map(|place| place.segment);
-            let gone: SmallVec<[SegmentNo; 2]> = gone.filter(|segment| self.segments.is_gone(*segment)).collect();
-            if !gone.is_empty() {
-                let dropped = self.drop_places(now, slot, |place| gone.contains(&place.segment));
-                dropped.expect("nothing on a Gone segment is given back");
+    fn purge(&mut self, now: Time, work: &mut Work, _: &mut Effects) {
+        while !work.is_used_up()
+            && let Some(next) = self.purge
+        {
+            let end = self.objects.bound().min(next.saturating_add(work.left(usize::MAX) as u32));
+            for slot in next..end {
+                let Some(object) = self.objects.get(slot) else { continue };
+                let gone = object.places.as_slice().iter().map(|place| place.segment);
+                let gone: SmallVec<[SegmentNo; 2]> = gone.filter(|segment| self.segments.is_gone(*segment)).collect();
+                if !gone.is_empty() {
+                    let dropped = self.drop_places(now, slot, |place| gone.contains(&place.segment));
+                    dropped.expect("nothing on a Gone segment is given back");
+                }
             }
+            work.did((end - next) as usize);
+            self.purge = match end < self.objects.bound() {
+                true => Some(end),
+                false => std::mem::take(&mut self.purge_again).then_some(0),
+            };
         }
-        self.purge =
-            if end < self.objects.bound() { Some(end) } else { std::mem::take(&mut self.purge_again).then_some(0) };
-        self.settle(now, fx);
-        self.purge.is_some()
     }
 }

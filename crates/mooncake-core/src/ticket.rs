@@ -1,6 +1,7 @@
-//! Requests that wait for a key or for room, first come first served.
+//! Requests that wait for a key or for room, first come first served, each found by what may help it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::ids::{SessionId, Ticket, Time};
 use crate::invariants::ensure;
@@ -14,31 +15,66 @@ pub(crate) struct Parked {
     pub entries: Vec<(Box<[u8]>, u64)>,
     pub config: PutConfig,
     pub since: Time,
-    /// Some key is waited for.
-    pub for_key: bool,
-    /// Room is waited for: later requests get none before it.
-    pub for_room: bool,
-    /// Room is waited for that later requests may have.
-    pub for_own: bool,
+    /// It waits for the turn that the rest of its evictions has to have, and for nothing else.
+    pub impatient: bool,
+    /// When it is answered whatever there is.
+    pub deadline: Time,
+    pub waits: Waits,
+}
+
+/// What a request waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Waits {
+    /// Hashes of keys that others are putting, each once.
+    pub keys: Vec<u64>,
+    /// Room: later requests get none before it.
+    pub room: bool,
+    /// Room that later requests may have.
+    pub own: bool,
     /// The room is to come from the owner's populator.
-    pub for_population: bool,
-    /// Its own session's unfinished puts are waited for.
+    pub population: bool,
+    /// Its own session's unfinished puts.
     pub capped: bool,
-    /// The least granules waited for that no eviction can gain: for the end of views, or of quarantine. Later requests
-    /// get room all the same.
+    /// The least granules that no eviction can gain: the end of views, or of quarantine. Later requests get room all the
+    /// same.
     pub held: Option<u32>,
 }
 
-impl Parked {
-    /// For room of whatever kind, not for a key alone.
-    pub fn waits_for_room(&self) -> bool {
-        self.for_room || self.for_own || self.capped || self.held.is_some()
+impl Waits {
+    pub fn for_anything(&self) -> bool {
+        !self.keys.is_empty() || self.for_room()
     }
+
+    /// For room of whatever kind, not for a key alone.
+    pub fn for_room(&self) -> bool {
+        self.room || self.own || self.capped || self.held.is_some()
+    }
+}
+
+/// Place in the line. What waits for a populator goes ahead of what waits for others' space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    behind: bool,
+    number: u64,
+}
+
+impl Place {
+    pub const FIRST: Place = Place { behind: false, number: 0 };
+    const LAST: Place = Place { behind: true, number: u64::MAX };
 }
 
 #[derive(Default)]
 pub(crate) struct Tickets {
-    queue: VecDeque<Parked>,
+    line: BTreeMap<Place, Parked>,
+    places: BTreeMap<Ticket, Place>,
+    by_origin: BTreeSet<(SessionId, u64, Place)>,
+    by_deadline: BTreeSet<(Time, Place)>,
+    by_key: BTreeSet<(u64, Place)>,
+    for_room: BTreeSet<Place>,
+    for_own: BTreeSet<Place>,
+    for_population: BTreeSet<Place>,
+    capped: BTreeSet<(SessionId, Place)>,
+    held: BTreeSet<(u32, Place)>,
     last: u64,
 }
 
@@ -49,85 +85,189 @@ impl Tickets {
     }
 
     pub fn len(&self) -> usize {
-        self.queue.len()
+        self.line.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.line.is_empty()
     }
 
-    /// Somebody before a place in the line waits for room already.
-    pub fn any_for_room_before(&self, place: usize) -> bool {
-        self.queue.iter().take(place).any(|parked| parked.for_room)
+    /// One before a place in the line, or of all, waits for room already.
+    pub fn any_for_room_before(&self, place: Option<Place>) -> bool {
+        self.for_room.first().is_some_and(|first| place.is_none_or(|place| *first < place))
     }
 
-    /// Parks a request: at the place of the one that it repeats, or last. What waits for the populator goes ahead of what
-    /// waits for others' space.
-    pub fn push(&mut self, parked: Parked, place: Option<usize>) {
-        let at = match place {
-            Some(place) => place.min(self.queue.len()),
-            None if parked.for_population => {
-                self.queue.iter().position(|other| !other.for_population).unwrap_or(self.queue.len())
-            }
-            None => self.queue.len(),
-        };
-        self.queue.insert(at, parked);
+    /// Parks a request: at the place of the one that it repeats, or last.
+    pub fn push(&mut self, parked: Parked, place: Option<Place>) {
+        let place = place.unwrap_or(Place { behind: !parked.waits.population, number: parked.ticket.0 });
+        let Parked { ticket, origin, deadline, ref waits, .. } = parked;
+        self.places.insert(ticket, place);
+        self.by_origin.insert((origin.session, origin.sequence, place));
+        self.by_deadline.insert((deadline, place));
+        self.by_key.extend(waits.keys.iter().map(|hash| (*hash, place)));
+        if waits.room {
+            self.for_room.insert(place);
+        }
+        if waits.own {
+            self.for_own.insert(place);
+        }
+        if waits.population {
+            self.for_population.insert(place);
+        }
+        if waits.capped {
+            self.capped.insert((origin.session, place));
+        }
+        self.held.extend(waits.held.map(|need| (need, place)));
+        let before = self.line.insert(place, parked);
+        debug_assert!(before.is_none(), "a place in the line is one request's");
     }
 
-    pub fn take_all(&mut self) -> VecDeque<Parked> {
-        std::mem::take(&mut self.queue)
+    /// Takes one out of the line.
+    pub fn take(&mut self, place: Place) -> Option<Parked> {
+        let parked = self.line.remove(&place)?;
+        let Parked { ticket, origin, deadline, ref waits, .. } = parked;
+        self.places.remove(&ticket);
+        self.by_origin.remove(&(origin.session, origin.sequence, place));
+        self.by_deadline.remove(&(deadline, place));
+        for hash in &waits.keys {
+            self.by_key.remove(&(*hash, place));
+        }
+        self.for_room.remove(&place);
+        self.for_own.remove(&place);
+        self.for_population.remove(&place);
+        self.capped.remove(&(origin.session, place));
+        if let Some(need) = waits.held {
+            self.held.remove(&(need, place));
+        }
+        Some(parked)
     }
 
-    pub fn put_back(&mut self, queue: VecDeque<Parked>) {
-        debug_assert!(self.queue.is_empty());
-        self.queue = queue;
+    /// Whether one waits for a key.
+    pub fn await_key(&self, hash: u64) -> bool {
+        self.next_for_key(hash, None).is_some()
     }
 
+    /// Whether one waits for its session's unfinished puts.
+    pub fn await_session(&self, session: SessionId) -> bool {
+        self.next_capped(session, None).is_some()
+    }
+
+    /// Keys that a request was parked with.
+    pub fn keys_at(&self, place: Place) -> usize {
+        self.line.get(&place).map_or(0, |parked| parked.entries.len())
+    }
+
+    pub fn next_for_key(&self, hash: u64, after: Option<Place>) -> Option<Place> {
+        next(&self.by_key, hash, after)
+    }
+
+    pub fn next_capped(&self, session: SessionId, after: Option<Place>) -> Option<Place> {
+        next(&self.capped, session, after)
+    }
+
+    pub fn first_for_room(&self) -> Option<Place> {
+        self.for_room.first().copied()
+    }
+
+    pub fn next_for_own(&self, after: Option<Place>) -> Option<Place> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.for_own.range((from, Bound::Unbounded)).next().copied()
+    }
+
+    /// The one that waits for the least that no eviction can gain, of those behind one.
+    pub fn next_held(&self, after: Option<(u32, Place)>) -> Option<(u32, Place)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.held.range((from, Bound::Unbounded)).next().copied()
+    }
+
+    /// The first whose deadline has come.
+    pub fn due(&self, now: Time) -> Option<Place> {
+        self.by_deadline.first().filter(|(deadline, _)| *deadline <= now).map(|(_, place)| *place)
+    }
+
+    pub fn any_for_population(&self) -> bool {
+        !self.for_population.is_empty()
+    }
+
+    /// Sessions of which one waits for its unfinished puts.
+    pub fn capped_sessions(&self) -> BTreeSet<SessionId> {
+        self.capped.iter().map(|(session, _)| *session).collect()
+    }
+
+    /// Takes out the parked request of a ticket.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        let before = self.queue.len();
-        self.queue.retain(|parked| parked.ticket != ticket);
-        self.queue.len() < before
+        let place = self.places.get(&ticket).copied();
+        place.and_then(|place| self.take(place)).is_some()
     }
 
     /// Takes out the parked request of the same mutation, if any, with its place in the line.
-    pub fn cancel_origin(&mut self, origin: Origin) -> Option<(usize, Parked)> {
-        let same = |other: Origin| other.session == origin.session && other.sequence == origin.sequence;
-        let at = self.queue.iter().position(|parked| origin.sequence > 0 && same(parked.origin))?;
-        self.queue.remove(at).map(|parked| (at, parked))
+    pub fn cancel_origin(&mut self, origin: Origin) -> Option<(Place, Parked)> {
+        let Origin { session, sequence, .. } = origin;
+        let same = (session, sequence, Place::FIRST)..=(session, sequence, Place::LAST);
+        let (_, _, place) = *self.by_origin.range(same).next().filter(|_| sequence > 0)?;
+        self.take(place).map(|parked| (place, parked))
     }
 
-    /// All parked requests of a session.
-    pub fn cancel_session(&mut self, session: SessionId) -> Vec<Parked> {
-        let all = std::mem::take(&mut self.queue);
-        let (gone, rest): (Vec<Parked>, Vec<Parked>) =
-            all.into_iter().partition(|parked| parked.origin.session == session);
-        self.queue = rest.into();
-        gone
+    /// A request of a session.
+    pub fn of_session(&self, session: SessionId) -> Option<Place> {
+        let its = (session, 0, Place::FIRST)..=(session, u64::MAX, Place::LAST);
+        self.by_origin.range(its).next().map(|(_, _, place)| *place)
     }
 
-    /// Each has a number of its own and is of a mutation of its own, and says what it waits for.
+    /// Each has a number of its own and is of a mutation of its own, says what it waits for, and is found by that.
     pub fn check_invariants(&self) -> Result<(), String> {
-        let mut tickets: Vec<Ticket> = self.queue.iter().map(|parked| parked.ticket).collect();
-        tickets.sort_unstable();
-        let twice = tickets.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
-        ensure!(twice.is_none(), "{twice:?} is parked twice");
-        ensure!(tickets.last().is_none_or(|ticket| ticket.0 <= self.last), "{tickets:?} are parked of {}", self.last);
-        let numbered = self.queue.iter().map(|parked| (parked.origin.session, parked.origin.sequence));
-        let mut origins: Vec<(SessionId, u64)> = numbered.filter(|(_, sequence)| *sequence > 0).collect();
-        origins.sort_unstable();
-        let twice = origins.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let last = self.places.keys().next_back();
+        ensure!(last.is_none_or(|ticket| ticket.0 <= self.last), "{last:?} is parked of {}", self.last);
+        let numbered: Vec<(SessionId, u64)> = self.by_origin.iter().map(|origin| (origin.0, origin.1)).collect();
+        let twice = numbered.windows(2).find(|pair| pair[0] == pair[1] && pair[0].1 > 0).map(|pair| pair[0]);
         ensure!(twice.is_none(), "the mutation {twice:?} is parked twice");
-        for parked in &self.queue {
-            let Parked { ticket, for_room, for_population, held, .. } = parked;
+        let (mut found, mut keys) = ([0; 8], 0);
+        for (place, parked) in &self.line {
+            let Parked { ticket, origin, deadline, waits, .. } = parked;
             ensure!(!parked.entries.is_empty(), "{ticket:?} has no keys");
-            ensure!(parked.for_key || parked.waits_for_room(), "{ticket:?} waits for nothing");
-            ensure!(*for_room || !for_population, "{ticket:?} waits for a populator and not for room");
-            ensure!(*held != Some(0), "{ticket:?} waits for the end of views over nothing");
+            ensure!(waits.for_anything(), "{ticket:?} waits for nothing");
+            ensure!(waits.room || !waits.population, "{ticket:?} waits for a populator and not for room");
+            ensure!(waits.held != Some(0), "{ticket:?} waits for the end of views over nothing");
+            let is = [
+                self.places.get(ticket) == Some(place),
+                self.by_origin.contains(&(origin.session, origin.sequence, *place)),
+                self.by_deadline.contains(&(*deadline, *place)),
+                self.for_room.contains(place),
+                self.for_own.contains(place),
+                self.for_population.contains(place),
+                self.capped.contains(&(origin.session, *place)),
+                waits.held.is_some_and(|need| self.held.contains(&(need, *place))),
+            ];
+            let held = waits.held.is_some();
+            let right = [true, true, true, waits.room, waits.own, waits.population, waits.capped, held];
+            ensure!(is == right, "{ticket:?} is to be found by {right:?}, and is by {is:?}");
+            let lost = waits.keys.iter().find(|hash| !self.by_key.contains(&(**hash, *place)));
+            ensure!(lost.is_none(), "{ticket:?} waits for the key {lost:?}, and is not found by it");
+            found.iter_mut().zip(is).for_each(|(count, is)| *count += usize::from(is));
+            keys += waits.keys.len();
         }
+        let indexed = [
+            self.places.len(),
+            self.by_origin.len(),
+            self.by_deadline.len(),
+            self.for_room.len(),
+            self.for_own.len(),
+            self.for_population.len(),
+            self.capped.len(),
+            self.held.len(),
+        ];
+        ensure!(found == indexed, "{found:?} are parked, and found in the lines {indexed:?}");
+        ensure!(keys == self.by_key.len(), "they wait for {keys} keys, and are found by {}", self.by_key.len());
         Ok(())
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Parked> {
-        self.queue.iter()
+        self.line.values()
     }
+}
+
+/// The next that is found by a value, in line behind a place.
+fn next<V: Copy + Ord>(found: &BTreeSet<(V, Place)>, by: V, after: Option<Place>) -> Option<Place> {
+    let from = after.map_or(Bound::Included((by, Place::FIRST)), |place| Bound::Excluded((by, place)));
+    found.range((from, Bound::Included((by, Place::LAST)))).next().map(|(_, place)| *place)
 }

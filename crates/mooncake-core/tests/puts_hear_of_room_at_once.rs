@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{Populated, PutConfig, PutSlot, Rid, SessionId, Ticket};
+use mooncake_core::{Populated, PutConfig, PutSlot, Rid, STEP, SessionId, Ticket};
 use pool::{KIB, Pool, is_full, placed, plain, uuid};
 
 fn is_placed(pool: &Pool, ticket: Ticket) -> bool {
@@ -77,12 +77,16 @@ fn what_needs_very_many_evictions_goes_on_without_others_doing_anything() {
         }
     }
     let large = pool.park(a, &[("large", 17_000 * KIB)]);
-    for _ in 0..3 {
-        pool.now = pool.now.plus_ms(20);
-        pool.core.tick(pool.now, &mut pool.fx);
+    let mut holds = 0;
+    while !pool.woken.contains_key(&large) {
+        assert!(pool.core.keeps_waiting(), "it is not left alone");
+        pool.core.background(pool.now, STEP, &mut pool.fx);
+        let evicted = pool.fx.records.len();
+        assert!(evicted <= STEP, "{evicted} evictions in one hold of the lock");
         pool.collect();
+        holds += 1;
     }
-    assert!(is_placed(&pool, large));
+    assert!(is_placed(&pool, large) && holds > 10, "{holds}");
 }
 
 #[test]

@@ -155,8 +155,8 @@ impl Drop for Registered<'_> {
 #[cfg(test)]
 mod tests {
     use mooncake_core::{
-        Config, Ended as PutEnded, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid, SessionSpec,
-        Time,
+        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid,
+        SessionSpec, Time,
     };
     use mooncake_wire::message::{
         AnchorDown, Beat, EpochTaken, FenceDone, Goodbye, Rechecked, SegmentGone, anchor_down, anchor_up,
@@ -248,7 +248,12 @@ mod tests {
             self.core(|core, now, effects| {
                 core.settle_replies(self.session, self.sequence + 1, &[waits_for]);
                 let segments = [(SegmentUuid(MEMORY), 0)];
-                assert!(core.resume_session(now, self.session, 1, &segments, &[], effects).unwrap().gone.is_empty());
+                assert!(
+                    core.resume_session(now, self.session, 1, &segments, &ListedViews::default(), effects)
+                        .unwrap()
+                        .gone
+                        .is_empty()
+                );
                 set_anchor(&self.shared, self.session, &queue);
             });
             queue

@@ -53,7 +53,8 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
     Ok((out, role))
 }
 
-async fn admit(shared: &Arc<Shared>, asked: Asked, via: Via) -> Result<(HelloReply, Role<'_>), LogClosed> {
+async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(HelloReply, Role<'_>), LogClosed> {
+    asked.look_for_views(&**shared);
     let queue = Arc::new(AnchorQueue::default());
     let admitted = shared.apply_async(|core, now, effects| {
         let admission = Admission {

@@ -1,17 +1,22 @@
-//! Proof that a client's process is gone: its pidfd, for clients of this host.
+//! Proof that a client's process is gone: its pidfd, for clients of this host. The thread that waits for that can be woken for
+//! other work.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mooncake_core::SessionId;
 use mooncake_wire::message::ProcessIdentity;
 use parking_lot::Mutex;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::hello::Via;
 use crate::machine::processes::Known;
+
+/// What the bell is to epoll: no session's id.
+const BELL: u64 = u64::MAX;
 
 /// Looks for a process by its identity.
 pub fn find(identity: &ProcessIdentity) -> Known<OwnedFd> {
@@ -33,6 +38,10 @@ pub fn find(identity: &ProcessIdentity) -> Known<OwnedFd> {
 #[derive(Debug)]
 pub struct ProcessWatch {
     epoll: OwnedFd,
+    /// An eventfd.
+    bell: OwnedFd,
+    /// The bell has been rung, and nobody has come yet.
+    rung: AtomicBool,
     /// Closing a pidfd ends its watch.
     pidfds: Mutex<HashMap<SessionId, OwnedFd>>,
 }
@@ -41,7 +50,11 @@ impl ProcessWatch {
     /// Watches nobody yet.
     pub fn new() -> io::Result<ProcessWatch> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(ProcessWatch { epoll, pidfds: Mutex::default() })
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // Its counter is never read: an edge is all that is wanted.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), flags)?;
+        Ok(ProcessWatch { epoll, bell, rung: AtomicBool::new(false), pidfds: Mutex::default() })
     }
 
     /// Watches a session's process. Returns whether it can.
@@ -67,7 +80,16 @@ impl ProcessWatch {
         true
     }
 
-    /// Waits for processes to end, at most that long; returns their sessions.
+    /// Ends the wait for processes, or the next one.
+    pub fn ring(&self) {
+        if !self.rung.swap(true, Ordering::Relaxed)
+            && let Err(error) = rustix::io::write(&self.bell, &1_u64.to_ne_bytes())
+        {
+            tracing::warn!(%error, "the master's clock cannot be woken: what waits is served when it ticks");
+        }
+    }
+
+    /// Waits for processes to end, at most that long or until [`ProcessWatch::ring`]; returns their sessions.
     pub fn wait(&self, at_most: Duration) -> Vec<SessionId> {
         let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         let mut events = Vec::with_capacity(64);
@@ -80,7 +102,9 @@ impl ProcessWatch {
                 return Vec::new();
             }
         }
-        let ended: Vec<SessionId> = events.iter().map(|event| SessionId(event.data.u64())).collect();
+        self.rung.store(false, Ordering::Relaxed);
+        let sessions = events.iter().map(|event| event.data.u64()).filter(|session| *session != BELL);
+        let ended: Vec<SessionId> = sessions.map(SessionId).collect();
         let mut pidfds = self.pidfds.lock();
         for session in &ended {
             pidfds.remove(session);

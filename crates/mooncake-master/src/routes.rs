@@ -70,6 +70,10 @@ impl DeliveryDriver for &Routes {
         Routes::anchor(self, session)
     }
 
+    fn anchors(&mut self) -> Vec<Arc<AnchorQueue>> {
+        self.tables.lock().anchors.iter().cloned().collect()
+    }
+
     fn send(&mut self, anchor: &Arc<AnchorQueue>, push: Push) {
         if let Push::Fence { replica, .. } = &push
             && anchor.has_to_postpone(replica.rid)

@@ -181,6 +181,11 @@ impl Shared {
         std::mem::forget(whole);
         let number = self.log.enqueue(&mut effects);
         state.effects = effects;
+        let keeps_waiting = state.core.keeps_waiting();
+        drop(state);
+        if keeps_waiting {
+            self.processes.ring();
+        }
         (result, number)
     }
 

@@ -50,7 +50,7 @@ pub use device::{Bounce, DeviceError, wait_for_stream};
 pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
 pub use fork::{Guarded, forked, watch_forks};
-pub use heap::trim_heap;
+pub use heap::{join_freed_blocks_at_once, trim_heap};
 pub use host_memory::{
     SharedBlock, allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages, shared_block,
     shared_block_file,

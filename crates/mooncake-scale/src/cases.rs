@@ -1,7 +1,8 @@
 //! What happens to a large pool on a bad day.
 
-use mooncake_core::{GRANULE, PutConfig, RemoveAll, Rid, SessionId};
+use mooncake_core::{GRANULE, ListedViews, PutConfig, RemoveAll, Rid, SessionId};
 use mooncake_master::machine::SLICE;
+use mooncake_master::machine::hello::SEARCHED;
 
 use crate::pool::{KEY, Pool, REQUEST, key};
 
@@ -68,7 +69,7 @@ fn eviction(pool: &mut Pool) {
         pool.put(1, &new, "put_start, 512 keys in a full pool");
     }
     let new = fresh(pool, 8_192);
-    pool.put(1, &new, "put_start, 8,192 keys in a full pool");
+    pool.put(1, &new, "put_start, 8,192 keys of an older client");
     // As large as what a segment has: objects go until one of all segments has the room.
     let large = fresh(pool, 1);
     let bytes = pool.segment_bytes() / 2;
@@ -113,8 +114,11 @@ fn wait_for_views(pool: &mut Pool) {
     // A view on each segment.
     let viewed = pool.one_of_each_segment();
     let viewed: Vec<&[u8]> = viewed.iter().map(|key| &key[..]).collect();
-    let origin = pool.origin(1);
-    let found = pool.hold("pin, 1,000 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
+    let mut found = Vec::new();
+    for viewed in viewed.chunks(REQUEST) {
+        let origin = pool.origin(1);
+        found.extend(pool.hold("pin, 512 keys", |core, now, fx| core.pin(now, origin, viewed, fx)).expect("known"));
+    }
     let rids: Vec<Rid> = found.iter().flatten().filter_map(|found| Some(found.replicas.first()?.rid)).collect();
     let whole = pool.segment_bytes();
     for session in pool.others(WAITING) {
@@ -176,8 +180,12 @@ fn overdue_puts(pool: &mut Pool) {
 fn unknown_view(pool: &mut Pool) {
     pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(3), fx));
     let held = pool.segments_of(3);
+    let mut views = ListedViews::new(vec![Rid(!1)]);
+    while !pool.hold("a view that is not known, a slice of the search", |core, _, _| {
+        core.look_for_views(SessionId(3), &mut views, SEARCHED)
+    }) {}
     pool.hold("resume with a view that is not known", |core, now, fx| {
-        core.resume_session(now, SessionId(3), 3, &held, &[Rid(!1)], fx)
+        core.resume_session(now, SessionId(3), 3, &held, &views, fx)
     })
     .expect("known");
 }
@@ -187,7 +195,7 @@ fn flap(pool: &mut Pool) {
         let held = pool.segments_of(session);
         pool.hold("an anchor breaks", |core, now, fx| core.anchor_lost(now, SessionId(session), fx));
         pool.hold("a session comes back", |core, now, fx| {
-            core.resume_session(now, SessionId(session), session, &held, &[], fx)
+            core.resume_session(now, SessionId(session), session, &held, &ListedViews::default(), fx)
         })
         .expect("known");
     }
@@ -202,7 +210,8 @@ fn flap(pool: &mut Pool) {
     }
     for session in away {
         let held = pool.segments_of(session);
-        pool.quietly(|core, now, fx| core.resume_session(now, SessionId(session), session, &held, &[], fx))
+        let views = ListedViews::default();
+        pool.quietly(|core, now, fx| core.resume_session(now, SessionId(session), session, &held, &views, fx))
             .expect("known");
     }
     for _ in 0..20 {

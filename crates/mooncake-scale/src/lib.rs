@@ -19,7 +19,8 @@ pub fn log_in(folder: Option<&Path>) -> Result<Log, LogError> {
     Ok(Log::new(1, 0, sink, false))
 }
 
-/// The longest holds.
+/// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment counts in
+/// one of them.
 #[derive(Debug, Serialize)]
 pub struct Figures(Vec<Figure>);
 
@@ -39,8 +40,32 @@ pub struct Figure {
 }
 
 impl Figures {
-    /// Of what was measured.
-    pub fn of(holds: &Holds) -> Figures {
+    /// Of what was measured in each run.
+    pub fn of(runs: &[Holds]) -> Figures {
+        let figures: Vec<Vec<Figure>> = runs.iter().map(Figures::of_run).collect();
+        let Some(first) = figures.first() else { return Figures(Vec::new()) };
+        let of = |operation: &str| -> Vec<&Figure> {
+            figures.iter().filter_map(|run| run.iter().find(|figure| figure.operation == operation)).collect()
+        };
+        let median = |mut values: Vec<f64>| {
+            values.sort_unstable_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let combined = first.iter().map(|Figure { operation, count, .. }| {
+            let all = of(operation);
+            let median_of = |value: fn(&Figure) -> f64| median(all.iter().map(|figure| value(figure)).collect());
+            Figure {
+                operation,
+                count: *count,
+                cpu_us: median_of(|figure| figure.cpu_us),
+                wall_us: median_of(|figure| figure.wall_us),
+                mean_us: median_of(|figure| figure.mean_us),
+            }
+        });
+        Figures(combined.collect())
+    }
+
+    fn of_run(holds: &Holds) -> Vec<Figure> {
         let micros = |time: std::time::Duration| time.as_nanos() as f64 / 1e3;
         let figure = |(operation, longest): (&'static str, holds::Longest)| Figure {
             operation,
@@ -49,7 +74,7 @@ impl Figures {
             wall_us: micros(longest.wall),
             mean_us: micros(longest.sum) / longest.count as f64,
         };
-        Figures(holds.iter().map(figure).collect())
+        holds.iter().map(figure).collect()
     }
 }
 

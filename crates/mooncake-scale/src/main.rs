@@ -23,19 +23,26 @@ struct Options {
     /// Folder for the log; without one nothing is written, though all is made ready for it.
     #[arg(long)]
     log: Option<PathBuf>,
+    /// How often all of it is done: the median of each figure is shown.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
     /// Figures as JSON.
     #[arg(long)]
     json: bool,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Options { objects, segments, replicas, log, json } = Options::parse();
-    let mut pool = Pool::new(Size { objects, segments, replicas }, log_in(log.as_deref())?);
-    pool.fill();
-    for case in CASES {
-        case(&mut pool);
+    mooncake_memory::join_freed_blocks_at_once();
+    let Options { objects, segments, replicas, log, runs, json } = Options::parse();
+    let mut all = Vec::with_capacity(runs);
+    for run in 1..=runs {
+        let log = log.as_ref().map(|log| log.join(format!("run-{run}")));
+        let mut pool = Pool::new(Size { objects, segments, replicas }, log_in(log.as_deref())?);
+        pool.fill();
+        CASES.iter().for_each(|case| case(&mut pool));
+        all.push(pool.holds);
     }
-    let figures = Figures::of(&pool.holds);
+    let figures = Figures::of(&all);
     if json {
         println!("{}", serde_json::to_string_pretty(&figures)?);
     } else {

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, GRANULE, Origin, Push, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid,
-    SessionId, SessionSpec, Ticket, Time,
+    Config, Core, Effects, Ended, GRANULE, Origin, Push, PutConfig, PutSlot, PutStarted, Rid, STEP, SegmentSpec,
+    SegmentUuid, SessionId, SessionSpec, Ticket, Time, To,
 };
 use mooncake_master::log::Log;
-use mooncake_master::machine::SLICE;
 
 use crate::holds::Holds;
 
@@ -314,9 +313,9 @@ impl Pool {
         result
     }
 
-    fn note(&mut self, pushes: Vec<(SessionId, Push)>) {
-        self.fences.extend(pushes.into_iter().filter_map(|(owner, push)| match push {
-            Push::Fence { replica, .. } => Some((owner, replica.rid)),
+    fn note(&mut self, pushes: Vec<(To, Push)>) {
+        self.fences.extend(pushes.into_iter().filter_map(|(to, push)| match (to, push) {
+            (To::Session(owner), Push::Fence { replica, .. }) => Some((owner, replica.rid)),
             _ => None,
         }));
     }
@@ -332,6 +331,6 @@ impl Pool {
     /// The clock's turn, until nothing is left to do.
     pub fn tick(&mut self, kind: &'static str) {
         self.hold(kind, |core, now, fx| core.tick(now, fx));
-        while self.hold(kind, |core, now, fx| core.background(now, SLICE, fx)) {}
+        while self.hold(kind, |core, now, fx| core.background(now, STEP, fx)) {}
     }
 }

@@ -206,6 +206,10 @@ impl DeliveryDriver for State {
         self.anchors.get(session).copied()
     }
 
+    fn anchors(&mut self) -> Vec<u32> {
+        self.anchors.iter().copied().collect()
+    }
+
     fn send(&mut self, anchor: &u32, push: Push) {
         if let Some(queue) = self.queues.get_mut(anchor) {
             queue.push(FromMaster::Anchor(convert::push(push)));
@@ -480,10 +484,14 @@ impl Master {
     /// Answers a hello: whose connection it is, and by which number its anchor goes if it is one.
     fn admit(&self, hello: Hello, to: &Rc<Sender<FromMaster>>) -> Option<(SessionId, Option<u32>)> {
         let secret = self.world.number() | 1;
+        let mut asked = hello::Asked::read(hello, secret, self.state.borrow().anchors.count());
+        if let Ok(asked) = &mut asked {
+            asked.look_for_views(self);
+        }
         let admitted = self.apply_with(|state, now, effects| {
             state.next_queue += 1;
             let queue = state.next_queue;
-            let asked = hello::Asked::read(hello, secret, state.anchors.count())?;
+            let asked = asked?;
             let log = Standing { position: Self::position(state), first_id: state.log_id };
             let admission = Admission { anchors: &mut state.anchors, claims: &mut state.claims, log };
             let admitted = asked.admit(&mut state.core, admission, now, &queue, effects)?;

@@ -183,18 +183,24 @@ fn an_extent_that_none_can_be_is_named() {
     names(elsewhere, "in quarantine on SegmentNo(3), which is Gone");
 }
 
+fn reopen(core: &mut Core) {
+    for number in [1, 2] {
+        core.segments.open_or_close(SegmentNo(number), core.epoch);
+    }
+}
+
 #[test]
 fn a_rid_from_nowhere_is_named() {
     names(|core| core.counter = 1, "a rid above the last");
     let newer = |core: &mut Core| {
         core.epoch = 2;
-        core.segments.rebuild_open(2);
+        reopen(core);
     };
     names(newer, "of epoch 1 in 2");
     names(|core| core.segments.get_mut(FIRST).unwrap().epoch = 2, "obeys epoch 2 of 1");
     let older = |core: &mut Core| {
         core.segments.get_mut(FIRST).unwrap().epoch = 0;
-        core.segments.rebuild_open(1);
+        reopen(core);
     };
     names(older, "its segment obeys Some(0)");
 }
@@ -231,9 +237,10 @@ fn an_owner_that_is_over_is_named() {
 
 #[test]
 fn views_that_are_not_counted_are_named() {
+    let more = Extent { segment: FIRST, offset: 0, length: GRANULE };
     let pinned = |core: &Core| core.pins.iter().find(|(_, pin)| pin.object.is_some()).unwrap().0;
-    names(|core| core.pins.holds(OTHER, 1), "those of SessionId(2) hold 4096 bytes");
-    names(|core| core.pins.holds(SessionId(9), 1), "holds bytes, and has none");
+    names(|core| core.pins.holds(OTHER, more), "those of SessionId(2) hold 4096 bytes");
+    names(|core| core.pins.holds(SessionId(9), more), "holds bytes, and has none");
     names(|core| core.objects.reader_added(slot_of(core, "twice")), "under views, and counted 2");
     names(|core| core.objects.reader_added(slot_of(core, "soft")), "under views, and counted 2");
     names(|core| core.pins.get_mut(pinned(core)).unwrap().views += 1, "and counted Some(2)");
@@ -252,25 +259,27 @@ fn a_replacement_without_a_put_is_named() {
 #[test]
 fn a_parked_request_that_nothing_wakes_is_named() {
     let parked = |core: &mut Core, change: fn(&mut crate::ticket::Parked)| {
-        let mut queue = core.tickets.take_all();
-        change(&mut queue[0]);
-        core.tickets.put_back(queue);
+        let origin = core.tickets.iter().next().unwrap().origin;
+        let (place, mut parked) = core.tickets.cancel_origin(origin).unwrap();
+        change(&mut parked);
+        core.tickets.push(parked, Some(place));
     };
-    names(|core| parked(core, |parked| parked.for_key = false), "waits for nothing");
+    names(|core| parked(core, |parked| parked.waits.keys.clear()), "waits for nothing");
     names(|core| parked(core, |parked| parked.origin.session = SessionId(9)), "of SessionId(9), which is over");
-    names(|core| parked(core, |parked| parked.ticket = Ticket(9)), "are parked of 1");
+    names(|core| parked(core, |parked| parked.ticket = Ticket(9)), "Some(Ticket(9)) is parked of 1");
     names(|core| parked(core, |parked| parked.entries[0].0 = (*b"soft").into()), "no end of a put tells it");
     let twice = |core: &mut Core| {
         let again = core.tickets.iter().next().unwrap().clone();
-        core.tickets.push(again, None);
+        let ticket = core.tickets.next_id();
+        core.tickets.push(crate::ticket::Parked { ticket, ..again }, None);
     };
-    names(twice, "Some(Ticket(1)) is parked twice");
+    names(twice, "the mutation Some((SessionId(2), 21)) is parked twice");
 }
 
 #[test]
 fn what_stays_on_a_segment_that_is_gone_is_named() {
     let mut pool = Pool::new();
-    pool.core.segment_gone(NOW, FIRST, None, &mut pool.fx);
+    pool.core.segment_gone(NOW, FIRST, &mut pool.fx);
     pool.core.check_invariants().unwrap();
     pool.core.purge = None;
     let wrong = pool.core.check_invariants().unwrap_err();

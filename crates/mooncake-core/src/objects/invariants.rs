@@ -31,7 +31,7 @@ impl Objects {
             ensure!(found == Some(slot), "{} in slot {slot} is found by its key in {found:?}", key.escape_ascii());
             ensure!(!object.places.as_slice().is_empty(), "{} lies nowhere", key.escape_ascii());
         }
-        let (indexed, all) = (self.shards.iter().map(|shard| shard.len()).sum::<usize>(), self.slab.len());
+        let (indexed, all) = (self.index.len(), self.slab.len());
         ensure!(indexed == all, "there are {all}, and {indexed} in the index");
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Objects {
         ensure!(hard == self.hard_pinned, "{hard} are pinned hard, and counted {}", self.hard_pinned);
         ensure!(replaced == self.replaced_bytes, "{replaced} bytes are replaced, and counted {}", self.replaced_bytes);
         singles.sort_unstable();
-        for number in segments.numbers().into_iter().chain(segments.gone().map(|gone| gone.number)) {
+        for number in segments.numbers().chain(segments.gone().map(|gone| gone.number)) {
             let (below, above) = (|other: &SegmentNo| *other < number, |other: &SegmentNo| *other <= number);
             let there = (singles.partition_point(above) - singles.partition_point(below)) as u64;
             let counted = self.singles.get(number.0 as usize).copied().unwrap_or(0);
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn an_object_that_is_not_found_is_named() {
         names(|objects| objects.slab[1].key = Key::new(b"other"), "other in slot 1 is found by its key in None");
-        names(|objects| objects.shards.iter_mut().for_each(|shard| shard.clear()), "k0 in slot 0 is found by its key");
+        names(|objects| objects.index.clear(), "k0 in slot 0 is found by its key");
         names(
             |objects| _ = objects.slab.insert(object("k0", Hold::None)),
             "k0 in slot 6 is found by its key in Some(0)",

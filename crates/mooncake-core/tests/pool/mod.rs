@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, Core, Effects, EndOutcome, Ended, Found, Origin, Push, PutConfig, PutSlot, PutStarted, Record, Refused,
-    Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId,
-    SessionSpec, Ticket, Time,
+    Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutSlot, PutStarted, Record,
+    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, Rid, STEP, SegmentNo, SegmentSpec, SegmentUuid,
+    SessionId, SessionSpec, Ticket, Time, To,
 };
 
 pub const KIB: u64 = 1024;
@@ -83,7 +83,12 @@ impl Pool {
 
     pub fn collect(&mut self) {
         self.log.append(&mut self.fx.records);
-        self.pushes.append(&mut self.fx.pushes);
+        for (to, push) in self.fx.pushes.drain(..) {
+            match to {
+                To::Session(session) => self.pushes.push((session, push)),
+                To::Everybody => self.pushes.extend(self.here.iter().map(|session| (*session, push.clone()))),
+            }
+        }
         for (ticket, slots) in self.fx.woken.drain(..) {
             assert!(self.woken.insert(ticket, slots).is_none(), "{ticket:?} answered twice");
         }
@@ -137,7 +142,7 @@ impl Pool {
                 }
             }
             self.core.tick(self.now, &mut self.fx);
-            while self.core.background(self.now, 1000, &mut self.fx) {}
+            while self.core.background(self.now, STEP, &mut self.fx) {}
             self.collect();
         }
     }
@@ -153,7 +158,15 @@ impl Pool {
     pub fn slots(&mut self, session: SessionId, entries: &[(&str, u64)], config: &PutConfig) -> Vec<PutSlot> {
         match self.start(session, entries, config, false) {
             PutStarted::Now(slots) => slots,
-            PutStarted::Parked(ticket) => panic!("{ticket:?} without wait"),
+            // Until all is evicted that it needs.
+            PutStarted::Parked(ticket) => {
+                while !self.woken.contains_key(&ticket) {
+                    let more = self.core.background(self.now, STEP, &mut self.fx);
+                    self.collect();
+                    assert!(more || self.woken.contains_key(&ticket), "{ticket:?} waits without wait");
+                }
+                self.woken.remove(&ticket).unwrap()
+            }
         }
     }
 
@@ -299,7 +312,9 @@ impl Pool {
         pins: &[Rid],
     ) -> Result<Resumed, Refused> {
         let segments: Vec<(SegmentUuid, u16)> = segments.iter().map(|(id, epoch)| (uuid(*id), *epoch)).collect();
-        let result = self.core.resume_session(self.now, session, secret(session), &segments, pins, &mut self.fx);
+        let mut views = ListedViews::new(pins.to_vec());
+        while !self.core.look_for_views(session, &mut views, 1) {}
+        let result = self.core.resume_session(self.now, session, secret(session), &segments, &views, &mut self.fx);
         if result.is_ok() {
             self.here.insert(session);
         }

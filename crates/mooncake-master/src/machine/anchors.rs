@@ -4,7 +4,7 @@
 //! late: neither says anything about the session any more. All of this happens under the core's lock, in which anchors are
 //! set and end, so that core and anchors never tell two stories.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use mooncake_core::{Core, Effects, Push, SessionId, Time};
 use mooncake_mutant::mutant;
@@ -12,7 +12,7 @@ use mooncake_mutant::mutant;
 /// The anchors of all sessions. `Q` names what is sent down one: a driver's queue. Two are equal if they are the same one.
 #[derive(Debug)]
 pub struct Anchors<Q> {
-    by_session: HashMap<SessionId, Held<Q>>,
+    by_session: BTreeMap<SessionId, Held<Q>>,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub struct Superseded;
 
 impl<Q> Default for Anchors<Q> {
     fn default() -> Self {
-        Anchors { by_session: HashMap::new() }
+        Anchors { by_session: BTreeMap::new() }
     }
 }
 
@@ -77,6 +77,11 @@ impl<Q: PartialEq + Clone> Anchors<Q> {
     /// The session's anchor, if it has one now.
     pub fn get(&self, session: SessionId) -> Option<&Q> {
         self.by_session.get(&session).map(|held| &held.queue)
+    }
+
+    /// All of them, by their sessions.
+    pub fn iter(&self) -> impl Iterator<Item = &Q> {
+        self.by_session.values().map(|held| &held.queue)
     }
 
     /// Number of anchors.

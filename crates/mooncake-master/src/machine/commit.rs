@@ -1,7 +1,7 @@
 //! From an operation to what is told of it: its records are in the log, and the log's witness says so, before a position is
 //! shown, a message or the answer to a parked request goes out, or the operation is answered.
 
-use mooncake_core::{Effects, Record, Reign};
+use mooncake_core::{Effects, Record, Reign, To};
 use mooncake_mutant::mutant;
 
 use super::delivery::Delivery;
@@ -67,7 +67,10 @@ impl<F> Queue<F> {
             frame(&mut self.batch.frames, &effects.records, self.lsn, raised);
         }
         let deliveries = &mut self.batch.deliveries;
-        deliveries.extend(effects.pushes.drain(..).map(|(session, push)| Delivery::Push(session, push)));
+        deliveries.extend(effects.pushes.drain(..).map(|(to, push)| match to {
+            To::Session(session) => Delivery::Push(session, push),
+            To::Everybody => Delivery::Broadcast(push),
+        }));
         deliveries.extend(effects.woken.drain(..).map(|(ticket, slots)| Delivery::Wake(ticket, slots)));
         effects.records.clear();
         self.number
@@ -154,6 +157,7 @@ mod tests {
         fn deliver(&mut self, delivery: Delivery) {
             self.did.push(match delivery {
                 Delivery::Push(session, _) => format!("push {}", session.0),
+                Delivery::Broadcast(_) => "broadcast".to_owned(),
                 Delivery::Wake(ticket, _) => format!("wake {}", ticket.0),
             });
         }
@@ -166,7 +170,10 @@ mod tests {
     fn effects(records: &[Record], push: Option<u64>, wake: Option<u64>) -> Effects {
         Effects {
             records: records.to_vec(),
-            pushes: push.map(|session| (SessionId(session), Push::SessionOver("over".into()))).into_iter().collect(),
+            pushes: push
+                .into_iter()
+                .map(|session| (To::Session(SessionId(session)), Push::SessionOver("over".into())))
+                .collect(),
             woken: wake.map(|ticket| (Ticket(ticket), Vec::new())).into_iter().collect(),
         }
     }

@@ -9,6 +9,8 @@ use super::anchors;
 pub enum Delivery {
     /// A message to an anchor.
     Push(SessionId, Push),
+    /// A message to all anchors.
+    Broadcast(Push),
     /// The answer to a parked request.
     Wake(Ticket, Vec<PutSlot>),
 }
@@ -20,6 +22,9 @@ pub trait DeliveryDriver {
 
     /// The session's anchor, if it has one now.
     fn anchor(&mut self, session: SessionId) -> Option<Self::Queue>;
+
+    /// All anchors that there are now.
+    fn anchors(&mut self) -> Vec<Self::Queue>;
 
     /// Has a message sent.
     fn send(&mut self, anchor: &Self::Queue, push: Push);
@@ -40,6 +45,11 @@ pub fn deliver<D: DeliveryDriver>(driver: &mut D, delivery: Delivery) {
             driver.send(&anchor, push);
             if last {
                 driver.finish(&anchor);
+            }
+        }
+        Delivery::Broadcast(push) => {
+            for anchor in driver.anchors() {
+                driver.send(&anchor, push.clone());
             }
         }
         Delivery::Wake(ticket, slots) => driver.wake(ticket, slots),
@@ -65,6 +75,10 @@ mod tests {
             (session == SessionId(1)).then_some(())
         }
 
+        fn anchors(&mut self) -> Vec<()> {
+            vec![(), ()]
+        }
+
         fn send(&mut self, (): &(), _: Push) {
             self.did.push("send");
         }
@@ -87,10 +101,11 @@ mod tests {
     #[test]
     fn an_anchor_closes_behind_the_last_message_and_a_session_without_one_misses_it() {
         let over = || Push::SessionOver("over".into());
-        let epoch = Push::TakeEpoch(Reign { epoch: 2, id: 7 });
-        assert_eq!(delivered(Delivery::Push(SessionId(1), epoch)), ["send"]);
+        let epoch = || Push::TakeEpoch(Reign { epoch: 2, id: 7 });
+        assert_eq!(delivered(Delivery::Push(SessionId(1), epoch())), ["send"]);
         assert_eq!(delivered(Delivery::Push(SessionId(1), over())), ["send", "finish"]);
         assert_eq!(delivered(Delivery::Push(SessionId(2), over())), [""; 0]);
+        assert_eq!(delivered(Delivery::Broadcast(epoch())), ["send", "send"]);
         assert_eq!(delivered(Delivery::Wake(Ticket(1), Vec::new())), ["wake"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Core, Effects, Resumed, Rid, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_core::{Core, Effects, ListedViews, Resumed, Rid, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
 use mooncake_wire::{FEATURES, Feature, VERSION};
@@ -10,6 +10,7 @@ use prost::Message;
 
 use super::anchors::Lend;
 use super::convert::{self, NAME_MAX};
+use super::core_driver::CoreDriver;
 use super::epoch_claim::{EpochClaims, Shown};
 
 /// Sessions with an anchor at a time.
@@ -19,6 +20,9 @@ const BOOT_ID: usize = 16;
 
 /// Most pins that a reply names: with all else it is well below the limit of a hello's frame.
 const UNKNOWN_PINS_MAX: usize = 65_536;
+
+/// Slots of objects that are searched for views in one hold of the core's lock.
+pub const SEARCHED: usize = 2_048;
 
 /// What a master tells of itself in each reply.
 #[derive(Debug, Clone)]
@@ -59,7 +63,7 @@ enum Role {
         resume: message::ResumeSession,
         process: ProcessIdentity,
         segments: Vec<(SegmentUuid, u16)>,
-        pins: Vec<Rid>,
+        views: ListedViews,
     },
     Attach(message::AttachCall),
 }
@@ -145,13 +149,25 @@ impl Asked {
                 let segments = segments_of(features, &resume).map_err(bad_request)?;
                 let process = resume.process.take().unwrap_or_default();
                 check_identity(&resume.host_name, &process).map_err(bad_request)?;
-                let pins = convert::rids(&resume.pins);
-                Role::Resume { resume, process, segments, pins }
+                let views = ListedViews::new(convert::rids(&resume.pins));
+                Role::Resume { resume, process, segments, views }
             }
             Some(hello::Role::Attach(attach)) => Role::Attach(attach),
             None => return Err(bad_request("the hello asks for no role known here".to_owned())),
         };
         Ok(Asked { highest, role })
+    }
+
+    /// Looks for views that the client lists and the books do not have, before it is admitted. That may take long, and the core
+    /// is free between any two slices of it.
+    pub fn look_for_views<D: CoreDriver>(&mut self, driver: &D) {
+        let Role::Resume { resume, views, .. } = &mut self.role else { return };
+        let session = SessionId(resume.session);
+        let is_done = |core: &mut Core, views: &mut ListedViews| {
+            // Nobody searches for strangers.
+            core.check_session(session, resume.secret).is_err() || core.look_for_views(session, views, SEARCHED)
+        };
+        while !driver.read(|core, _| is_done(core, views)) {}
     }
 
     /// Admits a client that is known, or new. What goes down an anchor goes to `queue`.
@@ -175,7 +191,7 @@ impl Asked {
                 let session = core.open_session(now, spec, effects).map_err(|refused| convert::refusal(&refused))?;
                 (session, Kind::Opened { name, process, secret })
             }
-            Role::Resume { resume, process, segments, pins } => {
+            Role::Resume { resume, process, segments, views } => {
                 let (session, secret) = (SessionId(resume.session), resume.secret);
                 // First of all: strangers are not believed.
                 if !mutant!(StrangersAreBelieved) {
@@ -188,7 +204,7 @@ impl Asked {
                 believe(core, effects)?;
                 core.settle_replies(session, resume.settled_below, &resume.unsettled);
                 let resumed = core
-                    .resume_session(now, session, secret, &segments, &pins, effects)
+                    .resume_session(now, session, secret, &segments, &views, effects)
                     .map_err(|refused| convert::refusal(&refused))?;
                 let (name, segments) = (resume.host_name, segments.len());
                 (session, Kind::Resumed { name, process, secret, segments, resumed })

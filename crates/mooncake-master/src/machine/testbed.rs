@@ -74,7 +74,8 @@ impl Testbed {
     pub fn hello(&mut self, hello: Hello) -> Result<(Client, HelloReply), Refusal> {
         self.queues += 1;
         let (queue, secret) = (self.queues, 900 + u64::from(self.queues));
-        let asked = AskedByHello::read(hello, secret, self.anchors.count())?;
+        let mut asked = AskedByHello::read(hello, secret, self.anchors.count())?;
+        asked.look_for_views(&RefCell::new(&mut *self));
         let reign = self.core.reign();
         let position = LogPosition { log_id: LOG_ID, epoch: reign.epoch.into(), lsn: 50, reign: reign.id };
         let admission = Admission {

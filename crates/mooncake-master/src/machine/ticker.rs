@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use mooncake_core::SessionId;
+use mooncake_core::{STEP, SessionId};
 use mooncake_mutant::mutant;
 
-use super::SLICE;
 use super::core_driver::CoreDriver;
 
 /// Between two ticks.
@@ -16,7 +15,7 @@ const TICK: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_millis(500);
 
 /// Background slices between two ticks; the core is free between any two of them.
-const SLICES: usize = 16;
+const SLICES: usize = 32;
 
 /// How often what sessions that are over have left behind is cleared.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -59,12 +58,13 @@ impl Ticker {
         Ticker { last: now, swept: now, purging: false }
     }
 
-    /// How long to wait for processes to end before the next [`Ticker::step`].
+    /// How long to wait for processes to end, or for work that requests wait for, before the next [`Ticker::step`].
     pub fn rest(&self, now: Duration) -> Duration {
         TICK.saturating_sub(now.saturating_sub(self.last))
     }
 
-    /// Takes note of processes that have ended, by their sessions, and ticks if it is time to.
+    /// Takes note of processes that have ended, by their sessions, and ticks if it is time to. Between two ticks it does what
+    /// requests wait for: a driver makes a step too when the core [says](mooncake_core::Core::keeps_waiting) that they do.
     pub fn step<D: TickDriver>(&mut self, driver: &D, ended: &[SessionId]) -> Result<(), D::Closed> {
         let gap = driver.now().saturating_sub(self.last);
         if gap > STALL {
@@ -78,7 +78,10 @@ impl Ticker {
             driver.apply(|core, now, effects| core.process_gone(now, session, effects))?;
         }
         if gap < TICK {
-            return Ok(());
+            return match driver.read(|core, _| core.keeps_waiting()) {
+                true => work_in_background(driver),
+                false => Ok(()),
+            };
         }
         self.last = driver.now();
         driver.apply(|core, now, effects| core.tick(now, effects))?;
@@ -100,7 +103,7 @@ impl Ticker {
 /// Lets the core do what it need not do at once: all of it, or as much as one tick has time for.
 fn work_in_background<D: TickDriver>(driver: &D) -> Result<(), D::Closed> {
     for _ in 0..SLICES {
-        if !driver.apply(|core, now, effects| core.background(now, SLICE, effects))? {
+        if !driver.apply(|core, now, effects| core.background(now, STEP, effects))? {
             break;
         }
     }
@@ -257,6 +260,29 @@ mod tests {
         assert_eq!(script.purged.get(), 1);
         script.run(&mut ticker, 100);
         assert_eq!(script.purged.get(), 1);
+    }
+
+    #[test]
+    fn what_requests_wait_for_goes_on_between_two_ticks() {
+        let (script, mut ticker) = Script::new();
+        let client = script.testbed.borrow_mut().owner();
+        script.fill(client);
+        script.run(&mut ticker, 100);
+        script.operations.set(0);
+        script.step_after(&mut ticker, 5, &[]);
+        assert_eq!(script.operations.take(), 0, "nobody waits");
+        let large = Origin { session: client.session, sequence: 3 * KEYS, answered_below: 3 * KEYS };
+        let Ok(started) = script.apply(|core, now, effects| {
+            let puts = [(&b"large"[..], 60 << 20)];
+            core.put_start(now, large, &puts, &PutConfig::default(), true, effects).unwrap()
+        });
+        assert!(matches!(started, PutStarted::Parked(_)), "{started:?}");
+        assert!(script.read(|core, _| core.keeps_waiting()));
+        for _ in 0..2 {
+            script.step_after(&mut ticker, 5, &[]);
+        }
+        assert!(script.read(|core, _| !core.keeps_waiting() && core.stats().tickets == 0));
+        assert!(script.operations.take() > SLICES, "all in a few holds of the lock");
     }
 
     #[test]

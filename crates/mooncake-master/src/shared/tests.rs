@@ -1,6 +1,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mooncake_core::{Config, Record, Rid};
+use mooncake_core::{Config, Record, Rid, To};
 
 use super::*;
 use crate::log::{Folder, Sink, recover};
@@ -197,12 +197,61 @@ fn open_session(shared: &Shared) -> SessionId {
 fn a_session_that_is_told_that_it_is_over_has_its_process_watched_no_more_and_no_other_has() {
     let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
     let mut processes = [7, 8].map(|session| Watched::new(&shared, session));
-    let over = (SessionId(7), mooncake_core::Push::SessionOver("over".to_owned()));
-    let other = (SessionId(8), mooncake_core::Push::TakeEpoch(mooncake_core::Reign { epoch: 2, id: 1 }));
+    let over = (To::Session(SessionId(7)), mooncake_core::Push::SessionOver("over".to_owned()));
+    let other = (To::Session(SessionId(8)), mooncake_core::Push::TakeEpoch(mooncake_core::Reign { epoch: 2, id: 1 }));
     shared.apply(|_, _, effects| effects.pushes.extend([over, other])).unwrap();
     processes.iter_mut().for_each(Watched::kill);
     assert_eq!(shared.processes.wait(SOON), [SessionId(8)]);
     assert!(shared.processes.wait(Duration::ZERO).is_empty(), "once");
+}
+
+#[test]
+fn an_operation_that_leaves_work_that_requests_wait_for_wakes_the_clock_once() {
+    let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+    shared.apply(|core, now, effects| core.begin(now, None, effects)).unwrap();
+    let session = open_session(&shared);
+    let mut sequence = 0;
+    let mut origin = || {
+        sequence += 1;
+        mooncake_core::Origin { session, sequence, answered_below: sequence }
+    };
+    let spec = mooncake_core::SegmentSpec {
+        uuid: mooncake_core::SegmentUuid([1; 16]),
+        name: "segment".into(),
+        bytes: 1 << 20,
+        endpoint: Vec::new(),
+    };
+    shared.apply(|core, now, effects| core.mount(now, origin(), spec, 1 << 20, effects).unwrap()).unwrap();
+    let keys: Vec<[u8; 8]> = (0..1024_u64).map(u64::to_le_bytes).collect();
+    let puts: Vec<(&[u8], u64)> = keys.iter().map(|key| (&key[..], 1)).collect();
+    let plain = mooncake_core::PutConfig::default();
+    let put = |core: &mut mooncake_core::Core, now, origin, puts: &[(&[u8], u64)], effects: &mut _| {
+        core.put_start(now, origin, puts, &plain, true, effects).unwrap()
+    };
+    let started = shared.apply(|core, now, effects| put(core, now, origin(), &puts, effects)).unwrap();
+    let mooncake_core::PutStarted::Now(slots) = started else { panic!("{started:?}") };
+    let ended: Vec<mooncake_core::Ended> = slots
+        .iter()
+        .map(|slot| match slot {
+            mooncake_core::PutSlot::Placed(replicas) => {
+                mooncake_core::Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0 }
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    shared.apply(|core, now, effects| core.put_end(now, origin(), &ended, effects).unwrap()).unwrap();
+    shared.processes.wait(Duration::ZERO);
+    let began = std::time::Instant::now();
+    assert!(shared.processes.wait(Duration::from_millis(30)).is_empty());
+    assert!(began.elapsed() >= Duration::from_millis(30), "nobody waits");
+    let large = [(&b"large"[..], 1 << 20)];
+    shared.apply(|core, now, effects| put(core, now, origin(), &large, effects)).unwrap();
+    let began = std::time::Instant::now();
+    assert!(shared.processes.wait(SOON).is_empty());
+    assert!(began.elapsed() < SOON, "it is woken");
+    let began = std::time::Instant::now();
+    shared.processes.wait(Duration::from_millis(30));
+    assert!(began.elapsed() >= Duration::from_millis(30), "once");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mooncake_core::{Config, Core, Push, Record, Rid, SessionId, Time};
+use mooncake_core::{Config, Core, Push, Record, Rid, SessionId, Time, To};
 
 use super::super::step::watch;
 use super::*;
@@ -144,7 +144,7 @@ fn only_a_log_whose_calls_wait_for_the_disk_needs_one_that_syncs() {
 fn whoever_waits_with_others_returns_when_all_of_them_are_through_and_each_hears_once() {
     let scratch = Scratch::new("group");
     let log = scratch.log(4, Some(scratch.witness()), false);
-    let over = |n| Effects { pushes: vec![(SessionId(n), Push::SessionOver(String::new()))], ..dropped() };
+    let over = |n| Effects { pushes: vec![(To::Session(SessionId(n)), Push::SessionOver(String::new()))], ..dropped() };
     let numbers: Vec<u64> = (1..=3).map(|n| log.enqueue(&mut over(n)).unwrap()).collect();
     assert_eq!((log.lsn(), log.enqueue(&mut Effects::default())), (4, None), "nothing is nothing to wait for");
     let heard = RefCell::new(Vec::new());
@@ -209,7 +209,7 @@ impl Failure {
             }),
         }
         let effects = if self == Failure::RaiseSync { raise() } else { dropped() };
-        Effects { pushes: vec![(SessionId(1), Push::SessionOver("over".to_owned()))], ..effects }
+        Effects { pushes: vec![(To::Session(SessionId(1)), Push::SessionOver("over".to_owned()))], ..effects }
     }
 }
 

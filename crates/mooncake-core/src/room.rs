@@ -1,0 +1,268 @@
+//! Room for a key: found, or made by evicting what is used least.
+
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::effect::Effects;
+use crate::ids::{Extent, GRANULE, Replica, SegmentNo, SessionId, Time};
+use crate::object::granules;
+use crate::objects::{Own, Reach};
+use crate::placement;
+use crate::put::{Entry, Terms};
+use crate::reservation::{self, Reservation};
+use crate::segment::{Open, Segment};
+use crate::why_full::Why;
+
+/// Objects evicted for a further replica before the put does with fewer.
+const EVICTED_MORE: usize = 64;
+
+/// A populator without progress for so long has failed.
+const POPULATION_STALLED_MS: u64 = 3_000;
+
+/// How a request may get room now.
+#[derive(Clone, Copy)]
+pub(crate) struct Mode {
+    /// Nobody before it waits for room.
+    pub room: bool,
+    /// Its deadline has come: protected objects go too, and no populator is waited for.
+    pub force: bool,
+}
+
+/// Why a key was not placed.
+#[derive(Clone)]
+pub(crate) enum Denied {
+    TooLarge(String),
+    /// Room may come.
+    Full(Why),
+    /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps nobody
+    /// else waiting.
+    Own,
+    /// No eviction gives it room, only the end of views or of quarantine, or an owner that comes back. That is waited for,
+    /// and keeps nobody else waiting: who needs less can have it.
+    Held,
+    /// Room comes from the populator.
+    Populating,
+    /// This session has too much unfinished already; others are not to wait for that.
+    Capped(Why),
+}
+
+impl Denied {
+    pub fn why(&self) -> Why {
+        match self {
+            Denied::Full(why) | Denied::Capped(why) => *why,
+            Denied::Populating => Why::Populating,
+            Denied::TooLarge(_) | Denied::Own | Denied::Held => Why::Held,
+        }
+    }
+}
+
+/// What one look at a request has learnt about room.
+pub(crate) struct Search {
+    /// Objects that it may still evict.
+    pub steps: usize,
+    /// What its call has stored.
+    pub spares: Option<Own>,
+    /// So many granules and more are not to be had: the keys after the first that found out need not try again.
+    pub full_from: u32,
+    /// Why not.
+    pub denied: Denied,
+    pub largest: Largest,
+}
+
+/// The most granules that one segment has, as far as somebody has looked: all of them are looked at for it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Largest {
+    /// Once views and quarantine have ended.
+    pub lasting: Option<u32>,
+    /// By eviction alone.
+    pub attainable: Option<u32>,
+    /// Of those that are being populated.
+    pub populating: Option<u32>,
+}
+
+impl Search {
+    pub fn of(steps: usize, spares: Option<Own>) -> Search {
+        Search { steps, spares, full_from: u32::MAX, denied: Denied::Full(Why::Held), largest: Largest::default() }
+    }
+
+    fn found_none(&mut self, need: u32, denied: &Denied) {
+        if need < self.full_from {
+            self.full_from = need;
+            self.denied = denied.clone();
+        }
+    }
+}
+
+impl Core {
+    /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn place(
+        &mut self,
+        now: Time,
+        terms: &Terms<'_>,
+        entry: Entry<'_>,
+        replaces: bool,
+        mode: Mode,
+        search: &mut Search,
+        fx: &mut Effects,
+    ) -> Result<SmallVec<[Replica; 1]>, Denied> {
+        let Entry { key, size, group } = entry;
+        let Ok(need) = u32::try_from(granules(size)) else {
+            return Err(Denied::TooLarge(format!("{size} bytes is more than any segment can have")));
+        };
+        self.check_cap(terms.origin.session, size)?;
+        let wanted = (terms.config.replica_num.max(1) as usize).min(self.segments.open_sessions().max(1));
+        let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
+        let mut replicas: SmallVec<[Replica; 1]> = SmallVec::new();
+        for nth in 0..wanted {
+            let free = match mode.room {
+                true => placement::choose(&self.segments, need, &used, &terms.wishes, &mut self.random),
+                false => None,
+            };
+            let chosen = match free {
+                Some(number) => number,
+                None if nth == 0 => self.make_room(now, need, &used, mode, search, size, fx)?,
+                None => {
+                    let few = Search::of(EVICTED_MORE.min(search.steps), search.spares);
+                    let mut few = Search { largest: search.largest, ..few };
+                    let mode = Mode { force: false, ..mode };
+                    match self.make_room(now, need, &used, mode, &mut few, size, fx) {
+                        Ok(number) => number,
+                        Err(_) => break,
+                    }
+                }
+            };
+            let segment = self.segments.get(chosen).expect("an open segment");
+            let granule = segment.extents.find(need).expect("room was found there");
+            used.push(segment.session);
+            let extent = Extent { segment: chosen, offset: u64::from(granule) * GRANULE, length: size };
+            replicas.push(Replica { rid: self.next_rid(), extent });
+        }
+        let session = terms.origin.session;
+        let with = reservation::Terms { group: group.into(), replaces };
+        let record = Reservation::new(session, key, size, terms.pin, replicas.clone(), with).record();
+        self.log(now, record, fx);
+        Ok(replicas)
+    }
+
+    fn check_cap(&self, session: SessionId, size: u64) -> Result<(), Denied> {
+        let unfinished = self.sessions.get(session).map_or(0, |session| session.unfinished);
+        // A single put is never too much, whatever its size.
+        if unfinished == 0 {
+            return Ok(());
+        }
+        let cap = (self.segments.open_bytes() as f64 * self.config.unfinished_share_max) as u64;
+        if unfinished + size > cap {
+            return Err(Denied::Capped(Why::Unfinished { bytes: unfinished, cap }));
+        }
+        Ok(())
+    }
+
+    /// Evicts until one segment has the room.
+    #[allow(clippy::too_many_arguments)]
+    fn make_room(
+        &mut self,
+        now: Time,
+        need: u32,
+        used: &[SessionId],
+        mode: Mode,
+        search: &mut Search,
+        size: u64,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, Denied> {
+        if need > *search.largest.lasting.get_or_insert_with(|| self.lasting()) {
+            return Err(Denied::TooLarge(self.why_too_large(size)));
+        }
+        if used.is_empty() && need >= search.full_from {
+            return Err(search.denied.clone());
+        }
+        let room = self.search_room(now, need, used, mode, search, fx);
+        // What waits for a populator says nothing of larger keys, for which another segment may be.
+        if used.is_empty()
+            && let Err(denied @ (Denied::Full(_) | Denied::Own | Denied::Held)) = &room
+        {
+            search.found_none(need, denied);
+        }
+        room
+    }
+
+    fn search_room(
+        &mut self,
+        now: Time,
+        need: u32,
+        used: &[SessionId],
+        mode: Mode,
+        search: &mut Search,
+        fx: &mut Effects,
+    ) -> Result<SegmentNo, Denied> {
+        let could = |open: &Open| {
+            let segment = self.segments.get(open.number);
+            !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
+        };
+        let is_attainable = match used.is_empty() {
+            true => need <= *search.largest.attainable.get_or_insert_with(|| self.segments.attainable()),
+            false => self.segments.open().iter().any(could),
+        };
+        if !is_attainable {
+            // Evicting would gain nothing.
+            return Err(Denied::Held);
+        }
+        if !mode.room {
+            return Err(Denied::Full(Why::OthersWait));
+        }
+        if !mode.force && need <= *search.largest.populating.get_or_insert_with(|| self.populating(now)) {
+            return Err(Denied::Populating);
+        }
+        self.counts.evictions_attempted += 1;
+        let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
+        let Search { steps, spares, .. } = search;
+        while let Some(victim) = self.objects.victim(now, &self.segments, reach, spares.as_mut(), steps) {
+            for number in self.evict(now, victim, fx) {
+                let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
+                if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {
+                    self.counts.evictions_successful += 1;
+                    return Ok(number);
+                }
+            }
+        }
+        // Without a call of its own to spare there would have been a victim.
+        let denied = match spares {
+            Some(_) if *steps > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
+                Denied::Own
+            }
+            _ => Denied::Full(Why::Held),
+        };
+        Err(denied)
+    }
+
+    /// Full size less hard-pinned objects: views, quarantine and absence all come to an end.
+    fn lasting(&self) -> u32 {
+        let staying = self.segments.iter().filter(|segment| segment.leaves.is_none());
+        staying.map(Segment::lasting).max().unwrap_or(0)
+    }
+
+    /// What eviction alone can gain where the populator gets on.
+    fn populating(&self, now: Time) -> u32 {
+        let open = self.segments.open().iter().filter_map(|open| self.segments.get(open.number));
+        let gets_on =
+            |segment: &&Segment| segment.populating() && now < segment.progress.plus_ms(POPULATION_STALLED_MS);
+        open.filter(gets_on).map(Segment::attainable).max().unwrap_or(0)
+    }
+
+    /// Evicts one object; the segments that have more room now.
+    pub(crate) fn evict(&mut self, now: Time, slot: u32, fx: &mut Effects) -> SmallVec<[SegmentNo; 2]> {
+        let object = self.objects.object(slot);
+        let changed = object.places.as_slice().iter().map(|place| place.segment).collect();
+        self.counts.evicted_objects += 1;
+        self.counts.evicted_bytes += object.size * object.places.as_slice().len() as u64;
+        let broken = object.protected_until > now;
+        self.counts.protection_broken += u64::from(broken);
+        if object.protected_until > Time(0) {
+            let hash = self.objects.hash(object.key.as_slice());
+            self.evicted_lately.add(hash);
+        }
+        self.objects.is_evicted(slot);
+        self.remove_object(now, slot, fx);
+        changed
+    }
+}
