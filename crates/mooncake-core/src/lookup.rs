@@ -132,7 +132,7 @@ impl Core {
         keys: &[&[u8]],
         fx: &mut Effects,
     ) -> Result<Vec<Option<Found>>, Refused> {
-        let repeated = match self.admit(origin)? {
+        let repeated = match self.admit_sized(origin, keys.len())? {
             None => None,
             Some(Remembered::Pin(found)) => Some(found),
             Some(other) => return Err(other.refusal(origin)),
@@ -178,7 +178,7 @@ impl Core {
 
     /// Views ended: a rid once per view. One that the session does not hold is no harm.
     pub fn unpin(&mut self, now: Time, origin: Origin, rids: &[Rid], fx: &mut Effects) -> Result<(), Refused> {
-        match self.admit(origin)? {
+        match self.admit_sized(origin, rids.len())? {
             None => {}
             Some(Remembered::Done) => return Ok(()),
             Some(other) => return Err(other.refusal(origin)),

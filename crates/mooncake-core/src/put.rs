@@ -63,7 +63,7 @@ impl Core {
         wait: bool,
         fx: &mut Effects,
     ) -> Result<PutStarted, Refused> {
-        match self.admit(origin)? {
+        match self.admit_sized(origin, entries.len())? {
             None => {}
             Some(Remembered::PutStart(slots)) => return Ok(PutStarted::Now(self.told(slots, None))),
             Some(other) => return Err(other.refusal(origin)),

@@ -17,7 +17,7 @@ impl Core {
         ended: &[Ended],
         fx: &mut Effects,
     ) -> Result<Vec<EndOutcome>, Refused> {
-        match self.admit(origin)? {
+        match self.admit_sized(origin, ended.len())? {
             None => {}
             Some(Remembered::PutEnd(outcomes)) => return Ok(outcomes),
             Some(other) => return Err(other.refusal(origin)),
@@ -77,7 +77,7 @@ impl Core {
         writer_done: bool,
         fx: &mut Effects,
     ) -> Result<(), Refused> {
-        match self.admit(origin)? {
+        match self.admit_sized(origin, rids.len())? {
             None => {}
             Some(Remembered::Done) => return Ok(()),
             Some(other) => return Err(other.refusal(origin)),

@@ -64,7 +64,7 @@ impl Core {
         force: bool,
         fx: &mut Effects,
     ) -> Result<Vec<RemoveOutcome>, Refused> {
-        match self.admit(origin)? {
+        match self.admit_sized(origin, keys.len())? {
             None => {}
             Some(Remembered::Remove(outcomes)) => return Ok(outcomes),
             Some(other) => return Err(other.refusal(origin)),

@@ -5,12 +5,22 @@ use crate::effect::{Effects, Record};
 use crate::ids::{SessionId, Time};
 use crate::request::{Origin, Refused, Remembered};
 
+/// Keys, rids or views that a client of this version asks about in one mutation at most.
+const REQUEST_MOST: usize = 512;
+
 impl Core {
     /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
     pub fn admit(&mut self, origin: Origin) -> Result<Option<Remembered>, Refused> {
         let reply = self.sessions.admit(origin, self.config.unanswered_max)?;
         self.counts.replies_repeated += u64::from(reply.is_some());
         Ok(reply)
+    }
+
+    /// The same for a mutation of so many things. Clients of this version ask for no more than [`REQUEST_MOST`] at a time; what
+    /// earlier ones ask for is carried out in one hold of the lock, however much it is, and counted.
+    pub(crate) fn admit_sized(&mut self, origin: Origin, things: usize) -> Result<Option<Remembered>, Refused> {
+        self.counts.large_requests += u64::from(things > REQUEST_MOST);
+        self.admit(origin)
     }
 
     /// The client waits for these mutations no more: those that have not been carried out by now never are.

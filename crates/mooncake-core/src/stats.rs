@@ -123,6 +123,8 @@ pub struct Stats {
     pub segments_cut: u64,
     /// Mutations that came again and got the reply that they had had.
     pub replies_repeated: u64,
+    /// Mutations of more things than clients of this version ask about at a time.
+    pub large_requests: u64,
     /// Messages about what is no more, or not the sender's: ignored.
     pub stale_messages: u64,
 }

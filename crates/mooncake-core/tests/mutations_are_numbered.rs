@@ -18,6 +18,24 @@ fn is_refused_for_another_kind(pool: &mut Pool, origin: Origin, is_remove: bool)
 }
 
 #[test]
+fn what_is_larger_than_clients_ask_for_at_a_time_is_done_all_the_same_and_counted() {
+    let (mut pool, a) = Pool::single(4_096 * KIB);
+    let keys: Vec<String> = (0..1_025).map(|n| format!("k{n}")).collect();
+    let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+    let (most, more) = entries.split_at(512);
+    for (entries, counted) in [(most, 0), (more, 1)] {
+        let slots = pool.slots(a, entries, &plain());
+        assert!(slots.iter().all(|slot| matches!(slot, PutSlot::Placed(_))));
+        assert_eq!(pool.core.stats().large_requests, counted);
+    }
+    let (origin, keys) = (pool.origin(a), keys.iter().map(String::as_bytes).collect::<Vec<_>>());
+    assert_eq!(pool.core.remove(pool.now, origin, &keys, true, &mut pool.fx).unwrap().len(), 1_025);
+    assert_eq!(pool.core.stats().large_requests, 2);
+    pool.collect();
+    pool.check();
+}
+
+#[test]
 fn a_number_is_of_one_mutation() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let last = |pool: &Pool| {

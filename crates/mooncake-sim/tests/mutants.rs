@@ -21,10 +21,14 @@ const SHORT_TROUBLE: Duration = Duration::from_secs(20);
 fn known(mutant: Mutant) -> Option<u64> {
     use Mutant::*;
     Some(match mutant {
-        ForkedChildrenCall
+        ClosedConnectionProvesEpochs
+        | EndIsNotHeard
+        | ForkedChildrenCall
         | GoneSegmentsAreKept
-        | OpenPutsAreSettled
+        | GoodbyeDoesNotWaitForViews
+        | PeerForgetsOwnViews
         | UnansweredCountAsAnswered
+        | UnknownViewsAreForgotten
         | ViewsAreNotListed => 1,
         EndsGoToAnySession
         | EpochIsTakenWhenAsked
@@ -32,31 +36,32 @@ fn known(mutant: Mutant) -> Option<u64> {
         | FenceWaitsForNoWrite
         | GateIgnoresStamps
         | PinnedMemoryIsGivenBack
-        | WritersNeedNoLeave => 2,
-        ClientsAreNotBelieved | ResumeSaysWhatWasAsked => 3,
-        EndIsNotHeard => 6,
-        PeerGivesBackOfTheLiving | UnknownProcessesAreGone => 8,
-        InsidersAreNotAsked | PeerForgetsOwnViews => 10,
-        UnansweredMountStays => 12,
+        | ResumeSaysWhatWasAsked => 2,
+        ClientsAreNotBelieved => 3,
+        GateIgnoresEpochs => 5,
+        ToldBeforeLogged => 6,
+        PeerGivesBackOfTheLiving => 8,
+        WritersNeedNoLeave => 13,
         SupersededCountsAsStored => 16,
-        ClosedConnectionProvesEpochs => 17,
-        PeerAnswersWhileItWrites | PeerForgetsPins | UnknownViewsAreForgotten => 18,
-        RetriesAreNew => 20,
-        GoodbyeDoesNotWaitForViews => 24,
-        EndOfReaderIsNotTold => 29,
-        UnwrittenCopiesAreGood => 34,
-        ReplacedAnchorsAreObeyed => 55,
-        AskedAgainCountsAsDone | GateIgnoresEpochs => 58,
-        ToldBeforeLogged => 68,
-        EpochIsKept => 69,
-        ClosedConnectionProvesFences => 71,
-        StaleReplicasAreNotReported => 73,
-        FarewellIsNotHeard | PeerAnswersUnasked => 83,
-        PinsSettleDuringLists => 113,
-        AnyReignIsObeyed => 159,
-        OutcomesAreMixedUp => 176,
+        InsidersAreNotAsked => 17,
+        PeerAnswersWhileItWrites | PeerForgetsPins => 18,
+        OpenPutsAreSettled => 19,
+        UnknownProcessesAreGone => 20,
+        UnansweredMountStays => 25,
+        AskedAgainCountsAsDone => 58,
+        FarewellIsNotHeard => 66,
+        StaleReplicasAreNotReported => 69,
+        PeerAnswersUnasked => 83,
+        RetriesAreNew => 87,
+        EndOfReaderIsNotTold => 96,
+        ReplacedAnchorsAreObeyed => 128,
+        EpochIsKept => 133,
+        UnwrittenCopiesAreGood => 139,
+        OutcomesAreMixedUp => 188,
+        ClosedConnectionProvesFences => 197,
         AbandonedMutationsAreNotTold
         | AnotherMasterCountsAsTheSame
+        | AnyReignIsObeyed
         | BothReignsAreFollowed
         | BothReignsAreTaken
         | DeathsAreToldOnce
@@ -73,6 +78,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | OutdatedListsCount
         | OvertakenReadersMiss
         | PinsOfAnotherReignAreForgotten
+        | PinsSettleDuringLists
         | PlacementsAreGivenUpOnce
         | PositionIsForgotten
         | SilentMastersAreWaitedFor

@@ -531,5 +531,9 @@ mod tests {
             a_list_replaces_what_was_not_confirmed_and_voids_pins_in_flight
         ));
         assert!(is_noticed_by(Mutant::ViewsHoldMoreThanTheyMay, views_hold_no_more_than_they_may));
+        assert!(is_noticed_by(
+            Mutant::PinsSettleDuringLists,
+            what_took_views_is_not_settled_before_the_list_without_them_has_come
+        ));
     }
 }

@@ -160,7 +160,8 @@ impl<D: PutDriver> Put<'_, D> {
             if !round.progress || round.setback {
                 patience = patience.saturating_sub(self.driver.now().saturating_sub(started));
             }
-            let over = patience.is_zero();
+            // A master places as many keys as it has time for: the others are no worse off.
+            let over = patience.is_zero() && (!round.progress || round.setback);
             for (index, error) in round.rest {
                 // Nothing moved while the master itself waited: that is its last word.
                 let last_word = wait_now && !round.progress;

@@ -79,6 +79,8 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
+    use mooncake_mutant::{Mutant, is_noticed_by};
+
     use super::*;
 
     const A2: Reign = Reign { epoch: 2, id: 7 };
@@ -165,5 +167,13 @@ mod tests {
         ] {
             assert_eq!((questions.obey(reign), questions.reign()), (is_higher, shown), "{reign:?}");
         }
+    }
+
+    #[test]
+    fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::AnyReignIsObeyed,
+            a_question_is_kept_until_the_stores_own_master_is_in_that_very_reign
+        ));
     }
 }

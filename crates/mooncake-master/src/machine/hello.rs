@@ -60,7 +60,7 @@ enum Role {
         process: ProcessIdentity,
     },
     Resume {
-        resume: message::ResumeSession,
+        resume: Box<message::ResumeSession>,
         process: ProcessIdentity,
         segments: Vec<(SegmentUuid, u16)>,
         views: ListedViews,
@@ -150,7 +150,7 @@ impl Asked {
                 let process = resume.process.take().unwrap_or_default();
                 check_identity(&resume.host_name, &process).map_err(bad_request)?;
                 let views = ListedViews::new(convert::rids(&resume.pins));
-                Role::Resume { resume, process, segments, views }
+                Role::Resume { resume: Box::new(resume), process, segments, views }
             }
             Some(hello::Role::Attach(attach)) => Role::Attach(attach),
             None => return Err(bad_request("the hello asks for no role known here".to_owned())),

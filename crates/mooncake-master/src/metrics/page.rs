@@ -283,6 +283,11 @@ impl Reading {
             "mutations that came again and changed nothing",
             s.replies_repeated,
         );
+        out.counter(
+            "mooncake_large_requests_total",
+            "requests of more than 512 keys from older clients: others wait longer for each",
+            s.large_requests,
+        );
         out.counter("mooncake_bad_replica_reports_total", "replicas that readers found bad", s.replicas_reported);
         out.counter(
             "mooncake_bad_replicas_total",
