@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, SessionId, Ticket};
+use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, STEP, SessionId, Ticket};
 use mooncake_wire::message::{self, Reply, Request, reply};
 use mooncake_wire::{RequestKind, encode_frame};
 use prost::Message;
@@ -11,7 +11,6 @@ use tokio::sync::Semaphore;
 
 use crate::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
-use crate::machine::SLICE;
 use crate::machine::pattern::Pattern;
 use crate::machine::removals::{self, Removal};
 use crate::machine::requests::{self, Answer, Asked, Change, Outcome, PutStart};
@@ -223,7 +222,7 @@ fn op_of(asked: RequestKind) -> Option<Op> {
 pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
     let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
     loop {
-        let slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, SLICE, effects);
+        let slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, STEP, effects);
         if shared.apply_async(slice).await? {
             break;
         }
@@ -252,7 +251,7 @@ async fn remove_matching(
         let mut keys: Vec<u8> = Vec::new();
         let mut shown: Vec<(Candidate, usize)> = Vec::new();
         let finished = shared.read(|core, now| {
-            removal.show(core, now, SLICE, SLICE_KEY_BYTES, |candidate, key| {
+            removal.show(core, now, STEP, SLICE_KEY_BYTES, |candidate, key| {
                 keys.extend_from_slice(key);
                 shown.push((candidate, keys.len()));
             })

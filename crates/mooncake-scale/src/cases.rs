@@ -1,6 +1,6 @@
 //! What happens to a large pool on a bad day.
 
-use mooncake_core::{GRANULE, ListedViews, PutConfig, RemoveAll, Rid, SessionId};
+use mooncake_core::{GRANULE, ListedViews, PutConfig, RemoveAll, Rid, STEP, SessionId};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::hello::SEARCHED;
 
@@ -231,7 +231,7 @@ fn unmount(pool: &mut Pool) {
 
 fn session_over(pool: &mut Pool) {
     let number = pool.size().segments - 1;
-    let viewed = scattered(pool, 4_096);
+    let viewed = pool.newest(4_096);
     for viewed in viewed.chunks(REQUEST) {
         let viewed: Vec<&[u8]> = viewed.iter().map(|key| &key[..]).collect();
         let origin = pool.origin(number);
@@ -257,5 +257,5 @@ fn many_sessions_over(pool: &mut Pool) {
 
 fn remove_all(pool: &mut Pool) {
     let mut cursor = RemoveAll::new(&pool.core, true);
-    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, SLICE, fx)) {}
+    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, STEP, fx)) {}
 }

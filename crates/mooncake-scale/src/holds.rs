@@ -16,6 +16,8 @@ pub struct Longest {
     pub wall: Duration,
     /// Of all together, on the processor.
     pub sum: Duration,
+    /// The most that one left behind: records, messages, and keys of requests that it answered.
+    pub steps: usize,
 }
 
 /// Of each kind of operation.
@@ -27,10 +29,10 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Does something and notes how long that took.
-    pub fn measure<R>(&mut self, kind: &'static str, hold: impl FnOnce() -> R) -> R {
+    /// Does something and notes how long that took, and how much it says that it left behind.
+    pub fn measure<R>(&mut self, kind: &'static str, hold: impl FnOnce() -> (R, usize)) -> R {
         let (began, wall) = (thread_cpu(), Instant::now());
-        let result = hold();
+        let (result, steps) = hold();
         let (cpu, wall) = (thread_cpu() - began, wall.elapsed());
         let longest = self.by_kind.entry(kind).or_insert_with(|| {
             self.order.push(kind);
@@ -40,6 +42,7 @@ impl Holds {
         longest.cpu = longest.cpu.max(cpu);
         longest.wall = longest.wall.max(wall);
         longest.sum += cpu;
+        longest.steps = longest.steps.max(steps);
         result
     }
 

@@ -22,7 +22,7 @@ pub fn log_in(folder: Option<&Path>) -> Result<Log, LogError> {
 /// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment counts in
 /// one of them.
 #[derive(Debug, Serialize)]
-pub struct Figures(Vec<Figure>);
+pub struct Figures(pub Vec<Figure>);
 
 /// Of one kind of operation.
 #[derive(Debug, Serialize)]
@@ -37,6 +37,8 @@ pub struct Figure {
     pub wall_us: f64,
     /// All of them on average, microseconds on the processor.
     pub mean_us: f64,
+    /// The most that one left behind: records, messages, and keys of requests that it answered.
+    pub steps: usize,
 }
 
 impl Figures {
@@ -60,6 +62,7 @@ impl Figures {
                 cpu_us: median_of(|figure| figure.cpu_us),
                 wall_us: median_of(|figure| figure.wall_us),
                 mean_us: median_of(|figure| figure.mean_us),
+                steps: all.iter().map(|figure| figure.steps).max().unwrap_or(0),
             }
         });
         Figures(combined.collect())
@@ -73,6 +76,7 @@ impl Figures {
             cpu_us: micros(longest.cpu),
             wall_us: micros(longest.wall),
             mean_us: micros(longest.sum) / longest.count as f64,
+            steps: longest.steps,
         };
         holds.iter().map(figure).collect()
     }
@@ -82,12 +86,12 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<52} {:>8} {:>12} {:>12} {:>10}",
-            "the core's lock is held for", "holds", "longest, us", "wall, us", "mean, us"
+            "{:<52} {:>8} {:>12} {:>10} {:>10} {:>6}",
+            "the core's lock is held for", "holds", "longest, us", "wall, us", "mean, us", "steps"
         )?;
-        for Figure { operation, count, cpu_us, wall_us, mean_us } in &self.0 {
+        for Figure { operation, count, cpu_us, wall_us, mean_us, steps } in &self.0 {
             let over = if *cpu_us > 1_000.0 { " *" } else { "" };
-            writeln!(f, "{operation:<52} {count:>8} {cpu_us:>12.0} {wall_us:>12.0} {mean_us:>10.1}{over}")?;
+            writeln!(f, "{operation:<52} {count:>8} {cpu_us:>12.0} {wall_us:>10.0} {mean_us:>10.1} {steps:>6}{over}")?;
         }
         Ok(())
     }

@@ -248,6 +248,11 @@ impl Pool {
         its.map(|segment| (segment.uuid, self.core.epoch())).collect()
     }
 
+    /// Keys of the objects that were put last.
+    pub fn newest(&self, count: usize) -> Vec<[u8; KEY]> {
+        (0..self.keys).rev().map(key).filter(|key| self.core.peek(key).is_some()).take(count).collect()
+    }
+
     /// An object on each segment, as far as some looking finds.
     pub fn one_of_each_segment(&self) -> Vec<[u8; KEY]> {
         let mut found = BTreeMap::new();
@@ -291,7 +296,9 @@ impl Pool {
             let result = operation(core, *now, &mut fx);
             // The queue takes them in the same hold; here they are for the cases to see.
             let (pushes, woken) = (std::mem::take(&mut fx.pushes), std::mem::take(&mut fx.woken));
-            (result, pushes, woken, log.enqueue(&mut fx))
+            let answered: usize = woken.iter().map(|(_, slots)| slots.len()).sum();
+            let steps = fx.records.len() + pushes.len() + answered;
+            ((result, pushes, woken, log.enqueue(&mut fx)), steps)
         });
         self.note(pushes);
         self.woken.extend(woken);
