@@ -64,16 +64,28 @@ impl Core {
 
     /// Ends a session: at once, unless much hangs on it.
     pub(crate) fn session_over(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
-        self.begin_to_end(session, ending);
-        self.end_sessions(now, &mut Work::step(STEP), fx);
+        self.begin_to_end(now, session, ending);
+        match ending {
+            // Its client has no views any more, and takes the answer for all of it.
+            Ending::Closed => {
+                self.endings.line.retain(|(other, ..)| *other != session);
+                self.end_session(now, session, ending, 0, &mut Work::operation(), fx);
+            }
+            _ => self.end_sessions(now, &mut Work::step(STEP), fx),
+        }
         self.settle(now, fx);
     }
 
     /// Has a session end [in the background](Core::background).
-    pub(crate) fn begin_to_end(&mut self, session: SessionId, ending: Ending) {
+    pub(crate) fn begin_to_end(&mut self, now: Time, session: SessionId, ending: Ending) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         if !std::mem::replace(&mut entry.ends, true) {
             self.endings.line.push_back((session, ending, 0));
+            // Nothing is read or placed there from now on.
+            entry.away.get_or_insert(now);
+            for number in entry.segments.clone() {
+                self.set_live(number, false);
+            }
         } else if ending.is_proven()
             && let Some(begun) = self.endings.line.iter_mut().find(|(other, ..)| *other == session)
         {

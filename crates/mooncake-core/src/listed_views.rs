@@ -53,11 +53,11 @@ impl Core {
         end >= self.objects.bound()
     }
 
-    /// Whether one is listed of which nothing here says where it is, and which was not looked for already: an object that was
+    /// Whether one is listed that the session is not known to have, and which was not looked for already: an object that was
     /// looked for once in vain does not turn up later.
     fn has_to_look(&self, session: SessionId, views: &ListedViews) -> bool {
         let Some(entry) = self.sessions.get(session) else { return false };
-        views.rids().any(|rid| self.pins.get(rid).is_none() && !entry.unknown_pins.contains_key(&rid))
+        views.rids().any(|rid| !entry.pins.contains_key(&rid) && !entry.unknown_pins.contains_key(&rid))
     }
 
     /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it

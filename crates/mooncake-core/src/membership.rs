@@ -175,7 +175,7 @@ impl Core {
         }
     }
 
-    fn set_live(&mut self, number: SegmentNo, live: bool) {
+    pub(crate) fn set_live(&mut self, number: SegmentNo, live: bool) {
         self.segments.set_live(number, live);
         self.open_or_close(number);
     }

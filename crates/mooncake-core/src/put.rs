@@ -75,7 +75,7 @@ impl Core {
             None => (None, now),
         };
         let room = !self.tickets.any_for_room_before(place);
-        let mode = Mode { room, force: false };
+        let mode = Mode { room, force: false, newcomer: place.is_none() };
         let keys = entries.iter().copied();
         let Evaluation { slots, any, waits, cut, why } =
             self.evaluate(now, origin, keys, config, mode, &mut Work::operation(), fx);
@@ -83,7 +83,7 @@ impl Core {
         if !any && waits.for_anything() && (wait || cut) {
             let ticket = self.tickets.next_id();
             let entries = entries.iter().map(|(key, size)| ((*key).into(), *size)).collect();
-            let deadline = self.deadline(since, config, &waits);
+            let deadline = if wait { self.deadline(since, config, &waits) } else { now };
             let config = config.clone();
             let parked = Parked { ticket, origin, entries, config, since, impatient: !wait, deadline, waits };
             self.tickets.push(parked, place);
@@ -195,6 +195,10 @@ impl Core {
             // A writer that is away yields its key to the first that wants it.
             self.drop_reservation(now, rid, false, fx);
             search.largest = Largest::default();
+        }
+        if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
+            result.waits.keys.push(hash);
+            return PutSlot::Busy("others wait for this key".to_owned());
         }
         if let Some(old) = old
             && !entry.group.is_empty()

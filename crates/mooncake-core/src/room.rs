@@ -24,6 +24,8 @@ const POPULATION_STALLED_MS: u64 = 3_000;
 pub(crate) struct Mode {
     /// Nobody before it waits for room.
     pub room: bool,
+    /// A key that others wait for, and are yet to hear that it is free, is theirs.
+    pub newcomer: bool,
     /// Its deadline has come: protected objects go too, and no populator is waited for.
     pub force: bool,
 }
@@ -126,7 +128,11 @@ impl Core {
                     let few = Search::of(EVICTED_MORE.min(search.steps), search.spares);
                     let mut few = Search { largest: search.largest, ..few };
                     let mode = Mode { force: false, ..mode };
-                    match self.make_room(now, need, &used, mode, &mut few, size, fx) {
+                    let steps = few.steps;
+                    let room = self.make_room(now, need, &used, mode, &mut few, size, fx);
+                    search.steps -= steps - few.steps;
+                    search.spares = few.spares;
+                    match room {
                         Ok(number) => number,
                         Err(_) => break,
                     }

@@ -92,7 +92,7 @@ impl Core {
             self.set_away(now, session);
         }
         for session in over {
-            self.begin_to_end(session, Ending::Expired);
+            self.begin_to_end(now, session, Ending::Expired);
         }
     }
 

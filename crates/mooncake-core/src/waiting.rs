@@ -1,6 +1,6 @@
 //! Serving those that wait: what has changed for them, and how much of it one hold of the lock goes through.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::core::Core;
 use crate::effect::Effects;
@@ -18,9 +18,8 @@ pub(crate) struct Changes {
     keys: VecDeque<(u64, Option<Place>)>,
     /// There may be more room than before: the first in line looks.
     pub room: bool,
-    /// Sessions that have less unfinished than before, and how far the first one's line has been gone through.
-    uncapped: BTreeSet<SessionId>,
-    capped_after: Option<Place>,
+    /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
+    uncapped: BTreeMap<SessionId, Option<Place>>,
     held: Pass<(u32, Place)>,
     /// The most that eviction alone can gain in a segment where it has become more.
     attainable: u32,
@@ -85,7 +84,7 @@ impl Core {
     /// A session has less unfinished than before.
     pub(crate) fn less_unfinished(&mut self, session: SessionId) {
         if self.tickets.await_session(session) {
-            self.changes.uncapped.insert(session);
+            self.changes.uncapped.insert(session, None);
         }
     }
 
@@ -105,7 +104,7 @@ impl Core {
     /// A segment takes objects that took none.
     pub(crate) fn more_is_open(&mut self, number: SegmentNo) {
         self.changes.room = true;
-        self.changes.uncapped = self.tickets.capped_sessions();
+        self.changes.uncapped = self.tickets.capped_sessions().into_iter().map(|session| (session, None)).collect();
         self.more_attainable(number);
     }
 
@@ -172,16 +171,15 @@ impl Core {
     }
 
     fn pass_on_to_capped(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while let Some(session) = self.changes.uncapped.first().copied() {
-            let Some(place) = self.tickets.next_capped(session, self.changes.capped_after) else {
+        while let Some((session, after)) = self.changes.uncapped.first_key_value().map(|(id, after)| (*id, *after)) {
+            let Some(place) = self.tickets.next_capped(session, after) else {
                 self.changes.uncapped.pop_first();
-                self.changes.capped_after = None;
                 continue;
             };
             if !self.has_time_for(place, work) {
                 return;
             }
-            self.changes.capped_after = Some(place);
+            self.changes.uncapped.insert(session, Some(place));
             self.serve(now, place, false, work, fx);
         }
     }
@@ -237,7 +235,8 @@ impl Core {
     fn serve(&mut self, now: Time, place: Place, last: bool, work: &mut Work, fx: &mut Effects) -> bool {
         let Some(mut parked) = self.tickets.take(place) else { return false };
         let blocked = self.tickets.any_for_room_before(Some(place));
-        let mode = Mode { room: last || !blocked, force: last && !parked.impatient };
+        let late = last && !parked.impatient;
+        let mode = Mode { room: late || !blocked, force: late, newcomer: false };
         let keys = parked.entries.iter().map(|(key, size)| (&**key, *size));
         let Evaluation { slots, any, waits, cut, why } =
             self.evaluate(now, parked.origin, keys, &parked.config, mode, work, fx);
@@ -247,12 +246,14 @@ impl Core {
         let stays = cut || time_left && !parked.impatient;
         if !any && waits.for_anything() && stays {
             // One whose evictions go on is due until they are through.
-            parked.deadline = match cut && last {
+            parked.deadline = match cut && last || parked.impatient {
                 true => parked.deadline,
                 false => self.deadline(parked.since, &parked.config, &waits),
             };
             parked.waits = waits;
             self.tickets.push(parked, Some(place));
+            // Its evictions go on, whatever it waited for before.
+            self.changes.room |= cut;
             return cut;
         }
         self.count_slots(&slots);

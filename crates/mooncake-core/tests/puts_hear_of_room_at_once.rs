@@ -193,3 +193,72 @@ fn the_next_key_of_a_batch_may_have_the_room_that_a_replacement_could_not() {
     assert!(is_full(&slots[0]) && matches!(slots[1], PutSlot::Placed(_)), "{slots:?}");
     pool.check();
 }
+
+/// Parks a put of many keys for a session whose unfinished puts are all that it may have.
+fn capped(pool: &mut Pool, session: SessionId, name: &str) -> Ticket {
+    let keys: Vec<String> = (0..100).map(|n| format!("{name}{n}")).collect();
+    let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+    pool.park(session, &entries)
+}
+
+#[test]
+fn sessions_hear_of_their_own_puts_one_after_the_other_and_again() {
+    let (mut pool, owner) = Pool::single(400 * KIB);
+    let (b, c) = (pool.session(2), pool.session(3));
+    let held =
+        [0, 1].map(|nth| [b, c].map(|session| pool.reserve(session, &format!("{session:?}{nth}"), 100 * KIB)[0].rid));
+    let waits = [capped(&mut pool, c, "c"), capped(&mut pool, b, "b")];
+    // That of the later session first, and while its line is being gone through that of the other one.
+    for [of_b, of_c] in held {
+        for (session, rid) in [(c, of_c), (b, of_b)] {
+            pool.abort(session, rid, true);
+            pool.fence_done(owner, &[rid]);
+        }
+    }
+    while pool.core.keeps_waiting() {
+        pool.core.background(pool.now, STEP, &mut pool.fx);
+        pool.collect();
+    }
+    assert!(waits.iter().all(|ticket| is_placed(&pool, *ticket)));
+    pool.check();
+}
+
+#[test]
+fn a_key_that_many_wait_for_is_not_given_to_a_newcomer_before_they_have_heard_of_it() {
+    let (mut pool, a) = Pool::single(1_000 * KIB);
+    let (b, c) = (pool.session(2), pool.session(3));
+    let keys: Vec<String> = (0..200).map(|n| format!("k{n}")).collect();
+    let rids: Vec<Rid> = keys.iter().map(|key| pool.reserve(a, key, KIB)[0].rid).collect();
+    let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+    let waits = pool.park(b, &entries);
+    pool.abort(a, rids[0], true);
+    assert!(!pool.woken.contains_key(&waits) && pool.core.keeps_waiting(), "too many keys to look at beside an abort");
+    assert!(matches!(pool.slot(c, "k0", KIB), PutSlot::Busy(_)));
+    pool.core.background(pool.now, STEP, &mut pool.fx);
+    pool.collect();
+    assert!(is_placed(&pool, waits));
+    pool.check();
+}
+
+#[test]
+fn further_replicas_are_no_reason_to_evict_more_in_one_hold() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 4_000 * KIB);
+    for batch in 0..8 {
+        let names: Vec<String> = (0..500).map(|n| format!("{batch}-{n}")).collect();
+        let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), KIB)).collect();
+        for slot in pool.slots(a, &entries, &plain()) {
+            pool.commit(a, &placed(&slot));
+        }
+    }
+    pool.mount(b, 2, 100_000 * KIB);
+    let config = PutConfig { replica_num: 2, ..plain() };
+    let names: Vec<String> = (0..100).map(|n| format!("new{n}")).collect();
+    let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 64 * KIB)).collect();
+    let before = pool.core.stats().evicted_objects;
+    pool.slots(a, &entries, &config);
+    let evicted = pool.core.stats().evicted_objects - before;
+    assert!(evicted <= 256, "{evicted}");
+    pool.check();
+}

@@ -23,39 +23,35 @@ fn known(mutant: Mutant) -> Option<u64> {
     Some(match mutant {
         ClosedConnectionProvesEpochs
         | EndIsNotHeard
+        | EndsGoToAnySession
         | ForkedChildrenCall
         | GoneSegmentsAreKept
         | GoodbyeDoesNotWaitForViews
         | PeerForgetsOwnViews
+        | PinnedMemoryIsGivenBack
         | UnansweredCountAsAnswered
         | UnknownViewsAreForgotten
         | ViewsAreNotListed => 1,
-        EndsGoToAnySession
-        | EpochIsTakenWhenAsked
-        | FenceAsksNobody
-        | FenceWaitsForNoWrite
-        | GateIgnoresStamps
-        | PinnedMemoryIsGivenBack
-        | ResumeSaysWhatWasAsked => 2,
+        EpochIsTakenWhenAsked | FenceAsksNobody | FenceWaitsForNoWrite | GateIgnoresStamps => 2,
         ClientsAreNotBelieved => 3,
         GateIgnoresEpochs => 5,
         ToldBeforeLogged => 6,
         PeerGivesBackOfTheLiving => 8,
         WritersNeedNoLeave => 13,
+        ResumeSaysWhatWasAsked => 14,
         SupersededCountsAsStored => 16,
         InsidersAreNotAsked => 17,
         PeerAnswersWhileItWrites | PeerForgetsPins => 18,
         OpenPutsAreSettled => 19,
         UnknownProcessesAreGone => 20,
+        ReplacedAnchorsAreObeyed => 24,
         UnansweredMountStays => 25,
         AskedAgainCountsAsDone => 58,
         FarewellIsNotHeard => 66,
         StaleReplicasAreNotReported => 69,
         PeerAnswersUnasked => 83,
         RetriesAreNew => 87,
-        EndOfReaderIsNotTold => 96,
-        ReplacedAnchorsAreObeyed => 128,
-        EpochIsKept => 133,
+        EndOfReaderIsNotTold | EpochIsKept => 133,
         UnwrittenCopiesAreGood => 139,
         OutcomesAreMixedUp => 188,
         ClosedConnectionProvesFences => 197,

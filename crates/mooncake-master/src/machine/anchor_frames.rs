@@ -95,7 +95,8 @@ pub enum Judged {
     NoProof,
     /// The session is over by it.
     Proven,
-    /// It is proven, and the reader's anchor is still there, which keeps it. The owner says it again.
+    /// It is proven, and the reader's anchor is still there, which keeps it, or its session has not ended yet. The owner says
+    /// it again.
     ForLater,
 }
 
@@ -146,7 +147,12 @@ impl Said {
             }
             Said::ReaderGone { reader, uuid, mark } => {
                 let judged = match judge(core, session, reader, uuid, mark) {
-                    Judged::Proven if !anchors::reported_gone(core, anchors, now, reader, effects) => Judged::ForLater,
+                    Judged::Proven => {
+                        let ends = anchors::reported_gone(core, anchors, now, reader, effects);
+                        // The owner says it once more if much hangs on the session: until all of it is in the log.
+                        let over = ends && core.session_spec(reader).is_none();
+                        if over { Judged::Proven } else { Judged::ForLater }
+                    }
                     judged => judged,
                 };
                 return Ok(Heard::ReaderGone { reader, uuid, judged });
