@@ -168,7 +168,6 @@ impl Core {
         let Some(entry) = self.sessions.get(session) else { return };
         self.changes.room = true;
         if !ending.is_proven() && self.needs_its_views(entry) {
-            self.set_away(now, session);
             let entry = self.sessions.get_mut(session).expect("just seen");
             (entry.lingering, entry.ends) = (true, false);
             return;

@@ -30,12 +30,14 @@ impl Core {
         self.sessions.check_invariants().map_err(of("sessions"))?;
         self.objects.check_invariants(&self.segments).map_err(of("objects"))?;
         self.reservations.check_invariants().map_err(of("unfinished puts"))?;
+        self.quarantine.check_invariants().map_err(of("quarantine"))?;
         self.tickets.check_invariants().map_err(of("parked requests"))?;
         self.evicted_lately.check_invariants()?;
         self.check_owners().map_err(of("owners"))?;
         self.check_unfinished().map_err(of("unfinished puts"))?;
         self.check_replacements().map_err(of("replacements"))?;
         self.check_views().map_err(of("views"))?;
+        self.pins.check_invariants().map_err(of("views"))?;
         self.check_space().map_err(of("space"))?;
         self.check_rechecks().map_err(of("rechecks"))?;
         self.check_waiters().map_err(of("parked requests"))?;

@@ -7,6 +7,7 @@ use hashbrown::DefaultHashBuilder;
 
 use crate::ids::{Extent, GRANULE, Rid, SegmentNo, SessionId};
 use crate::index::{self, Index};
+use crate::invariants::ensure;
 use crate::object::granules;
 use crate::slab::{Link, Linked, List, Slab};
 
@@ -155,6 +156,28 @@ impl Pins {
         let on_it = self.on.get(&segment);
         let head = on_it.and_then(List::head);
         std::iter::successors(head, move |slot| on_it?.next(&self.slab, *slot))
+    }
+
+    /// Each is found by its rid and with its segment; what sessions hold of segments is what they hold at all.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        for (slot, PinnedExtent { rid, .. }) in self.slab.iter() {
+            let found = self.slot(*rid);
+            ensure!(found == Some(slot), "{rid:?} in slot {slot} is found in {found:?}");
+        }
+        for (segment, on_it) in &self.on {
+            on_it.check_invariants(&self.slab, |_, pin| {
+                let of = pin.extent.segment;
+                ensure!(of == *segment, "{:?} is on {of:?}, and listed on {segment:?}", pin.rid);
+                Ok(())
+            })?;
+        }
+        let (all, indexed) = (self.slab.len(), self.by_rid.len());
+        let listed: usize = self.on.values().map(|on_it| on_it.len() as usize).sum();
+        ensure!((indexed, listed) == (all, all), "there are {all}, {indexed} by rid and {listed} on segments");
+        let mut held: BTreeMap<SessionId, u64> = BTreeMap::new();
+        self.holders_on.iter().for_each(|((_, session), bytes)| *held.entry(*session).or_default() += bytes);
+        ensure!(held == self.holders, "on segments sessions hold {held:?}, and all together {:?}", self.holders);
+        Ok(())
     }
 
     /// Parts the views over a segment that is Gone from their objects, which are named once per pinned replica.

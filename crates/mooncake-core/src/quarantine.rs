@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Replica, Rid, SegmentNo, SessionId, Time};
+use crate::invariants::ensure;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quarantined {
@@ -17,9 +18,8 @@ pub(crate) struct Quarantined {
 #[derive(Default)]
 pub(crate) struct Quarantine {
     map: BTreeMap<Rid, Quarantined>,
-    on: BTreeSet<(SegmentNo, Rid)>,
-    /// How many are on each segment that has any.
-    counts: BTreeMap<SegmentNo, usize>,
+    /// Those of each segment that has any.
+    on: BTreeMap<SegmentNo, BTreeSet<Rid>>,
     by_age: BTreeSet<(Time, Rid)>,
 }
 
@@ -36,9 +36,7 @@ impl Quarantine {
         let Replica { rid, extent } = entry.replica;
         self.by_age.insert((entry.since, rid));
         self.map.insert(rid, entry);
-        if self.on.insert((extent.segment, rid)) {
-            *self.counts.entry(extent.segment).or_default() += 1;
-        }
+        self.on.entry(extent.segment).or_default().insert(rid);
     }
 
     pub fn set_writer_done(&mut self, rid: Rid) -> bool {
@@ -48,12 +46,11 @@ impl Quarantine {
     pub fn remove(&mut self, rid: Rid) -> Option<Quarantined> {
         let entry = self.map.remove(&rid)?;
         let segment = entry.replica.extent.segment;
-        self.on.remove(&(segment, rid));
         self.by_age.remove(&(entry.since, rid));
-        let count = self.counts.get_mut(&segment).expect("one is there");
-        *count -= 1;
-        if *count == 0 {
-            self.counts.remove(&segment);
+        let on_it = self.on.get_mut(&segment).expect("one is there");
+        on_it.remove(&rid);
+        if on_it.is_empty() {
+            self.on.remove(&segment);
         }
         Some(entry)
     }
@@ -73,13 +70,29 @@ impl Quarantine {
 
     /// How many are on a segment.
     pub fn len_on(&self, segment: SegmentNo) -> usize {
-        self.counts.get(&segment).copied().unwrap_or(0)
+        self.on.get(&segment).map_or(0, BTreeSet::len)
     }
 
     /// Those on a segment by rid, from one on.
     pub fn on_segment(&self, segment: SegmentNo, from: Rid) -> impl Iterator<Item = &Quarantined> {
-        let on_it = self.on.range((segment, from)..=(segment, Rid(u64::MAX)));
-        on_it.filter_map(|(_, rid)| self.map.get(rid))
+        let on_it = self.on.get(&segment).into_iter().flat_map(move |rids| rids.range(from..));
+        on_it.filter_map(|rid| self.map.get(rid))
+    }
+
+    /// Each is found by its segment and by its age, and nothing else is.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        for (rid, entry) in &self.map {
+            let segment = entry.replica.extent.segment;
+            let on_it = self.on.get(&segment).is_some_and(|rids| rids.contains(rid));
+            let aged = self.by_age.contains(&(entry.since, *rid));
+            ensure!(on_it && aged, "{rid:?} is found on {segment:?}: {on_it}, and by its age: {aged}");
+        }
+        let (all, aged) = (self.map.len(), self.by_age.len());
+        let on: usize = self.on.values().map(BTreeSet::len).sum();
+        let empty = self.on.iter().find(|(_, rids)| rids.is_empty()).map(|(segment, _)| segment);
+        ensure!((on, aged) == (all, all), "there are {all}, {on} on segments and {aged} by age");
+        ensure!(empty.is_none(), "{empty:?} is listed with none");
+        Ok(())
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Quarantined> {

@@ -58,6 +58,17 @@ impl Denied {
     }
 }
 
+/// What one replica needs.
+#[derive(Clone, Copy)]
+struct Need<'a> {
+    /// Bytes of its object.
+    size: u64,
+    granules: u32,
+    /// Owners that have another replica of it already.
+    used: &'a [SessionId],
+    mode: Mode,
+}
+
 /// What one look at a request has learnt about room.
 pub(crate) struct Search {
     /// Objects that it may still evict.
@@ -121,15 +132,16 @@ impl Core {
                 true => placement::choose(&self.segments, need, &used, &terms.wishes, &mut self.random),
                 false => None,
             };
+            let wanted = Need { size, granules: need, used: &used, mode };
             let chosen = match free {
                 Some(number) => number,
-                None if nth == 0 => self.make_room(now, need, &used, mode, search, size, fx)?,
+                None if nth == 0 => self.make_room(now, wanted, search, fx)?,
                 None => {
                     let few = Search::of(EVICTED_MORE.min(search.steps), search.spares);
                     let mut few = Search { largest: search.largest, ..few };
-                    let mode = Mode { force: false, ..mode };
+                    let wanted = Need { mode: Mode { force: false, ..mode }, ..wanted };
                     let steps = few.steps;
-                    let room = self.make_room(now, need, &used, mode, &mut few, size, fx);
+                    let room = self.make_room(now, wanted, &mut few, fx);
                     search.steps -= steps - few.steps;
                     search.spares = few.spares;
                     match room {
@@ -165,29 +177,26 @@ impl Core {
     }
 
     /// Evicts until one segment has the room.
-    #[allow(clippy::too_many_arguments)]
     fn make_room(
         &mut self,
         now: Time,
-        need: u32,
-        used: &[SessionId],
-        mode: Mode,
+        need: Need<'_>,
         search: &mut Search,
-        size: u64,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
-        if need > *search.largest.lasting.get_or_insert_with(|| self.lasting()) {
+        let Need { size, granules, used, .. } = need;
+        if granules > *search.largest.lasting.get_or_insert_with(|| self.lasting()) {
             return Err(Denied::TooLarge(self.why_too_large(size)));
         }
-        if used.is_empty() && need >= search.full_from {
+        if used.is_empty() && granules >= search.full_from {
             return Err(search.denied.clone());
         }
-        let room = self.search_room(now, need, used, mode, search, fx);
+        let room = self.search_room(now, need, search, fx);
         // What waits for a populator says nothing of larger keys, for which another segment may be.
         if used.is_empty()
             && let Err(denied @ (Denied::Full(_) | Denied::Own | Denied::Held)) = &room
         {
-            search.found_none(need, denied);
+            search.found_none(granules, denied);
         }
         room
     }
@@ -195,12 +204,11 @@ impl Core {
     fn search_room(
         &mut self,
         now: Time,
-        need: u32,
-        used: &[SessionId],
-        mode: Mode,
+        need: Need<'_>,
         search: &mut Search,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
+        let Need { granules: need, used, mode, .. } = need;
         let could = |open: &Open| {
             let segment = self.segments.get(open.number);
             !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)

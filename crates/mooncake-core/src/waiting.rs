@@ -46,7 +46,7 @@ impl<P: Copy> Pass<P> {
         self.again = std::mem::replace(&mut self.begun, true);
     }
 
-    /// It has come to the end: whether it goes on from the beginning.
+    /// It has come to the end.
     fn ends(&mut self) {
         *self = Pass { begun: std::mem::take(&mut self.again), after: None, again: false };
     }

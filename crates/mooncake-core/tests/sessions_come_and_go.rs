@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, SegmentState};
+use mooncake_core::{EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP, SegmentState};
 use pool::{KIB, Pool, secret, uuid};
 
 #[test]
@@ -540,4 +540,62 @@ fn what_a_reader_of_another_host_had_pinned_comes_back_with_its_retention() {
     assert!(pool.core.session_spec(far).is_none() && pool.core.session_spec(near).is_some());
     assert_eq!(pool.core.stats().pins, 1, "what is mapped needs proof");
     pool.check();
+}
+
+#[test]
+fn a_session_on_which_much_hangs_ends_in_steps_and_a_log_that_is_cut_behind_any_of_them_goes_on() {
+    const MANY: usize = 600;
+    let mut pool = Pool::new();
+    let (owner, reader) = (pool.session(1), pool.session(2));
+    pool.mount(owner, 1, 4_000 * KIB);
+    pool.mount(reader, 2, 8 * KIB);
+    let put = |pool: &mut Pool, name: &str| -> Vec<mooncake_core::Rid> {
+        let keys: Vec<String> = (0..MANY).map(|n| format!("{name}{n}")).collect();
+        let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
+        let config = mooncake_core::PutConfig { preferred_segments: vec!["segment-1".into()], ..pool::plain() };
+        let slots = pool.slots(reader, &entries, &config);
+        slots.iter().map(|slot| pool::placed(slot)[0].rid).collect()
+    };
+    for rid in put(&mut pool, "viewed") {
+        let origin = pool.origin(reader);
+        let ended = mooncake_core::Ended { replicas: [(rid, true)].into_iter().collect(), crc32c: 0 };
+        pool.core.put_end(pool.now, origin, &[ended], &mut pool.fx).unwrap();
+    }
+    let keys: Vec<String> = (0..MANY).map(|n| format!("viewed{n}")).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let origin = pool.origin(reader);
+    assert!(pool.core.pin(pool.now, origin, &keys, &mut pool.fx).unwrap().iter().all(Option::is_some));
+    put(&mut pool, "unfinished");
+    pool.collect();
+    let stats = pool.core.stats();
+    assert_eq!((stats.pins, stats.unfinished_puts, stats.segments_live), (MANY as u64, MANY as u64, 2));
+
+    pool.core.process_gone(pool.now, reader, &mut pool.fx);
+    let mut steps = 1;
+    loop {
+        assert!(pool.fx.records.len() <= STEP + 16, "{} in one step", pool.fx.records.len());
+        pool.collect();
+        pool.check();
+        if !pool.core.keeps_waiting() {
+            break;
+        }
+        // Nothing is placed there, found there or taken from it from the first step on.
+        assert_eq!(pool.core.stats().segments_live, 1);
+        assert_eq!(pool.core.check_session(reader, secret(reader)), Err(Refused::UnknownSession(reader.0)));
+        // A master that starts here knows the session, which is away and ends once more.
+        let mut again = pool::replayed(pool.log.clone());
+        let mut fx = mooncake_core::Effects::default();
+        again.begin(pool.now, None, &mut fx);
+        again.process_gone(pool.now, reader, &mut fx);
+        while again.keeps_waiting() {
+            again.background(pool.now, STEP, &mut fx);
+        }
+        again.check_invariants().unwrap();
+        assert!(again.session_spec(reader).is_none() && again.stats().unfinished_puts == 0 && again.stats().pins == 0);
+        pool.core.background(pool.now, STEP, &mut pool.fx);
+        steps += 1;
+    }
+    assert!(steps > 4 && pool.core.session_spec(reader).is_none(), "{steps}");
+    let stats = pool.core.stats();
+    assert_eq!((stats.pins, stats.unfinished_puts, stats.quarantined_extents), (0, 0, MANY as u64));
 }

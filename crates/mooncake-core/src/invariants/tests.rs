@@ -154,6 +154,7 @@ fn two_holders_of_one_place_are_named() {
         core.counter += 1;
         let extent = object(core, "hard").places.as_slice()[0].extent(SIZE);
         entry.replica = Replica { rid: Rid::new(core.epoch, core.counter), extent };
+        core.quarantine.remove(entry.replica.rid);
         core.quarantine.insert(entry);
     };
     names(overlap, "overlap");
@@ -171,6 +172,7 @@ fn an_extent_that_none_can_be_is_named() {
     let moved = |core: &mut Core, offset: u64, length: u64| {
         let mut entry = *core.quarantine.iter().next().unwrap();
         entry.replica.extent = Extent { offset, length, ..entry.replica.extent };
+        core.quarantine.remove(entry.replica.rid);
         core.quarantine.insert(entry);
     };
     names(|core| moved(core, 17, SIZE), "are not an extent");
@@ -178,6 +180,7 @@ fn an_extent_that_none_can_be_is_named() {
     let elsewhere = |core: &mut Core| {
         let mut entry = *core.quarantine.iter().next().unwrap();
         entry.replica.extent.segment = SegmentNo(3);
+        core.quarantine.remove(entry.replica.rid);
         core.quarantine.insert(entry);
     };
     names(elsewhere, "in quarantine on SegmentNo(3), which is Gone");
