@@ -154,7 +154,6 @@ fn two_holders_of_one_place_are_named() {
         core.counter += 1;
         let extent = object(core, "hard").places.as_slice()[0].extent(SIZE);
         entry.replica = Replica { rid: Rid::new(core.epoch, core.counter), extent };
-        core.quarantine.remove(entry.replica.rid);
         core.quarantine.insert(entry);
     };
     names(overlap, "overlap");
