@@ -86,6 +86,7 @@ pub enum ReplayError {
 impl Core {
     /// Makes one change. Nothing here may depend on anything but the records before it; `now` only starts clocks.
     pub(crate) fn apply(&mut self, now: Time, record: &Record) -> Result<(), ReplayError> {
+        self.put_aside_before(record);
         match record {
             Record::Epoch(epoch) => {
                 if *epoch <= self.epoch {
@@ -486,6 +487,7 @@ impl Core {
             group: None,
         };
         let slot = self.objects.insert(now, object, soft);
+        self.is_no_matter_of_a_snapshot(slot);
         self.objects.join(slot, &group);
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);
@@ -495,6 +497,7 @@ impl Core {
 
     /// Takes an object out and gives its space back, but for what views hold.
     pub(crate) fn unlink(&mut self, slot: u32) -> Result<(), ReplayError> {
+        self.put_aside_object(slot);
         let object = self.objects.remove(slot);
         for place in object.places.as_slice() {
             self.drop_place(place, object.size, object.hold == Hold::Hard)?;
@@ -510,6 +513,7 @@ impl Core {
         slot: u32,
         which: impl Fn(&Place) -> bool,
     ) -> Result<(), ReplayError> {
+        self.put_aside_object(slot);
         let object = self.objects.object(slot);
         let (drop, keep): (SmallVec<[Place; 2]>, SmallVec<[Place; 2]>) =
             object.places.as_slice().iter().copied().partition(which);

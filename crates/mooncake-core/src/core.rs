@@ -17,6 +17,7 @@ use crate::recheck::Recheck;
 use crate::reservation::Reservations;
 use crate::segment::Segments;
 use crate::session::{GoneTold, Sessions};
+use crate::snapshot_walk::SnapshotWalk;
 use crate::stats::Counts;
 use crate::tick::Watermark;
 use crate::ticket::Tickets;
@@ -54,6 +55,8 @@ pub struct Core {
     pub(crate) watermark: Watermark,
     /// When the views of lingering sessions are looked at next.
     pub(crate) next_look_at_lingering: Time,
+    /// A snapshot that is being taken.
+    pub(crate) walk: Option<Box<SnapshotWalk>>,
 }
 
 /// Rids left in an epoch when the next one is begun.
@@ -85,6 +88,7 @@ impl Core {
             next_chore: 0,
             watermark: Watermark::default(),
             next_look_at_lingering: Time(0),
+            walk: None,
             config,
         }
     }

@@ -16,8 +16,12 @@ pub trait EvictionPolicy<L: Links + ?Sized>: Send {
     fn remove(&mut self, links: &mut L, slot: u32);
     /// Who leaves next; it stays until it is removed.
     fn victim(&self, links: &L) -> Option<u32>;
-    /// The slot that leaves after this one, for walks over all of them.
+    /// The slot that leaves after this one.
     fn after(&self, links: &L, slot: u32) -> Option<u32>;
+    /// Begins a walk over all of them from who leaves next, in the place of a former one.
+    fn begin_walk(&mut self);
+    /// The next slot of the walk, between whose steps the order may change: it stays where it is in the order then.
+    fn walk_on(&mut self, links: &L) -> Option<u32>;
     /// Number of slots.
     fn len(&self) -> usize;
     /// True when it holds none.

@@ -34,6 +34,14 @@ impl<L: Links + ?Sized> EvictionPolicy<L> for Lru {
         self.list.next(links, slot)
     }
 
+    fn begin_walk(&mut self) {
+        self.list.begin_walk();
+    }
+
+    fn walk_on(&mut self, links: &L) -> Option<u32> {
+        self.list.walk_on(links)
+    }
+
     fn len(&self) -> usize {
         self.list.len() as usize
     }

@@ -1,5 +1,6 @@
 //! All committed objects: found by key, and each in at most one of the lists from which eviction takes.
 
+mod coldest_first;
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,8 @@ use crate::lru::Lru;
 use crate::object::{Hold, ListedIn, Object, Place, Places};
 use crate::segment::Segments;
 use crate::slab::{List, Slab};
+
+pub(crate) use coldest_first::ColdestFirst;
 
 /// Members of a group that one eviction looks at for the next one to leave.
 const LOOKED_AT: usize = 64;
@@ -533,20 +536,5 @@ impl Objects {
             self.policy.touch(&mut self.slab, slot);
         }
         Some(other)
-    }
-
-    /// All slots, coldest first, for the snapshot: replaying them in this order gives nearly the same order again.
-    pub fn coldest_first(&self) -> impl Iterator<Item = u32> + '_ {
-        fn walk<'a>(list: &'a List, slab: &'a Slab<Object>) -> impl Iterator<Item = u32> + 'a {
-            std::iter::successors(list.head(), |slot| list.next(slab, *slot))
-        }
-        let policy = std::iter::successors(self.policy.victim(&self.slab), |slot| self.policy.after(&self.slab, *slot));
-        let unlisted = (0..self.slab.bound())
-            .filter(|slot| self.slab.get(*slot).is_some_and(|object| object.listed_in == ListedIn::None));
-        walk(&self.parked, &self.slab)
-            .chain(policy)
-            .chain(walk(&self.soft, &self.slab))
-            .chain(walk(&self.protected, &self.slab))
-            .chain(unlisted)
     }
 }

@@ -180,6 +180,11 @@ impl Pins {
         Ok(())
     }
 
+    /// Objects with views on a segment, once per pinned replica.
+    pub fn objects_on(&self, segment: SegmentNo) -> impl Iterator<Item = u32> + '_ {
+        self.on(segment).filter_map(|slot| self.slab[slot].object)
+    }
+
     /// Parts the views over a segment that is Gone from their objects, which are named once per pinned replica.
     pub fn leave_objects_of(&mut self, segment: SegmentNo) -> Vec<u32> {
         let on_it: Vec<u32> = self.on(segment).collect();

@@ -68,6 +68,11 @@ impl Quarantine {
         }
     }
 
+    /// All by rid, from one on.
+    pub fn from(&self, rid: Rid) -> impl Iterator<Item = &Quarantined> {
+        self.map.range(rid..).map(|(_, entry)| entry)
+    }
+
     /// How many are on a segment.
     pub fn len_on(&self, segment: SegmentNo) -> usize {
         self.on.get(&segment).map_or(0, BTreeSet::len)

@@ -31,6 +31,7 @@ impl Core {
     /// The client has the answers to all mutations below a mark but these few. What [`Origin::answered_below`] says
     /// stops at the first of them, and that one may take long.
     pub fn settle_replies(&mut self, session: SessionId, below: u64, unsettled: &[u64]) {
+        self.put_aside_replies(session);
         self.sessions.settle(session, below, unsettled);
     }
 

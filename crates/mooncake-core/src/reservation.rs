@@ -238,6 +238,18 @@ impl Reservations {
         self.on.get(&segment).map_or(0, |on_it| on_it.len() as usize)
     }
 
+    /// One past the highest slot in use.
+    pub fn bound(&self) -> u32 {
+        self.slab.bound()
+    }
+
+    /// Unfinished puts that have a replica on a segment, once for each.
+    pub fn on(&self, segment: SegmentNo) -> impl Iterator<Item = u32> + '_ {
+        let on_it = self.on.get(&segment);
+        let first = on_it.and_then(List::head);
+        std::iter::successors(first, move |place| on_it?.next(&self.placed, *place)).map(|place| self.placed[place].put)
+    }
+
     /// The first unfinished put that has a replica on a segment.
     fn first_on(&self, segment: SegmentNo) -> Option<u32> {
         let place = self.on.get(&segment)?.head()?;

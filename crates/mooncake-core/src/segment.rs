@@ -214,6 +214,11 @@ impl Segments {
         self.numbers.iter().copied()
     }
 
+    /// The same from one on.
+    pub fn numbers_from(&self, number: SegmentNo) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.numbers.range(number..).copied()
+    }
+
     pub fn by_uuid(&self, uuid: SegmentUuid) -> Option<&Segment> {
         self.get(*self.by_uuid.get(&uuid)?)
     }
@@ -244,6 +249,17 @@ impl Segments {
     /// Oldest first.
     pub fn gone(&self) -> impl DoubleEndedIterator<Item = GoneSegment> + '_ {
         self.gone_order.iter().copied()
+    }
+
+    /// How many had gone before the oldest one that is remembered.
+    pub fn first_gone(&self) -> u64 {
+        self.gone_count - self.gone_order.len() as u64
+    }
+
+    /// The one before which so many had gone, if it is remembered.
+    pub fn gone_at(&self, count: u64) -> Option<GoneSegment> {
+        let index = count.checked_sub(self.first_gone())?;
+        self.gone_order.get(usize::try_from(index).ok()?).copied()
     }
 
     /// How many have gone, as far as this process knows.

@@ -155,6 +155,11 @@ impl Sessions {
         self.map.iter().map(|(id, session)| (*id, session))
     }
 
+    /// From a number on.
+    pub fn from(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.map.range(id..).map(|(id, session)| (*id, session))
+    }
+
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (SessionId, &mut Session)> {
         self.map.iter_mut().map(|(id, session)| (*id, session))
     }

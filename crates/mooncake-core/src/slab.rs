@@ -42,11 +42,13 @@ pub struct List {
     head: u32,
     tail: u32,
     len: u32,
+    /// Where the next step of a walk goes.
+    walker: u32,
 }
 
 impl Default for List {
     fn default() -> Self {
-        List { head: NONE, tail: NONE, len: 0 }
+        List { head: NONE, tail: NONE, len: 0, walker: NONE }
     }
 }
 
@@ -120,6 +122,25 @@ impl List {
         }
         *links.link_mut(slot) = Link::default();
         self.len -= 1;
+        if self.walker == slot {
+            self.walker = next;
+        }
+    }
+
+    /// Begins a walk at the first slot, in the place of a former one.
+    pub fn begin_walk(&mut self) {
+        self.walker = self.head;
+    }
+
+    /// The next slot of the walk. Between two steps the list may change: it goes on behind what it has met, or in front of what
+    /// it was to meet next.
+    pub fn walk_on<L: Links + ?Sized>(&mut self, links: &L) -> Option<u32> {
+        let slot = self.walker;
+        if slot == NONE {
+            return None;
+        }
+        self.walker = links.link(slot).next;
+        Some(slot)
     }
 
     /// Visits its slots in order. Each is in use, and its links and the list's length are right.
@@ -128,7 +149,7 @@ impl List {
         slab: &Slab<T>,
         mut visit: impl FnMut(u32, &T) -> Result<(), String>,
     ) -> Result<(), String> {
-        let List { head, tail, len } = *self;
+        let List { head, tail, len, .. } = *self;
         let (mut before, mut at, mut count) = (NONE, head, 0);
         while at != NONE {
             let Some(value) = slab.get(at) else { return Err(format!("slot {at} behind {before} is not in use")) };

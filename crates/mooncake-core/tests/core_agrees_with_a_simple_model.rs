@@ -1,7 +1,8 @@
 //! Random operations on a core, against a model that keeps everything in plain maps.
 //!
 //! After each step: the core's own books hold, the objects are those of the model, the space in use is what is accounted
-//! for, nobody waits for longer than a put may, and the log and a snapshot both make the same state again. A mutation that
+//! for, nobody waits for longer than a put may, and the log and a snapshot both make the same state again; so does a snapshot that
+//! was taken in slices between the steps, of the state in which it was begun. A mutation that
 //! is repeated, by this master or by one that has replayed its log, changes nothing and is answered as it was.
 
 mod pool;
@@ -12,7 +13,7 @@ use mooncake_core::{
     Config, EndOutcome, Ended, Extent, GRANULE, Origin, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted,
     Record, RemoveOutcome, Replica, Rid, SegmentNo, SegmentState, SessionId, Ticket, Time,
 };
-use pool::{KIB, Pool, durable, plain, replayed, uuid};
+use pool::{KIB, Pool, Taken, durable, plain, replayed, uuid};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -41,6 +42,7 @@ enum Step {
     Populate { granules: u64, failed: bool },
     Restart(bool),
     Repeat(usize),
+    Slice(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -76,6 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..65u64, prop::bool::weighted(0.2)).prop_map(|(granules, failed)| Step::Populate { granules, failed }),
         1 => any::<bool>().prop_map(Step::Restart),
         5 => (0..4usize).prop_map(Step::Repeat),
+        20 => (1..5usize).prop_map(Step::Slice),
     ]
 }
 
@@ -154,6 +157,8 @@ struct World {
     seen: usize,
     crc: u32,
     next_segment: u8,
+    /// A snapshot that is being taken.
+    taken: Option<Taken>,
 }
 
 impl World {
@@ -177,6 +182,7 @@ impl World {
             seen: 0,
             crc: 0,
             next_segment: 0,
+            taken: None,
         };
         world.mount(0, 32, 32);
         world.mount(1, 24, 10);
@@ -454,6 +460,7 @@ impl World {
             }
             Step::Restart(raise) => {
                 self.parked.clear();
+                self.taken = None;
                 for (_, asked) in self.asked.values_mut() {
                     if let Asked::Start { told: told @ Told::Waits(_), .. } = asked {
                         *told = Told::Nothing;
@@ -466,6 +473,13 @@ impl World {
                 }
             }
             Step::Repeat(session) => self.repeat(self.sessions[*session]),
+            Step::Slice(most) => {
+                let mut taken = self.taken.take().unwrap_or_else(|| Taken::begin(&mut self.pool));
+                match taken.slice(&mut self.pool.core, *most) {
+                    Some(records) => taken.check(records, &self.pool),
+                    None => self.taken = Some(taken),
+                }
+            }
             _ => {}
         }
     }
@@ -640,6 +654,9 @@ proptest! {
             world.run(step);
             world.observe();
             world.check();
+        }
+        if let Some(taken) = world.taken.take() {
+            taken.finish(&mut world.pool, 3);
         }
         let state = durable(&world.pool.core);
         prop_assert_eq!(durable(&replayed(world.pool.log.clone())), state, "the log gives another state");

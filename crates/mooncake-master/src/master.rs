@@ -226,7 +226,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
     log.set_reign(shared.read(|core, _| core.reign()));
     let compactor = match wanted {
         Some(wanted) => Some(
-            Compactor::start(log, wanted, settings.core.clone(), settings.after_bulk_free)
+            Compactor::start(log, shared.clone(), wanted, settings.after_bulk_free)
                 .map_err(|source| StartError::System { what: "starting the compactor", source })?,
         ),
         None => None,

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Core, Effects, SessionId, Time};
+use mooncake_core::{AsideFull, Core, Effects, SessionId, SnapshotSlice, Time};
 use mooncake_wire::message::LogPosition;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::call_loops::CallLoops;
-use crate::log::{Log, LogClosed};
+use crate::log::{Living, Log, LogClosed};
 use crate::machine::anchors;
+use crate::machine::commit::End;
 use crate::machine::convert::SoftPinTtl;
 use crate::machine::core_driver::CoreDriver;
 use crate::machine::delivery::{self, Delivery};
@@ -189,6 +190,12 @@ impl Shared {
         (result, number)
     }
 
+    /// `None` behind an operation that broke off in the middle.
+    fn whole_state(&self) -> Option<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        (!self.log.is_closed()).then_some(state)
+    }
+
     fn commit(&self, number: u64) -> Result<(), LogClosed> {
         self.log.commit(number, |delivery| self.deliver(delivery)).inspect_err(|_| self.failed.notify_one())
     }
@@ -213,6 +220,31 @@ impl CoreDriver for Shared {
 
     fn apply<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> Result<R, LogClosed> {
         self.apply(operation)
+    }
+}
+
+impl Living for Shared {
+    fn begin_snapshot(&self) -> Option<End> {
+        let mut state = self.whole_state()?;
+        state.core.begin_snapshot();
+        Some(self.log.end_of_queue())
+    }
+
+    fn snapshot_slice(&self, most: usize) -> Option<Result<Option<SnapshotSlice>, AsideFull>> {
+        let mut state = self.whole_state()?;
+        let slice = state.core.snapshot_slice(most);
+        // Whoever waits for the core is next.
+        MutexGuard::unlock_fair(state);
+        Some(slice)
+    }
+
+    fn end_snapshot(&self) {
+        let walk = self.state.lock().core.end_snapshot();
+        drop(walk);
+    }
+
+    fn commit(&self, number: u64) -> Result<(), LogClosed> {
+        self.commit(number)
     }
 }
 

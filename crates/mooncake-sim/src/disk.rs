@@ -8,6 +8,7 @@ use mooncake_core::{Record, Reign};
 use mooncake_master::machine::start::{Found, Seen, Witnessed};
 
 use crate::ledger::Ledger;
+use crate::snapshots::Snapshot;
 use crate::world::{HostId, ProcessId, World};
 
 /// A master's folder. Clones are the same one.
@@ -25,6 +26,8 @@ pub(crate) struct Log {
     pub frames: Vec<Vec<Record>>,
     /// Boot under which its last file was begun.
     pub last_boot: [u8; 16],
+    /// The last snapshot, of some LSN that frames come up to.
+    pub snapshot: Option<Snapshot>,
 }
 
 impl Folder {
@@ -34,6 +37,7 @@ impl Folder {
             self.has_lost_tail.set(self.has_lost_tail.get() || frames > 0);
             let left = log.frames.len().saturating_sub(frames as usize);
             log.frames.truncate(left);
+            log.snapshot.take_if(|snapshot| snapshot.lsn > left as u64);
         }
     }
 
@@ -75,8 +79,12 @@ impl Folder {
 
     pub(crate) fn begin(&self, id: u64, boot: [u8; 16]) {
         let mut log = self.log.borrow_mut();
-        let log = log.get_or_insert(Log { id, frames: Vec::new(), last_boot: boot });
+        let log = log.get_or_insert(Log { id, frames: Vec::new(), last_boot: boot, snapshot: None });
         log.last_boot = boot;
+    }
+
+    pub(crate) fn keep(&self, snapshot: Snapshot) {
+        self.log.borrow_mut().as_mut().expect("begun").snapshot = Some(snapshot);
     }
 
     pub(crate) fn append(&self, records: Vec<Record>) {
@@ -85,6 +93,13 @@ impl Folder {
 }
 
 impl Log {
+    /// What a start reads of it: of frames that its snapshot covers nothing.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        let covered = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.lsn as usize);
+        let snapshot = self.snapshot.iter().flat_map(|snapshot| &snapshot.records);
+        snapshot.chain(self.frames[covered..].iter().flatten())
+    }
+
     /// What a start finds of it.
     pub fn found(&self) -> Found {
         let reign = self.frames.iter().flatten().fold(Reign::default(), Reign::after);

@@ -30,6 +30,7 @@ mod pipe;
 mod puts;
 mod schedule;
 mod server;
+mod snapshots;
 mod store;
 mod suspects;
 mod verdict;

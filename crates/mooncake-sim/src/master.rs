@@ -31,6 +31,7 @@ use mooncake_wire::message::{
 use crate::disk::{Folder, Host};
 use crate::ledger::Ledger;
 use crate::pipe::{Closed, Receiver, Sender, pipe};
+use crate::snapshots::Snapshots;
 use crate::world::{ProcessId, Slot, World};
 
 /// An anchor that says nothing for so long is given up.
@@ -96,6 +97,7 @@ struct State {
     ended: Vec<SessionId>,
     /// How far its last commit gets, once it is to be the last.
     last_commit: Option<Reached>,
+    snapshots: Snapshots,
     /// Of parked puts it hears that their callers' connections have ended.
     hears_ends: bool,
 }
@@ -296,14 +298,15 @@ impl Master {
         let found = log.as_ref().map(crate::disk::Log::found);
         let begin = start::decide(found, &host.boot_id(), host.witness(world, log_id)).ok()?;
         let mut core = Core::new(Config { reign_seed: world.number(), ..config });
-        let (mut lsn, mut open) = (0, LeftOpen::default());
-        for records in log.iter().flat_map(|log| &log.frames) {
-            lsn += 1;
-            for record in records {
-                open.note(record);
-                core.replay(record.clone())
-                    .unwrap_or_else(|error| panic!("seed {}: {error}: {record:?}", world.seed()));
-            }
+        let (lsn, mut open) = (log.as_ref().map_or(0, |log| log.frames.len() as u64), LeftOpen::default());
+        for record in log.iter().flat_map(|log| log.records()) {
+            open.note(record);
+            core.replay(record.clone()).unwrap_or_else(|error| panic!("seed {}: {error}: {record:?}", world.seed()));
+        }
+        if let Some(log) = &log
+            && let Some(snapshot) = &log.snapshot
+        {
+            snapshot.check(&log.frames);
         }
         let reign = found.map(|found| found.reign).unwrap_or_default();
         // What it said must not vouch for a file of this boot before the raised epoch is in the log.
@@ -331,6 +334,7 @@ impl Master {
             parked: BTreeMap::new(),
             ended: Vec::new(),
             last_commit: None,
+            snapshots: Snapshots::new(world.seed() ^ u64::from(process.0) << 32),
             hears_ends: false,
         };
         let master = Master {
@@ -428,6 +432,11 @@ impl Master {
             if !is_done {
                 return Err(Ended);
             }
+            state = self.state.borrow_mut();
+        }
+        let State { core, waiting, snapshots, .. } = &mut *state;
+        if let Some(snapshot) = snapshots.operated(core, waiting.lsn()) {
+            self.folder.keep(snapshot);
         }
         Ok(result)
     }

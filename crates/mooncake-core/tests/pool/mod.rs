@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutSlot, PutStarted, Record,
     Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, Rid, STEP, SegmentNo, SegmentSpec, SegmentUuid,
-    SessionId, SessionSpec, Ticket, Time, To,
+    SessionId, SessionSpec, SnapshotPart, SnapshotSlice, Ticket, Time, To,
 };
 
 pub const KIB: u64 = 1024;
@@ -49,6 +49,54 @@ pub fn replayed(records: impl IntoIterator<Item = Record>) -> Core {
         core.replay(record.clone()).unwrap_or_else(|error| panic!("{error} at {record:?}"));
     }
     core
+}
+
+/// A snapshot that is being taken in slices, and the state that it is of.
+pub struct Taken {
+    state: Vec<String>,
+    /// Records of the log up to the cut.
+    logged: usize,
+    parts: BTreeMap<SnapshotPart, Vec<Record>>,
+}
+
+impl Taken {
+    /// Begins one, in the place of a former one.
+    pub fn begin(pool: &mut Pool) -> Taken {
+        pool.core.begin_snapshot();
+        Taken { state: durable(&pool.core), logged: pool.log.len(), parts: BTreeMap::new() }
+    }
+
+    /// Goes on; its records once it is through.
+    pub fn slice(&mut self, core: &mut Core, most: usize) -> Option<Vec<Record>> {
+        let slice = core.snapshot_slice(most).expect("it is taken often enough");
+        let Some(SnapshotSlice { part, records }) = slice else {
+            core.end_snapshot();
+            return Some(std::mem::take(&mut self.parts).into_values().flatten().collect());
+        };
+        self.parts.entry(part).or_default().extend(records.into_iter().flatten());
+        None
+    }
+
+    /// It makes the state of its cut again, and with what was logged since the state as it is.
+    pub fn check(&self, records: Vec<Record>, pool: &Pool) {
+        assert_eq!(
+            durable(&replayed(records.clone())),
+            self.state,
+            "the snapshot is of another state than that of its cut"
+        );
+        let all = records.into_iter().chain(pool.log[self.logged..].iter().cloned());
+        assert_eq!(durable(&replayed(all)), durable(&pool.core), "with the log behind it, it makes another state");
+    }
+
+    /// All of what is left, at once.
+    pub fn finish(mut self, pool: &mut Pool, most: usize) -> Vec<Record> {
+        loop {
+            if let Some(records) = self.slice(&mut pool.core, most) {
+                self.check(records.clone(), pool);
+                return records;
+            }
+        }
+    }
 }
 
 impl Pool {

@@ -1,5 +1,4 @@
-//! Replaces old segments by a snapshot, in the background and beside the live
-//! core: it replays the closed files into a core of its own.
+//! Replaces old segments by a snapshot, in the background, of the core that goes on living.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +8,33 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config, Core};
+use mooncake_core::{AsideFull, SnapshotPart, SnapshotSlice};
 
-use super::segment_file::{self, FileHeader, FileKind, FrameFile, Next};
+use super::LogError;
+use super::segment_file::{self, FileHeader, FileKind};
+use super::snapshot::SnapshotFile;
 use super::step::{Step, step};
-use super::writer::{Log, Rotated};
-use super::{LogError, frame, snapshot};
+use super::writer::{Log, LogClosed, Rotated};
+use crate::machine::commit::End;
+
+/// Objects and the like that are taken in one hold of the core's lock, each of which takes half a microsecond or less.
+const SLICE: usize = 128;
+
+/// The core whose log it is. What returns `None` does so where nothing may be read any more: an operation has broken off in the
+/// middle.
+pub trait Living: Send + Sync {
+    /// Begins a snapshot of this moment. Where the log is when everything up to it is written.
+    fn begin_snapshot(&self) -> Option<End>;
+
+    /// Goes on with it, over about so many objects.
+    fn snapshot_slice(&self, most: usize) -> Option<Result<Option<SnapshotSlice>, AsideFull>>;
+
+    /// Ends it, through or not.
+    fn end_snapshot(&self);
+
+    /// Returns once everything up to an operation is in the log.
+    fn commit(&self, number: u64) -> Result<(), LogClosed>;
+}
 
 /// When the thread looks up.
 #[derive(Debug, Clone, Copy)]
@@ -38,17 +58,17 @@ impl Compactor {
     /// Starts the thread. `wanted` gets a message when the log is large.
     pub fn start(
         log: Arc<Log>,
+        living: Arc<impl Living + 'static>,
         wanted: Receiver<()>,
-        config: Config,
         freed: Option<fn()>,
     ) -> std::io::Result<Compactor> {
-        Compactor::start_at(log, wanted, config, freed, USUAL)
+        Compactor::start_at(log, living, wanted, freed, USUAL)
     }
 
     fn start_at(
         log: Arc<Log>,
+        living: Arc<impl Living + 'static>,
         wanted: Receiver<()>,
-        config: Config,
         freed: Option<fn()>,
         pace: Pace,
     ) -> std::io::Result<Compactor> {
@@ -61,7 +81,7 @@ impl Compactor {
                     Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !stopped.load(Ordering::Relaxed) => continue,
                     Err(_) => return,
                 }
-                match compact(&log, &config, &stopped) {
+                match compact(&log, &*living, &stopped) {
                     Ok(()) => {}
                     Err(_) if stopped.load(Ordering::Relaxed) => return,
                     Err(error) => {
@@ -96,77 +116,58 @@ impl Drop for Compactor {
     }
 }
 
-/// One snapshot of everything up to now; then what it covers is removed.
-pub(super) fn compact(log: &Log, config: &Config, stop: &AtomicBool) -> Result<(), LogError> {
+/// One snapshot of a moment from now on; then what it covers is removed.
+///
+/// Its LSN lies in the segment that is open, which stays: replay passes over what the snapshot has. All of the frames up to it are in
+/// the file before the snapshot has its name, so that no log is found that is shorter than its snapshot.
+pub(super) fn compact(log: &Log, living: &impl Living, stop: &AtomicBool) -> Result<(), LogError> {
     let began = Instant::now();
-    let Some(Rotated { folder, open, snapshot: header }) = log.rotate()? else { return Ok(()) };
+    let Some(Rotated { folder, open }) = log.rotate()? else { return Ok(()) };
     // Appends go on meanwhile. What says under which boot the log was written must not go before its successor is on
     // the disk: a witness of another host would vouch for what a power loss leaves.
-    segment_file::make_durable(&open).map_err(LogError::io("syncing", open))?;
-    let mut core = Core::new(config.clone());
-    replay_closed(&folder, header.lsn, &mut core, stop)?;
-    let bytes = snapshot::write(&folder, &header, core.snapshot(), stop)
-        .map_err(LogError::io("writing a snapshot in", &folder))?;
-    drop(core);
-    remove_covered(&folder, header.lsn);
+    let path = folder.join(open.file_name());
+    segment_file::make_durable(&path).map_err(LogError::io("syncing", path))?;
+    let cut = living.begin_snapshot().ok_or(LogError::Stops)?;
+    let taken = take(living, &folder, &FileHeader { kind: FileKind::Snapshot, lsn: cut.lsn, ..open }, stop);
+    living.end_snapshot();
+    let file = taken?;
+    living.commit(cut.number).map_err(|LogClosed| LogError::Stops)?;
+    let bytes = file.finish().map_err(LogError::io("writing a snapshot in", &folder))?;
+    remove_covered(&folder, cut.lsn, open.lsn);
     log.compacted(bytes, began.elapsed());
-    tracing::info!(lsn = header.lsn, bytes, "log compacted");
+    tracing::info!(lsn = cut.lsn, bytes, milliseconds = began.elapsed().as_millis() as u64, "log compacted");
     Ok(())
 }
 
-fn replay_closed(folder: &Path, last: u64, core: &mut Core, stop: &AtomicBool) -> Result<(), LogError> {
-    let list = |kind| segment_file::list(folder, kind).map_err(LogError::io("listing", folder));
-    let mut at = 0;
-    let mut apply = |record| {
+/// Takes the snapshot that was begun.
+fn take(living: &impl Living, folder: &Path, header: &FileHeader, stop: &AtomicBool) -> Result<SnapshotFile, LogError> {
+    let io = || LogError::io("writing a snapshot in", folder);
+    let mut file = SnapshotFile::create(folder, header).map_err(io())?;
+    loop {
         if stop.load(Ordering::Relaxed) {
-            return Err("the master stops".to_owned());
+            return Err(LogError::Stops);
         }
-        core.replay(record).map_err(|error| error.to_string())
-    };
-    if let Some((_, path)) = list(FileKind::Snapshot)?.last() {
-        at = snapshot::read(path, &mut apply)?.lsn;
-    }
-    for (first, path) in list(FileKind::Segment)? {
-        if first > last {
-            break;
-        }
-        let io = |source| LogError::Io { action: "reading", path: path.clone(), source };
-        let damage = |reason: &str| LogError::Foreign { path: path.clone(), reason: reason.to_owned() };
-        let (mut file, header) = FrameFile::open(&path).map_err(io)?;
-        let header: FileHeader = header.ok_or_else(|| damage("has lost its header"))?;
-        loop {
-            match file.next(header.log_id).map_err(io)? {
-                Next::Frame { lsn, .. } if lsn <= at => {}
-                Next::Frame { lsn, payload } if lsn == at + 1 && lsn <= last => {
-                    for record in frame::records(payload) {
-                        let record = record.map_err(|e| e.to_string());
-                        record.and_then(&mut apply).map_err(|reason| LogError::Replay {
-                            path: path.clone(),
-                            lsn,
-                            reason,
-                        })?;
-                    }
-                    at = lsn;
-                }
-                Next::End => break,
-                Next::Frame { .. } | Next::Damage => return Err(damage("is damaged")),
+        let slice = living.snapshot_slice(SLICE).ok_or(LogError::Stops)?;
+        let slice = slice.map_err(|source| LogError::SnapshotOverrun { path: folder.to_owned(), source })?;
+        let Some(SnapshotSlice { part, records }) = slice else { return Ok(file) };
+        for record in records.into_iter().flatten() {
+            match part {
+                SnapshotPart::Members | SnapshotPart::Objects => file.put(&record).map_err(io())?,
+                SnapshotPart::Unfinished => file.put_last(&record),
             }
         }
+        step(Step::Slice, folder).map_err(io())?;
     }
-    if at != last {
-        let reason = format!("ends at LSN {at} instead of {last}");
-        return Err(LogError::Foreign { path: folder.join("log"), reason });
-    }
-    Ok(())
 }
 
-/// Removes older files; a failure leaves them for the next time, reading skips them.
-fn remove_covered(folder: &Path, last: u64) {
+/// Removes what a snapshot of `last` covers, but for the segment that is open, which begins with `open`. A failure leaves files
+/// for the next time, reading skips them.
+fn remove_covered(folder: &Path, last: u64, open: u64) {
     let old = |kind, keep: &dyn Fn(u64) -> bool| {
         segment_file::list(folder, kind).unwrap_or_default().into_iter().filter(move |(lsn, _)| !keep(*lsn)).collect()
     };
     let snapshots: Vec<_> = old(FileKind::Snapshot, &|lsn| lsn >= last);
-    let segments: Vec<_> = old(FileKind::Segment, &|lsn| lsn > last);
+    let segments: Vec<_> = old(FileKind::Segment, &|lsn| lsn >= open);
     for (_, path) in snapshots.into_iter().chain(segments) {
         if let Err(error) = fs::remove_file(&path).and_then(|()| step(Step::Removed, &path)) {
             tracing::warn!(path = %path.display(), %error, "old log file not removed");

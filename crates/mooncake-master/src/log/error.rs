@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use mooncake_core::AsideFull;
+
 /// Why the master cannot use a log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -83,6 +85,17 @@ pub enum LogError {
         /// Why.
         reason: String,
     },
+    /// Operations changed more than is put aside before the disk took what a snapshot had.
+    #[error("the snapshot is given up: {source}; the disk of {path} is too slow for it just now")]
+    SnapshotOverrun {
+        /// The log's folder.
+        path: PathBuf,
+        /// How much.
+        source: AsideFull,
+    },
+    /// The master stops.
+    #[error("the master stops")]
+    Stops,
     /// A higher epoch is needed, and there is none.
     #[error(
         "the log in {path} is in epoch {epoch}, the last that there is, and nothing vouches that it is whole, so that \

@@ -3,9 +3,9 @@
 //! Frames as in a segment, numbered from 1; an empty frame ends the file, so
 //! that a snapshot that was cut never passes for a whole one.
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
 
 use mooncake_core::Record;
 
@@ -14,65 +14,102 @@ use super::frame;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind, FrameFile, Next};
 use super::step::{Step, sync};
 
+/// Bytes of a frame, or a little more.
 const FRAME_TARGET: usize = 64 << 10;
 
-/// Writes a snapshot under a temporary name, syncs it and renames it. Returns its size.
-pub fn write(
-    folder: &Path,
-    header: &FileHeader,
-    records: impl Iterator<Item = Record>,
-    stop: &AtomicBool,
-) -> io::Result<u64> {
-    debug_assert_eq!(header.kind, FileKind::Snapshot);
-    let path = folder.join(header.file_name());
-    let temporary = path.with_extension("tmp");
-    let size = write_to(&temporary, header, records, stop).inspect_err(|_| {
-        // The next attempt has another name: on a full disk it needs the room of this one.
-        if let Err(error) = std::fs::remove_file(&temporary) {
-            tracing::warn!(path = %temporary.display(), %error, "unfinished snapshot not removed");
-        }
-    })?;
-    std::fs::rename(&temporary, &path)?;
-    sync(Step::Snapshot, &std::fs::File::open(folder)?, &path)?;
-    Ok(size)
+/// A snapshot that is being written, under a temporary name: gone when dropped before it is [finished](Self::finish).
+#[derive(Debug)]
+pub struct SnapshotFile {
+    file: File,
+    path: PathBuf,
+    temporary: PathBuf,
+    log_id: u64,
+    /// The frame that is being filled.
+    out: Vec<u8>,
+    /// Number of that frame.
+    number: u64,
+    size: u64,
+    /// Payloads of the frames that come last.
+    last: Vec<Vec<u8>>,
+    finished: bool,
 }
 
-fn write_to(
-    path: &Path,
-    header: &FileHeader,
-    records: impl Iterator<Item = Record>,
-    stop: &AtomicBool,
-) -> io::Result<u64> {
-    let mut file = segment_file::create(path, header)?;
-    let mut size = FILE_HEADER as u64;
-    let mut number = 1;
-    let mut out = Vec::with_capacity(2 * FRAME_TARGET);
-    let mut start = frame::begin(&mut out);
-    let mut flush = |out: &mut Vec<u8>, start: usize| {
-        frame::finish(out, start, header.log_id, number);
-        number += 1;
-        size += out.len() as u64;
-        file.write_all(out)?;
-        out.clear();
-        if stop.load(Ordering::Relaxed) {
-            return Err(io::Error::new(io::ErrorKind::Interrupted, "the master stops"));
+impl SnapshotFile {
+    /// Begins it.
+    pub fn create(folder: &Path, header: &FileHeader) -> io::Result<SnapshotFile> {
+        debug_assert_eq!(header.kind, FileKind::Snapshot);
+        let path = folder.join(header.file_name());
+        let temporary = path.with_extension("tmp");
+        let file = segment_file::create(&temporary, header).inspect_err(|_| remove(&temporary))?;
+        let mut out = Vec::with_capacity(2 * FRAME_TARGET);
+        frame::begin(&mut out);
+        let (log_id, size) = (header.log_id, FILE_HEADER as u64);
+        Ok(SnapshotFile { file, path, temporary, log_id, out, number: 1, size, last: Vec::new(), finished: false })
+    }
+
+    /// Appends a record.
+    pub fn put(&mut self, record: &Record) -> io::Result<()> {
+        frame::put_record(record, &mut self.out);
+        if self.out.len() >= FRAME_TARGET { self.flush() } else { Ok(()) }
+    }
+
+    /// Appends a record behind all that are [`put`](Self::put), before or after this.
+    pub fn put_last(&mut self, record: &Record) {
+        if self.last.last().is_none_or(|payload| payload.len() >= FRAME_TARGET) {
+            self.last.push(Vec::with_capacity(FRAME_TARGET + FRAME_TARGET / 4));
         }
+        frame::put_record(record, self.last.last_mut().expect("there is one"));
+    }
+
+    /// Makes it whole, has it on the disk, and gives it its name, which is on the disk, too, when this returns. Its size.
+    pub fn finish(mut self) -> io::Result<u64> {
+        if !self.is_blank() {
+            self.flush()?;
+        }
+        for payload in std::mem::take(&mut self.last) {
+            self.out.extend_from_slice(&payload);
+            self.flush()?;
+        }
+        self.flush()?;
+        sync(Step::SnapshotSynced, &self.file, &self.temporary)?;
+        std::fs::rename(&self.temporary, &self.path)?;
+        self.finished = true;
+        let folder = File::open(self.path.parent().expect("it is in a folder"))?;
+        sync(Step::Snapshot, &folder, &self.path)?;
+        Ok(self.size)
+    }
+
+    fn is_blank(&self) -> bool {
+        self.out.len() == frame::HEADER
+    }
+
+    /// Writes the frame and begins the next one.
+    fn flush(&mut self) -> io::Result<()> {
+        frame::finish(&mut self.out, 0, self.log_id, self.number);
+        self.file.write_all(&self.out)?;
+        self.number += 1;
+        self.size += self.out.len() as u64;
+        self.out.clear();
+        frame::begin(&mut self.out);
         Ok(())
-    };
-    for record in records {
-        frame::put_record(&record, &mut out);
-        if out.len() >= FRAME_TARGET {
-            flush(&mut out, start)?;
-            start = frame::begin(&mut out);
+    }
+}
+
+impl Drop for SnapshotFile {
+    fn drop(&mut self) {
+        // The next attempt has another name: on a full disk it needs the room of this one.
+        if !self.finished {
+            remove(&self.temporary);
         }
     }
-    if out.len() > start + frame::HEADER {
-        flush(&mut out, start)?;
-        start = frame::begin(&mut out);
+}
+
+fn remove(temporary: &Path) {
+    if let Err(error) = std::fs::remove_file(temporary)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %temporary.display(), %error, "unfinished snapshot not removed");
     }
-    flush(&mut out, start)?;
-    sync(Step::SnapshotSynced, &file, path)?;
-    Ok(size)
 }
 
 /// Reads a whole snapshot.
@@ -158,7 +195,9 @@ mod tests {
     }
 
     fn write_all(scratch: &Scratch, records: &[Record]) -> u64 {
-        write(&scratch.0, &header(), records.iter().cloned(), &AtomicBool::new(false)).unwrap()
+        let mut file = SnapshotFile::create(&scratch.0, &header()).unwrap();
+        records.iter().for_each(|record| file.put(record).unwrap());
+        file.finish().unwrap()
     }
 
     fn read_all(path: &Path) -> Result<Vec<Record>, LogError> {
@@ -243,17 +282,28 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_fails_or_is_stopped_leaves_nothing() {
+    fn what_is_to_come_last_does_so_whenever_it_is_given() {
+        let scratch = Scratch::new("last");
+        let records = records(&[30_000; 9]);
+        let mut file = SnapshotFile::create(&scratch.0, &header()).unwrap();
+        for (index, record) in records.iter().enumerate() {
+            match index % 2 {
+                0 => file.put(record).unwrap(),
+                _ => file.put_last(record),
+            }
+        }
+        file.finish().unwrap();
+        let expected: Vec<Record> = [0, 2, 4, 6, 8, 1, 3, 5, 7].map(|index: usize| records[index].clone()).into();
+        assert_eq!(read_all(&scratch.path()).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_snapshot_that_is_not_finished_leaves_nothing() {
         let scratch = Scratch::new("stopped");
-        let stopped = write(&scratch.0, &header(), records(&[10]).into_iter(), &AtomicBool::new(true));
-        assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::Interrupted);
-        assert!(scratch.names().is_empty());
-        // Its end comes in the middle of many frames.
-        let stop = AtomicBool::new(false);
-        let many = records(&[30_000; 30]).into_iter().inspect(|_| stop.store(true, Ordering::Relaxed));
-        let mut taken = 0;
-        let stopped = write(&scratch.0, &header(), many.inspect(|_| taken += 1), &stop);
-        assert_eq!((stopped.unwrap_err().kind(), taken), (io::ErrorKind::Interrupted, 3));
+        let mut file = SnapshotFile::create(&scratch.0, &header()).unwrap();
+        records(&[30_000; 4]).iter().for_each(|record| file.put(record).unwrap());
+        assert_eq!(scratch.names().len(), 1);
+        drop(file);
         assert!(scratch.names().is_empty());
     }
 }

@@ -17,6 +17,8 @@ pub enum Step {
     FolderSynced,
     /// What was appended to a file is on the disk.
     Synced,
+    /// A slice of a snapshot is written.
+    Slice,
     /// A snapshot is whole, on the disk.
     SnapshotSynced,
     /// It has its name there too.

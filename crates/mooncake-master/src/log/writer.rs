@@ -112,6 +112,8 @@ pub struct Log {
     reign: AtomicU64,
     enabled: AtomicBool,
     lost: AtomicBool,
+    /// Set under the lock of the writer.
+    closed: AtomicBool,
     fsync: bool,
     bytes: AtomicU64,
     frames: AtomicU64,
@@ -126,7 +128,6 @@ pub struct Log {
 struct Writer {
     sink: Option<Sink>,
     spare: Batch<Vec<u8>>,
-    closed: bool,
 }
 
 /// What a rotation leaves.
@@ -134,10 +135,8 @@ struct Writer {
 pub(super) struct Rotated {
     /// The log's folder.
     pub folder: PathBuf,
-    /// The segment that is written from now on.
-    pub open: PathBuf,
-    /// Header of a snapshot of everything before it.
-    pub snapshot: FileHeader,
+    /// Header of the segment that is written from now on.
+    pub open: FileHeader,
 }
 
 /// Where frames go.
@@ -269,7 +268,6 @@ fn remove_temporaries(folder: &Path) {
 struct Committing<'a, F> {
     log: &'a Log,
     sink: &'a mut Option<Sink>,
-    closed: &'a mut bool,
     deliver: F,
 }
 
@@ -278,14 +276,14 @@ impl<F: Fn(Delivery)> CommitDriver for Committing<'_, F> {
     type Closed = LogClosed;
 
     fn append(&mut self, bytes: &mut Vec<u8>, end: End) -> Result<(), LogClosed> {
-        let Self { log, sink, closed, .. } = self;
+        let Self { log, sink, .. } = self;
         if let Some(open) = sink
             && !bytes.is_empty()
         {
             log.writes.fetch_add(1, Ordering::Relaxed);
             match open.append(bytes, end.lsn, log.fsync, end.raised, &log.timing) {
                 Ok(()) => log.bytes.store(open.since_snapshot, Ordering::Relaxed),
-                Err(error) => log.lose(sink, &error).inspect_err(|_| **closed = true)?,
+                Err(error) => log.lose(sink, &error)?,
             }
         }
         Ok(())
@@ -317,6 +315,7 @@ impl Log {
             reign: AtomicU64::new(0),
             enabled: AtomicBool::new(sink.is_some()),
             lost: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             fsync: fsync && sink.is_some(),
             bytes: AtomicU64::new(sink.as_ref().map_or(0, |s| s.since_snapshot)),
             frames: AtomicU64::new(0),
@@ -329,7 +328,7 @@ impl Log {
                 snapshot: Histogram::new(Unit::Milliseconds, SNAPSHOT_NS),
             },
             start: Mutex::default(),
-            writer: Mutex::new(Writer { sink, spare: Batch::default(), closed: false }),
+            writer: Mutex::new(Writer { sink, spare: Batch::default() }),
         }
     }
 
@@ -363,6 +362,11 @@ impl Log {
         let lsn = self.queue.lock().lsn();
         let position = LogPosition { log_id: self.log_id(), epoch: epoch.into(), lsn, reign: id };
         Standing { position, first_id: self.first_id }
+    }
+
+    /// Where the log is once everything is written that was done so far. Meant for callers that hold the core's lock.
+    pub fn end_of_queue(&self) -> End {
+        self.queue.lock().end()
     }
 
     /// Says which reign a replayed log is in.
@@ -402,12 +406,12 @@ impl Log {
         if self.done.load(Ordering::Acquire) >= number {
             return Ok(());
         }
-        if writer.closed {
+        if self.is_closed() {
             return Err(LogClosed);
         }
-        let Writer { sink, spare, closed } = &mut *writer;
+        let Writer { sink, spare } = &mut *writer;
         let end = self.queue.lock().take(spare);
-        commit::commit(&mut Committing { log: self, sink, closed, deliver }, spare, end)?;
+        commit::commit(&mut Committing { log: self, sink, deliver }, spare, end)?;
         spare.frames.clear();
         if spare.frames.capacity() > BUFFER_KEPT {
             spare.frames = Vec::new();
@@ -422,8 +426,8 @@ impl Log {
     pub(super) fn rotate(&self) -> Result<Option<Rotated>, LogError> {
         let mut writer = self.writer.lock();
         let Some(sink) = &mut writer.sink else { return Ok(None) };
-        let last = self.lsn();
-        let header = FileHeader { kind: FileKind::Segment, log_id: sink.log_id, lsn: last + 1, boot_id: sink.boot_id };
+        let next = self.lsn() + 1;
+        let header = FileHeader { kind: FileKind::Segment, log_id: sink.log_id, lsn: next, boot_id: sink.boot_id };
         let current = sink.folder.current();
         // Nothing since the last rotation: the segment that is open starts right there. Asked of the sink, not of the
         // folder, where a file of that name may be a failed rotation's.
@@ -431,15 +435,10 @@ impl Log {
             sink.file = segment_file::start(&current, &header, self.fsync)?;
             sink.first = header.lsn;
         }
-        let open = current.join(header.file_name());
-        Ok(Some(Rotated {
-            folder: current,
-            open,
-            snapshot: FileHeader { kind: FileKind::Snapshot, lsn: last, ..header },
-        }))
+        Ok(Some(Rotated { folder: current, open: header }))
     }
 
-    /// Accounts for a snapshot of everything before the last rotation.
+    /// Accounts for a snapshot of everything before the last rotation, at least.
     pub(super) fn compacted(&self, snapshot_bytes: u64, took: Duration) {
         self.timing.snapshot.took(took);
         self.snapshots.fetch_add(1, Ordering::Relaxed);
@@ -454,7 +453,7 @@ impl Log {
     /// Ends the log: no commit succeeds from here on, the lock is given back.
     pub fn close(&self) {
         let mut writer = self.writer.lock();
-        writer.closed = true;
+        self.closed.store(true, Ordering::Release);
         if let Some(sink) = writer.sink.take()
             && self.fsync
             && let Err(error) = sink.file.sync_all()
@@ -463,9 +462,9 @@ impl Log {
         }
     }
 
-    /// Whether no commit succeeds any more. Whoever is writing just now has not found out yet.
+    /// Whether no commit succeeds any more.
     pub fn is_closed(&self) -> bool {
-        self.writer.try_lock().is_some_and(|writer| writer.closed)
+        self.closed.load(Ordering::Acquire)
     }
 
     /// Figures for the metrics.
@@ -524,6 +523,7 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
+                self.closed.store(true, Ordering::Release);
                 tracing::error!(%cause, %error, "an append to the log failed and the log cannot be renamed away; the master stops");
                 Err(LogClosed)
             }

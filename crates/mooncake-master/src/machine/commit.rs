@@ -76,10 +76,17 @@ impl<F> Queue<F> {
         self.number
     }
 
+    /// Where a batch of all that waits would end.
+    pub fn end(&self) -> End {
+        End { number: self.number, lsn: self.lsn, raised: self.raised }
+    }
+
     /// Takes all that waits; `spare`, which is empty, is filled next.
     pub fn take(&mut self, spare: &mut Batch<F>) -> End {
         std::mem::swap(&mut self.batch, spare);
-        End { number: self.number, lsn: self.lsn, raised: self.raised.take() }
+        let end = self.end();
+        self.raised = None;
+        end
     }
 }
 

@@ -11,11 +11,15 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
-use mooncake_core::{Effects, Record, SessionId, SessionSpec};
+use mooncake_core::{
+    Config, Core, Effects, Ended, GRANULE, Origin, PutConfig, PutSlot, PutStarted, Record, Rid, SegmentSpec,
+    SegmentUuid, SessionId, SessionSpec, Time,
+};
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 
 use super::super::step::watch;
-use super::super::{Folder, Recovered, Sink, recover};
+use super::super::{Folder, Recovered, Sink, frame, recover};
 use super::*;
 
 const BOOT: [u8; 16] = [7; 16];
@@ -37,13 +41,15 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// A master's log that goes on behind an LSN.
-    fn open(&self, boot: [u8; 16], last: u64, fsync: bool) -> Result<Log, LogError> {
+    /// A master that goes on behind an LSN.
+    fn open(&self, boot: [u8; 16], last: u64, fsync: bool) -> Result<Alive, LogError> {
+        let mut core = Core::new(Config::default());
+        recover(&self.current(), &boot, &mut |record| core.replay(record).map_err(|error| error.to_string()))?;
         let sink = Sink::open(Folder::open(&self.0)?, LOG, last, boot, None)?;
-        Ok(Log::new(LOG, last, Some(sink), fsync))
+        Ok(Alive::new(core, Log::new(LOG, last, Some(sink), fsync)))
     }
 
-    fn log(&self, fsync: bool) -> Log {
+    fn log(&self, fsync: bool) -> Alive {
         self.open(BOOT, 0, fsync).unwrap()
     }
 
@@ -70,6 +76,63 @@ impl Drop for Scratch {
     }
 }
 
+/// A core beside its log, as a master has them.
+struct Alive {
+    log: Arc<Log>,
+    core: Mutex<Core>,
+}
+
+impl Alive {
+    fn new(core: Core, log: Log) -> Alive {
+        Alive { log: Arc::new(log), core: Mutex::new(core) }
+    }
+
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, &mut Effects) -> R) -> R {
+        let (mut core, mut fx) = (self.core.lock(), Effects::default());
+        let result = operation(&mut core, &mut fx);
+        let number = self.log.enqueue(&mut fx);
+        drop(core);
+        if let Some(number) = number {
+            self.log.commit(number, |_| {}).unwrap();
+        }
+        result
+    }
+}
+
+impl std::fmt::Debug for Alive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Alive").finish_non_exhaustive()
+    }
+}
+
+impl std::ops::Deref for Alive {
+    type Target = Log;
+    fn deref(&self) -> &Log {
+        &self.log
+    }
+}
+
+impl Living for Alive {
+    fn begin_snapshot(&self) -> Option<End> {
+        let mut core = self.core.lock();
+        core.begin_snapshot();
+        Some(self.log.end_of_queue())
+    }
+
+    /// Much shorter ones than a master's: there are more of them.
+    fn snapshot_slice(&self, _: usize) -> Option<Result<Option<SnapshotSlice>, AsideFull>> {
+        Some(self.core.lock().snapshot_slice(3))
+    }
+
+    fn end_snapshot(&self) {
+        self.core.lock().end_snapshot();
+    }
+
+    fn commit(&self, number: u64) -> Result<(), LogClosed> {
+        self.log.commit(number, |_| {})
+    }
+}
+
 fn read(folder: &Path, boot: &[u8; 16]) -> Result<(Recovered, Vec<u64>), LogError> {
     let mut sessions = Vec::new();
     let found = recover(folder, boot, &mut |record| {
@@ -81,17 +144,19 @@ fn read(folder: &Path, boot: &[u8; 16]) -> Result<(Recovered, Vec<u64>), LogErro
     Ok((found.expect("a log"), sessions))
 }
 
-fn append(log: &Log, sessions: std::ops::RangeInclusive<u64>) {
+fn append(log: &Alive, sessions: std::ops::RangeInclusive<u64>) {
     for number in sessions {
         let spec = SessionSpec { secret: 1, name: "c".into(), boot_id: vec![1; 16], process: vec![2] };
         let opened = Record::SessionOpened { session: SessionId(number), spec };
-        let mut effects = Effects { records: vec![opened], ..Effects::default() };
-        log.commit(log.enqueue(&mut effects).unwrap(), |_| {}).unwrap();
+        log.apply(|core, effects| {
+            core.replay(opened.clone()).unwrap();
+            effects.records.push(opened);
+        });
     }
 }
 
-fn compacted(log: &Log) -> Result<(), LogError> {
-    compact(log, &Config::default(), &AtomicBool::new(false))
+fn compacted(log: &Alive) -> Result<(), LogError> {
+    compact(log, log, &AtomicBool::new(false))
 }
 
 #[test]
@@ -185,7 +250,7 @@ fn whenever_the_power_fails_the_log_says_who_has_written_to_it() {
                     Step::Created => disk.create(path),
                     Step::Named | Step::Removed => {}
                     // Frames count for nothing here.
-                    Step::Synced => return Ok(()),
+                    Step::Synced | Step::Slice => return Ok(()),
                 }
                 drop(disk);
                 seen.borrow_mut().push(step);
@@ -284,36 +349,180 @@ fn other_process() {
         return full(&scratch);
     }
     let mut left: u32 = role.parse().unwrap();
-    let log = scratch.log(false);
-    append(&log, 1..=4);
-    compacted(&log).unwrap();
-    append(&log, 5..=9);
-    watch::with(move |_, _| {
+    let pool = Rc::new(Busy::new(&scratch));
+    (0..30).for_each(|_| pool.operate());
+    compacted(&pool.alive).unwrap();
+    (0..30).for_each(|_| pool.operate());
+    let beside = pool.clone();
+    watch::with(move |step, _| {
         left -= 1;
         if left == 0 {
             kill_process(getpid(), Signal::KILL)?;
         }
+        // What other threads do meanwhile.
+        if step == Step::Slice {
+            beside.operate();
+        }
         Ok(())
     });
-    compacted(&log).unwrap();
+    compacted(&pool.alive).unwrap();
+}
+
+/// A master that does something all the time. What it has answered is noted beside its log.
+struct Busy {
+    alive: Alive,
+    /// Records of each frame, before they are in the log.
+    truth: PathBuf,
+    answered: PathBuf,
+    dice: RefCell<u64>,
+    views: RefCell<Vec<Rid>>,
+    sessions: RefCell<Vec<SessionId>>,
+}
+
+impl Busy {
+    fn new(scratch: &Scratch) -> Busy {
+        let busy = Busy {
+            alive: scratch.log(false),
+            truth: scratch.0.join("truth"),
+            answered: scratch.0.join("answered"),
+            dice: RefCell::new(9),
+            views: RefCell::default(),
+            sessions: RefCell::default(),
+        };
+        busy.apply(|core, fx| core.begin(Time(1), None, fx));
+        for number in 1..=3 {
+            let session = busy.open();
+            let uuid = SegmentUuid([number; 16]);
+            let spec = SegmentSpec { uuid, name: "s".into(), bytes: 64 * GRANULE, endpoint: Vec::new() };
+            let origin = busy.origin(session);
+            busy.apply(|core, fx| core.mount(Time(1), origin, spec, 64 * GRANULE, fx)).unwrap();
+        }
+        busy
+    }
+
+    fn apply<R>(&self, operation: impl FnOnce(&mut Core, &mut Effects) -> R) -> R {
+        let result = self.alive.apply(|core, fx| {
+            let result = operation(core, fx);
+            if !fx.records.is_empty() {
+                let mut truth = fs::read(&self.truth).unwrap_or_default();
+                let (start, lsn) = (frame::begin(&mut truth), self.alive.end_of_queue().lsn + 1);
+                fx.records.iter().for_each(|record| frame::put_record(record, &mut truth));
+                frame::finish(&mut truth, start, LOG, lsn);
+                fs::write(&self.truth, truth).unwrap();
+            }
+            result
+        });
+        fs::write(&self.answered, self.alive.lsn().to_le_bytes()).unwrap();
+        result
+    }
+
+    fn open(&self) -> SessionId {
+        let spec = SessionSpec { secret: 1, name: "c".into(), boot_id: vec![1; 16], process: vec![2] };
+        let session = self.apply(|core, fx| core.open_session(Time(1), spec, fx)).unwrap();
+        self.sessions.borrow_mut().push(session);
+        session
+    }
+
+    fn roll(&self, below: u64) -> u64 {
+        let mut dice = self.dice.borrow_mut();
+        *dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (*dice >> 33) % below
+    }
+
+    fn origin(&self, session: SessionId) -> Origin {
+        let sequence = self.alive.end_of_queue().number + 1;
+        Origin { session, sequence, answered_below: sequence }
+    }
+
+    /// Puts, some of which do not end; removals, views, sessions that come and go.
+    fn operate(&self) {
+        let nth = self.roll(self.sessions.borrow().len() as u64) as usize;
+        let session = self.sessions.borrow()[nth];
+        let origin = self.origin(session);
+        let key = format!("key-{}", self.roll(40));
+        match self.roll(10) {
+            0..=4 => {
+                let started = self.apply(|core, fx| {
+                    let entries = [(key.as_bytes(), GRANULE)];
+                    core.put_start(Time(1), origin, &entries, &PutConfig::default(), false, fx)
+                });
+                if let Ok(PutStarted::Now(slots)) = started
+                    && let [PutSlot::Placed(replicas)] = &slots[..]
+                    && self.roll(4) > 0
+                {
+                    let replicas = replicas.iter().map(|replica| (replica.rid, true)).collect();
+                    let origin = self.origin(session);
+                    self.apply(|core, fx| core.put_end(Time(1), origin, &[Ended { replicas, crc32c: 1 }], fx)).unwrap();
+                }
+            }
+            5 | 6 => {
+                self.apply(|core, fx| core.remove(Time(1), origin, &[key.as_bytes()], true, fx)).unwrap();
+            }
+            7 => {
+                let found = self.apply(|core, fx| core.pin(Time(1), origin, &[key.as_bytes()], fx)).unwrap();
+                self.views.borrow_mut().extend(found.iter().flatten().map(|found| found.replicas[0].rid));
+            }
+            8 => {
+                let view = self.views.borrow_mut().pop();
+                let _ = self.apply(|core, fx| core.unpin(Time(1), origin, &Vec::from_iter(view), fx));
+            }
+            _ => {
+                self.open();
+                if nth > 2 {
+                    self.sessions.borrow_mut().remove(nth);
+                    self.apply(|core, fx| core.process_gone(Time(1), session, fx));
+                }
+            }
+        }
+    }
+}
+
+/// What a master says its state is, in an order of its own.
+fn durable(core: &Core) -> Vec<String> {
+    let mut records: Vec<String> = core.snapshot().map(|record| format!("{record:?}")).collect();
+    records.sort();
+    records
+}
+
+/// What the frames of a `truth` make, up to an LSN.
+fn truly(scratch: &Scratch, last: u64) -> Core {
+    let (bytes, mut core) = (fs::read(scratch.0.join("truth")).unwrap(), Core::new(Config::default()));
+    let mut rest = &bytes[..];
+    while let frame::Decoded::Frame { lsn, payload, size } = frame::decode(rest, LOG) {
+        if lsn <= last {
+            frame::records(payload).for_each(|record| core.replay(record.unwrap()).unwrap());
+        }
+        rest = &rest[size..];
+    }
+    core
 }
 
 #[test]
-fn wherever_a_compaction_is_killed_nothing_is_forgotten() {
+fn wherever_a_compaction_is_killed_all_that_was_answered_is_there_and_nothing_else() {
     for step in 1.. {
         let scratch = Scratch::new("killed");
         let signal = run(&step.to_string(), &scratch.0);
-        let (found, sessions) = read(&scratch.current(), &BOOT).unwrap();
-        assert_eq!(sessions, (1..=9).collect::<Vec<u64>>(), "killed at step {step}");
-        assert_eq!((found.last_lsn, found.last_boot), (9, Some(BOOT)), "killed at step {step}");
-        let log = scratch.open(BOOT, 9, false).unwrap();
-        append(&log, 10..=11);
+        let answered = fs::read(scratch.0.join("answered")).unwrap();
+        let answered = u64::from_le_bytes(answered.try_into().unwrap());
+        let mut core = Core::new(Config::default());
+        let found = recover(&scratch.current(), &BOOT, &mut |record| core.replay(record).map_err(|e| e.to_string()));
+        let found = found.unwrap().expect("a log");
+        assert_eq!((found.last_lsn, found.last_boot), (answered, Some(BOOT)), "killed at step {step}");
+        assert_eq!(durable(&core), durable(&truly(&scratch, answered)), "killed at step {step}");
+        core.begin(Time(2), None, &mut Effects::default());
+        core.check_invariants().unwrap_or_else(|wrong| panic!("killed at step {step}: {wrong}"));
+        // The log goes on, and is compacted again.
+        let log = scratch.open(BOOT, answered, false).unwrap();
+        append(&log, 1_001..=1_002);
         compacted(&log).unwrap();
-        append(&log, 12..=12);
-        assert_eq!(scratch.found().unwrap(), (1..=12).collect::<Vec<u64>>(), "killed at step {step}");
-        assert_eq!(scratch.names(), ["log-000000000000000c.wal", "snapshot-000000000000000b.snap"]);
+        append(&log, 1_003..=1_003);
+        let sessions = scratch.found().unwrap();
+        assert!(sessions.ends_with(&[1_001, 1_002, 1_003]), "killed at step {step}: {sessions:?}");
+        let last = answered + 3;
+        let names = [format!("log-{last:016x}.wal"), format!("snapshot-{:016x}.snap", last - 1)];
+        assert_eq!(scratch.names(), names, "killed at step {step}");
         if signal.is_none() {
-            assert_eq!(step, 10, "killed at each step before");
+            assert!(step > 30, "killed at each step before, which are {step}");
             break;
         }
         assert_eq!(signal, Some(Signal::KILL.as_raw()));
@@ -343,67 +552,20 @@ fn full(scratch: &Scratch) {
     assert_eq!(scratch.found().unwrap(), (1..=10).collect::<Vec<u64>>());
 }
 
-/// Frames of a segment, each with its header.
-fn frames(bytes: &[u8]) -> Vec<&[u8]> {
-    let mut rest = &bytes[segment_file::FILE_HEADER..];
-    let mut found = Vec::new();
-    while let frame::Decoded::Frame { size, .. } = frame::decode(rest, LOG) {
-        found.push(&rest[..size]);
-        rest = &rest[size..];
-    }
-    found
-}
-
-/// Orders of the nine frames in a closed segment that no master has left there.
-const NOT_WHOLE: [(&str, &[usize]); 6] = [
-    ("one in the middle is missing", &[0, 1, 2, 3, 5, 6, 7, 8]),
-    ("the first is missing", &[1, 2, 3, 4, 5, 6, 7, 8]),
-    ("the last is missing", &[0, 1, 2, 3, 4, 5, 6, 7]),
-    ("two are swapped", &[0, 1, 2, 4, 3, 5, 6, 7, 8]),
-    ("all but one are missing", &[0]),
-    ("all are missing", &[]),
-];
-
 #[test]
-fn a_log_that_is_not_whole_is_never_replaced_by_a_snapshot_of_what_is_left() {
-    for (what, order) in NOT_WHOLE {
-        let scratch = Scratch::new("not-whole");
-        let log = scratch.log(false);
-        append(&log, 1..=9);
-        let path = scratch.current().join("log-0000000000000001.wal");
-        let whole = fs::read(&path).unwrap();
-        let left: Vec<&[u8]> = order.iter().map(|at| frames(&whole)[*at]).collect();
-        let left = [&whole[..segment_file::FILE_HEADER], &left.concat()].concat();
-        fs::write(&path, &left).unwrap();
-        assert!(matches!(compacted(&log), Err(LogError::Foreign { .. })), "{what}");
-        assert_eq!(scratch.names(), ["log-0000000000000001.wal", "log-000000000000000a.wal"], "{what}");
-        assert_eq!(fs::read(&path).unwrap(), left, "{what}: a person may still find more");
-        assert_eq!(log.stats().snapshots, 0, "{what}");
-        // It is put back in place, and the next compaction has all of it.
-        fs::write(&path, &whole).unwrap();
-        append(&log, 10..=10);
-        compacted(&log).unwrap();
-        assert_eq!(scratch.found().unwrap(), (1..=10).collect::<Vec<u64>>(), "{what}");
-    }
-}
-
-#[test]
-fn a_damaged_byte_in_a_closed_file_stops_the_compaction_not_the_log() {
+fn a_compaction_makes_a_log_whole_again_that_was_damaged_behind_the_masters_back() {
     let scratch = Scratch::new("damaged");
     let log = scratch.log(false);
     append(&log, 1..=9);
     let path = scratch.current().join("log-0000000000000001.wal");
-    let whole = fs::read(&path).unwrap();
-    for at in [0, 40, 70, 100, whole.len() - 1] {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 0x10;
-        fs::write(&path, &bytes).unwrap();
-        assert!(matches!(compacted(&log), Err(LogError::Foreign { .. })), "byte {at}");
-        assert!(path.exists() && !scratch.names().iter().any(|name| name.contains("snapshot")), "byte {at}");
-    }
-    fs::write(&path, &whole).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(&path, &bytes).unwrap();
+    assert!(matches!(read(&scratch.current(), &BOOT), Err(LogError::Damaged { .. })));
+    compacted(&log).unwrap();
     append(&log, 10..=10);
-    assert_eq!(scratch.found().unwrap(), (1..=10).collect::<Vec<u64>>(), "appends went on");
+    assert_eq!(scratch.found().unwrap(), (1..=10).collect::<Vec<u64>>());
 }
 
 #[test]
@@ -432,7 +594,7 @@ fn a_master_that_stops_leaves_a_compaction_half_done_and_the_log_as_it_was() {
     let scratch = Scratch::new("stops");
     let log = scratch.log(false);
     append(&log, 1..=9);
-    assert!(compact(&log, &Config::default(), &AtomicBool::new(true)).is_err());
+    assert!(compact(&log, &log, &AtomicBool::new(true)).is_err());
     assert_eq!(scratch.names(), ["log-0000000000000001.wal", "log-000000000000000a.wal"]);
     // It is told only when the snapshot is being written.
     let stop = Rc::new(AtomicBool::new(false));
@@ -442,7 +604,7 @@ fn a_master_that_stops_leaves_a_compaction_half_done_and_the_log_as_it_was() {
         told.fetch_or(step == Step::Created && snapshot, Ordering::Relaxed);
         Ok(())
     });
-    assert!(compact(&log, &Config::default(), &stop).is_err());
+    assert!(compact(&log, &log, &stop).is_err());
     watch::with(|_, _| Ok(()));
     assert_eq!(scratch.names(), ["log-0000000000000001.wal", "log-000000000000000a.wal"]);
     assert_eq!((log.stats().snapshots, scratch.found().unwrap()), (0, (1..=9).collect::<Vec<u64>>()));
@@ -460,15 +622,17 @@ fn snapshot_size(scratch: &Scratch) -> u64 {
 }
 
 /// A log that says when it has outgrown itself, as a start opens it behind what it has found.
-fn asking(scratch: &Scratch, found: &Recovered, compact_min: u64) -> (Log, Receiver<()>) {
+fn asking(scratch: &Scratch, found: &Recovered, compact_min: u64) -> (Alive, Receiver<()>) {
+    let mut core = Core::new(Config::default());
+    recover(&scratch.current(), &BOOT, &mut |record| core.replay(record).map_err(|error| error.to_string())).unwrap();
     let mut sink = Sink::open(Folder::open(&scratch.0).unwrap(), LOG, found.last_lsn, BOOT, None).unwrap();
     let (sender, receiver): (SyncSender<()>, _) = sync_channel(1);
     sink.compact_with(found, compact_min, sender);
-    (Log::new(LOG, found.last_lsn, Some(sink), false), receiver)
+    (Alive::new(core, Log::new(LOG, found.last_lsn, Some(sink), false)), receiver)
 }
 
 /// Appends one by one, from `next` on, until the log asks to be compacted; gives the next number.
-fn append_until_asked(log: &Log, asked: &Receiver<()>, mut next: u64) -> u64 {
+fn append_until_asked(log: &Alive, asked: &Receiver<()>, mut next: u64) -> u64 {
     while asked.try_recv().is_err() {
         append(log, next..=next);
         next += 1;
@@ -562,7 +726,7 @@ fn a_compaction_that_fails_is_counted_and_tried_again_and_memory_is_given_back_a
     append(&log, 1..=9);
     let (sender, wanted) = sync_channel(1);
     let freed: fn() = || _ = FREED.fetch_add(1, Ordering::Relaxed);
-    let compactor = Compactor::start_at(log.clone(), wanted, Config::default(), Some(freed), AT_ONCE).unwrap();
+    let compactor = Compactor::start_at(log.log.clone(), log.clone(), wanted, Some(freed), AT_ONCE).unwrap();
     // It looks up a few times meanwhile, and stays.
     std::thread::sleep(Duration::from_millis(20));
     let hidden = scratch.0.join("hidden");
@@ -594,7 +758,7 @@ fn a_compactor_ends_at_once_while_it_waits_for_work_and_while_it_waits_after_a_f
     for fails in [false, true] {
         let (sender, wanted) = sync_channel(1);
         let pace = Pace { retries: Duration::from_secs(3600), ..AT_ONCE };
-        let compactor = Compactor::start_at(log.clone(), wanted, Config::default(), None, pace).unwrap();
+        let compactor = Compactor::start_at(log.log.clone(), log.clone(), wanted, None, pace).unwrap();
         if fails {
             sender.send(()).unwrap();
             eventually("a failure is counted", || log.stats().snapshots_failed == 1);

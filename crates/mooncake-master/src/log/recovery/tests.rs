@@ -237,8 +237,9 @@ impl Scratch {
     /// Says that all up to an LSN is in a snapshot.
     fn snapshot(&self, last: u64, boot_id: [u8; 16]) -> PathBuf {
         let header = FileHeader { kind: FileKind::Snapshot, log_id: LOG, lsn: last, boot_id };
-        let records = (1..=last).map(|lsn| Record::Dropped(Rid(lsn)));
-        snapshot::write(&self.0, &header, records, &false.into()).unwrap();
+        let mut file = snapshot::SnapshotFile::create(&self.0, &header).unwrap();
+        (1..=last).for_each(|lsn| file.put(&Record::Dropped(Rid(lsn))).unwrap());
+        file.finish().unwrap();
         self.0.join(header.file_name())
     }
 
