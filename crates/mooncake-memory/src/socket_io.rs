@@ -48,7 +48,7 @@ pub fn recv_targets(socket: BorrowedFd<'_>, parts: &mut [Target<'_>], skip: u64,
         }
         ranges.push(part.ptr, part.len);
     }
-    ranges.recv(socket)
+    ranges.recv(socket, 0)
 }
 
 impl Mapping {
@@ -70,16 +70,17 @@ impl Mapping {
         ranges.send(socket)
     }
 
-    /// One `recvmsg` into bytes of the segment. 0 = end of stream, or `len` is 0.
+    /// One `recvmsg` into bytes of the segment. 0 = end of stream, or `len` is 0. Where nothing has come it waits as long as
+    /// the socket does, or fails at once unless it `may_wait`.
     /// The extent is to be stamped before the first of them.
-    pub fn recv_from(&self, socket: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<usize> {
+    pub fn recv_from(&self, socket: BorrowedFd<'_>, offset: u64, len: u64, may_wait: bool) -> io::Result<usize> {
         if !self.is_writable() {
             return Err(into_io(CopyError::ReadOnly));
         }
         let ptr = self.bytes_at(offset, len).map_err(into_io)?;
         let mut ranges = Ranges::new(0, u64::MAX);
         ranges.push(ptr, len as usize);
-        ranges.recv(socket)
+        ranges.recv(socket, if may_wait { 0 } else { libc::MSG_DONTWAIT })
     }
 }
 
@@ -133,14 +134,14 @@ impl Ranges {
         result(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
     }
 
-    fn recv(mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    fn recv(mut self, socket: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<usize> {
         if self.used == 0 {
             return Ok(0);
         }
         let mut message = self.message();
         // SAFETY: the ranges are exclusively borrowed targets, a segment's bytes, or memory that the maker of a
         // `ForeignRange` gave away; the kernel answers EFAULT for those that are not there.
-        result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) })
+        result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC | flags) })
     }
 }
 

@@ -13,6 +13,8 @@
 //! Little-endian throughout. Hellos and frames end with their own CRC-32C, so
 //! that a lane that lost its place is closed instead of obeyed.
 
+use std::time::Duration;
+
 use mooncake_memory::crc32c;
 use mooncake_wire::{LANE_PREFACE, PREFACE_LEN};
 
@@ -27,6 +29,12 @@ pub(crate) const FEATURE_KNOWN_PINS: u8 = 1 << 0;
 
 /// In the reply to it: this owner takes an [`Op::Introduce`].
 pub(crate) const FEATURE_INTRODUCTIONS: u8 = 1 << 1;
+
+/// Closed to make room for others, a lane has been idle for so long. Another initiator may be at work on a younger one.
+pub(crate) const LANE_KEPT: Duration = Duration::from_secs(10);
+
+/// An initiator closes a lane that it has not used for so long, so that no request meets an owner that is about to close it.
+pub(crate) const LANE_REUSED: Duration = Duration::from_secs(5);
 
 pub(crate) const HELLO_LEN: usize = 64;
 pub(crate) const FRAME_LEN: usize = 64;

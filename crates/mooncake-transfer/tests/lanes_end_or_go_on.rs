@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::Source;
-use mooncake_transfer::{LinkError, LinkOptions, Path, Paths, ServerOptions};
+use mooncake_memory::{Source, Target};
+use mooncake_transfer::{LinkOptions, Path, Paths, ServerOptions, Wait};
 use support::*;
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -140,15 +140,105 @@ fn a_restarted_owner_gets_its_port_back_at_once() {
     assert_eq!(again.server.tcp_addr(), at);
 }
 
+/// What a store does that reaches this owner over TCP only.
+fn over_tcp(most: usize) -> LinkOptions {
+    LinkOptions { paths: Paths::only(Path::Tcp), max_lanes: most, ..LinkOptions::new(WRITER) }
+}
+
 #[test]
-fn a_lane_that_has_ended_makes_room_for_another() {
+fn whoever_finds_an_owner_with_too_many_lanes_waits_for_one() {
     let options = ServerOptions { max_lanes: 1, ..ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER) };
     let owner = Owner::with(MIB, options);
     let first = lane(&owner);
-    let options =
-        LinkOptions { paths: Paths::only(Path::Tcp), retry_after: Duration::ZERO, ..LinkOptions::new(WRITER) };
-    let (links, _noticed) = links_with(options);
-    assert!(matches!(links.link(&owner.address(), &wait()), Err(LinkError::NoPath { .. })));
-    drop(first);
-    eventually("there is room", || links.link(&owner.address(), &wait()).is_ok());
+    let (links, _noticed) = links_with(over_tcp(8));
+    let short = Wait::until(Instant::now() + Duration::from_millis(150));
+    assert!(links.link(&owner.address(), &short).is_err(), "it is told why in its time");
+    let address = owner.address();
+    std::thread::scope(|threads| {
+        let linked = threads.spawn(|| links.link(&address, &wait()).map(drop));
+        std::thread::sleep(Duration::from_millis(50));
+        drop(first);
+        linked.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn no_read_fails_and_no_put_loses_a_replica_because_an_owner_has_few_lanes_or_few_workers() {
+    for (max_lanes, max_workers) in [(2, 2), (64, 2), (2, 64)] {
+        let options = ServerOptions { max_lanes, max_workers, ..ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER) };
+        let owner = Owner::with(16 * MIB, options);
+        let (links, _noticed) = links_with(over_tcp(64));
+        let (links, address) = (&links, &owner.address());
+        std::thread::scope(|threads| {
+            for thread in 0..8 {
+                threads.spawn(move || {
+                    for round in 1..=12 {
+                        // Small ones, and such as hold their worker up.
+                        let len = if round % 3 == 0 { 300_000 } else { 4096 };
+                        let (placement, offset) = (rid(1, round * 8 + thread), thread * MIB);
+                        let value = pattern(len, placement as u8);
+                        let link = links.link(address, &wait()).unwrap();
+                        let crc = link.write(placement, offset, &[Source::new(&value)], &wait()).unwrap();
+                        let mut back = vec![0; value.len()];
+                        link.read(placement, offset, &mut [Target::new(&mut back)], Some(crc), &wait()).unwrap();
+                        assert!(back == value);
+                    }
+                });
+            }
+        });
+        assert!(owner.server.lanes() <= max_lanes);
+    }
+}
+
+#[test]
+fn peers_that_stand_still_in_mid_request_delay_others_by_no_more_than_the_data_timeout() {
+    let data_timeout = Duration::from_millis(300);
+    let local = ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER);
+    let owner = Owner::with(4 * MIB, ServerOptions { data_timeout, max_workers: 2, ..local });
+    let mut others: Vec<TcpStream> = (0..8).map(|_| lane(&owner)).collect();
+    // As many as there are workers, and none of their bytes.
+    let frozen: Vec<TcpStream> = (0..2)
+        .map(|number| {
+            let mut frozen = lane(&owner);
+            frozen.write_all(&request_by_hand(2, rid(1, 1), number * MIB, 4096)).unwrap();
+            frozen
+        })
+        .collect();
+    let began = Instant::now();
+    // Their answers come in the order of the requests, as they were waiting for the same workers.
+    for (number, lane) in others.iter_mut().enumerate() {
+        let write = [&request_by_hand(2, rid(1, 2), 3 * MIB + number as u64 * 1024, 1)[..], &[5]].concat();
+        lane.write_all(&write).unwrap();
+    }
+    for lane in &mut others {
+        assert_eq!(answer(lane).0, 0);
+    }
+    assert!(began.elapsed() < data_timeout + Duration::from_secs(2), "{:?}", began.elapsed());
+    drop(frozen);
+}
+
+#[test]
+fn a_thousand_peers_are_served_by_a_few_threads_and_none_is_refused() {
+    const PEERS: u64 = 1000;
+    let owner = impatient(Duration::from_secs(3));
+    let mut peers: Vec<TcpStream> = (0..PEERS).map(|_| lane(&owner)).collect();
+    assert_eq!(owner.server.lanes(), PEERS as usize);
+    for round in 0..2 {
+        // All of them at once.
+        for (number, peer) in peers.iter_mut().enumerate() {
+            let write = [&request_by_hand(2, rid(1, 1 + round), number as u64 * 1024, 1)[..], &[5]].concat();
+            peer.write_all(&write).unwrap();
+        }
+        for peer in &mut peers {
+            assert_eq!(answer(peer), (0, 0));
+        }
+    }
+    let workers = threads("mooncake-lane");
+    assert!((1..=24).contains(&workers), "{workers} threads");
+}
+
+/// How many threads of this process have this name.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)).count()
 }

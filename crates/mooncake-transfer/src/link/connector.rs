@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mooncake_memory::ProcessIdentity;
 
 use super::attachment::{Attachment, NoSharedMemory};
+use super::idle_lanes::IdleLanes;
 use super::options::{LinkOptions, Path, Paths, SegmentAddress};
 use super::pool::LanePool;
 use super::reclaimer::Reclaimer;
@@ -23,6 +24,7 @@ pub(super) struct Connector {
     pub watcher: Arc<Watcher>,
     pub reclaimer: Arc<Reclaimer>,
     pub least_epoch: Arc<LeastEpoch>,
+    pub idle_lanes: Arc<IdleLanes>,
 }
 
 /// A link that was made.
@@ -71,11 +73,12 @@ impl Connector {
         }
 
         if paths.tcp {
-            let connected =
-                LanePool::new(address, &self.options, self.hello(address, Purpose::Lane)).and_then(|pool| {
-                    let at = pool.try_connect(wait).map_err(|e| e.to_string())?;
-                    Ok((pool, at))
-                });
+            let hello = self.hello(address, Purpose::Lane);
+            let pool = LanePool::new(address, &self.options, hello, self.idle_lanes.clone());
+            let connected = pool.and_then(|pool| {
+                let at = pool.try_connect(wait).map_err(|e| e.to_string())?;
+                Ok((pool, at))
+            });
             match connected {
                 Ok((pool, at)) => {
                     reasons.push(format!("connected to {at}"));

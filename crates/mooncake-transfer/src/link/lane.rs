@@ -31,6 +31,7 @@ const SEND_CHUNK: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Lane {
     stream: Guarded<TcpStream>,
+    address: SocketAddr,
     peer: Arc<str>,
     sequence: u64,
     data_timeout: Duration,
@@ -89,7 +90,7 @@ impl Lane {
         })();
         setup.map_err(broken("prepare a data lane"))?;
         let (habit, bounce) = (Habit::new(), Bounce::new());
-        let lane = Lane { stream, peer: peer.clone(), sequence: 0, data_timeout, habit, bounce };
+        let lane = Lane { stream, address, peer: peer.clone(), sequence: 0, data_timeout, habit, bounce };
         let until = Wait { deadline: patience, interrupted: wait.interrupted };
         let mut pace = Pace::new(&lane, &until);
         lane.send_bytes(&hello.encode(), &mut pace)?;
@@ -101,6 +102,11 @@ impl Lane {
             Status::Ok => Err(lane.nonsense("it serves another memory under that address")),
             status => Err(TransferError::Refused { peer: peer.to_string(), status }),
         }
+    }
+
+    /// Where it leads to.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Whether the peer has not hung up since the last request.

@@ -67,6 +67,7 @@ impl Links {
                 watcher,
                 reclaimer: Arc::default(),
                 least_epoch: Arc::default(),
+                idle_lanes: Arc::default(),
             }),
             book: Arc::new(Book { links, settled: Condvar::new(), origin: Instant::now() }),
         })
@@ -227,6 +228,15 @@ impl Links {
         }
         let over = self.book.links.lock().part_with_over(|link| link.is_over());
         over.into_iter().for_each(|link| discard(&self.connector.reclaimer, link));
+    }
+
+    /// Closes TCP lanes that nobody has used for some seconds. To be called now and then.
+    pub fn rest(&self) {
+        if forked() {
+            return;
+        }
+        let links: Vec<Arc<Link>> = self.book.links.lock().links().cloned().collect();
+        links.iter().for_each(|link| link.rest());
     }
 
     /// Every link that is up.

@@ -4,6 +4,7 @@ mod attachment;
 mod connector;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod idle_lanes;
 mod lane;
 mod links;
 mod options;
@@ -200,6 +201,13 @@ impl Link {
             Kind::Local(served, _) => served.is_removed(),
             Kind::Shared(attachment) => attachment.is_over(),
             Kind::Tcp(_) => false,
+        }
+    }
+
+    /// Closes lanes that nobody has used for a while.
+    fn rest(&self) {
+        if let Kind::Tcp(pool) = &self.kind {
+            pool.rest();
         }
     }
 

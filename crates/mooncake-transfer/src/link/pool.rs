@@ -4,16 +4,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::io::Errno;
 
+use super::idle_lanes::{IdleLane, IdleLanes};
 use super::lane::{Lane, Outcome};
 use super::options::{LinkOptions, SegmentAddress};
 use crate::error::TransferError;
 use crate::wait::Wait;
-use crate::wire::Hello;
+use crate::wire::{Hello, Status};
 
 /// Most lanes kept without work; more are opened and closed with the load.
 const MAX_IDLE: usize = 16;
+
+/// An owner with too many lanes is asked again after this.
+const CROWDED: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct LanePool {
@@ -24,21 +29,38 @@ pub(super) struct LanePool {
     timeouts: (Duration, Duration),
     retry_after: Duration,
     max_lanes: usize,
+    all_idle: Arc<IdleLanes>,
     state: Mutex<State>,
     returned: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    idle: Vec<Lane>,
+    /// The one that came back last is at the end, and lent first.
+    idle: Vec<IdleLane>,
     lent: usize,
     closed: bool,
-    /// The last attempt to connect failed then, because of that.
-    failed: Option<(Instant, String)>,
+    failed: Option<Failure>,
+}
+
+/// The last attempt to connect failed.
+#[derive(Debug)]
+struct Failure {
+    at: Instant,
+    why: String,
+    /// The owner is there, and has too many lanes; or this process has too many descriptors.
+    crowded: bool,
+    /// It is not tried again before that.
+    pause: Duration,
 }
 
 impl LanePool {
-    pub(super) fn new(address: &SegmentAddress, options: &LinkOptions, hello: Hello) -> Result<LanePool, String> {
+    pub(super) fn new(
+        address: &SegmentAddress,
+        options: &LinkOptions,
+        hello: Hello,
+        all_idle: Arc<IdleLanes>,
+    ) -> Result<LanePool, String> {
         let mut addresses = Vec::new();
         for tcp in &address.tcp {
             // Names would have to be resolved, and that has no deadline.
@@ -55,6 +77,7 @@ impl LanePool {
             timeouts: (options.connect_timeout, options.data_timeout),
             retry_after: options.retry_after,
             max_lanes: options.max_lanes.max(1),
+            all_idle,
             state: Mutex::default(),
             returned: Condvar::new(),
         })
@@ -71,11 +94,18 @@ impl LanePool {
         outcome
     }
 
-    /// Opens the first lane, so that the path is known to work. To be called before the pool is in use.
+    /// Opens a lane, so that the path is known to work.
     pub(super) fn try_connect(&self, wait: &Wait<'_>) -> Result<SocketAddr, TransferError> {
-        let (lane, address) = self.connect(wait)?;
-        self.state.lock().idle.push(lane);
+        let lane = self.check_out(wait)?;
+        let address = lane.address();
+        self.check_in(Some(lane));
         Ok(address)
+    }
+
+    /// Closes the lanes that nobody has used for a while.
+    pub(super) fn rest(&self) {
+        let over = self.state.lock().part_with_old();
+        drop(over);
     }
 
     pub(super) fn close(&self) {
@@ -85,80 +115,129 @@ impl LanePool {
         self.returned.notify_all();
     }
 
+    /// A lane that is kept, or a new one, or one that comes back: while others have some, an owner that takes no more of
+    /// them is no reason to fail.
     fn check_out(&self, wait: &Wait<'_>) -> Result<Lane, TransferError> {
+        let began = Instant::now();
         let mut state = self.state.lock();
         loop {
             if state.closed {
                 return Err(TransferError::Gone { peer: self.peer.to_string() });
             }
-            while let Some(lane) = state.idle.pop() {
-                if lane.is_alive() {
-                    state.lent += 1;
-                    return Ok(lane);
+            let (lane, over) = state.take_idle();
+            if let Some(lane) = lane {
+                state.lent += 1;
+                drop(state);
+                drop(over);
+                return Ok(lane);
+            }
+            let now = Instant::now();
+            let pause = state.failed.as_ref().map_or(Duration::ZERO, |failure| failure.rest(now));
+            if state.lent < self.max_lanes && pause.is_zero() {
+                state.lent += 1;
+                let connected = MutexGuard::unlocked(&mut state, || self.connect(wait));
+                match connected {
+                    Ok(lane) => {
+                        state.failed = None;
+                        return Ok(lane);
+                    }
+                    Err(e) => {
+                        state.lent -= 1;
+                        self.returned.notify_one();
+                        if matches!(e, TransferError::Interrupted) || wait.is_over() {
+                            return Err(e);
+                        }
+                        let failure = Failure::new(&e, self.retry_after);
+                        let is_final = !failure.crowded && state.lent == 0;
+                        state.failed = Some(failure);
+                        if is_final {
+                            return Err(e);
+                        }
+                    }
                 }
+                continue;
             }
-            if state.lent < self.max_lanes {
-                break;
+            if let Some(failure) = &state.failed
+                && !failure.crowded
+                && state.lent == 0
+            {
+                let source = std::io::Error::other(format!("{} ({:?} ago)", failure.why, failure.at.elapsed()));
+                let peer = self.peer.to_string();
+                return Err(TransferError::Broken { peer, what: "not tried again so soon", source });
             }
-            if (wait.interrupted)() {
+            if MutexGuard::unlocked(&mut state, || (wait.interrupted)()) {
                 return Err(TransferError::Interrupted);
             }
             if wait.is_over() {
-                let waited = Duration::ZERO;
+                let waited = began.elapsed();
                 return Err(TransferError::Timeout { peer: self.peer.to_string(), what: "no lane was free", waited });
             }
-            self.returned.wait_for(&mut state, wait.slice());
-        }
-        if let Some((at, why)) = &state.failed
-            && at.elapsed() < self.retry_after
-        {
-            let source = std::io::Error::other(format!("{why} ({:?} ago)", at.elapsed()));
-            return Err(TransferError::Broken { peer: self.peer.to_string(), what: "not tried again so soon", source });
-        }
-        state.lent += 1;
-        drop(state);
-        let connected = self.connect(wait);
-        let mut state = self.state.lock();
-        match connected {
-            Ok((lane, _)) => {
-                state.failed = None;
-                Ok(lane)
-            }
-            Err(e) => {
-                state.lent -= 1;
-                if !matches!(e, TransferError::Interrupted) && !wait.is_over() {
-                    state.failed = Some((Instant::now(), e.to_string()));
-                }
-                drop(state);
-                self.returned.notify_one();
-                Err(e)
-            }
+            let slice = if pause.is_zero() { wait.slice() } else { wait.slice().min(pause) };
+            self.returned.wait_for(&mut state, slice);
         }
     }
 
     fn check_in(&self, lane: Option<Lane>) {
         let mut state = self.state.lock();
         state.lent -= 1;
-        if let Some(lane) = lane
-            && !state.closed
-            && state.idle.len() < MAX_IDLE
-        {
-            state.idle.push(lane);
+        let over = state.part_with_old();
+        let kept = if state.closed || state.idle.len() >= MAX_IDLE { None } else { lane };
+        if let Some(idle) = kept.and_then(|lane| self.all_idle.keep(lane)) {
+            state.idle.push(idle);
         }
         drop(state);
+        drop(over);
         self.returned.notify_one();
     }
 
-    fn connect(&self, wait: &Wait<'_>) -> Result<(Lane, SocketAddr), TransferError> {
+    fn connect(&self, wait: &Wait<'_>) -> Result<Lane, TransferError> {
         let mut last = TransferError::Gone { peer: self.peer.to_string() };
         for address in &self.addresses {
             match Lane::open(*address, &self.hello, self.bytes, &self.peer, self.timeouts, wait) {
-                Ok(lane) => return Ok((lane, *address)),
+                Ok(lane) => return Ok(lane),
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
                 Err(e) => last = e,
             }
         }
         Err(last)
+    }
+}
+
+impl State {
+    /// The lane that was used last, if its peer has not hung up; and lanes to be closed without the lock.
+    fn take_idle(&mut self) -> (Option<Lane>, Vec<IdleLane>) {
+        let mut over = self.part_with_old();
+        while let Some(idle) = self.idle.pop() {
+            if idle.is_alive() {
+                return (Some(idle.lend()), over);
+            }
+            over.push(idle);
+        }
+        (None, over)
+    }
+
+    fn part_with_old(&mut self) -> Vec<IdleLane> {
+        let now = Instant::now();
+        let old = self.idle.iter().take_while(|idle| idle.is_old(now)).count();
+        self.idle.drain(..old).collect()
+    }
+}
+
+impl Failure {
+    fn new(error: &TransferError, retry_after: Duration) -> Failure {
+        let crowded = match error {
+            TransferError::Refused { status, .. } => *status == Status::Overloaded,
+            TransferError::Broken { source, .. } => {
+                matches!(Errno::from_io_error(source), Some(Errno::MFILE | Errno::NFILE))
+            }
+            _ => false,
+        };
+        let pause = if crowded { CROWDED } else { retry_after };
+        Failure { at: Instant::now(), why: error.to_string(), crowded, pause }
+    }
+
+    fn rest(&self, now: Instant) -> Duration {
+        (self.at + self.pause).saturating_duration_since(now)
     }
 }
 

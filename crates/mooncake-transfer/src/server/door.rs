@@ -130,6 +130,7 @@ pub(super) fn run(shared: &Arc<Shared>, tcp: &Guarded<TcpListener>, unix: Option
         if full {
             rest_until = Some(now + OUT_OF_DESCRIPTORS);
             pending.clear();
+            shared.lanes.make_room();
         }
         if pending.len() > MAX_PENDING {
             let surplus = pending.len() - MAX_PENDING;

@@ -5,6 +5,7 @@ mod carry;
 mod door;
 mod fences;
 mod lane;
+mod lanes;
 mod pending;
 mod strangers;
 
@@ -19,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Guarded, SegmentMemory, forked, hex, random_bytes};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::Uuid;
 use crate::error::ServerError;
@@ -32,6 +33,7 @@ pub use crate::machine::{Fence, ProcessGone};
 pub(crate) use lane::LaneControl;
 
 use attach::Attached;
+use lanes::Lanes;
 
 /// How a server listens.
 #[derive(Debug, Clone)]
@@ -46,14 +48,17 @@ pub struct ServerOptions {
     pub unix: bool,
     /// Longest time a lane may stand still in mid-request.
     pub data_timeout: Duration,
-    /// Most data lanes at a time; beyond it idle ones are closed, then new ones refused.
+    /// Most data lanes at a time; beyond it those that have long been idle are closed, then new ones refused.
     pub max_lanes: usize,
+    /// Most threads for them. When all are at work, requests wait.
+    pub max_workers: usize,
 }
 
 impl ServerOptions {
     /// Listens on an address, with the defaults for all else.
     pub fn new(bind: IpAddr, port: u16, session: u64) -> ServerOptions {
-        ServerOptions { bind, port, session, unix: true, data_timeout: Duration::from_secs(3), max_lanes: 256 }
+        let data_timeout = Duration::from_secs(3);
+        ServerOptions { bind, port, session, unix: true, data_timeout, max_lanes: 16_384, max_workers: 256 }
     }
 }
 
@@ -84,7 +89,7 @@ pub(crate) struct Shared {
     started: Instant,
     stopping: AtomicBool,
     state: Mutex<State>,
-    lane_ended: Condvar,
+    lanes: Arc<Lanes>,
 }
 
 #[derive(Default)]
@@ -92,8 +97,6 @@ struct State {
     owner: Owner<Arc<Served>>,
     /// The processes of the owner's attachments, by the same numbers.
     attached: HashMap<u64, Attached>,
-    lanes: HashMap<u64, Arc<LaneControl>>,
-    next_lane: u64,
 }
 
 impl SegmentServer {
@@ -109,6 +112,7 @@ impl SegmentServer {
         } else {
             (None, String::new())
         };
+        let lanes = Lanes::new(options.max_lanes, options.max_workers).map_err(os("epoll_create"))?;
         let shared = Arc::new(Shared {
             options,
             tcp: address,
@@ -118,7 +122,7 @@ impl SegmentServer {
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             state: Mutex::default(),
-            lane_ended: Condvar::new(),
+            lanes,
         });
         let inside = shared.clone();
         let (tcp, unix) = (Guarded::new(tcp), unix.map(Guarded::new));
@@ -163,21 +167,20 @@ impl SegmentServer {
         self.shared.report(later);
         let mut writing = served.gate.close();
         let deadline = Instant::now() + self.shared.options.data_timeout;
-        let mut state = self.shared.state.lock();
-        for lane in state.lanes.values().filter(|lane| lane.uuid() == uuid) {
-            lane.cut();
-        }
+        self.shared.lanes.cut(uuid);
         let drained = loop {
+            let are_gone = self.shared.lanes.are_gone(uuid, Duration::from_millis(5));
             served.gate.retain_active(&mut writing);
-            if writing.is_empty() && !state.lanes.values().any(|lane| lane.uuid() == uuid) {
+            if are_gone && writing.is_empty() {
                 break true;
             }
             if Instant::now() >= deadline {
                 break false;
             }
-            self.shared.lane_ended.wait_for(&mut state, Duration::from_millis(5));
+            if are_gone {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         };
-        drop(state);
         self.shared.bell.ring();
         for rid in over {
             self.shared.events.fenced(uuid, rid);
@@ -202,7 +205,7 @@ impl SegmentServer {
 
     /// Number of data lanes that are open.
     pub fn lanes(&self) -> usize {
-        self.shared.state.lock().lanes.len()
+        self.shared.lanes.len()
     }
 
     /// Number of processes that have one of the segments mapped, once per attachment.
@@ -230,6 +233,7 @@ impl SegmentServer {
         for uuid in uuids {
             self.remove(uuid);
         }
+        self.shared.lanes.stop();
         let door = self.door.lock().take();
         if let Some(door) = door {
             // It only panics if one of its invariants is broken; that has been reported.

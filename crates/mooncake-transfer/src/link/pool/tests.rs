@@ -26,7 +26,7 @@ fn pool(listener: &TcpListener, options: &LinkOptions) -> LanePool {
         process: None,
     };
     let hello = Hello { session: options.session, ..hello(Purpose::Lane, address.uuid) };
-    LanePool::new(&address, options, hello).unwrap()
+    LanePool::new(&address, options, hello, Arc::default()).unwrap()
 }
 
 fn listener() -> TcpListener {

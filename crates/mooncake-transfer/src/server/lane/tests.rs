@@ -1,7 +1,8 @@
 //! Lanes without a door: requests as they lie on the wire, and what becomes of them.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::Instant;
 
 use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
@@ -18,23 +19,22 @@ fn connection() -> (TcpStream, Guarded<TcpStream>, SocketAddr) {
     (caller, Guarded::new(stream), peer)
 }
 
-/// A lane of the owner's segment as it stands after the hello, and its thread's end of it, not yet running.
+/// A lane of the owner's segment as it stands after the hello, which no worker knows of.
 fn unstarted(server: &SegmentServer, memory: &SegmentMemory) -> (TcpStream, Lane) {
     let (caller, stream, peer) = connection();
     prepare(&stream, server.shared.options.data_timeout).unwrap();
     caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    let (stream, uuid) = (Arc::new(stream), memory.uuid());
-    let (cut, idle_since) = (AtomicBool::new(false), AtomicU64::new(0));
-    let control = LaneControl { stream: stream.clone(), uuid, cut, born: Instant::now(), idle_since };
-    let served = server.shared.state.lock().owner.segment(&uuid).unwrap().clone();
-    (caller, Lane { served, stream, control: Arc::new(control), peer, small: Vec::new() })
+    (caller, Lane::new(served(server, memory), stream, peer))
+}
+
+fn served(server: &SegmentServer, memory: &SegmentMemory) -> Arc<Served> {
+    server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone()
 }
 
 /// A lane of the owner's segment that serves.
 fn open_lane(server: &SegmentServer, memory: &SegmentMemory) -> TcpStream {
     let (mut caller, stream, peer) = connection();
-    let served = server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
-    open(&server.shared, stream, peer, &hello(Purpose::Lane, memory.uuid()), served).unwrap();
+    open(&server.shared, stream, peer, &hello(Purpose::Lane, memory.uuid()), served(server, memory)).unwrap();
     caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     caller.read_exact(&mut [0; HELLO_LEN]).unwrap();
     caller
@@ -62,80 +62,6 @@ const RID: u64 = 1 << 48 | 2;
 
 fn request(op: Op, rid: u64, offset: u64, len: u64) -> Frame {
     Frame { op, epoch: 1, rid, offset, len, sequence: offset ^ len ^ rid }
-}
-
-/// A lane that has had no request for so long; `None`: it is inside one.
-fn lane(uuid: Uuid, idle: Option<Duration>) -> (TcpStream, Arc<LaneControl>) {
-    let (caller, stream, _) = connection();
-    let born = Instant::now().checked_sub(idle.unwrap_or(IDLE * 2)).expect("the host has been up for longer");
-    let idle_since = AtomicU64::new(if idle.is_some() { 0 } else { BUSY });
-    let cut = AtomicBool::new(false);
-    (caller, Arc::new(LaneControl { stream: Arc::new(stream), uuid, cut, born, idle_since }))
-}
-
-#[test]
-fn a_lane_is_busy_inside_a_request_and_idle_between_two() {
-    let (server, memory, _) = owner(1 << 20, Quiet);
-    let (shared, uuid) = (&server.shared, memory.uuid());
-    let served = shared.state.lock().owner.segment(&uuid).unwrap().clone();
-    let hello = hello(Purpose::Lane, uuid);
-    let (mut caller, stream, peer) = connection();
-    open(shared, stream, peer, &hello, served).unwrap();
-    caller.read_exact(&mut [0; HELLO_LEN]).unwrap();
-    let control = shared.state.lock().lanes.values().next().unwrap().clone();
-    let becomes = |busy: bool| {
-        let until = Instant::now() + Duration::from_secs(5);
-        while control.idle().is_none() != busy {
-            assert!(Instant::now() < until, "busy: {busy}");
-            std::thread::yield_now();
-        }
-    };
-    let write = Frame { op: Op::Write, epoch: 1, rid: 1 << 48 | 2, offset: 0, len: 2, sequence: 1 };
-    caller.write_all(&write.encode()).unwrap();
-    becomes(true);
-    caller.write_all(&[5; 2]).unwrap();
-    becomes(false);
-}
-
-#[test]
-fn the_lane_that_has_stood_idle_for_longest_makes_room_and_no_busy_one() {
-    let (server, memory, _) = owner(1 << 20, Quiet);
-    let (shared, uuid) = (&server.shared, memory.uuid());
-    let served = shared.state.lock().owner.segment(&uuid).unwrap().clone();
-    let hello = hello(Purpose::Lane, uuid);
-    let knock = || {
-        let (mut caller, stream, peer) = connection();
-        let opened = open(shared, stream, peer, &hello, served.clone());
-        let mut reply = [0; HELLO_LEN];
-        caller.read_exact(&mut reply).unwrap();
-        assert_eq!(HelloReply::decode(&reply).map(|reply| reply.status), Some(opened.err().unwrap_or(Status::Ok)));
-        (opened, caller)
-    };
-    let idle = [Some(IDLE), Some(IDLE * 3), Some(IDLE * 2), None, Some(Duration::ZERO)];
-    let (_callers, lanes): (Vec<_>, Vec<_>) = idle.into_iter().map(|idle| lane(uuid, idle)).unzip();
-    let cut = || lanes.iter().map(|lane| lane.is_cut()).collect::<Vec<_>>();
-    {
-        let mut state = shared.state.lock();
-        let most = shared.options.max_lanes as u64;
-        // The others are of one kind: at work.
-        let (_busy_caller, busy) = lane(uuid, None);
-        state.lanes.extend((0..most).map(|id| (id + 1000, busy.clone())));
-        state.lanes.extend(lanes.iter().cloned().zip(1000..).map(|(lane, id)| (id, lane)));
-    }
-    let mut callers = Vec::new();
-    for left in
-        [[false, true, false, false, false], [false, true, true, false, false], [true, true, true, false, false]]
-    {
-        let (opened, caller) = knock();
-        assert_eq!((opened, cut().as_slice()), (Ok(()), &left[..]));
-        callers.push(caller);
-    }
-    assert_eq!(knock().0, Err(Status::Overloaded));
-    assert_eq!(cut(), [true, true, true, false, false]);
-    shared.state.lock().lanes.retain(|id, _| *id < 1000);
-    // Removed between its hello and this.
-    assert!(server.remove(uuid));
-    assert_eq!(knock().0, Err(Status::UnknownSegment));
 }
 
 #[test]
@@ -202,12 +128,13 @@ fn a_request_that_came_before_its_lane_was_cut_is_not_done_behind_that() {
     caller.write_all(&frame.encode()).unwrap();
     caller.write_all(&[5; 1024]).unwrap();
     lane.control.cut();
-    assert!(matches!(lane.serve_one(), Err(End::Quiet)));
+    let lanes = Lanes::new(1, 1).unwrap();
+    assert!(matches!(lane.serve_one(&mut Worker::new(&lanes)), Err(End::Quiet)));
     assert_eq!(memory.mapping().max_stamp(0, 1024).unwrap(), 0, "not begun either");
 }
 
 #[test]
-fn a_peer_that_asks_and_does_not_read_costs_no_thread_for_longer_than_the_timeout() {
+fn a_peer_that_asks_and_does_not_read_holds_no_worker_for_longer_than_the_timeout() {
     const BYTES: u64 = 16 << 20;
     let options =
         ServerOptions { data_timeout: Duration::from_millis(50), ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
@@ -237,10 +164,13 @@ fn a_peer_that_reads_slowly_gets_all_bytes_as_long_as_they_move() {
     memory.mapping().write(RID, 0, &[Source::new(&bytes)]).unwrap();
 
     let (mut caller, mut lane) = unstarted(&server, &memory);
-    set_socket_send_buffer_size(&**lane.stream, 64 << 10).unwrap();
+    set_socket_send_buffer_size(lane.fd(), 64 << 10).unwrap();
     set_socket_recv_buffer_size(&caller, 64 << 10).unwrap();
     caller.write_all(&request(Op::Read, RID, 0, BYTES).encode()).unwrap();
-    let serves = std::thread::spawn(move || lane.serve_one().is_ok());
+    let serves = std::thread::spawn(move || {
+        let lanes = Lanes::new(1, 1).unwrap();
+        lane.serve_one(&mut Worker::new(&lanes)).is_ok()
+    });
     let (mut found, total) = (Vec::new(), REPLY_LEN + BYTES as usize + TRAILER_LEN);
     let began = Instant::now();
     while found.len() < total {

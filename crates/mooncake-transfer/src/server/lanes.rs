@@ -1,0 +1,292 @@
+//! The data lanes of an owner: thousands that stand idle, and a few threads for those with a request.
+//!
+//! All lanes lie in one `epoll`, each armed for one event. A request wakes one
+//! worker, which takes the lane out, serves that request and lays the lane back;
+//! the kernel wakes the worker that went to sleep last. While all are busy,
+//! lanes with requests wait there in the order in which the requests came, and
+//! none is refused.
+//!
+//! A worker whose peer may let it wait in the middle of a request is *held up*:
+//! others have to be there for the rest. So their number grows with the lanes
+//! that move many bytes or stand still, up to a bound, and not with those that ask.
+
+use std::collections::HashMap;
+use std::io;
+use std::num::NonZero;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::Guarded;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::lane::{End, Lane, LaneControl, Worker};
+use crate::Uuid;
+use crate::wake::Bell;
+use crate::wire::{LANE_KEPT, Status};
+
+/// A worker that had nothing to do for so long ends, if another one waits.
+const REST: Duration = Duration::from_secs(5);
+
+/// Ample for the small buffers of a worker.
+const STACK: usize = 256 << 10;
+
+/// Stands for the bell among the numbers of lanes.
+const BELL: u64 = 0;
+
+const ARMED: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
+
+#[derive(Debug)]
+pub(super) struct Lanes {
+    epoll: Guarded<OwnedFd>,
+    /// Rung once, and never hushed: it wakes every worker.
+    end: Bell,
+    max_lanes: usize,
+    max_workers: usize,
+    table: Mutex<Table>,
+    /// A lane has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    lanes: HashMap<u64, Held>,
+    last: u64,
+    workers: Workers,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    control: Arc<LaneControl>,
+    /// `None`: a worker has it.
+    idle: Option<(Lane, Instant)>,
+}
+
+#[derive(Debug, Default)]
+struct Workers {
+    all: usize,
+    /// They wait for a request.
+    waiting: usize,
+    held_up: usize,
+}
+
+impl Workers {
+    /// Whether another one is needed for the requests of other lanes.
+    fn are_short(&self, most: usize) -> bool {
+        self.waiting == 0 && self.all < self.held_up + hands() && self.all < most
+    }
+}
+
+/// Workers that are not held up can use so many processors.
+fn hands() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get).clamp(2, 16)
+}
+
+impl Lanes {
+    pub(super) fn new(max_lanes: usize, max_workers: usize) -> io::Result<Arc<Lanes>> {
+        let lanes = Lanes {
+            epoll: Guarded::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+            end: Bell::new()?,
+            max_lanes: max_lanes.max(1),
+            max_workers: max_workers.max(1),
+            table: Mutex::default(),
+            ended: Condvar::new(),
+        };
+        epoll::add(lanes.epoll.as_fd(), lanes.end.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Arc::new(lanes))
+    }
+
+    /// Takes a lane in, unless its segment `is_removed`: asked under the lock under which [`Lanes::cut`] looks for lanes.
+    /// `welcome` tells the peer that it is in.
+    pub(super) fn add(
+        self: &Arc<Self>,
+        lane: Lane,
+        is_removed: impl Fn() -> bool,
+        welcome: impl Fn(&Lane) -> bool,
+    ) -> Result<(), (Lane, Status)> {
+        let mut table = self.table.lock();
+        if is_removed() || table.stopping {
+            return Err((lane, Status::UnknownSegment));
+        }
+        if table.lanes.len() >= self.max_lanes && table.close_idle(1) == 0 {
+            return Err((lane, Status::Overloaded));
+        }
+        if table.workers.all == 0 {
+            self.start_worker(&mut table);
+        }
+        if table.workers.all == 0 {
+            return Err((lane, Status::Overloaded));
+        }
+        table.last += 1;
+        let id = table.last;
+        // Before it can ask anything. A lane that cannot be told, or watched, is broken already.
+        if welcome(&lane) && epoll::add(self.epoll.as_fd(), lane.fd(), EventData::new_u64(id), ARMED).is_ok() {
+            let held = Held { control: lane.control().clone(), idle: Some((lane, Instant::now())) };
+            table.lanes.insert(id, held);
+        }
+        Ok(())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.lock().lanes.len()
+    }
+
+    /// Closes lanes that have long been idle; the process has too few descriptors.
+    pub(super) fn make_room(&self) {
+        self.table.lock().close_idle(64);
+    }
+
+    /// Ends the lanes of a segment: those at a worker as soon as that notices.
+    pub(super) fn cut(&self, uuid: Uuid) {
+        let mut table = self.table.lock();
+        for held in table.lanes.values().filter(|held| held.control.uuid() == uuid) {
+            held.control.cut();
+        }
+        // Of those that no worker has, nothing is under way.
+        table.lanes.retain(|_, held| held.control.uuid() != uuid || held.idle.is_none());
+    }
+
+    /// Whether none of a segment's lanes is left, waited for until the end of this slice.
+    pub(super) fn are_gone(&self, uuid: Uuid, slice: Duration) -> bool {
+        let mut table = self.table.lock();
+        let is_left = |table: &Table| table.lanes.values().any(|held| held.control.uuid() == uuid);
+        if is_left(&table) {
+            self.ended.wait_for(&mut table, slice);
+        }
+        !is_left(&table)
+    }
+
+    /// Ends every lane and every worker.
+    pub(super) fn stop(&self) {
+        let mut table = self.table.lock();
+        table.stopping = true;
+        for held in table.lanes.values() {
+            held.control.cut();
+        }
+        table.lanes.retain(|_, held| held.idle.is_none());
+        drop(table);
+        self.end.ring();
+    }
+
+    fn start_worker(self: &Arc<Self>, table: &mut Table) {
+        let inside = self.clone();
+        let builder = std::thread::Builder::new().name("mooncake-lane".into()).stack_size(STACK);
+        match builder.spawn(move || inside.work()) {
+            Ok(_detached) => {
+                table.workers.all += 1;
+                table.workers.waiting += 1;
+            }
+            Err(e) => tracing::warn!(workers = table.workers.all, "no further thread for data lanes: {e}"),
+        }
+    }
+
+    fn work(self: &Arc<Self>) {
+        let mut worker = Worker::new(self);
+        while let Some(id) = self.next_ready() {
+            let Some(mut lane) = self.take(id) else { continue };
+            let served = lane.serve_one(&mut worker);
+            if let Err(End::Bad(why)) = &served
+                && !lane.control().is_cut()
+            {
+                tracing::debug!(peer = %lane.peer(), "data lane ended: {why}");
+            }
+            self.lay_back(id, lane, served.is_ok(), worker.is_done());
+        }
+    }
+
+    /// A lane with a request; none when this worker is to end. It counts as waiting until [`Lanes::take`].
+    fn next_ready(&self) -> Option<u64> {
+        let rest = Timespec { tv_sec: REST.as_secs() as i64, tv_nsec: 0 };
+        loop {
+            // One at a time: what this worker does not serve at once is for the others.
+            let mut event = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(BELL) }];
+            let ready = match epoll::wait(self.epoll.as_fd(), &mut event, Some(&rest)) {
+                Ok(count) => count > 0,
+                Err(Errno::INTR) => continue,
+                // The descriptor is closed in a forked child only, which has no such thread.
+                Err(e) => {
+                    tracing::error!("data lanes: epoll_wait: {e}");
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
+            };
+            let id = event[0].data.u64();
+            if ready && id != BELL {
+                return Some(id);
+            }
+            let mut table = self.table.lock();
+            if table.stopping || !ready && (table.workers.waiting > 1 || table.lanes.is_empty()) {
+                table.workers.all -= 1;
+                table.workers.waiting -= 1;
+                return None;
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, id: u64) -> Option<Lane> {
+        let mut table = self.table.lock();
+        // Closed in the moment of its request: it counts as waiting still.
+        let (lane, _) = table.lanes.get_mut(&id)?.idle.take()?;
+        table.workers.waiting -= 1;
+        if table.workers.are_short(self.max_workers) {
+            self.start_worker(&mut table);
+        }
+        Some(lane)
+    }
+
+    fn lay_back(&self, id: u64, lane: Lane, goes_on: bool, was_held_up: bool) {
+        let control = lane.control().clone();
+        let mut table = self.table.lock();
+        table.workers.waiting += 1;
+        table.workers.held_up -= usize::from(was_held_up);
+        if goes_on && !control.is_cut() && !table.stopping {
+            if let Some(held) = table.lanes.get_mut(&id) {
+                held.idle = Some((lane, Instant::now()));
+            }
+            drop(table);
+            // Whoever is woken finds it there. One that cannot be armed any more is not asked for anything either.
+            if epoll::modify(self.epoll.as_fd(), control.fd(), EventData::new_u64(id), ARMED).is_err() {
+                self.table.lock().lanes.remove(&id);
+                self.ended.notify_all();
+            }
+            return;
+        }
+        table.lanes.remove(&id);
+        drop(table);
+        drop(lane);
+        self.ended.notify_all();
+    }
+
+    /// The worker of a lane may have to wait in the middle of a request.
+    pub(super) fn held_up(self: &Arc<Self>) {
+        let mut table = self.table.lock();
+        table.workers.held_up += 1;
+        if table.workers.are_short(self.max_workers) {
+            self.start_worker(&mut table);
+        }
+    }
+}
+
+impl Table {
+    /// Closes the lanes that have been idle for longest, so many at most, and says how many those were.
+    fn close_idle(&mut self, most: usize) -> usize {
+        let now = Instant::now();
+        let idle = |(id, held): (&u64, &Held)| {
+            let (lane, since) = held.idle.as_ref()?;
+            (now.saturating_duration_since(*since) >= LANE_KEPT && !lane.has_request()).then_some((*since, *id))
+        };
+        let mut idle: Vec<(Instant, u64)> = self.lanes.iter().filter_map(idle).collect();
+        idle.sort_unstable();
+        idle.truncate(most);
+        for (_, id) in &idle {
+            if let Some(held) = self.lanes.remove(id) {
+                held.control.cut();
+            }
+        }
+        idle.len()
+    }
+}
