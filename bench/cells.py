@@ -6,6 +6,7 @@ from pathlib import Path
 
 import engine_cells
 import proxy_cells
+from floors import MEMCPY, STREAM
 from rig import Rig, RigError, memory_kib
 from worker import LAYERS
 
@@ -34,14 +35,14 @@ class Expected:
 def expectations():
     cells = {}
     for mib, share in ((1, 0.55), (4, 0.60), (16, 0.60)):
-        cells[f"put_from {mib} MiB"] = Expected("GB/s", rival=3, floor="memcpy", share=0.70)
-        cells[f"get_into {mib} MiB"] = Expected("GB/s", rival=3, floor="memcpy", share=share)
+        cells[f"put_from {mib} MiB"] = Expected("GB/s", rival=3, floor=MEMCPY, share=0.70)
+        cells[f"get_into {mib} MiB"] = Expected("GB/s", rival=3, floor=MEMCPY, share=share)
     for mib in (1, 4, 16):
         cells[f"put {mib} MiB"] = Expected("GB/s", rival=2)
         cells[f"get {mib} MiB"] = Expected("GB/s", rival=2)
     for mib in (1, 4, 16):
         for op in ("put_from", "get_into"):
-            cells[f"{op} {mib} MiB, TCP"] = Expected("GB/s", rival=1.6, floor="loopback", share=0.65)
+            cells[f"{op} {mib} MiB, TCP"] = Expected("GB/s", rival=1.6, floor=STREAM, share=0.90)
     for how in ("4 threads", "8 threads", "4 processes"):
         cells[f"get_into 1 MiB, {how}"] = Expected("GB/s", rival=4, floor="get_into 1 MiB", share=0.85)
     for kib in (16, 64):

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from floors import MEMCPY, STREAM
 from rig import Client, RigError
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -32,8 +33,8 @@ def expectations(expected):
         for shape in SHAPES:
             within, tcp = {}, {}
             if shape in ("1 MiB", "64 MiB"):
-                within = {"rival": 3, "floor": "memcpy", "share": 0.60}
-                tcp = {"rival": 1.6, "floor": "loopback", "share": 0.70}
+                within = {"rival": 3, "floor": MEMCPY, "share": 0.60}
+                tcp = {"rival": 1.6, "floor": STREAM, "share": 0.70}
             elif shape == "32 x 64 KiB":
                 within = {"rival": 3}
             elif shape == "1 MiB, 4 threads":

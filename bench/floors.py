@@ -1,11 +1,23 @@
 """What the machine itself can do, measured beside the store: a copy, and one loopback stream."""
 
+import json
 import os
-import socket
+import shutil
 import statistics
+import subprocess
 import time
 
 import numpy as np
+
+# Names of the floors: one thread that copies, and one TCP stream.
+MEMCPY, STREAM = "memcpy", "iperf3"
+
+# iperf3 sends no larger pieces. It sends and receives one and the same buffer over and over, and sums nothing.
+MOST_AT_ONCE = 1 << 20
+
+
+class NoFloor(Exception):
+    """A floor cannot be measured here."""
 
 
 def memcpy_gbps(seconds=0.4, size=64 << 20):
@@ -20,27 +32,47 @@ def memcpy_gbps(seconds=0.4, size=64 << 20):
     return statistics.median(rates)
 
 
-def loopback_gbps(size, seconds=0.5):
-    """One TCP stream between two processes: a forked sender, and a receiver into one buffer of `size`."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1)
-        child = os.fork()
-        if child == 0:
-            try:
-                with socket.create_connection(listener.getsockname()) as stream:
-                    data = bytes(size)
-                    end = time.perf_counter() + seconds
-                    while time.perf_counter() < end:
-                        stream.sendall(data)
-            finally:
-                os._exit(0)
-        stream, _ = listener.accept()
-        buffer = memoryview(bytearray(size))
-        received, begin = 0, time.perf_counter()
-        with stream:
-            while got := stream.recv_into(buffer):
-                received += got
-        spent = time.perf_counter() - begin
-        os.waitpid(child, 0)
-        return received / 1e9 / spent
+def iperf3():
+    """The path of iperf3, which is installed if it is not there."""
+    if found := shutil.which("iperf3"):
+        return found
+    print("iperf3, for the floor of one TCP stream, is not there: installing Debian's", flush=True)
+    command = ["apt-get", "install", "-y", "-q", "iperf3"]
+    try:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        subprocess.run(
+            command, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}, check=True, timeout=300, **quiet
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1:]
+        raise NoFloor(
+            f"no floor for TCP: `{' '.join(command)}` failed, install iperf3 by hand ({' '.join(said)})"
+        ) from None
+    if found := shutil.which("iperf3"):
+        return found
+    raise NoFloor("no floor for TCP: iperf3 is installed and not on the PATH")
+
+
+def stream_gbps(program, port, size=MOST_AT_ONCE, seconds=1.0):
+    """One TCP stream between two processes of iperf3 inside this host, GB/s as received.
+
+    Reno, which the store's lanes ask for inside a host, too: a system that paces by default would halve it.
+    """
+    server = subprocess.Popen([program, "-s", "-1", "-B", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL)
+    try:
+        length = str(min(size, MOST_AT_ONCE))
+        command = [program, "-c", "127.0.0.1", "-p", str(port), "-l", length, "-t", str(seconds), "-C", "reno", "-J"]
+        until = time.monotonic() + 10
+        while True:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            answer = json.loads(ran.stdout or "{}")
+            if ran.returncode == 0 and "sum_received" in answer.get("end", {}):
+                received = answer["end"]["sum_received"]
+                return received["bytes"] / received["seconds"] / 1e9
+            # The server does not say when it listens.
+            if time.monotonic() > until:
+                raise NoFloor(f"no floor for TCP: iperf3: {answer.get('error', ran.stderr.strip())}")
+            time.sleep(0.05)
+    finally:
+        server.kill()
+        server.wait()

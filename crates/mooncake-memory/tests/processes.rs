@@ -142,7 +142,7 @@ fn segment_bytes_travel_over_sockets_in_place() {
         to.mapping().stamp_if_newest(8, 2048, 3_000_001).unwrap();
         let mut received = 0;
         while received < 3_000_001 {
-            let more = to.mapping().recv_from(right.as_fd(), 2048 + received, 3_000_001 - received).unwrap();
+            let more = to.mapping().recv_from(right.as_fd(), 2048 + received, 3_000_001 - received, true).unwrap();
             assert!(more > 0);
             received += more as u64;
         }
@@ -150,6 +150,6 @@ fn segment_bytes_travel_over_sockets_in_place() {
     assert_eq!(to.mapping().crc(2048, 3_000_001).unwrap(), crc);
     assert!(to.mapping().check_stamps(8, 2048, 3_000_001).unwrap());
     let read_only = to.view_mapping().unwrap();
-    assert!(read_only.recv_from(right.as_fd(), 0, 1).is_err());
+    assert!(read_only.recv_from(right.as_fd(), 0, 1, true).is_err());
     assert!(to.mapping().send_to(right.as_fd(), b"", 8 << 20, 1, 0).is_err());
 }

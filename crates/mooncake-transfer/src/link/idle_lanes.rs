@@ -40,6 +40,11 @@ impl IdleLanes {
 }
 
 impl IdleLanes {
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
     fn most(&self) -> usize {
         *self.most.get_or_init(|| {
             // The rest of the descriptors is for lanes at work, and for the program that this is part of.
@@ -58,6 +63,11 @@ impl IdleLane {
     /// Whether it is not to be used again: see [`LANE_REUSED`].
     pub(super) fn is_old(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) >= LANE_REUSED
+    }
+
+    #[cfg(test)]
+    pub(super) fn left_at(&mut self, since: Instant) {
+        self.since = since;
     }
 
     pub(super) fn lend(self) -> Lane {

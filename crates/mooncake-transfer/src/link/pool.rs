@@ -196,6 +196,8 @@ impl LanePool {
             match Lane::open(*address, &self.hello, self.bytes, &self.peer, self.timeouts, wait) {
                 Ok(lane) => return Ok(lane),
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
+                // Of an owner that is there, whatever its other addresses are like.
+                Err(_) if Failure::new(&last, self.retry_after).crowded => {}
                 Err(e) => last = e,
             }
         }

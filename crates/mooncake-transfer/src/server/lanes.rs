@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::Guarded;
@@ -83,7 +83,9 @@ impl Workers {
 
 /// Workers that are not held up can use so many processors.
 fn hands() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get).clamp(2, 16)
+    static HANDS: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get).clamp(2, 16));
+    *HANDS
 }
 
 impl Lanes {
@@ -112,7 +114,8 @@ impl Lanes {
         if is_removed() || table.stopping {
             return Err((lane, Status::UnknownSegment));
         }
-        if table.lanes.len() >= self.max_lanes && table.close_idle(1) == 0 {
+        // Many at a time where there are many: they have to be looked for.
+        if table.lanes.len() >= self.max_lanes && table.close_idle((self.max_lanes / 64).max(1)) == 0 {
             return Err((lane, Status::Overloaded));
         }
         if table.workers.all == 0 {
@@ -276,17 +279,22 @@ impl Table {
     fn close_idle(&mut self, most: usize) -> usize {
         let now = Instant::now();
         let idle = |(id, held): (&u64, &Held)| {
-            let (lane, since) = held.idle.as_ref()?;
-            (now.saturating_duration_since(*since) >= LANE_KEPT && !lane.has_request()).then_some((*since, *id))
+            let (_, since) = held.idle.as_ref()?;
+            (now.saturating_duration_since(*since) >= LANE_KEPT).then_some((*since, *id))
         };
         let mut idle: Vec<(Instant, u64)> = self.lanes.iter().filter_map(idle).collect();
         idle.sort_unstable();
-        idle.truncate(most);
-        for (_, id) in &idle {
+        let is_unused = |held: &Held| held.idle.as_ref().is_some_and(|(lane, _)| !lane.has_request());
+        let unused = idle.iter().filter(|(_, id)| self.lanes.get(id).is_some_and(is_unused));
+        let ids: Vec<u64> = unused.take(most).map(|(_, id)| *id).collect();
+        for id in &ids {
             if let Some(held) = self.lanes.remove(id) {
                 held.control.cut();
             }
         }
-        idle.len()
+        ids.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

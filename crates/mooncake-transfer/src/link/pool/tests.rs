@@ -8,7 +8,7 @@ use std::thread::{scope, sleep};
 use super::*;
 use crate::link::fixture::hello;
 use crate::reign::Reign;
-use crate::wire::{HELLO_LEN, HelloReply, Purpose, Status};
+use crate::wire::{HELLO_LEN, HelloReply, LANE_REUSED, Purpose, Status};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -157,6 +157,69 @@ fn lanes_are_kept_for_the_next_request_and_no_more_than_said() {
         nest(&pool, MAX_IDLE);
         let state = pool.state.lock();
         assert_eq!((state.idle.len(), state.lent), (MAX_IDLE, 0));
+    });
+}
+
+#[test]
+fn lanes_that_were_left_idle_for_long_are_closed_and_not_lent_again() {
+    let listener = listener();
+    let pool = pool(&listener, &LinkOptions { max_lanes: 64, ..options() });
+    scope(|threads| {
+        let owner = threads.spawn(|| (0..3).map(|_| welcome(&listener)).collect::<Vec<_>>());
+        nest(&pool, 3);
+        let mut kept = owner.join().unwrap();
+        let old = Instant::now().checked_sub(LANE_REUSED).expect("the host has been up for longer");
+        pool.state.lock().idle[0].left_at(old);
+        pool.rest();
+        let closed = kept.iter_mut().map(is_closed).filter(|closed| *closed).count();
+        assert_eq!((pool.state.lock().idle.len(), closed), (2, 1));
+        pool.state.lock().idle.iter_mut().for_each(|idle| idle.left_at(old));
+        let owner = threads.spawn(|| welcome(&listener));
+        pool.with_lane(&soon(), answered).result.unwrap();
+        let _fresh = owner.join().unwrap();
+        assert!(kept.iter_mut().all(is_closed));
+        assert_eq!((pool.state.lock().idle.len(), pool.all_idle.count()), (1, 1));
+    });
+}
+
+fn is_closed(lane: &mut TcpStream) -> bool {
+    lane.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    matches!(lane.read(&mut [0]), Ok(0))
+}
+
+/// Says to the next caller that there are too many lanes.
+fn turn_away(listener: &TcpListener) {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
+    let (reign, uuid) = (Reign::default(), [7; 16]);
+    let reply = HelloReply { version: 1, status: Status::Overloaded, reign, bytes: 0, uuid, features: 0 };
+    stream.write_all(&reply.encode()).unwrap();
+}
+
+#[test]
+fn an_owner_with_too_many_lanes_is_asked_again_and_one_that_cannot_be_reached_is_not_while_a_lane_will_come_back() {
+    let listener = listener();
+    let pool = pool(&listener, &LinkOptions { max_lanes: 8, ..options() });
+    scope(|threads| {
+        let mut owner = Some(threads.spawn(|| {
+            turn_away(&listener);
+            welcome(&listener)
+        }));
+        let (mut next, mut kept) = (None, None);
+        let outcome = pool.with_lane(&soon(), |lane| {
+            let stream = owner.take().expect("asked once").join().unwrap();
+            let owner = threads.spawn(|| drop(listener.accept().unwrap()));
+            next = Some(threads.spawn(|| pool.with_lane(&soon(), answered).result));
+            owner.join().unwrap();
+            eventually("it was tried", || pool.state.lock().failed.is_some());
+            sleep(Duration::from_millis(20));
+            assert!(!next.as_ref().unwrap().is_finished(), "it waits for this one");
+            kept = Some(stream);
+            answered(lane)
+        });
+        outcome.result.unwrap();
+        next.expect("it was started").join().unwrap().unwrap();
+        drop(kept);
     });
 }
 

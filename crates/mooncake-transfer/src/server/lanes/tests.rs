@@ -1,0 +1,144 @@
+//! Who makes room for whom, and when there is another worker.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::link::fixture::{Quiet, hello, owner};
+use crate::server::{SegmentServer, ServerOptions};
+use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, HelloReply, Op, Purpose, REPLY_LEN, Reply};
+
+/// An owner of that many lanes and workers, and its segment.
+fn small(max_lanes: usize, max_workers: usize) -> (Arc<SegmentServer>, Arc<mooncake_memory::SegmentMemory>) {
+    let options = ServerOptions { max_lanes, max_workers, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
+    let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
+    let memory = mooncake_memory::SegmentMemory::create(1 << 20, mooncake_memory::SegmentOptions::default()).unwrap();
+    let memory = Arc::new(memory);
+    server.add(memory.clone(), 1);
+    (server, memory)
+}
+
+/// How an owner answers to a caller, and the caller's end of that.
+fn knock(server: &SegmentServer, uuid: Uuid) -> (Status, TcpStream) {
+    let mut lane = TcpStream::connect(server.tcp_addr()).unwrap();
+    lane.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    lane.write_all(&hello(Purpose::Lane, uuid).encode()).unwrap();
+    let mut reply = [0; HELLO_LEN];
+    lane.read_exact(&mut reply).unwrap();
+    (HelloReply::decode(&reply).unwrap().status, lane)
+}
+
+fn request(offset: u64) -> [u8; FRAME_LEN] {
+    Frame { op: Op::Write, epoch: 1, rid: 1 << 48 | 2, offset, len: 1, sequence: offset }.encode()
+}
+
+/// Whether the next request on a lane is served.
+fn serves(lane: &mut TcpStream, offset: u64) -> bool {
+    let mut reply = [0; REPLY_LEN];
+    // At once, so that the worker need not wait for the byte.
+    let asked = lane.write_all(&[&request(offset)[..], &[7]].concat());
+    let answered = asked.and_then(|()| lane.read_exact(&mut reply));
+    answered.is_ok_and(|()| Reply::decode(&reply).unwrap().status == Status::Ok)
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The lanes have been idle for so long, in the order in which they came.
+fn idle_for(lanes: &Lanes, times: &[Duration]) {
+    let mut table = lanes.table.lock();
+    let mut ids: Vec<u64> = table.lanes.keys().copied().collect();
+    ids.sort_unstable();
+    for (id, time) in ids.iter().zip(times) {
+        let (_, since) = table.lanes.get_mut(id).unwrap().idle.as_mut().unwrap();
+        *since = Instant::now().checked_sub(*time).expect("the host has been up for longer");
+    }
+}
+
+#[test]
+fn the_lane_that_has_stood_idle_for_longest_makes_room_and_none_with_a_request() {
+    let (server, memory) = small(4, 1);
+    let lanes = &server.shared.lanes;
+    let mut callers: Vec<TcpStream> = (0..4).map(|_| knock(&server, memory.uuid()).1).collect();
+    assert_eq!(knock(&server, memory.uuid()).0, Status::Overloaded, "all are young");
+    // The only worker is at the last one, so that the request of the first stays unseen.
+    callers[3].write_all(&request(0)).unwrap();
+    eventually("it is at work", || lanes.table.lock().workers.held_up == 1);
+    callers[0].write_all(&request(1024)).unwrap();
+    idle_for(lanes, &[LANE_KEPT * 3, LANE_KEPT, LANE_KEPT * 2]);
+    let mut welcome = knock(&server, memory.uuid());
+    assert_eq!(welcome.0, Status::Ok);
+    assert_eq!(callers[2].read(&mut [0]).unwrap(), 0, "it was idle for longest");
+    assert_eq!((lanes.len(), knock(&server, memory.uuid()).0), (4, Status::Ok));
+    assert_eq!(callers[1].read(&mut [0]).unwrap(), 0);
+    assert_eq!(knock(&server, memory.uuid()).0, Status::Overloaded);
+    for (number, offset) in [(3, 0), (0, 1024)] {
+        let mut reply = [0; REPLY_LEN];
+        callers[number].write_all(&[7]).unwrap();
+        callers[number].read_exact(&mut reply).unwrap();
+        assert_eq!(Reply::decode(&reply).map(|reply| (reply.status, reply.sequence)), Some((Status::Ok, offset)));
+    }
+    assert!(serves(&mut welcome.1, 2048));
+}
+
+#[test]
+fn lanes_that_wait_for_a_worker_are_cut_with_their_segment_and_serve_no_more() {
+    let (server, memory) = small(8, 1);
+    let mut callers: Vec<TcpStream> = (0..3).map(|_| knock(&server, memory.uuid()).1).collect();
+    callers[0].write_all(&request(0)).unwrap();
+    eventually("the worker is at the first", || server.shared.lanes.table.lock().workers.held_up == 1);
+    callers[1].write_all(&request(1024)).unwrap();
+    callers[1].write_all(&[7]).unwrap();
+    assert!(server.remove(memory.uuid()), "in the middle of a write, waiting and idle");
+    assert_eq!(server.lanes(), 0);
+    for caller in &mut callers {
+        assert!(matches!(caller.read(&mut [0]), Ok(0) | Err(_)));
+    }
+    assert_eq!(memory.mapping().max_stamp(1024, 1).unwrap(), 0, "what waited has not begun");
+}
+
+#[test]
+fn there_are_more_workers_for_those_that_are_held_up_and_they_end_when_there_is_nothing_to_do() {
+    let (server, memory) = small(100, 7);
+    let lanes = &server.shared.lanes;
+    let mut callers: Vec<TcpStream> = (0..9).map(|_| knock(&server, memory.uuid()).1).collect();
+    for _ in 0..20 {
+        assert!(callers.iter_mut().zip(0..).all(|(caller, number)| serves(caller, number * 1024)));
+    }
+    assert!(lanes.table.lock().workers.all <= hands(), "none of them waited for its peer");
+    for (caller, number) in callers.iter_mut().zip(0..) {
+        caller.write_all(&request(number * 1024)).unwrap();
+    }
+    eventually("all workers wait for peers", || lanes.table.lock().workers.held_up == 7);
+    for caller in &mut callers {
+        caller.write_all(&[7]).unwrap();
+    }
+    for caller in &mut callers {
+        caller.read_exact(&mut [0; REPLY_LEN]).unwrap();
+    }
+    assert_eq!(lanes.table.lock().workers.all, 7);
+    drop(callers);
+    eventually("their lanes have ended", || lanes.len() == 0);
+    let inside = Arc::downgrade(lanes);
+    drop(server);
+    eventually("every worker ends with its owner", || inside.strong_count() == 0);
+}
+
+#[test]
+fn a_connection_that_is_cut_off_before_it_is_in_takes_no_place() {
+    let (server, memory, _) = owner(1 << 20, Quiet);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, peer) = listener.accept().unwrap();
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    drop(caller);
+    let served = server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone();
+    let hello = hello(Purpose::Lane, memory.uuid());
+    let opened = super::super::lane::open(&server.shared, Guarded::new(stream), peer, &hello, served);
+    assert_eq!((opened, server.lanes()), (Ok(()), 0));
+}
