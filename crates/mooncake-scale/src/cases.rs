@@ -4,6 +4,7 @@ use mooncake_core::{GRANULE, ListedViews, PutConfig, RemoveAll, Rid, STEP, Sessi
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::hello::SEARCHED;
 
+use crate::compaction::snapshot;
 use crate::pool::{KEY, Pool, REQUEST, key};
 
 /// Requests that wait at one time.
@@ -16,6 +17,7 @@ pub type Case = fn(&mut Pool);
 pub const CASES: &[Case] = &[
     queries,
     figures,
+    snapshot,
     eviction,
     protection_lapses,
     wait_for_keys,

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::holds::Holds;
 
 pub mod cases;
+pub mod compaction;
 pub mod holds;
 pub mod pool;
 

@@ -26,6 +26,9 @@ struct Options {
     /// How often all of it is done: the median of each figure is shown.
     #[arg(long, default_value_t = 3)]
     runs: usize,
+    /// Compact the log beside a client that puts, instead: how long that takes, and what it needs of memory. Needs a folder.
+    #[arg(long, requires = "log")]
+    compaction: bool,
     /// Figures as JSON.
     #[arg(long)]
     json: bool,
@@ -33,7 +36,17 @@ struct Options {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     mooncake_memory::join_freed_blocks_at_once();
-    let Options { objects, segments, replicas, log, runs, json } = Options::parse();
+    let Options { objects, segments, replicas, log, runs, compaction, json } = Options::parse();
+    if let Some(log) = log.as_ref().filter(|_| compaction) {
+        let mut pool = Pool::new(Size { objects, segments, replicas }, log_in(Some(log))?);
+        pool.fill();
+        let compaction = mooncake_scale::compaction::measure(pool, log)?;
+        match json {
+            true => println!("{}", serde_json::to_string_pretty(&compaction)?),
+            false => println!("{compaction}"),
+        }
+        return Ok(());
+    }
     let mut all = Vec::with_capacity(runs);
     for run in 1..=runs {
         let log = log.as_ref().map(|log| log.join(format!("run-{run}")));

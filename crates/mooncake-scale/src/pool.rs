@@ -1,6 +1,7 @@
 //! A pool of many objects: the master's core and log, without clients and without memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use mooncake_core::{
     Config, Core, Effects, Ended, GRANULE, Origin, Push, PutConfig, PutSlot, PutStarted, Rid, STEP, SegmentSpec,
@@ -32,7 +33,7 @@ pub struct Pool {
     /// Its state.
     pub core: Core,
     /// What its clients would write to.
-    pub log: Log,
+    pub log: Arc<Log>,
     /// The clock, which stands still until a case moves it.
     pub now: Time,
     /// How long its operations took.
@@ -63,7 +64,7 @@ impl Pool {
         let config = Config { unfinished_share_max: 1.0, ..Config::default() };
         let mut pool = Pool {
             core: Core::new(config),
-            log,
+            log: Arc::new(log),
             now: Time(1),
             holds: Holds::default(),
             woken: Vec::new(),

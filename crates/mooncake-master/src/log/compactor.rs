@@ -18,7 +18,7 @@ use super::writer::{Log, LogClosed, Rotated};
 use crate::machine::commit::End;
 
 /// Objects and the like that are taken in one hold of the core's lock, each of which takes half a microsecond or less.
-const SLICE: usize = 128;
+pub const SNAPSHOT_SLICE: usize = 512;
 
 /// The core whose log it is. What returns `None` does so where nothing may be read any more: an operation has broken off in the
 /// middle.
@@ -147,7 +147,7 @@ fn take(living: &impl Living, folder: &Path, header: &FileHeader, stop: &AtomicB
         if stop.load(Ordering::Relaxed) {
             return Err(LogError::Stops);
         }
-        let slice = living.snapshot_slice(SLICE).ok_or(LogError::Stops)?;
+        let slice = living.snapshot_slice(SNAPSHOT_SLICE).ok_or(LogError::Stops)?;
         let slice = slice.map_err(|source| LogError::SnapshotOverrun { path: folder.to_owned(), source })?;
         let Some(SnapshotSlice { part, records }) = slice else { return Ok(file) };
         for record in records.into_iter().flatten() {

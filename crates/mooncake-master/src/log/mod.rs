@@ -15,7 +15,7 @@ mod step;
 mod witness;
 mod writer;
 
-pub use compactor::{Compactor, Living};
+pub use compactor::{Compactor, Living, SNAPSHOT_SLICE};
 pub use error::LogError;
 pub use folder::Folder;
 pub use recovery::{Recovered, log_id_of, recover};

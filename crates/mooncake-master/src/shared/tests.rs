@@ -164,6 +164,19 @@ async fn a_master_whose_operation_broke_off_is_told_that_it_cannot_go_on() {
     tokio::time::timeout(SOON, shared.failed.notified()).await.expect("it is told at once");
 }
 
+#[test]
+fn no_snapshot_is_taken_of_books_that_an_operation_left_half_changed() {
+    let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+    open_session(&shared);
+    let cut = shared.begin_snapshot().expect("they are whole");
+    assert_eq!((cut.lsn, cut.number), (1, 1));
+    assert!(matches!(shared.snapshot_slice(1), Some(Ok(Some(_)))));
+    let broken = catch_unwind(AssertUnwindSafe(|| shared.apply(|_, _, _| panic!("the books contradict each other"))));
+    assert!(broken.is_err() && shared.snapshot_slice(1).is_none());
+    shared.end_snapshot();
+    assert!(shared.begin_snapshot().is_none());
+}
+
 /// A process that is watched as that of a session, until it is killed.
 struct Watched(std::process::Child);
 
