@@ -5,10 +5,10 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import proxy_cells
-from rig import Implementation
 
 BEFORE, BEFORE_TCP = "before", "before-tcp"
 # Of today's wheel against the earlier one, medians of one run. Other cells are shown without a verdict.
@@ -59,8 +59,7 @@ def _run(*command):
 def implementations(python, today):
     """The earlier wheel's implementations, by the name of today's that each is measured beside."""
     return {
-        one.name: Implementation(name, python, one.environment, one.master_flags)
-        for one, name in zip(today, (BEFORE, BEFORE_TCP), strict=True)
+        one.name: replace(one, name=name, python=python) for one, name in zip(today, (BEFORE, BEFORE_TCP), strict=True)
     }
 
 

@@ -22,10 +22,11 @@ BATCH_QUERY_SAMPLES = 4
 
 @dataclass(frozen=True)
 class Expected:
-    """What a cell has to reach: a ratio to the rival, and a share of a floor or an absolute limit."""
+    """What a cell has to reach: ratios to the rivals, and a share of a floor or an absolute limit."""
 
     unit: str
     rival: float = None
+    nixl: float = None
     floor: str = None
     share: float = None
     limit: float = None

@@ -38,10 +38,14 @@ from floors import MEMCPY, STREAM
 from rig import ROOT, Implementation, RigError, free_ports
 
 OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
+# The second rival, of the engine alone; by the best way that it finds, and by TCP.
+NIXL, NIXL_TCP = "nixl", "nixl-tcp"
 # What can be asked for, in the order of a run: methods of a session.
 PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy")
 # Which implementations a part is for, if not for ours and the rival. The rival's only path is TCP.
-MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL), "proxy": (OURS,)}
+MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL, NIXL, NIXL_TCP), "proxy": (OURS,)}
+# A row's ratios, by whom they are to.
+RATIOS = {"rival": "ratio", "nixl": "ratio to nixl"}
 
 
 class Figures:
@@ -130,28 +134,31 @@ def again(options, figures, implementations, beside, cells):
 
 
 def judge(figures):
-    """One row per cell: ours, rival, ratio, floor, share, what is expected and whether it is met."""
+    """One row per cell: ours, the rivals, ratios to them, floor, share, what is expected and whether it is met."""
     rows = []
     for cell, expected in expectations().items():
         is_tcp = cell.endswith(", TCP")
         ours = figures.median(TCP if is_tcp else OURS, cell)
         # The rival has one path: its plain cell is its TCP cell.
-        theirs = figures.median(RIVAL, cell.removesuffix(", TCP"))
-        row = {"cell": cell, "unit": expected.unit, "ours": ours, "rival": theirs, "expected": [], "met": []}
-        if ours is None and theirs is None:
+        theirs = {
+            "rival": figures.median(RIVAL, cell.removesuffix(", TCP")),
+            "nixl": figures.median(NIXL_TCP if is_tcp else NIXL, cell),
+        }
+        row = {"cell": cell, "unit": expected.unit, "ours": ours, **theirs, "expected": [], "met": []}
+        if ours is None and not any(theirs.values()):
             # Not of the parts that were asked for.
             continue
         if ours is None:
             rows.append(row)
             continue
-        if theirs:
-            row["ratio"] = ours / theirs
-        if expected.rival is not None:
-            sign = "<=" if expected.lower_is_better else ">="
-            row["expected"].append(f"{sign} {expected.rival:g}x rival")
-            if theirs:
-                met = row["ratio"] <= expected.rival if expected.lower_is_better else row["ratio"] >= expected.rival
-                row["met"].append(met)
+        for name, value in theirs.items():
+            bar = getattr(expected, name)
+            ratio = row[RATIOS[name]] = ours / value if value else None
+            if bar is None:
+                continue
+            row["expected"].append(f"{'<=' if expected.lower_is_better else '>='} {bar:g}x {name}")
+            if ratio is not None:
+                row["met"].append(ratio <= bar if expected.lower_is_better else ratio >= bar)
         if expected.floor:
             floor = figures.floor(expected.floor) or figures.median(OURS, expected.floor)
             row["floor"], row["floor_name"] = floor, expected.floor
@@ -179,15 +186,16 @@ def short(value):
 
 def markdown(rows):
     lines = [
-        "| cell | unit | ours | rival | ratio | floor | share | expected | met |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| cell | unit | ours | rival | ratio | nixl | ratio | floor | share | expected | met |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         met = "-" if not row["met"] else "yes" if all(row["met"]) else "**no**"
         share = f"{row['share']:.0%}" if row.get("share") is not None else "-"
-        ratio = f"{row['ratio']:.2f}" if row.get("ratio") is not None else "-"
+        to_rival, to_nixl = (f"{row[ratio]:.2f}" if row.get(ratio) is not None else "-" for ratio in RATIOS.values())
         lines.append(
-            f"| {row['cell']} | {row['unit']} | {short(row['ours'])} | {short(row['rival'])} | {ratio}"
+            f"| {row['cell']} | {row['unit']} | {short(row['ours'])} | {short(row['rival'])} | {to_rival}"
+            f" | {short(row['nixl'])} | {to_nixl}"
             f" | {short(row.get('floor'))} | {share} | {', '.join(row['expected'])} | {met} |"
         )
     return "\n".join(lines)
@@ -223,6 +231,7 @@ def parse():
     parser.add_argument("--objects", type=int, default=200_000, help="objects of the memory cell")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the environment with our wheel")
     parser.add_argument("--rival-python", help="interpreter of an environment with the rival's wheel")
+    parser.add_argument("--nixl-python", help="the same with NIXL's, the engine's second rival")
     parser.add_argument("--packages", help="a folder with torch, for the tensor cells")
     parser.add_argument("--no-rival", action="store_true")
     parser.add_argument("--against", type=wheel, metavar="WHEEL", help="an earlier wheel of ours, measured in turn")
@@ -239,13 +248,35 @@ def parse():
     return options
 
 
+def rivals(options, packages):
+    """Those that there are; of the others it is said why they are not there."""
+    if options.no_rival:
+        print("no rival in this run: switched off", flush=True)
+        return []
+    found, folder = [], ROOT / "target" / "bench"
+    try:
+        theirs = options.rival_python or rival.prepare(folder / "rival")
+        found.append(Implementation(RIVAL, theirs, packages))
+    except rival.NoRival as reason:
+        print(f"no rival in this run: {reason}", flush=True)
+    if "engine_transfers" in options.cells:
+        try:
+            theirs = options.nixl_python or rival.prepare(folder / "nixl", rival.NIXL)
+            worker = {"engine_worker": "nixl_worker.py"}
+            found.append(Implementation(NIXL, theirs, **worker))
+            found.append(Implementation(NIXL_TCP, theirs, {"UCX_TLS": "tcp,self"}, by_tcp=True, **worker))
+        except rival.NoRival as reason:
+            print(f"no NIXL in this run: {reason}", flush=True)
+    return found
+
+
 def main():
     options = parse()
     flags = ["--wal_dir={folder}/state"]
     packages = {"BENCH_PACKAGES": options.packages} if options.packages else {}
     implementations = [
         Implementation(OURS, options.python, packages, flags),
-        Implementation(TCP, options.python, packages | {"MC_SHM": "0"}, flags),
+        Implementation(TCP, options.python, packages | {"MC_SHM": "0"}, flags, by_tcp=True),
     ]
     beside = {}
     if options.against:
@@ -256,15 +287,7 @@ def main():
             return 1
         beside = against.implementations(python, implementations)
         print(f"before: {options.against.name}, sha256 {against.digest(options.against)[:12]}", flush=True)
-    why_alone = "switched off"
-    if not options.no_rival:
-        try:
-            theirs = options.rival_python or rival.prepare(ROOT / "target" / "bench" / "rival")
-            implementations.append(Implementation(RIVAL, theirs, packages))
-        except rival.NoRival as reason:
-            why_alone = str(reason)
-    if len(implementations) == 2:
-        print(f"no rival in this run: {why_alone}", flush=True)
+    implementations += rivals(options, packages)
 
     figures = Figures()
     begin, load = time.monotonic(), os.getloadavg()[0]

@@ -24,11 +24,14 @@ class EngineWorker(Worker):
         code = self.engine.initialize(host, "P2PHANDSHAKE", "tcp", "")
         if code != 0:
             raise RuntimeError(f"initialize returned {code}")
-        self.memory = np.ones(size, dtype=np.uint8)
+        self.touch(size)
         code = self.engine.register_memory(self.memory.ctypes.data, size)
         if code != 0:
             raise RuntimeError(f"register_memory returned {code}")
         return {"name": f"{host}:{self.engine.get_rpc_port()}", "address": self.memory.ctypes.data}
+
+    def touch(self, size):
+        self.memory = np.ones(size, dtype=np.uint8)
 
     def meet(self, name, address):
         """The far end of what is measured; its first transfer is not."""

@@ -33,6 +33,9 @@ class Implementation:
     python: str
     environment: dict = field(default_factory=dict)
     master_flags: list = field(default_factory=list)
+    # Kept off shared memory by its environment: it has cells of its own.
+    by_tcp: bool = False
+    engine_worker: str = "engine_worker.py"
 
     @property
     def programs(self):

@@ -71,6 +71,17 @@ def test_cells_over_tcp_are_compared_with_those_over_tcp():
     assert rows[cell]["ratio"] == 0.75
 
 
+def test_each_rival_has_a_bar_of_its_own_and_is_compared_by_the_same_path():
+    within, tcp = "engine write 4 KiB, p50", "engine write 64 KiB, p50, TCP"
+    found = figures(ours={within: 4}, ours_tcp={tcp: 9}, rival={within: 20}, nixl={within: 5}, nixl_tcp={tcp: 18})
+    rows = {row["cell"]: row for row in compare.judge(found)}
+    assert (rows[within]["ratio"], rows[within]["ratio to nixl"], rows[within]["met"]) == (0.2, 0.8, [True, True])
+    assert (rows[tcp]["ratio"], rows[tcp]["ratio to nixl"], rows[tcp]["met"]) == (None, 0.5, [])
+    slower = {row["cell"]: row["met"] for row in compare.judge(figures(ours={within: 6}, nixl={within: 5}))}
+    assert slower == {within: [False]}
+    assert "| engine write 4 KiB, p50 | us | 4 | 20.0 | 0.20 | 5 | 0.80 |" in compare.markdown(rows.values())
+
+
 def test_what_was_measured_again_counts_for_its_cells_alone():
     first = figures(ours={"put 1 MiB": 1, "get 1 MiB": 2}, before={"put 1 MiB": 2, "get 1 MiB": 2})
     rows = judged(first, figures(ours={"put 1 MiB": 2}, before={"put 1 MiB": 2}))
