@@ -16,7 +16,10 @@ use crate::request::Remembered;
 use crate::snapshot;
 
 /// Places in a table that one look for the next thing passes over at most.
-const PASSED_OVER: u32 = 64;
+const PASSED_OVER: u32 = 512;
+
+/// Slots whose bits are together.
+const WORD: usize = u64::BITS as usize;
 
 /// One thing that a snapshot has, but for objects, in the order in which the walk meets them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,7 +164,7 @@ impl SnapshotWalk {
         if slot >= self.cut.slots {
             return false;
         }
-        let (word, bit) = (&mut self.seen[slot as usize / 64], 1 << (slot % 64));
+        let (word, bit) = (&mut self.seen[slot as usize / WORD], 1 << (slot as usize % WORD));
         let first = *word & bit == 0;
         *word |= bit;
         first
@@ -199,7 +202,7 @@ impl Core {
             gone: BTreeSet::new(),
             order: self.objects.walk_coldest_first(),
             scan: 0,
-            seen: vec![0; slots.div_ceil(64) as usize],
+            seen: vec![0; (slots as usize).div_ceil(WORD)],
             aside: Default::default(),
             aside_bytes: 0,
             aside_max: crate::put_aside::BYTES_MAX,
@@ -260,21 +263,31 @@ impl Core {
         Some(SnapshotSlice { part, records })
     }
 
-    fn take_objects(&mut self, walk: &mut SnapshotWalk, most: usize, fresh: &mut Vec<Record>) {
-        for _ in 0..most {
-            let slot = match self.objects.next_coldest(&mut walk.order) {
-                Some(slot) => slot,
-                None if walk.scan >= walk.cut.slots => return,
-                None => {
-                    let (slot, word) = (walk.scan, walk.seen[walk.scan as usize / 64]);
-                    walk.scan += if word == u64::MAX { 64 - slot % 64 } else { 1 };
-                    slot
-                }
-            };
-            if self.objects.get(slot).is_some() && walk.meet(slot) {
-                fresh.extend(self.object_at_cut(walk, slot));
+    fn take_objects(&mut self, walk: &mut SnapshotWalk, mut left: usize, fresh: &mut Vec<Record>) {
+        while left > 0 {
+            left -= 1;
+            if let Some(slot) = self.objects.next_coldest(&mut walk.order) {
+                self.meet_object(walk, slot, fresh);
+                continue;
             }
+            if walk.scan >= walk.cut.slots {
+                return;
+            }
+            let (first, seen) = (walk.scan, walk.seen[walk.scan as usize / WORD]);
+            for slot in (0..WORD as u32).filter(|bit| seen & 1 << bit == 0).map(|bit| first + bit) {
+                left = left.saturating_sub(usize::from(self.meet_object(walk, slot, fresh)));
+            }
+            walk.scan += WORD as u32;
         }
+    }
+
+    /// Whether there was one that was still to be met.
+    fn meet_object(&self, walk: &mut SnapshotWalk, slot: u32, fresh: &mut Vec<Record>) -> bool {
+        let is_met = self.objects.get(slot).is_some() && walk.meet(slot);
+        if is_met {
+            fresh.extend(self.object_at_cut(walk, slot));
+        }
+        is_met
     }
 
     /// An object as it was at the cut, as long as nothing but its segments has changed.

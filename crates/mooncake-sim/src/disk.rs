@@ -16,6 +16,8 @@ use crate::world::{HostId, ProcessId, World};
 pub struct Folder {
     log: Rc<RefCell<Option<Log>>>,
     has_lost_tail: Rc<Cell<bool>>,
+    /// How often a master has begun from a snapshot.
+    from_snapshots: Rc<Cell<u64>>,
 }
 
 /// A log.
@@ -47,13 +49,17 @@ impl Folder {
         ledger.found(log.iter().flat_map(|log| log.frames.iter().flatten()), self.has_lost_tail.get());
     }
 
-    /// How many extents the log says were proven free, and how many epochs it has begun.
-    pub(crate) fn history(&self) -> (u64, u64) {
+    /// How many extents the log says were proven free, how many epochs it has begun, and how often a snapshot was of use.
+    pub(crate) fn history(&self) -> (u64, u64, u64) {
         let log = self.log.borrow();
         let of = |which: fn(&Record) -> bool| {
             log.iter().flat_map(|log| log.frames.iter().flatten()).filter(|record| which(record)).count() as u64
         };
-        (of(|record| matches!(record, Record::Released(_))), of(|record| matches!(record, Record::Epoch(_))))
+        (
+            of(|record| matches!(record, Record::Released(_))),
+            of(|record| matches!(record, Record::Epoch(_))),
+            self.from_snapshots.get(),
+        )
     }
 
     /// The log is gone, as with the disk that it was on.
@@ -65,12 +71,24 @@ impl Folder {
     /// A copy, as a backup has it.
     pub fn copy(&self) -> Folder {
         let log = self.log.borrow().clone();
-        Folder { log: Rc::new(RefCell::new(log)), has_lost_tail: Rc::new(Cell::new(true)) }
+        Folder {
+            log: Rc::new(RefCell::new(log)),
+            has_lost_tail: Rc::new(Cell::new(true)),
+            from_snapshots: Rc::default(),
+        }
     }
 
     /// Number of frames.
     pub fn frames(&self) -> u64 {
         self.log.borrow().as_ref().map_or(0, |log| log.frames.len() as u64)
+    }
+
+    /// A master begins with what is there, having looked at a snapshot.
+    pub(crate) fn check_snapshot(&self) {
+        if let Some(Log { frames, snapshot: Some(snapshot), .. }) = &*self.log.borrow() {
+            snapshot.check(frames);
+            self.from_snapshots.set(self.from_snapshots.get() + 1);
+        }
     }
 
     pub(crate) fn read(&self) -> Option<Log> {

@@ -303,11 +303,7 @@ impl Master {
             open.note(record);
             core.replay(record.clone()).unwrap_or_else(|error| panic!("seed {}: {error}: {record:?}", world.seed()));
         }
-        if let Some(log) = &log
-            && let Some(snapshot) = &log.snapshot
-        {
-            snapshot.check(&log.frames);
-        }
+        folder.check_snapshot();
         let reign = found.map(|found| found.reign).unwrap_or_default();
         // What it said must not vouch for a file of this boot before the raised epoch is in the log.
         let before = if begin.epoch == Epoch::Kept { lsn } else { u64::MAX };

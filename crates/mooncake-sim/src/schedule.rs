@@ -62,6 +62,8 @@ pub struct Sum {
     pub released: u64,
     /// Epochs that masters have begun.
     pub epochs: u64,
+    /// Masters that began from a snapshot which one before them took in slices.
+    pub from_snapshots: u64,
     /// Objects that left for room.
     pub evicted: u64,
     /// What callers did of their own accord.
@@ -80,6 +82,7 @@ impl Sum {
         self.restarts += other.restarts;
         self.released += other.released;
         self.epochs += other.epochs;
+        self.from_snapshots += other.from_snapshots;
         self.evicted += other.evicted;
         self.whims.add(&other.whims);
         self.trace = self.trace.rotate_left(1) ^ other.trace;
@@ -466,7 +469,7 @@ impl Pool {
         self.sum.whims = self.network.whims.sum();
         self.sum.trace = self.world.trace();
         self.sum.evicted += master.look(|core| core.stats()).evicted_objects;
-        (self.sum.released, self.sum.epochs) = self.folder.history();
+        (self.sum.released, self.sum.epochs, self.sum.from_snapshots) = self.folder.history();
         self.world.end();
         self.sum
     }

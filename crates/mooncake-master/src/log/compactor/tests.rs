@@ -121,7 +121,7 @@ impl Living for Alive {
 
     /// Much shorter ones than a master's: there are more of them.
     fn snapshot_slice(&self, _: usize) -> Option<Result<Option<SnapshotSlice>, AsideFull>> {
-        Some(self.core.lock().snapshot_slice(3))
+        Some(self.core.lock().snapshot_slice(5))
     }
 
     fn end_snapshot(&self) {
@@ -522,7 +522,7 @@ fn wherever_a_compaction_is_killed_all_that_was_answered_is_there_and_nothing_el
         let names = [format!("log-{last:016x}.wal"), format!("snapshot-{:016x}.snap", last - 1)];
         assert_eq!(scratch.names(), names, "killed at step {step}");
         if signal.is_none() {
-            assert!(step > 30, "killed at each step before, which are {step}");
+            assert!(step > 20, "killed at each step before, which are {step}");
             break;
         }
         assert_eq!(signal, Some(Signal::KILL.as_raw()));
