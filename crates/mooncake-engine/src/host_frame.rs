@@ -21,6 +21,8 @@ pub(crate) const REQUEST_LEN: usize = 8;
 pub(crate) const PIECE_LEN: usize = 24;
 pub(crate) const ANSWER_LEN: usize = 8;
 
+const PIECE_WORDS: usize = 3;
+
 /// Most pieces of one request.
 pub(crate) const MOST_PIECES: usize = 1_024;
 
@@ -171,6 +173,22 @@ pub(crate) fn request(wish: Wish, pieces: &[Piece]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Pieces to be filled as words: what goes through the passage.
+pub(crate) fn words(pieces: &[Piece]) -> impl ExactSizeIterator<Item = u64> {
+    let word = |at: usize| {
+        let Piece { to, from, len } = pieces[at / PIECE_WORDS];
+        [to, from, len][at % PIECE_WORDS]
+    };
+    (0..pieces.len() * PIECE_WORDS).map(word)
+}
+
+/// The pieces; `None` if they are none, or not whole.
+pub(crate) fn pieces_of(words: &[u64]) -> Option<Vec<Piece>> {
+    let (whole, rest) = words.as_chunks::<PIECE_WORDS>();
+    (rest.is_empty() && !whole.is_empty())
+        .then(|| whole.iter().map(|&[to, from, len]| Piece { to, from, len }).collect())
 }
 
 /// The wish, and the number of pieces that follow; `None` if that is nothing that an engine asks for.

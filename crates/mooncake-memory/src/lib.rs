@@ -17,6 +17,7 @@ mod fd_passing;
 mod file_range;
 mod foreign;
 mod fork;
+mod hatch;
 mod heap;
 mod host_memory;
 mod kernel;

@@ -11,7 +11,8 @@
 //! the counter then.
 //!
 //! Both write the page, so it is for one visitor, a process of the same user that has proven who it is. By what does not belong
-//! to it, a visitor deceives itself, or is waited for as if it were inside; nobody else looks there.
+//! to it, a visitor deceives itself, or is waited for as if it were inside; nobody else looks there. What it asks for goes
+//! through the same page while the lender is awake (`hatch.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,9 +60,16 @@ impl Passage {
         copying.is_wanted().then_some(copying)
     }
 
-    /// Whoever is inside stays there, nobody else enters.
+    /// Whoever is inside stays there, nobody else enters, and nobody asks any more.
     pub fn close(&self) {
         word(&self.page, CLOSED).store(1, Ordering::SeqCst);
+        // Who has asked finds that the connection has ended.
+        let _ = self.look_away();
+    }
+
+    /// The words of [`hatch`](crate::hatch).
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        word(&self.page, at)
     }
 
     /// The visit under way, if there is one. As long as its number is the same, the visitor may touch the block that it
@@ -120,6 +128,11 @@ impl PassageView {
     /// Whether the lender is at a copy out of this process. After [`PassageView::withdraw`], once it is not it never is again.
     pub fn is_copying(&self) -> bool {
         word(&self.page, COPIES).load(Ordering::SeqCst) % 2 == 1
+    }
+
+    /// The words of [`hatch`](crate::hatch).
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        word(&self.page, at)
     }
 
     /// Whether the lender lets anybody in. If not, it may have given all up without waiting for whoever was inside.

@@ -11,10 +11,10 @@ use mooncake_memory::{
     BoardView, ForeignRange, Guarded, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, Target, forked,
     recv_fds,
 };
-use mooncake_transfer::{Habit, recv_awake_behind};
+use mooncake_transfer::{Habit, busy_poll_behind, recv_awake_behind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::lingering::{GivenUp, Lingering};
 use super::mapped::MappedPeer;
@@ -27,7 +27,7 @@ use crate::frame::EngineId;
 use crate::home::Home;
 use crate::host_frame::{
     ANSWER_LEN, Answer, BOUNDS_LEN, BlockBounds, Bounds, Hello, MOST_PIECES, Piece, REPLY_HELLO_LEN, ReplyHello,
-    Secret, Welcome, Wish, request,
+    Secret, Welcome, Wish, request, words,
 };
 use crate::server::proven;
 
@@ -337,12 +337,42 @@ impl HostLane {
 
     /// Lets the peer copy from here.
     fn fill(&mut self, fills: &mut Fills, pace: &mut Pace<'_>) -> Result<(), Failure> {
-        if !fills.pieces.is_empty() {
-            self.ask(Wish::Fill, &fills.pieces, pace)?;
-            fills.pieces.clear();
-            fills.bytes = 0;
+        if fills.pieces.is_empty() {
+            return Ok(());
         }
+        let by_passage = self.passage.as_mut().is_some_and(|passage| passage.ask(words(&fills.pieces)));
+        match by_passage {
+            true => self.answer_by_passage(&fills.pieces, pace)?,
+            false => drop(self.ask(Wish::Fill, &fills.pieces, pace)?),
+        }
+        fills.pieces.clear();
+        fills.bytes = 0;
         Ok(())
+    }
+
+    /// The answer to what the peer was asked for through the passage, as it was awake. It comes there while this end is awake,
+    /// too, or by the socket.
+    fn answer_by_passage(&mut self, pieces: &[Piece], pace: &mut Pace<'_>) -> Result<(), Failure> {
+        self.between = false;
+        let Some(passage) = &mut self.passage else { return Ok(()) };
+        let answer = match busy_poll_behind(&self.habit, copying(bytes_of(pieces)), || passage.answer()) {
+            None if passage.fall_asleep() => None,
+            // It may have come since.
+            answer => answer.or_else(|| passage.answer()),
+        };
+        let raw = match answer {
+            Some(word) => {
+                pace.moved()?;
+                word.to_le_bytes()
+            }
+            None => {
+                let mut raw = [0; ANSWER_LEN];
+                let read = |bytes: &mut [u8]| rustix::net::recv(&*self.stream, bytes, RecvFlags::empty());
+                self.receive_by(&mut raw, pace, |bytes| read(bytes).map(|(count, _)| count))?;
+                raw
+            }
+        };
+        self.answered(&raw, pieces)
     }
 
     /// Whether the peer's end of a request lies in memory that is mapped here, or is from now on.
@@ -444,7 +474,7 @@ impl HostLane {
         send(self.stream.as_fd(), &request(wish, pieces), pace)?;
         let mut raw = [0; ANSWER_LEN];
         let bytes = match wish {
-            Wish::Fill => pieces.iter().fold(0, |sum: u64, piece| sum.saturating_add(piece.len)),
+            Wish::Fill => bytes_of(pieces),
             Wish::Look | Wish::Map => 0,
         };
         let mut fds = Vec::new();
@@ -452,16 +482,22 @@ impl HostLane {
             Wish::Map => self.receive_fds(&mut raw, &mut fds, pace)?,
             Wish::Fill | Wish::Look => self.receive(&mut raw, copying(bytes), pace)?,
         }
-        let answer = Answer::decode(&raw).ok_or_else(|| EngineError::malformed(&self.peer, "its answer is none"))?;
         let mut rest = Vec::new();
-        if wish == Wish::Look && answer == Answer::Done {
+        if wish == Wish::Look && Answer::decode(&raw) == Some(Answer::Done) {
             rest.resize(pieces.len() * BOUNDS_LEN, 0);
             self.receive(&mut rest, Duration::ZERO, pace)?;
         }
+        self.answered(&raw, pieces)?;
+        Ok((rest, fds))
+    }
+
+    /// All that was asked for is answered.
+    fn answered(&mut self, raw: &[u8; ANSWER_LEN], pieces: &[Piece]) -> Result<(), Failure> {
+        let answer = Answer::decode(raw).ok_or_else(|| EngineError::malformed(&self.peer, "its answer is none"))?;
         self.between = true;
         let at = |at: u32| pieces.get(at as usize).copied().unwrap_or(pieces[0]);
         match answer {
-            Answer::Done => Ok((rest, fds)),
+            Answer::Done => Ok(()),
             Answer::NotRegistered(which) => {
                 let Piece { to: addr, len, .. } = at(which);
                 Err(EngineError::NotRegistered { owner: self.peer.to_string(), addr, len }.into())
@@ -567,9 +603,19 @@ impl HostLane {
 
     /// Receives what the peer says after so much work.
     fn receive(&self, bytes: &mut [u8], work: Duration, pace: &mut Pace<'_>) -> Result<(), EngineError> {
+        self.receive_by(bytes, pace, |rest| recv_awake_behind(&self.habit, work, self.stream.as_fd(), rest))
+    }
+
+    /// Receives what the peer says, by one `recv` after another.
+    fn receive_by(
+        &self,
+        bytes: &mut [u8],
+        pace: &mut Pace<'_>,
+        mut recv: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<(), EngineError> {
         let mut got = 0;
         while got < bytes.len() {
-            match recv_awake_behind(&self.habit, work, self.stream.as_fd(), &mut bytes[got..]) {
+            match recv(&mut bytes[got..]) {
                 Ok(0) => {
                     let source = std::io::ErrorKind::UnexpectedEof.into();
                     return Err(EngineError::Socket { peer: self.peer.to_string(), what: "the peer hung up", source });
@@ -600,6 +646,10 @@ fn connect(name: &str) -> std::io::Result<UnixStream> {
 fn copying(bytes: u64) -> Duration {
     const BYTES_PER_NANOSECOND: u64 = 4;
     Duration::from_nanos(bytes / BYTES_PER_NANOSECOND)
+}
+
+fn bytes_of(pieces: &[Piece]) -> u64 {
+    pieces.iter().fold(0, |sum: u64, piece| sum.saturating_add(piece.len))
 }
 
 fn cannot_map(error: MemoryError) -> Failure {

@@ -14,6 +14,10 @@ const MOST_IDLE: usize = 16;
 /// A connection that was not needed for so long is closed, but for one.
 const SPARE: Duration = Duration::from_secs(30);
 
+/// A connection that was in use so lately is not looked at: that the peer has hung up since then the call finds out, as it
+/// does where that happens a moment later.
+const JUST_NOW: Duration = Duration::from_micros(100);
+
 /// A failed attempt to connect is not repeated before.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -110,8 +114,8 @@ impl<C: Carrier> Pool<C> {
     fn check_out(&self, home: &Home, patience: &Patience<'_>) -> Result<(C, bool), C::Error> {
         let mut state = self.state.lock();
         loop {
-            while let Some((_, carrier)) = state.idle.pop() {
-                if carrier.is_alive() {
+            while let Some((since, carrier)) = state.idle.pop() {
+                if since.elapsed() < JUST_NOW || carrier.is_alive() {
                     state.lent += 1;
                     return Ok((carrier, false));
                 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use mooncake_memory::{
     Guarded, PeerProcess, PullError, Target, peer_credentials, peer_pidfd, send_fds, shared_block, shared_block_file,
 };
+use mooncake_transfer::Habit;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -17,9 +18,12 @@ use super::{Next, Session, Standing};
 use crate::home::Home;
 use crate::host_frame::{
     Answer, BlockBounds, Bounds, HELLO_LEN, Hello, PIECE_LEN, Piece, REQUEST_LEN, ReplyHello, SECRET_LEN, Secret,
-    Welcome, Wish, head, pieces,
+    Welcome, Wish, head, pieces, pieces_of,
 };
 use crate::visitors::Admission;
+
+/// Looks into the passage for each look at the socket, which is a system call.
+const LOOKS: u32 = 32;
 
 /// A hello, and the rest of a request that has begun.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,16 +42,30 @@ struct Known {
     admission: Admission,
 }
 
+impl Known {
+    /// What it asks for through the passage.
+    fn asked(&self) -> Option<Vec<u64>> {
+        self.admission.passage().asked()
+    }
+}
+
 enum State {
     Hello(Vec<u8>),
     Request(Vec<u8>),
-    Fill(Filling),
+    Fill(Filling, By),
     Answer {
         raw: Vec<u8>,
         sent: usize,
         /// They go with the first byte.
         fds: Vec<OwnedFd>,
     },
+}
+
+/// What a request came by, and what its answer goes by.
+#[derive(Clone, Copy)]
+enum By {
+    Socket,
+    Passage,
 }
 
 impl Host {
@@ -66,7 +84,7 @@ impl Host {
         let still = now.duration_since(self.moved);
         match &self.state {
             State::Request(read) if read.is_empty() => false,
-            State::Fill(_) | State::Answer { .. } => still > home.options.stall_timeout,
+            State::Fill(..) | State::Answer { .. } => still > home.options.stall_timeout,
             _ => still > PATIENCE,
         }
     }
@@ -79,7 +97,7 @@ impl Host {
         let known = match &self.state {
             State::Hello(_) => false,
             State::Request(_) => true,
-            State::Fill(_) | State::Answer { .. } => return None,
+            State::Fill(..) | State::Answer { .. } => return None,
         };
         Some(Standing { known, since: self.moved })
     }
@@ -107,6 +125,10 @@ impl Host {
                 Ok(())
             }
             State::Request(read) => {
+                if let Some(asked) = self.peer.as_ref().filter(|_| read.is_empty()).and_then(Known::asked) {
+                    self.state = State::Fill(Filling::new(pieces_of(&asked).ok_or(None)?), By::Passage);
+                    return Ok(());
+                }
                 let asked = read.first_chunk::<REQUEST_LEN>().map(|raw| head(raw).ok_or(None)).transpose()?;
                 let wanted = REQUEST_LEN + asked.map_or(0, |(_, count)| count * PIECE_LEN);
                 if asked.is_none() || read.len() < wanted {
@@ -122,7 +144,7 @@ impl Host {
                 let mut fds = Vec::new();
                 let raw = match wish {
                     Wish::Fill => {
-                        self.state = State::Fill(Filling::new(asked));
+                        self.state = State::Fill(Filling::new(asked), By::Socket);
                         return Ok(());
                     }
                     Wish::Look => look(home, &asked, self.peer.is_some()),
@@ -137,10 +159,22 @@ impl Host {
                 self.state = State::Answer { raw, sent: 0, fds };
                 Ok(())
             }
-            State::Fill(filling) => {
+            State::Fill(filling, by) => {
                 let peer = self.peer.as_ref().ok_or(None)?;
-                let (raw, fds) = match filling.go_on(home, fd, &peer.process, peer.admission.passage()) {
-                    Turn::Done(answer) => (answer.encode().to_vec(), Vec::new()),
+                let passage = peer.admission.passage();
+                let (raw, fds) = match filling.go_on(home, fd, &peer.process, passage) {
+                    Turn::Done(answer) => {
+                        let raw = answer.encode();
+                        if let By::Passage = by
+                            && passage.answer(u64::from_le_bytes(raw))
+                        {
+                            self.state = State::Request(Vec::new());
+                            self.moved = Instant::now();
+                            // The next one is not there yet, most likely.
+                            return Err(Some(Next::Read));
+                        }
+                        (raw.to_vec(), Vec::new())
+                    }
                     Turn::Gone => return Err(None),
                     Turn::Again => {
                         self.moved = Instant::now();
@@ -151,6 +185,10 @@ impl Host {
                 Ok(())
             }
             State::Answer { raw, sent, fds } => {
+                // The next request may follow before this call has returned: by the passage then.
+                if let Some(known) = &self.peer {
+                    known.admission.passage().look();
+                }
                 let count = if fds.is_empty() {
                     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                     rustix::net::send(fd, &raw[*sent..], flags).map_err(|errno| after(errno, Next::Write))?
@@ -167,6 +205,21 @@ impl Host {
                 Ok(())
             }
         }
+    }
+
+    /// Waits awake for the next request, by the passage or by the socket. False: none has come, or it is not worth it.
+    pub fn is_asked_soon(&self, habit: &Habit) -> bool {
+        let is_readable = || mooncake_transfer::is_readable(self.stream.as_fd());
+        let Some(Known { admission, .. }) = &self.peer else {
+            return mooncake_transfer::busy_poll(habit, || is_readable().then_some(())).is_some();
+        };
+        let passage = admission.passage();
+        let mut looks = 0_u32;
+        let asked = mooncake_transfer::busy_poll(habit, || {
+            looks += 1;
+            (passage.is_asked() || (looks % LOOKS == 1 && is_readable())).then_some(())
+        });
+        asked.is_some() || !passage.look_away()
     }
 
     fn welcome(&mut self, home: &Home, hello: &Hello) -> Result<(), Option<Next>> {

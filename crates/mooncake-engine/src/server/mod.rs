@@ -117,6 +117,17 @@ impl Session {
         }
     }
 
+    /// Waits awake for its next request; whether there is one.
+    fn is_asked_soon(&self, habit: &Habit) -> bool {
+        match self {
+            Session::Host(session) => session.is_asked_soon(habit),
+            Session::Handshake(_) | Session::Data(_) => {
+                let ready = || mooncake_transfer::is_readable(self.fd()).then_some(());
+                mooncake_transfer::busy_poll(habit, ready).is_some()
+            }
+        }
+    }
+
     /// Since when it has been between two requests.
     fn idle_since(&self) -> Option<Instant> {
         match self {
@@ -351,10 +362,8 @@ impl Shared {
                 Next::Write => EventFlags::OUT,
                 Next::Read => {
                     // The next request of a caller that waits for one after the other comes at once.
-                    let fd = session.fd();
-                    let ready = || mooncake_transfer::is_readable(fd).then_some(());
                     if session.idle_since().is_some()
-                        && mooncake_transfer::busy_poll(&connection.habit, ready).is_some()
+                        && session.is_asked_soon(&connection.habit)
                         && !self.stop.load(Ordering::Relaxed)
                     {
                         continue;
