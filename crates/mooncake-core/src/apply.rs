@@ -6,13 +6,12 @@ use crate::core::Core;
 use crate::effect::Record;
 use crate::extents::ExtentError;
 use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Time};
-use crate::object::{Hold, Key, ListedIn, Object, Place, Places, granules};
+use crate::object::{Hold, Object, Place, REPLICAS_MAX, granules};
 use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
 use crate::segment::GoneSegment;
-use crate::slab::Link;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +72,14 @@ pub enum ReplayError {
     /// A reservation or object without replicas.
     #[error("{0} without replicas")]
     Empty(&'static str),
+    /// A reservation or object with more replicas than any has.
+    #[error("{of} with {count} replicas; the most is {REPLICAS_MAX}")]
+    Replicas {
+        /// Kind of the thing.
+        of: &'static str,
+        /// How many it has.
+        count: usize,
+    },
     /// An epoch lower than the one before.
     #[error("epoch {to} after epoch {from}")]
     EpochBackwards {
@@ -282,9 +289,9 @@ impl Core {
         replicas: &SmallVec<[Replica; 1]>,
         terms: Terms,
     ) -> Result<(), ReplayError> {
-        let Some(last) = replicas.last() else { return Err(ReplayError::Empty("reservation")) };
+        check_number(replicas, "reservation")?;
         if self.reservations.by_key(key).is_some() {
-            return Err(ReplayError::Twice { what: "reservation of the key of rid", id: last.rid.0 });
+            return Err(ReplayError::Twice { what: "reservation of the key of rid", id: replicas[0].rid.0 });
         }
         let writer = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
         writer.unfinished += size * replicas.len() as u64;
@@ -359,9 +366,7 @@ impl Core {
         replicas: &[Replica],
         kept: Kept,
     ) -> Result<(), ReplayError> {
-        if replicas.is_empty() {
-            return Err(ReplayError::Empty("object"));
-        }
+        check_number(replicas, "object")?;
         if self.objects.find(self.objects.hash(key), key).is_some() {
             return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
         }
@@ -472,20 +477,7 @@ impl Core {
                 self.count_hard(replica.extent, true);
             }
         }
-        let object = Object {
-            key: Key::new(key),
-            size,
-            places: Places::new(&places),
-            protected_until: Time(0),
-            link: Link::default(),
-            crc32c,
-            readers: 0,
-            hold,
-            listed_in: ListedIn::None,
-            replacing: false,
-            group: None,
-        };
-        let slot = self.objects.insert(now, object, soft);
+        let slot = self.objects.insert(now, key, Object::new(size, crc32c, &places, hold), soft);
         self.objects.join(slot, &group);
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);
@@ -631,13 +623,21 @@ impl Kept {
     }
 }
 
+fn check_number(replicas: &[Replica], of: &'static str) -> Result<(), ReplayError> {
+    match replicas.len() {
+        0 => Err(ReplayError::Empty(of)),
+        1..=REPLICAS_MAX => Ok(()),
+        count => Err(ReplayError::Replicas { of, count }),
+    }
+}
+
 pub(crate) fn granule_range(rid: Rid, extent: Extent) -> Result<(u32, u32), ReplayError> {
     let error = ReplayError::NotAnExtent { rid: rid.0, offset: extent.offset, length: extent.length };
     if extent.length == 0 || !extent.offset.is_multiple_of(GRANULE) {
         return Err(error);
     }
     match (u32::try_from(extent.offset / GRANULE), u32::try_from(granules(extent.length))) {
-        (Ok(start), Ok(len)) => Ok((start, len)),
+        (Ok(start), Ok(len)) if start.checked_add(len).is_some() => Ok((start, len)),
         _ => Err(error),
     }
 }

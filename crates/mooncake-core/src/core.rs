@@ -94,6 +94,11 @@ impl Core {
         self.apply(Time(0), &record)
     }
 
+    /// Objects that are known, whether anybody can see them or not.
+    pub fn objects(&self) -> usize {
+        self.objects.len()
+    }
+
     /// The end of the replay: from now on time passes. All sessions are away until their anchors are back. `epoch` is
     /// given when the log could not be proven complete.
     pub fn begin(&mut self, now: Time, epoch: Option<u16>, fx: &mut Effects) {

@@ -1,0 +1,160 @@
+//! What a pool of many objects costs its master's memory, at what rate it fills, and how long a restart takes to read it.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use mooncake_core::{Config, Core, RemoveAll, STEP};
+use mooncake_master::log::recover;
+use serde::{Deserialize, Serialize};
+
+use crate::log_in;
+use crate::pool::{Pool, REQUEST, Size, key};
+
+/// Objects after which the first figures are taken.
+const FIRST: u64 = 1_000_000;
+
+/// One moment of the pool's life.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Phase {
+    /// What was done.
+    pub phase: String,
+    /// Objects that are there.
+    pub objects: u64,
+    /// Memory of the process in use, MB.
+    pub rss_mb: f64,
+    /// The most that was in use so far, MB.
+    pub peak_mb: f64,
+    /// Bytes in use above the start, an object.
+    pub bytes_an_object: f64,
+    /// Thousands of objects put in a second on the processor, of this phase's last 200,000; or read back, of all.
+    pub thousands_a_second: f64,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// The pool's life.
+#[derive(Debug, Serialize)]
+pub struct Phases(pub Vec<Phase>);
+
+impl fmt::Display for Phases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<28} {:>10} {:>8} {:>9} {:>10} {:>10} {:>8}",
+            "after", "objects", "RSS, MB", "peak, MB", "B/object", "1,000/s", "seconds"
+        )?;
+        for phase in &self.0 {
+            let Phase { phase, objects, rss_mb, peak_mb, bytes_an_object, thousands_a_second, seconds } = phase;
+            writeln!(
+                f,
+                "{phase:<28} {objects:>10} {rss_mb:>8.1} {peak_mb:>9.1} {bytes_an_object:>10.1} \
+                 {thousands_a_second:>10.0} {seconds:>8.2}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Lives it. With a folder its log is written there and read back by processes of their own: all of it, and a snapshot alone.
+pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::error::Error>> {
+    let objects = size.objects;
+    let before = Memory::now()?;
+    let mut phases = Vec::new();
+    let mut pool = Pool::new(size, log_in(folder)?);
+    let mut filled = 0;
+    for (target, name) in [(FIRST, "filling, the first million"), (objects, "filling")] {
+        let target = target.min(objects);
+        let began = Instant::now();
+        let mut rate = 0.0;
+        while filled < target {
+            if filled + 200_000 <= target {
+                pool.holds = Default::default();
+            }
+            filled += put(&mut pool, filled, target - filled);
+        }
+        for (kind, longest) in pool.holds.iter() {
+            rate += longest.sum.as_secs_f64() * f64::from(u8::from(kind.starts_with("put_")));
+        }
+        let put = pool.holds.iter().find(|(kind, _)| *kind == "put_end").map_or(0, |(_, longest)| longest.count);
+        let thousands = put as f64 * REQUEST as f64 / rate / 1e3;
+        phases.push(Memory::now()?.phase(name, &before, filled, thousands, began.elapsed()));
+    }
+    let began = Instant::now();
+    let mut more = 0;
+    while more < objects / 10 {
+        let fresh = pool.fresh(REQUEST as u64);
+        let keys: Vec<_> = (fresh..fresh + REQUEST as u64).map(key).collect();
+        pool.put(1 + more % size.segments, &keys, "put_start, steady");
+        more += REQUEST as u64;
+    }
+    let thousands = more as f64 / began.elapsed().as_secs_f64() / 1e3;
+    phases.push(Memory::now()?.phase("steady, a tenth anew", &before, pool.core.objects() as u64, thousands, began.elapsed()));
+    if let Some(folder) = folder {
+        phases.push(read_back(folder)?);
+    }
+    let began = Instant::now();
+    let mut cursor = RemoveAll::new(&pool.core, true);
+    while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, STEP, fx)) {}
+    mooncake_memory::trim_heap();
+    let removed = objects as f64 / began.elapsed().as_secs_f64() / 1e3;
+    phases.push(Memory::now()?.phase("remove_all", &before, pool.core.objects() as u64, removed, began.elapsed()));
+    Ok(Phases(phases))
+}
+
+fn put(pool: &mut Pool, from: u64, most: u64) -> u64 {
+    let count = most.min(REQUEST as u64);
+    let keys: Vec<_> = (from..from + count).map(key).collect();
+    pool.put(1 + from / REQUEST as u64 % pool.size().segments, &keys, "put_start");
+    count
+}
+
+/// Another process reads the log back: memory that this one has used tells nothing of it.
+fn read_back(folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
+    let output = Command::new(std::env::current_exe()?).arg("--recover").arg(folder).arg("--json").output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Reads a master's log, as its start does.
+pub fn recovered(folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
+    let before = Memory::now()?;
+    let began = Instant::now();
+    let mut core = Core::new(Config::default());
+    recover(&folder.join("current"), &[7; 16], &mut |record| core.replay(record).map_err(|error| error.to_string()))?
+        .ok_or("there is no log")?;
+    let seconds = began.elapsed();
+    let objects = core.objects() as u64;
+    Ok(Memory::now()?.phase("replay", &before, objects, objects as f64 / seconds.as_secs_f64() / 1e3, seconds))
+}
+
+struct Memory {
+    rss_mb: f64,
+    peak_mb: f64,
+}
+
+impl Memory {
+    fn now() -> std::io::Result<Memory> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let kib = |name: &str| -> f64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.trim_end_matches("kB").trim().parse().unwrap_or(f64::NAN)
+        };
+        Ok(Memory { rss_mb: kib("VmRSS:") * 1.024e-3, peak_mb: kib("VmHWM:") * 1.024e-3 })
+    }
+
+    fn phase(&self, phase: &str, before: &Memory, objects: u64, rate: f64, time: Duration) -> Phase {
+        Phase {
+            phase: phase.to_owned(),
+            objects,
+            rss_mb: self.rss_mb,
+            peak_mb: self.peak_mb,
+            bytes_an_object: (self.rss_mb - before.rss_mb) * 1e6 / objects.max(1) as f64,
+            thousands_a_second: rate,
+            seconds: time.as_secs_f64(),
+        }
+    }
+}
