@@ -92,7 +92,7 @@ pub enum ReplayError {
 
 impl Core {
     /// Makes one change. Nothing here may depend on anything but the records before it; `now` only starts clocks.
-    pub(crate) fn apply(&mut self, now: Time, record: &Record) -> Result<(), ReplayError> {
+    pub(crate) fn apply<K: AsRef<[u8]>>(&mut self, now: Time, record: &Record<K>) -> Result<(), ReplayError> {
         match record {
             Record::Epoch(epoch) => {
                 if *epoch <= self.epoch {
@@ -158,11 +158,11 @@ impl Core {
                 Ok(())
             }
             Record::Reserved { session, key, size, pin, replicas } => {
-                self.apply_reserved(now, *session, key, *size, *pin, replicas, Terms::default())
+                self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, Terms::default())
             }
             Record::ReservedWith { session, key, size, pin, replicas, group, replaces } => {
-                let terms = Terms { group: group.clone(), replaces: *replaces };
-                self.apply_reserved(now, *session, key, *size, *pin, replicas, terms)
+                let terms = Terms { group: group.as_ref().into(), replaces: *replaces };
+                self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, terms)
             }
             Record::Committed { reservation, good, crc32c } => self.apply_committed(now, *reservation, good, *crc32c),
             Record::CommittedBy { session, rids } => {
@@ -186,14 +186,16 @@ impl Core {
                 false => Err(ReplayError::UnknownRid { record: "WriterDone", rid: rid.0 }),
             },
             Record::Removed { key, rid } => {
-                let slot = self.object_with(key, *rid, "Removed")?;
+                let slot = self.object_with(key.as_ref(), *rid, "Removed")?;
                 self.unlink(slot)
             }
             Record::ReplicaDropped { key, rid } => {
-                let slot = self.object_with(key, *rid, "ReplicaDropped")?;
+                let slot = self.object_with(key.as_ref(), *rid, "ReplicaDropped")?;
                 self.drop_places(now, slot, |place| place.rid == *rid)
             }
-            Record::Pinned { session, rid, extent, key } => self.apply_pinned(*session, *rid, *extent, key.as_deref()),
+            Record::Pinned { session, rid, extent, key } => {
+                self.apply_pinned(*session, *rid, *extent, key.as_ref().map(AsRef::as_ref))
+            }
             Record::Unpinned { session, rid } => {
                 let owner = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
                 let views =
@@ -212,11 +214,11 @@ impl Core {
                 }
             }
             Record::Object { key, size, crc32c, pin, replicas } => {
-                self.apply_object(now, key, *size, *crc32c, replicas, Kept::of(now, *pin))
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, Kept::of(now, *pin))
             }
             Record::GroupedObject { key, size, crc32c, pin, replicas, group } => {
-                let kept = Kept { group: group.clone(), ..Kept::of(now, *pin) };
-                self.apply_object(now, key, *size, *crc32c, replicas, kept)
+                let kept = Kept { group: group.as_ref().into(), ..Kept::of(now, *pin) };
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, kept)
             }
             Record::Quarantined { replica, writer, writer_done } => {
                 self.take(replica)?;
@@ -328,8 +330,9 @@ impl Core {
         }
         let key = reservation.key.as_slice();
         let mut kept = Kept { group: reservation.terms.group.clone(), ..Kept::of(now, reservation.pin) };
+        let hash = self.objects.hash(key);
         // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
-        if let Some(old) = self.objects.find(self.objects.hash(key), key) {
+        if let Some(old) = self.objects.find(hash, key) {
             // What is left of one whose segments went is not there: when it is cleared away is no matter of the log.
             if reservation.terms.replaces && self.lies_somewhere(old) {
                 kept.inherit(now, reservation.pin, self.objects.object(old), self.objects.soft_pin(old));
@@ -342,7 +345,7 @@ impl Core {
         for replica in bad {
             self.quarantine_replica(now, replica, reservation.session);
         }
-        self.link_object(now, key, reservation.size, crc32c, &good, kept);
+        self.link_object(now, hash, key, reservation.size, crc32c, &good, kept);
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             for replica in &good {
                 writer.remember_committed(replica.rid);
@@ -367,13 +370,14 @@ impl Core {
         kept: Kept,
     ) -> Result<(), ReplayError> {
         check_number(replicas, "object")?;
-        if self.objects.find(self.objects.hash(key), key).is_some() {
+        let hash = self.objects.hash(key);
+        if self.objects.find(hash, key).is_some() {
             return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
         }
         for replica in replicas {
             self.take(replica)?;
         }
-        self.link_object(now, key, size, crc32c, replicas, kept);
+        self.link_object(now, hash, key, size, crc32c, replicas, kept);
         Ok(())
     }
 
@@ -468,7 +472,17 @@ impl Core {
         }
     }
 
-    fn link_object(&mut self, now: Time, key: &[u8], size: u64, crc32c: u32, replicas: &[Replica], kept: Kept) {
+    #[allow(clippy::too_many_arguments)]
+    fn link_object(
+        &mut self,
+        now: Time,
+        hash: u64,
+        key: &[u8],
+        size: u64,
+        crc32c: u32,
+        replicas: &[Replica],
+        kept: Kept,
+    ) {
         let places: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
         let Kept { hold, soft, protected, group } = kept;
         if hold == Hold::Hard {
@@ -477,7 +491,7 @@ impl Core {
                 self.count_hard(replica.extent, true);
             }
         }
-        let slot = self.objects.insert(now, key, Object::new(size, crc32c, &places, hold), soft);
+        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, &places, hold), soft);
         self.objects.join(slot, &group);
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);

@@ -90,8 +90,30 @@ impl Core {
     }
 
     /// Repeats one record of a log or snapshot.
-    pub fn replay(&mut self, record: Record) -> Result<(), ReplayError> {
+    pub fn replay<K: AsRef<[u8]>>(&mut self, record: Record<K>) -> Result<(), ReplayError> {
         self.apply(Time(0), &record)
+    }
+
+    /// So many objects will come with the records that are to be repeated.
+    pub fn expect(&mut self, objects: usize) {
+        self.objects.expect(objects);
+    }
+
+    /// Looks up the keys of records that are about to be repeated, one right after the other: what each of them waits for
+    /// until it has come from memory, all wait for together. Changes nothing.
+    pub fn foresee<K: AsRef<[u8]>>(&self, records: &[Record<K>]) {
+        for record in records {
+            let (Record::Object { key, .. }
+            | Record::GroupedObject { key, .. }
+            | Record::Reserved { key, .. }
+            | Record::ReservedWith { key, .. }
+            | Record::Removed { key, .. }) = record
+            else {
+                continue;
+            };
+            let key = key.as_ref();
+            std::hint::black_box(self.objects.find(self.objects.hash(key), key));
+        }
     }
 
     /// Objects that are known, whether anybody can see them or not.

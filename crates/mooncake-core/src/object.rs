@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, Time};
 use crate::slab::{Link, Linked};
 
-/// Longest key kept inside the object.
-const INLINE: usize = 22;
+/// Longest key that is kept without memory of its own: most keys of engines are shorter.
+const INLINE: usize = 78;
 
-/// A key; short ones need no allocation of their own.
+/// The key of an unfinished put; those of objects lie beside them in the slab. Short ones need no allocation of their own.
 #[derive(Clone)]
 pub(crate) enum Key {
     Inline { len: u8, bytes: [u8; INLINE] },

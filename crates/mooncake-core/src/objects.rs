@@ -157,9 +157,13 @@ impl Objects {
         key(&self.slab, slot)
     }
 
-    /// Adds an object under a key that is not there; `soft` is its soft pin, which a lapsed one keeps for the log.
-    pub fn insert(&mut self, now: Time, key: &[u8], object: Object, soft: Option<SoftPin>) -> u32 {
-        let hash = self.hash(key);
+    /// So many will be added.
+    pub fn expect(&mut self, objects: usize) {
+        self.index.expect(objects);
+    }
+
+    /// Adds an object under a key that is not there, of that hash; `soft` is its soft pin, which a lapsed one keeps for the log.
+    pub fn insert(&mut self, now: Time, hash: u64, key: &[u8], object: Object, soft: Option<SoftPin>) -> u32 {
         self.count(&object.places, true);
         if object.hold == Hold::Hard {
             self.hard_pinned += 1;

@@ -124,7 +124,8 @@ impl Core {
             return Err(Denied::TooLarge(format!("{size} bytes is more than any segment can have")));
         };
         self.check_cap(terms.origin.session, size)?;
-        let wanted = (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
+        let wanted =
+            (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
         let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
         let mut replicas: SmallVec<[Replica; 1]> = SmallVec::new();
         for nth in 0..wanted {

@@ -341,7 +341,9 @@ impl<T> Slab<T> {
             let used = chunk.entries.iter().filter(|entry| matches!(entry, Entry::Used(_))).count();
             let (mut free, mut at) = (0, chunk.free);
             while at != NO_FREE {
-                let Some(Entry::Free(next)) = chunk.entries.get(usize::from(at)).filter(|_| used + free < chunk.slots()) else {
+                let Some(Entry::Free(next)) =
+                    chunk.entries.get(usize::from(at)).filter(|_| used + free < chunk.slots())
+                else {
                     return Err(format!("chunk {number}: slot {at} in the free list is not free"));
                 };
                 (free, at) = (free + 1, *next);
@@ -352,7 +354,11 @@ impl<T> Slab<T> {
                 "chunk {number}: {used} slots in use and {free} free of {all}, and counted {counted}"
             );
             let (stride, room) = (chunk.stride as usize, used > 0 && used < chunk.slots());
-            ensure!(chunk.bytes.len() == all * stride, "chunk {number}: {} bytes of {stride} for {all}", chunk.bytes.len());
+            ensure!(
+                chunk.bytes.len() == all * stride,
+                "chunk {number}: {} bytes of {stride} for {all}",
+                chunk.bytes.len()
+            );
             let place = chunk.listed as usize;
             let is_listed = self.with_room.get(&chunk.stride).and_then(|numbers| numbers.get(place));
             let is_listed = is_listed == Some(&(number as u32));

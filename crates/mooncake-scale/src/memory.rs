@@ -3,14 +3,18 @@
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config, Core, RemoveAll, STEP};
-use mooncake_master::log::recover;
+use mooncake_core::{Config, Core, RecordRef, RemoveAll, STEP};
+use mooncake_master::log::{FileHeader, FileKind, Progress, Replay, recover, write_snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::log_in;
 use crate::pool::{Pool, REQUEST, Size, key};
+
+/// Boot of the host under which its log is written.
+const BOOT: [u8; 16] = [7; 16];
 
 /// Objects after which the first figures are taken.
 const FIRST: u64 = 1_000_000;
@@ -90,9 +94,22 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
         more += REQUEST as u64;
     }
     let thousands = more as f64 / began.elapsed().as_secs_f64() / 1e3;
-    phases.push(Memory::now()?.phase("steady, a tenth anew", &before, pool.core.objects() as u64, thousands, began.elapsed()));
+    phases.push(Memory::now()?.phase(
+        "steady, a tenth anew",
+        &before,
+        pool.core.objects() as u64,
+        thousands,
+        began.elapsed(),
+    ));
     if let Some(folder) = folder {
+        // What is removed behind this is not in it.
+        pool.log = log_in(None)?;
         phases.push(read_back(folder)?);
+        let (folder, header) =
+            (folder.join("snapshot"), FileHeader { kind: FileKind::Snapshot, log_id: 1, lsn: 1, boot_id: BOOT });
+        std::fs::create_dir_all(folder.join("current"))?;
+        write_snapshot(&folder.join("current"), &header, pool.core.snapshot(), &AtomicBool::new(false))?;
+        phases.push(read_back(&folder)?);
     }
     let began = Instant::now();
     let mut cursor = RemoveAll::new(&pool.core, true);
@@ -123,12 +140,32 @@ fn read_back(folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
 pub fn recovered(folder: &Path) -> Result<Phase, Box<dyn std::error::Error>> {
     let before = Memory::now()?;
     let began = Instant::now();
-    let mut core = Core::new(Config::default());
-    recover(&folder.join("current"), &[7; 16], &mut |record| core.replay(record).map_err(|error| error.to_string()))?
-        .ok_or("there is no log")?;
+    let mut replayed = Replayed(Core::new(Config::default()));
+    let found = recover(&folder.join("current"), &BOOT, &mut replayed)?.ok_or("there is no log")?;
     let seconds = began.elapsed();
-    let objects = core.objects() as u64;
-    Ok(Memory::now()?.phase("replay", &before, objects, objects as f64 / seconds.as_secs_f64() / 1e3, seconds))
+    let name = match found.snapshot_bytes > found.segment_bytes {
+        true => "a restart behind a snapshot",
+        false => "a restart without one",
+    };
+    let objects = replayed.0.objects() as u64;
+    Ok(Memory::now()?.phase(name, &before, objects, objects as f64 / seconds.as_secs_f64() / 1e3, seconds))
+}
+
+/// The core of a master that starts.
+struct Replayed(Core);
+
+impl Replay for Replayed {
+    fn apply(&mut self, record: RecordRef<'_>) -> Result<(), String> {
+        self.0.replay(record).map_err(|error| error.to_string())
+    }
+
+    fn expect(&mut self, objects: usize) {
+        self.0.expect(objects);
+    }
+
+    fn foresee(&mut self, records: &[RecordRef<'_>], _: Progress) {
+        self.0.foresee(records);
+    }
 }
 
 struct Memory {

@@ -164,7 +164,9 @@ mod tests {
         for slot in 0..6 {
             let soft = super::super::SoftPin { ttl_ms: 1, until: Time(9) };
             let (hold, soft) = if slot == 5 { (Hold::Soft, Some(soft)) } else { (Hold::None, None) };
-            assert_eq!(objects.insert(Time(0), format!("k{slot}").as_bytes(), object(hold), soft), slot);
+            let key = format!("k{slot}");
+            let hash = objects.hash(key.as_bytes());
+            assert_eq!(objects.insert(Time(0), hash, key.as_bytes(), object(hold), soft), slot);
             objects.join(slot, b"g");
         }
         objects.protect_one(Time(0), 2, KEPT);

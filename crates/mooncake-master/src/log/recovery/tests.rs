@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use mooncake_core::Rid;
+use mooncake_core::{Record, RecordRef, Rid};
 use proptest::prelude::*;
 
 use super::*;
@@ -40,7 +40,7 @@ impl Scratch {
     /// What a recovery replays: the LSNs in order, and the last one.
     fn read(&self, boot_id: &[u8; 16]) -> Result<Option<u64>, LogError> {
         let mut next = 1;
-        let found = recover(&self.0, boot_id, &mut |record| {
+        let found = recover(&self.0, boot_id, &mut |record: RecordRef<'_>| {
             assert_eq!(record, Record::Dropped(Rid(next)), "in order, each once");
             next += 1;
             Ok(())
@@ -254,7 +254,7 @@ impl Scratch {
     }
 
     fn found(&self, boot_id: &[u8; 16]) -> Recovered {
-        recover(&self.0, boot_id, &mut |_| Ok(())).unwrap().unwrap()
+        recover(&self.0, boot_id, &mut |_: RecordRef<'_>| Ok(())).unwrap().unwrap()
     }
 
     /// Nothing is read, and nothing is changed.
@@ -486,7 +486,7 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
     fs::write(&path, &bytes).unwrap();
     let mut seen = 0;
     let read = |seen: &mut u32| {
-        let found = recover(&scratch.0, &BOOT, &mut |_| {
+        let found = recover(&scratch.0, &BOOT, &mut |_: RecordRef<'_>| {
             *seen += 1;
             Ok(())
         });
