@@ -103,15 +103,16 @@ impl Core {
     /// until it has come from memory, all wait for together. Changes nothing.
     pub fn foresee<K: AsRef<[u8]>>(&self, records: &[Record<K>]) {
         for record in records {
-            let (Record::Object { key, .. }
-            | Record::GroupedObject { key, .. }
-            | Record::Reserved { key, .. }
-            | Record::ReservedWith { key, .. }
-            | Record::Removed { key, .. }) = record
-            else {
-                continue;
+            let key = match record {
+                Record::Object { key, .. } | Record::GroupedObject { key, .. } | Record::Removed { key, .. } => {
+                    key.as_ref()
+                }
+                Record::Committed { reservation, .. } => match self.reservations.by_rid(*reservation) {
+                    Some(slot) => self.reservations.get(slot).key.as_slice(),
+                    None => continue,
+                },
+                _ => continue,
             };
-            let key = key.as_ref();
             std::hint::black_box(self.objects.find(self.objects.hash(key), key));
         }
     }

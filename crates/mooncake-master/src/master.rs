@@ -436,14 +436,14 @@ pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::Effects;
+    use mooncake_core::{Effects, Record, SegmentNo, SegmentUuid};
 
     use super::*;
 
     const BOOT: [u8; 16] = [7; 16];
 
     fn opened(settings: &Settings) -> Opened {
-        open_log(settings, &BOOT, &mut |_| Ok(())).unwrap().unwrap()
+        open_log(settings, &BOOT, &mut Replaying::new(CoreConfig::default())).unwrap().unwrap()
     }
 
     #[test]
@@ -510,7 +510,7 @@ mod tests {
         }
 
         fn open(&self, host: u8) -> Result<Opened, StartError> {
-            open_log(&self.settings(host), &[host; 16], &mut |_| Ok(())).map(Option::unwrap)
+            open_log(&self.settings(host), &[host; 16], &mut Replaying::new(CoreConfig::default())).map(Option::unwrap)
         }
 
         /// One reign on a host: it raises the epoch if it must, and appends this many frames. Says to which, or that it
@@ -527,7 +527,8 @@ mod tests {
             if let Some(epoch) = raised.or((epoch == Epoch::First).then_some(first)) {
                 append(Record::Epoch(epoch));
             }
-            (0..frames).for_each(|_| append(Record::SessionOver(SessionId(1))));
+            let nothing = Record::SegmentForgotten { uuid: SegmentUuid([1; 16]), number: SegmentNo(1) };
+            (0..frames).for_each(|_| append(nothing.clone()));
             raised
         }
 

@@ -10,11 +10,15 @@ use mooncake_core::{Config, Core, RecordRef, RemoveAll, STEP};
 use mooncake_master::log::{FileHeader, FileKind, Progress, Replay, recover, write_snapshot};
 use serde::{Deserialize, Serialize};
 
+use crate::holds::Holds;
 use crate::log_in;
 use crate::pool::{Pool, REQUEST, Size, key};
 
 /// Boot of the host under which its log is written.
 const BOOT: [u8; 16] = [7; 16];
+
+/// Objects that are put last before a figure is taken, of whose puts the rate is.
+const RATED: u64 = 200_000;
 
 /// Objects after which the first figures are taken.
 const FIRST: u64 = 1_000_000;
@@ -32,7 +36,7 @@ pub struct Phase {
     pub peak_mb: f64,
     /// Bytes in use above the start, an object.
     pub bytes_an_object: f64,
-    /// Thousands of objects put in a second on the processor, of this phase's last 200,000; or read back, of all.
+    /// Thousands of objects in a second: of those put last on the processor, read back or removed of all.
     pub thousands_a_second: f64,
     /// Seconds that it took.
     pub seconds: f64,
@@ -61,53 +65,39 @@ impl fmt::Display for Phases {
     }
 }
 
-/// Lives it. With a folder its log is written there and read back by processes of their own: all of it, and a snapshot alone.
+/// Lives it. With a folder its log is written there and read back by processes of their own: as it is, and as a snapshot.
 pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::error::Error>> {
-    let objects = size.objects;
     let before = Memory::now()?;
     let mut phases = Vec::new();
     let mut pool = Pool::new(size, log_in(folder)?);
     let mut filled = 0;
-    for (target, name) in [(FIRST, "filling, the first million"), (objects, "filling")] {
-        let target = target.min(objects);
+    for (target, name) in [(FIRST, "filling, the first million"), (size.objects, "filling")] {
         let began = Instant::now();
-        let mut rate = 0.0;
-        while filled < target {
-            if filled + 200_000 <= target {
-                pool.holds = Default::default();
+        while filled < target.min(size.objects) {
+            if filled + RATED <= target {
+                pool.holds = Holds::default();
             }
-            filled += put(&mut pool, filled, target - filled);
+            put(&mut pool, filled, "put_start");
+            filled += REQUEST as u64;
         }
-        for (kind, longest) in pool.holds.iter() {
-            rate += longest.sum.as_secs_f64() * f64::from(u8::from(kind.starts_with("put_")));
-        }
-        let put = pool.holds.iter().find(|(kind, _)| *kind == "put_end").map_or(0, |(_, longest)| longest.count);
-        let thousands = put as f64 * REQUEST as f64 / rate / 1e3;
-        phases.push(Memory::now()?.phase(name, &before, filled, thousands, began.elapsed()));
+        let there = pool.core.objects() as u64;
+        phases.push(Memory::now()?.phase(name, &before, there, rate(&pool.holds), began.elapsed()));
     }
     let began = Instant::now();
-    let mut more = 0;
-    while more < objects / 10 {
+    pool.holds = Holds::default();
+    for _ in 0..size.objects.div_ceil(10 * REQUEST as u64) {
         let fresh = pool.fresh(REQUEST as u64);
-        let keys: Vec<_> = (fresh..fresh + REQUEST as u64).map(key).collect();
-        pool.put(1 + more % size.segments, &keys, "put_start, steady");
-        more += REQUEST as u64;
+        put(&mut pool, fresh, "put_start, 512 keys in a full pool");
     }
-    let thousands = more as f64 / began.elapsed().as_secs_f64() / 1e3;
-    phases.push(Memory::now()?.phase(
-        "steady, a tenth anew",
-        &before,
-        pool.core.objects() as u64,
-        thousands,
-        began.elapsed(),
-    ));
+    let there = pool.core.objects() as u64;
+    phases.push(Memory::now()?.phase("a tenth anew", &before, there, rate(&pool.holds), began.elapsed()));
     if let Some(folder) = folder {
         // What is removed behind this is not in it.
         pool.log = log_in(None)?;
         phases.push(read_back(folder)?);
-        let (folder, header) =
-            (folder.join("snapshot"), FileHeader { kind: FileKind::Snapshot, log_id: 1, lsn: 1, boot_id: BOOT });
+        let folder = folder.join("snapshot");
         std::fs::create_dir_all(folder.join("current"))?;
+        let header = FileHeader { kind: FileKind::Snapshot, log_id: 1, lsn: 1, boot_id: BOOT };
         write_snapshot(&folder.join("current"), &header, pool.core.snapshot(), &AtomicBool::new(false))?;
         phases.push(read_back(&folder)?);
     }
@@ -115,16 +105,22 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
     let mut cursor = RemoveAll::new(&pool.core, true);
     while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, STEP, fx)) {}
     mooncake_memory::trim_heap();
-    let removed = objects as f64 / began.elapsed().as_secs_f64() / 1e3;
+    let removed = there as f64 / began.elapsed().as_secs_f64() / 1e3;
     phases.push(Memory::now()?.phase("remove_all", &before, pool.core.objects() as u64, removed, began.elapsed()));
     Ok(Phases(phases))
 }
 
-fn put(pool: &mut Pool, from: u64, most: u64) -> u64 {
-    let count = most.min(REQUEST as u64);
-    let keys: Vec<_> = (from..from + count).map(key).collect();
-    pool.put(1 + from / REQUEST as u64 % pool.size().segments, &keys, "put_start");
-    count
+fn put(pool: &mut Pool, from: u64, kind: &'static str) {
+    let keys: Vec<_> = (from..from + REQUEST as u64).map(key).collect();
+    pool.put(1 + from / REQUEST as u64 % pool.size().segments, &keys, kind);
+}
+
+/// Thousands of objects put in a second of all holds that put any.
+fn rate(holds: &Holds) -> f64 {
+    let puts = || holds.iter().filter(|(kind, _)| kind.starts_with("put_"));
+    let ended: u64 = puts().filter(|(kind, _)| *kind == "put_end").map(|(_, puts)| puts.count).sum();
+    let time: Duration = puts().map(|(_, puts)| puts.sum).sum();
+    ended as f64 * REQUEST as f64 / time.as_secs_f64() / 1e3
 }
 
 /// Another process reads the log back: memory that this one has used tells nothing of it.

@@ -6,7 +6,7 @@
 
 use mooncake_core::Record;
 use mooncake_memory::{crc32c, crc32c_append};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// Bytes before the payload.
 pub const HEADER: usize = 16;
@@ -31,7 +31,7 @@ pub fn finish(out: &mut [u8], start: usize, log_id: u64, lsn: u64) {
 }
 
 /// Appends one record to a payload.
-pub fn put_record<K: Serialize>(record: &Record<K>, out: &mut Vec<u8>) {
+pub fn put_record(record: &Record, out: &mut Vec<u8>) {
     /// Postcard's way to append to a borrowed Vec without moving it.
     struct Append<'a>(&'a mut Vec<u8>);
     impl postcard::ser_flavors::Flavor for Append<'_> {

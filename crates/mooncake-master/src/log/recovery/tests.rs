@@ -58,6 +58,34 @@ impl Drop for Scratch {
     }
 }
 
+/// Notes how far each frame is.
+struct Noted(Vec<Progress>);
+
+impl Replay for Noted {
+    fn apply(&mut self, _: RecordRef<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn foresee(&mut self, records: &[RecordRef<'_>], progress: Progress) {
+        assert_eq!(records.len(), 1);
+        self.0.push(progress);
+    }
+}
+
+#[test]
+fn a_replay_hears_how_much_of_all_files_it_has_read() {
+    let scratch = Scratch::new("progress");
+    let (_, first) = scratch.segment(1, 5, BOOT);
+    let (_, second) = scratch.segment(6, 3, BOOT);
+    let (total, mut noted) = ((first.len() + second.len()) as u64, Noted(Vec::new()));
+    recover(&scratch.0, &BOOT, &mut noted).unwrap();
+    let Noted(noted) = noted;
+    assert_eq!(noted.len(), 8);
+    assert!(noted.iter().all(|progress| progress.total == total), "{noted:?}");
+    assert!(noted.is_sorted_by(|a, b| a.read < b.read) && noted[7].read < total, "{noted:?}");
+    assert_eq!(noted[5].read, (first.len() + FILE_HEADER) as u64, "of the files before too");
+}
+
 #[test]
 fn every_cut_of_a_log_gives_a_prefix_and_the_cut_stays_cut() {
     let scratch = Scratch::new("cuts");
