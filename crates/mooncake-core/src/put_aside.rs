@@ -48,7 +48,7 @@ impl SnapshotWalk {
 impl Core {
     /// A record is about to be applied.
     #[inline]
-    pub(crate) fn put_aside_before(&mut self, record: &Record) {
+    pub(crate) fn put_aside_before<K: AsRef<[u8]>>(&mut self, record: &Record<K>) {
         if self.walk.is_some() {
             self.with_walk(|core, walk| core.put_aside_what_changes(walk, record));
         }
@@ -106,7 +106,7 @@ impl Core {
         records.into_iter().for_each(|record| walk.put_aside(unit.kind(), record));
     }
 
-    fn put_aside_what_changes(&self, walk: &mut SnapshotWalk, record: &Record) {
+    fn put_aside_what_changes<K: AsRef<[u8]>>(&self, walk: &mut SnapshotWalk, record: &Record<K>) {
         if let Record::SegmentGone(number) = record {
             walk.gone.insert(*number);
         }
@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// The units that a record changes, makes or takes away, but for those whose numbers say that they are new.
-    fn changed_by(&self, record: &Record) -> Vec<Unit> {
+    fn changed_by<K: AsRef<[u8]>>(&self, record: &Record<K>) -> Vec<Unit> {
         let ends = |rid: Rid| self.reservations.by_rid(rid).map(|slot| (slot, self.reservations.get(slot)));
         match record {
             Record::SessionOver(session) => {
@@ -185,7 +185,7 @@ impl Core {
         let viewed = |rid: &Rid| self.pins.get(*rid).is_some_and(|pin| pin.object.is_some());
         let rids: SmallVec<[Rid; 2]> = object.places.as_slice().iter().map(|place| place.rid).filter(viewed).collect();
         for rid in rids {
-            walk.former_keys.entry(rid).or_insert_with(|| object.key.as_slice().into());
+            walk.former_keys.entry(rid).or_insert_with(|| self.objects.key(slot).into());
         }
     }
 }

@@ -51,7 +51,7 @@ impl Core {
             Hold::Soft | Hold::Lapsed => PinKind::Soft { ttl_ms: self.objects.soft_ttl_ms(slot) },
             Hold::Hard => PinKind::Hard,
         };
-        let key = object.key.as_slice().into();
+        let key = self.objects.key(slot).into();
         let (size, crc32c) = (object.size, object.crc32c);
         let group: Box<[u8]> = self.objects.group_of(slot).into();
         Some(match group.is_empty() {
@@ -71,7 +71,7 @@ impl Core {
         let views = self.sessions.get(session).and_then(|entry| entry.pins.get(&rid)).copied().unwrap_or(0);
         let record = (views > 0).then(|| {
             let pin = self.pins.get(rid).expect("a session's view is counted");
-            let key = pin.object.map(|slot| self.objects.object(slot).key.as_slice()).or(former);
+            let key = pin.object.map(|slot| self.objects.key(slot)).or(former);
             Record::Pinned { session, rid, extent: pin.extent, key: key.map(Into::into) }
         });
         record.into_iter().flat_map(move |record| std::iter::repeat_n(record, views as usize))

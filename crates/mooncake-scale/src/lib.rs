@@ -12,6 +12,7 @@ use crate::holds::Holds;
 pub mod cases;
 pub mod compaction;
 pub mod holds;
+pub mod memory;
 pub mod pool;
 
 /// A log to write to.

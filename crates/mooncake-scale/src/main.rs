@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use mooncake_scale::cases::CASES;
+use mooncake_scale::memory::{self, Phases};
 use mooncake_scale::pool::{Pool, Size};
 use mooncake_scale::{Figures, log_in};
 
@@ -32,11 +33,17 @@ struct Options {
     /// Figures as JSON.
     #[arg(long)]
     json: bool,
+    /// Shows the memory that the pool takes instead, at what rate it fills, and with a log how long a restart reads it.
+    #[arg(long)]
+    memory: bool,
+    /// Only reads back the log that an earlier run with `--memory` has left in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    recover: Option<PathBuf>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     mooncake_memory::join_freed_blocks_at_once();
-    let Options { objects, segments, replicas, log, runs, compaction, json } = Options::parse();
+    let Options { objects, segments, replicas, log, runs, compaction, json, memory, recover } = Options::parse();
     if let Some(log) = log.as_ref().filter(|_| compaction) {
         let mut pool = Pool::new(Size { objects, segments, replicas }, log_in(Some(log))?);
         pool.fill();
@@ -44,6 +51,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match json {
             true => println!("{}", serde_json::to_string_pretty(&compaction)?),
             false => println!("{compaction}"),
+        }
+        return Ok(());
+    }
+    if let Some(folder) = recover {
+        let phase = memory::recovered(&folder)?;
+        match json {
+            true => println!("{}", serde_json::to_string(&phase)?),
+            false => println!("{}", Phases(vec![phase])),
+        }
+        return Ok(());
+    }
+    if memory {
+        let phases = memory::live(Size { objects, segments, replicas }, log.as_deref())?;
+        match json {
+            true => println!("{}", serde_json::to_string_pretty(&phases)?),
+            false => println!("{phases}"),
         }
         return Ok(());
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, GRANULE, Origin, PutConfig, PutSlot, PutStarted, Record, Rid, SegmentSpec,
+    Config, Core, Effects, Ended, GRANULE, Origin, PutConfig, PutSlot, PutStarted, Record, RecordRef, Rid, SegmentSpec,
     SegmentUuid, SessionId, SessionSpec, Time,
 };
 use parking_lot::Mutex;
@@ -44,7 +44,9 @@ impl Scratch {
     /// A master that goes on behind an LSN.
     fn open(&self, boot: [u8; 16], last: u64, fsync: bool) -> Result<Alive, LogError> {
         let mut core = Core::new(Config::default());
-        recover(&self.current(), &boot, &mut |record| core.replay(record).map_err(|error| error.to_string()))?;
+        recover(&self.current(), &boot, &mut |record: RecordRef<'_>| {
+            core.replay(record).map_err(|error| error.to_string())
+        })?;
         let sink = Sink::open(Folder::open(&self.0)?, LOG, last, boot, None)?;
         Ok(Alive::new(core, Log::new(LOG, last, Some(sink), fsync)))
     }
@@ -135,7 +137,7 @@ impl Living for Alive {
 
 fn read(folder: &Path, boot: &[u8; 16]) -> Result<(Recovered, Vec<u64>), LogError> {
     let mut sessions = Vec::new();
-    let found = recover(folder, boot, &mut |record| {
+    let found = recover(folder, boot, &mut |record: RecordRef<'_>| {
         if let Record::SessionOpened { session, .. } = record {
             sessions.push(session.0);
         }
@@ -490,7 +492,7 @@ fn truly(scratch: &Scratch, last: u64) -> Core {
     let mut rest = &bytes[..];
     while let frame::Decoded::Frame { lsn, payload, size } = frame::decode(rest, LOG) {
         if lsn <= last {
-            frame::records(payload).for_each(|record| core.replay(record.unwrap()).unwrap());
+            frame::records(payload).for_each(|record| core.replay::<&[u8]>(record.unwrap()).unwrap());
         }
         rest = &rest[size..];
     }
@@ -505,7 +507,9 @@ fn wherever_a_compaction_is_killed_all_that_was_answered_is_there_and_nothing_el
         let answered = fs::read(scratch.0.join("answered")).unwrap();
         let answered = u64::from_le_bytes(answered.try_into().unwrap());
         let mut core = Core::new(Config::default());
-        let found = recover(&scratch.current(), &BOOT, &mut |record| core.replay(record).map_err(|e| e.to_string()));
+        let found = recover(&scratch.current(), &BOOT, &mut |record: RecordRef<'_>| {
+            core.replay(record).map_err(|e| e.to_string())
+        });
         let found = found.unwrap().expect("a log");
         assert_eq!((found.last_lsn, found.last_boot), (answered, Some(BOOT)), "killed at step {step}");
         assert_eq!(durable(&core), durable(&truly(&scratch, answered)), "killed at step {step}");
@@ -624,7 +628,10 @@ fn snapshot_size(scratch: &Scratch) -> u64 {
 /// A log that says when it has outgrown itself, as a start opens it behind what it has found.
 fn asking(scratch: &Scratch, found: &Recovered, compact_min: u64) -> (Alive, Receiver<()>) {
     let mut core = Core::new(Config::default());
-    recover(&scratch.current(), &BOOT, &mut |record| core.replay(record).map_err(|error| error.to_string())).unwrap();
+    recover(&scratch.current(), &BOOT, &mut |record: RecordRef<'_>| {
+        core.replay(record).map_err(|error| error.to_string())
+    })
+    .unwrap();
     let mut sink = Sink::open(Folder::open(&scratch.0).unwrap(), LOG, found.last_lsn, BOOT, None).unwrap();
     let (sender, receiver): (SyncSender<()>, _) = sync_channel(1);
     sink.compact_with(found, compact_min, sender);
