@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ProcessIdentity, forked, watch_forks};
+use mooncake_memory::{ProcessIdentity, descriptor_limit, forked, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
 use super::attachment::NoSharedMemory;
-use super::connector::{Connector, Made};
+use super::connector::{Connector, Made, NoPath};
 use super::options::{LinkEvents, LinkOptions, LinkReport, Path, SegmentAddress};
 use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
@@ -17,6 +17,12 @@ use crate::error::{LinkError, ServerError};
 use crate::machine::{LinkBook, Look, Ticket, Unwanted};
 use crate::reign::Reign;
 use crate::wait::Wait;
+
+/// A data lane that no request has had for so long is closed, if it is not one of those that are kept.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// Most data lanes that are kept without work.
+const KEPT_LANES: usize = 64;
 
 /// The links of one store.
 #[derive(Debug)]
@@ -132,7 +138,12 @@ impl Links {
             Err(_) if wait.is_over() || (wait.interrupted)() => {
                 return Err(LinkError::Cancelled { segment: segment() });
             }
-            Err(reason) => {
+            // The owner need not be avoided: as soon as there is a descriptor, it is reached.
+            Err(NoPath { reason, is_short_of_descriptors: true }) => {
+                let limit = descriptor_limit();
+                return Err(LinkError::OutOfDescriptors { segment: segment(), limit, reason });
+            }
+            Err(NoPath { reason, .. }) => {
                 making.book.links.lock().failed(making.ticket, making.book.time(now), reason.clone());
                 return Err(LinkError::NoPath { segment: segment(), reason });
             }
@@ -227,6 +238,16 @@ impl Links {
         }
         let over = self.book.links.lock().part_with_over(|link| link.is_over());
         over.into_iter().for_each(|link| discard(&self.connector.reclaimer, link));
+    }
+
+    /// Closes data lanes that no request has had for a while: each is a descriptor here, and more at its owner. A link
+    /// keeps one, as long as not too many are kept; where there is none, the next request opens it.
+    pub fn close_idle(&self) {
+        if forked() {
+            return;
+        }
+        let links: Vec<Arc<Link>> = self.book.links.lock().links().cloned().collect();
+        links.iter().fold(0, |kept, link| kept + link.close_idle(IDLE_MAX, usize::from(kept < KEPT_LANES)));
     }
 
     /// Every link that is up.
