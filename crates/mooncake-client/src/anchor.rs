@@ -24,9 +24,6 @@ use crate::session::Session;
 #[cfg(test)]
 mod tests;
 
-/// Between two looks for connections that no call needs any more.
-const LOOK: Duration = Duration::from_secs(1);
-
 /// What the anchor looks after.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -59,21 +56,13 @@ struct Driver {
     fresh: Option<Opened>,
     /// What a turn has to send is to be gone by then.
     send_by: Instant,
-    looked_for_idle: Instant,
 }
 
 impl Driver {
     fn new(shared: Arc<Shared>, identity: Identity, opened: Opened) -> Self {
         let control = &shared.control;
         let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
-        Driver {
-            machine,
-            connection: Some(opened.connection),
-            fresh: None,
-            send_by: Instant::now(),
-            looked_for_idle: Instant::now(),
-            shared,
-        }
+        Driver { machine, connection: Some(opened.connection), fresh: None, send_by: Instant::now(), shared }
     }
 
     fn run(&mut self) {
@@ -143,7 +132,7 @@ impl Driver {
         let owner = shared.owner.get();
         let reports = owner.is_some_and(|owner| owner.wants_to_report());
         let mut out = Outputs::new();
-        self.close_idle();
+        control.close_idle();
         let due = control.decide(|parts| self.machine.tell(control.now(), reports, parts, &mut out));
         self.carry_out(out);
         // What is queued goes first: the beat says that it has come.
@@ -153,16 +142,6 @@ impl Driver {
             control.decide(|parts| self.machine.beat(control.now(), populated, parts, &mut out));
             self.carry_out(out);
         }
-    }
-
-    /// Closes connections that no call has had for a while, to the master and to owners of segments.
-    fn close_idle(&mut self) {
-        if self.looked_for_idle.elapsed() < LOOK {
-            return;
-        }
-        self.looked_for_idle = Instant::now();
-        self.shared.control.close_idle();
-        self.shared.links.close_idle();
     }
 
     fn connection(&mut self) -> &mut Connection {

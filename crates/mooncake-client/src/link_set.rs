@@ -115,13 +115,6 @@ impl LinkSet {
         }
     }
 
-    /// Closes connections that no call has had for a while.
-    pub fn close_idle(&self) {
-        for links in self.all() {
-            links.close_idle();
-        }
-    }
-
     pub fn close(&self) {
         for links in self.all() {
             links.close();

@@ -3,9 +3,9 @@
 mod cluster;
 mod other;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cluster::{Cluster, eventually};
+use cluster::Cluster;
 use mooncake_client::{Path, PutOptions, PutOutcome, Source, Store};
 use other::Other;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -81,12 +81,6 @@ fn user() {
         let links = store.links();
         assert!(links.iter().all(|link| link.path.to_string() == path), "{links:?}");
         let (opened, more) = (descriptors() - descriptors_before, threads().saturating_sub(threads_before));
-        if !options.shared_memory {
-            eventually("lanes that nobody uses are closed", Duration::from_secs(20), || {
-                descriptors() < descriptors_before + 64 + 32
-            });
-            assert!(store.get(&key(0)).unwrap() == Some(value(0)), "and opened again when they are needed");
-        }
         other::answer(format!("{} {opened} {more} {took}", links.len()));
     }
 }

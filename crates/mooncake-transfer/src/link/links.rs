@@ -18,12 +18,6 @@ use crate::machine::{LinkBook, Look, Ticket, Unwanted};
 use crate::reign::Reign;
 use crate::wait::Wait;
 
-/// A data lane that no request has had for so long is closed, if it is not one of those that are kept.
-const IDLE_MAX: Duration = Duration::from_secs(5);
-
-/// Most data lanes that are kept without work.
-const KEPT_LANES: usize = 64;
-
 /// The links of one store.
 #[derive(Debug)]
 pub struct Links {
@@ -238,16 +232,6 @@ impl Links {
         }
         let over = self.book.links.lock().part_with_over(|link| link.is_over());
         over.into_iter().for_each(|link| discard(&self.connector.reclaimer, link));
-    }
-
-    /// Closes data lanes that no request has had for a while: each is a descriptor here, and more at its owner. A link
-    /// keeps one, as long as not too many are kept; where there is none, the next request opens it.
-    pub fn close_idle(&self) {
-        if forked() {
-            return;
-        }
-        let links: Vec<Arc<Link>> = self.book.links.lock().links().cloned().collect();
-        links.iter().fold(0, |kept, link| kept + link.close_idle(IDLE_MAX, usize::from(kept < KEPT_LANES)));
     }
 
     /// Every link that is up.

@@ -14,7 +14,6 @@ mod watcher;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use mooncake_memory::{
     CopyError, Mapping, ReadError, Source, Target, Verify, forked, total_of_sources, total_of_targets,
@@ -110,14 +109,6 @@ impl Link {
     /// Segment that it leads to.
     pub fn uuid(&self) -> Uuid {
         self.uuid
-    }
-
-    /// Closes connections that no request has had for so long, but for `kept` of them. Gives how many are left.
-    fn close_idle(&self, longer_than: Duration, kept: usize) -> usize {
-        match &self.kind {
-            Kind::Tcp(pool) => pool.close_idle(longer_than, kept),
-            Kind::Local(..) | Kind::Shared(_) => 0,
-        }
     }
 
     /// Path, reason and traffic.

@@ -30,8 +30,7 @@ pub(super) struct LanePool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Each with the time from which on no request has it; those that came back last are lent first.
-    idle: Vec<(Lane, Instant)>,
+    idle: Vec<Lane>,
     lent: usize,
     closed: bool,
     /// The last attempt to connect failed then, because of that.
@@ -75,7 +74,7 @@ impl LanePool {
     /// Opens the first lane, so that the path is known to work. To be called before the pool is in use.
     pub(super) fn try_connect(&self, wait: &Wait<'_>) -> Result<SocketAddr, TransferError> {
         let (lane, address) = self.connect(wait)?;
-        self.state.lock().idle.push((lane, Instant::now()));
+        self.state.lock().idle.push(lane);
         Ok(address)
     }
 
@@ -86,25 +85,13 @@ impl LanePool {
         self.returned.notify_all();
     }
 
-    /// Closes lanes that no request has had for so long, but for the number that may be kept. Gives how many are left.
-    pub(super) fn close_idle(&self, longer_than: Duration, kept: usize) -> usize {
-        let mut state = self.state.lock();
-        let surplus = state.idle.len().saturating_sub(kept);
-        let over = state.idle[..surplus].iter().take_while(|(_, since)| since.elapsed() > longer_than).count();
-        let closed: Vec<_> = state.idle.drain(..over).collect();
-        let left = state.idle.len();
-        drop(state);
-        drop(closed);
-        left
-    }
-
     fn check_out(&self, wait: &Wait<'_>) -> Result<Lane, TransferError> {
         let mut state = self.state.lock();
         loop {
             if state.closed {
                 return Err(TransferError::Gone { peer: self.peer.to_string() });
             }
-            while let Some((lane, _)) = state.idle.pop() {
+            while let Some(lane) = state.idle.pop() {
                 if lane.is_alive() {
                     state.lent += 1;
                     return Ok(lane);
@@ -139,8 +126,7 @@ impl LanePool {
             }
             Err(e) => {
                 state.lent -= 1;
-                // Nor is the peer to be avoided for what this process lacks.
-                if !matches!(e, TransferError::Interrupted) && !wait.is_over() && !e.is_short_of_descriptors() {
+                if !matches!(e, TransferError::Interrupted) && !wait.is_over() {
                     state.failed = Some((Instant::now(), e.to_string()));
                 }
                 drop(state);
@@ -157,7 +143,7 @@ impl LanePool {
             && !state.closed
             && state.idle.len() < MAX_IDLE
         {
-            state.idle.push((lane, Instant::now()));
+            state.idle.push(lane);
         }
         drop(state);
         self.returned.notify_one();

@@ -134,7 +134,7 @@ fn a_lane_that_its_owner_has_closed_is_lent_to_nobody() {
         let owner = threads.spawn(|| drop(welcome(&listener)));
         pool.try_connect(&soon()).unwrap();
         owner.join().unwrap();
-        eventually("the end of the lane is seen", || !pool.state.lock().idle[0].0.is_alive());
+        eventually("the end of the lane is seen", || !pool.state.lock().idle[0].is_alive());
         let owner = threads.spawn(|| welcome(&listener));
         let outcome = pool.with_lane(&soon(), |lane| {
             assert!(lane.is_alive());
