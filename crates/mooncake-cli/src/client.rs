@@ -12,7 +12,7 @@ use mooncake_client_http::ClientServer;
 use mooncake_master::{address, bind_remedy, resolve};
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
-use crate::{logging, say, signals};
+use crate::{descriptors, logging, say, signals};
 
 /// How long between two tries to reach a master that is not there yet.
 const RETRY: Duration = Duration::from_millis(500);
@@ -83,6 +83,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         }
     };
     logging::start(CLIENT.name, &given).map_err(ClientError::Log)?;
+    descriptors::raised();
     for (name, value, source) in in_force(&given) {
         tracing::info!("{name}={value} ({source})");
     }

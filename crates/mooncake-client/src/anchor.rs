@@ -132,6 +132,7 @@ impl Driver {
         let owner = shared.owner.get();
         let reports = owner.is_some_and(|owner| owner.wants_to_report());
         let mut out = Outputs::new();
+        control.close_idle();
         let due = control.decide(|parts| self.machine.tell(control.now(), reports, parts, &mut out));
         self.carry_out(out);
         // What is queued goes first: the beat says that it has come.

@@ -6,7 +6,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::forked;
+use mooncake_memory::{forked, is_short_of_descriptors};
 use mooncake_wire::message::{LogPosition, Refusal, Reply, Request, refusal, request};
 use mooncake_wire::{MAX_FRAME, RequestKind};
 
@@ -18,6 +18,7 @@ use crate::machine::pins::Pins;
 use crate::machine::reachability::Reachability;
 use crate::machine::sequences::Sequences;
 use crate::machine::{orphans, ready};
+use crate::put::out_of_descriptors;
 use crate::session::Session;
 
 /// Why a try gave no reply.
@@ -54,6 +55,11 @@ impl<'a> Caller<'a> {
             Failure::Confused => control.confused(what),
             Failure::Unreachable => {
                 control.unreachable("it has not answered for a while; calls fail at once until it does")
+            }
+            Failure::NoAnswer { last: Some(Obstacle::Broken(ConnectionError::Io(error))), .. }
+                if is_short_of_descriptors(&error) =>
+            {
+                out_of_descriptors(&format_args!("{what} needs a connection to master {}: {error}", master())).into()
             }
             Failure::NoAnswer { last, waited } => {
                 let waited = waited.as_millis();
@@ -155,28 +161,37 @@ impl CallDriver for Caller<'_> {
         let check = || keep_waiting(self, heed).map_err(ConnectionError::from);
         let patience = Patience { deadline: self.deadline, check: &check };
         let long = call.request().body.as_ref().is_some_and(may_take_long);
-        let mut attached = control.checkout(long, &patience, &self.queued)?;
-        let (session, connection) = &mut attached;
-        if let Err(lost) = call.attached(session, |body| connection.lacks(body)) {
-            match lost {
-                Lost::TooOld(..) => {
+        loop {
+            let mut attached = control.checkout(long, &patience, &self.queued)?;
+            let (session, connection) = &mut attached;
+            if let Err(lost) = call.attached(session, |body| connection.lacks(body)) {
+                match lost {
+                    Lost::TooOld(..) => {
+                        drop(attached);
+                        control.give_place_back(long);
+                    }
+                    _ => control.check_in(long, attached),
+                }
+                return Err(lost);
+            }
+            match exchange(connection, call.request(), &patience) {
+                Ok(reply) => {
+                    let instance = connection.instance();
+                    control.check_in(long, attached);
+                    return call.heard(reply, instance);
+                }
+                Err(error) => {
+                    // Most likely the master has given its place to another client. The same request may go over another
+                    // one at once, as after every connection that broke.
+                    let goes_on = connection.is_closed_by(&error) && Instant::now() < self.deadline;
                     drop(attached);
                     control.give_place_back(long);
+                    if !goes_on {
+                        return Err(error.into());
+                    }
+                    tracing::debug!(master = %control.masters, %error, "a call connection was closed at rest");
+                    control.drop_closed();
                 }
-                _ => control.check_in(long, attached),
-            }
-            return Err(lost);
-        }
-        match exchange(connection, call.request(), &patience) {
-            Ok(reply) => {
-                let instance = connection.instance();
-                control.check_in(long, attached);
-                call.heard(reply, instance)
-            }
-            Err(error) => {
-                drop(attached);
-                control.give_place_back(long);
-                Err(error.into())
             }
         }
     }

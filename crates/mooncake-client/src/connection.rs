@@ -12,6 +12,7 @@ use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
 use mooncake_wire::{
     CONTROL_PREFACE, FEATURES, Feature, FrameError, Habit, MAX_HELLO_FRAME, VERSION, busy_poll, encode_frame,
+    has_hung_up,
 };
 use prost::Message;
 use rustix::buffer::spare_capacity;
@@ -31,6 +32,9 @@ const KEPT_BUFFER: usize = 256 << 10;
 
 /// Room for a reply that is read at a time.
 const READ_SIZE: usize = 16 << 10;
+
+/// After a rest of this length it is looked whether the master is still there.
+const LOOKED_AT: Duration = Duration::from_millis(100);
 
 const HEADER: usize = 4;
 
@@ -98,6 +102,8 @@ pub(crate) struct Connection {
     software: String,
     /// Which process of it answered.
     instance: [u8; 16],
+    /// Since when no call has it; none before its first.
+    rests_since: Option<Instant>,
 }
 
 impl Connection {
@@ -180,6 +186,7 @@ impl Connection {
             features: 0,
             software: String::new(),
             instance: [0; 16],
+            rests_since: None,
         })
     }
 
@@ -290,6 +297,40 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR) => Err(ConnectionError::Deadline),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A call has ended that had it.
+    pub fn rests(&mut self) {
+        self.rests_since = Some(Instant::now());
+    }
+
+    /// For how long no call has had it.
+    pub fn at_rest(&self) -> Duration {
+        self.rests_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Whether a master that needs its place has closed it meanwhile. It is not looked at after a short rest: a master
+    /// closes those that rest longest.
+    pub fn was_closed_at_rest(&self) -> bool {
+        self.at_rest() > LOOKED_AT && self.was_closed()
+    }
+
+    /// Whether the master has closed it.
+    pub fn was_closed(&self) -> bool {
+        has_hung_up(self.socket.as_fd())
+    }
+
+    /// It has rested for so long already.
+    #[cfg(test)]
+    pub fn rested_for(&mut self, time: Duration) {
+        self.rests_since = Instant::now().checked_sub(time);
+    }
+
+    /// Whether what broke it says that the master closed it at rest, perhaps while the request was on its way.
+    pub fn is_closed_by(&self, error: &ConnectionError) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let is_cut = |error: &io::Error| matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
+        self.rests_since.is_some() && matches!(error, ConnectionError::Io(error) if is_cut(error))
     }
 
     /// Local address of a TCP connection.

@@ -35,6 +35,12 @@ mod tests;
 /// Most call connections of a store; more callers than that wait for one.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
+/// A call connection that has rested for so long is closed, if it is not one of the last that are left.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// So many rest for ever: the calls after a pause do not wait for a connection.
+const KEPT: usize = 2;
+
 /// Most of them for calls that the master may take seconds over, so that the others never wait for these.
 pub(crate) const MAX_LONG: usize = 48;
 
@@ -42,6 +48,8 @@ pub(crate) const MAX_LONG: usize = 48;
 pub(crate) struct Control {
     pub masters: MasterAddress,
     pub lookup_timeout: Duration,
+    /// Segments of this host are mapped.
+    pub maps_memory: bool,
     /// Time is counted from here on.
     origin: Instant,
     pub reach: Reachability,
@@ -91,6 +99,7 @@ impl Control {
         Ok(Control {
             masters,
             lookup_timeout: options.lookup_timeout,
+            maps_memory: options.shared_memory,
             origin: Instant::now(),
             reach: Reachability::default(),
             pins: Mutex::default(),
@@ -265,7 +274,8 @@ impl Control {
         loop {
             if !long || pool.long < MAX_LONG {
                 while let Some((attached, connection)) = pool.idle.pop() {
-                    if attached.is(&session) && attached.instance == session.instance {
+                    let is_current = attached.is(&session) && attached.instance == session.instance;
+                    if is_current && !connection.was_closed_at_rest() {
                         pool.long += usize::from(long);
                         return Ok((attached, connection));
                     }
@@ -295,7 +305,8 @@ impl Control {
     }
 
     /// A connection comes back.
-    pub fn check_in(&self, long: bool, connection: (Arc<Session>, Connection)) {
+    pub fn check_in(&self, long: bool, mut connection: (Arc<Session>, Connection)) {
+        connection.1.rests();
         let mut pool = self.pool.lock();
         pool.long -= usize::from(long);
         match self.is_stopped() {
@@ -314,6 +325,27 @@ impl Control {
         pool.open -= 1;
         drop(pool);
         self.freed.notify_all();
+    }
+
+    /// Closes what no call has had for long. A master has room for so many, of all its clients.
+    pub fn close_idle(&self) {
+        let mut pool = self.pool.lock();
+        let surplus = pool.idle.len().saturating_sub(KEPT);
+        // Those that came back last are lent first: the others have rested longer.
+        let over = pool.idle[..surplus].iter().take_while(|(_, connection)| connection.at_rest() > IDLE_MAX).count();
+        let closed: Vec<_> = pool.idle.drain(..over).collect();
+        pool.open -= over;
+        drop(pool);
+        drop(closed);
+    }
+
+    /// A call has found that the master closed the connection that it was lent: those that it closed too are not tried.
+    pub fn drop_closed(&self) {
+        let mut pool = self.pool.lock();
+        let closed: Vec<_> = pool.idle.extract_if(.., |(_, connection)| connection.was_closed()).collect();
+        pool.open -= closed.len();
+        drop(pool);
+        drop(closed);
     }
 
     /// Closes what no call has.
@@ -371,6 +403,11 @@ impl Control {
         let session = Session::new(&HelloReply { session: 7, ..HelloReply::default() }, at, None, &[0; 16]);
         let position = LogPosition { log_id: 1, epoch: 1, lsn: 1, reign: 0 };
         Arc::new(Control::new(&options, masters, session, position).unwrap())
+    }
+
+    /// All that no call has have rested for so long already.
+    fn rested_for(&self, time: Duration) {
+        self.pool.lock().idle.iter_mut().for_each(|(_, connection)| connection.rested_for(time));
     }
 
     /// Connections that there are, those of them that no call has, and those that calls have that may take long.

@@ -8,6 +8,7 @@ use mooncake_wire::message::{ProcessIdentity as WireProcess, Replica, Segment, S
 use parking_lot::RwLock;
 
 use crate::control::Control;
+use crate::descriptors::{self, MAPPED, REACHED};
 use crate::error::StoreError;
 use crate::machine::directory as machine;
 use crate::machine::numbering::Numbering;
@@ -41,7 +42,12 @@ impl Directory {
         let reply::Body::Segments(found) = answer.body else { return Err(control.confused(WHAT)) };
         let found = found.segments.into_iter();
         let segments = found.filter_map(|segment| Some((segment.number, Arc::new(address(segment)?))));
-        self.known.write().met(answer.numbering, segments);
+        let mut known = self.known.write();
+        known.met(answer.numbering, segments);
+        let count = known.count();
+        drop(known);
+        let each = if control.maps_memory { MAPPED } else { REACHED };
+        descriptors::expect(count, "segments of this pool", each);
         Ok(())
     }
 

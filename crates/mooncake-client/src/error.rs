@@ -63,6 +63,11 @@ impl StoreError {
         &self.cause
     }
 
+    /// It says nothing of an object that it was not read.
+    pub(crate) fn is_short_of_descriptors(&self) -> bool {
+        matches!(self.cause(), Cause::OutOfDescriptors(_))
+    }
+
     /// Another replica or another try cannot help: it is the caller's own memory, device, or wish.
     pub(crate) fn is_callers(&self) -> bool {
         matches!(
@@ -234,6 +239,9 @@ pub enum Cause {
     /// Bytes could not be moved.
     #[error("{0}")]
     Transfer(String),
+    /// This process may not open what the call takes. Nothing is wrong with the object, nor with its owner.
+    #[error("{0}")]
+    OutOfDescriptors(String),
     /// Bytes arrived and are not the object's.
     #[error("{0}")]
     Checksum(String),
@@ -353,7 +361,7 @@ impl Cause {
             Cause::Protected => ErrorKind::Protected,
             Cause::MasterUnreachable { .. } => ErrorKind::MasterUnreachable,
             Cause::CallTimeout { .. } | Cause::NoConnection { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
-            Cause::Transfer(_) | Cause::Device(_) => ErrorKind::Transfer,
+            Cause::Transfer(_) | Cause::Device(_) | Cause::OutOfDescriptors(_) => ErrorKind::Transfer,
             Cause::Checksum(_) => ErrorKind::Checksum,
             Cause::Closed => ErrorKind::Closed,
             Cause::Forked => ErrorKind::Forked,

@@ -48,6 +48,7 @@ mod caller;
 mod connection;
 mod control;
 mod describe;
+mod descriptors;
 mod directory;
 mod error;
 mod get;

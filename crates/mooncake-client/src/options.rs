@@ -44,6 +44,8 @@ pub struct StoreOptions {
     /// What to listen on for data where that is not what the host name says
     /// (behind address translation). `MC_STORE_CLIENT_BIND_ADDRESS`.
     pub bind_address: Option<IpAddr>,
+    /// Raise the process's limit of open files to what it may be, at most 65,536. `MOONCAKE_RAISE_DESCRIPTORS=0|1`.
+    pub raise_descriptors: bool,
     /// Count calls, bytes and times. `MC_STORE_CLIENT_METRIC=0|1`.
     pub metrics: bool,
     /// Log a line of what was counted so often. `MC_STORE_CLIENT_METRIC_INTERVAL`, seconds; 0 = never.
@@ -73,6 +75,7 @@ impl StoreOptions {
             huge_pages: false,
             ports: (12300, 14300),
             bind_address: None,
+            raise_descriptors: true,
             metrics: true,
             metric_interval: None,
             metric_bandwidth: false,
@@ -121,6 +124,9 @@ impl StoreOptions {
         }
         if let Some(address) = parsed("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
             self.bind_address = Some(address);
+        }
+        if let Some(on) = switch("MOONCAKE_RAISE_DESCRIPTORS", &var)? {
+            self.raise_descriptors = on;
         }
         if let Some(on) = switch("MC_STORE_CLIENT_METRIC", &var)? {
             self.metrics = on;

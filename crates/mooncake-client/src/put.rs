@@ -268,12 +268,14 @@ pub(crate) fn link_error(error: &mooncake_transfer::LinkError) -> StoreError {
     match error {
         LinkError::Closed => Cause::Closed.into(),
         LinkError::Forked => Cause::Forked.into(),
+        short @ LinkError::OutOfDescriptors { .. } => Cause::OutOfDescriptors(short.to_string()).into(),
         other => Cause::Transfer(other.to_string()).into(),
     }
 }
 
 pub(crate) fn transfer_error(error: TransferError) -> StoreError {
     match error {
+        short if short.is_short_of_descriptors() => out_of_descriptors(&short),
         TransferError::Copy(error @ (CopyError::Fault { .. } | CopyError::Unchecked { .. })) => Cause::Fault(error),
         TransferError::Copy(CopyError::Device(error)) if error.is_wrong_range() => Cause::Fault(error.into()),
         TransferError::Copy(error @ (CopyError::Device(_) | CopyError::NoStaging { .. })) => Cause::Device(error),
@@ -285,6 +287,15 @@ pub(crate) fn transfer_error(error: TransferError) -> StoreError {
         other => Cause::Transfer(other.to_string()),
     }
     .into()
+}
+
+/// What a failure is that says so.
+pub(crate) fn out_of_descriptors(error: &dyn std::fmt::Display) -> Cause {
+    let limit = mooncake_memory::descriptor_limit();
+    Cause::OutOfDescriptors(format!(
+        "{error}: no descriptor is left of the {limit} that this process may have; raise its limit of open files (`ulimit -n`, \
+         LimitNOFILE=)"
+    ))
 }
 
 fn config(options: &PutOptions) -> PutConfig {

@@ -20,7 +20,7 @@ pub(crate) fn start(store: &Arc<Inner>, every: Duration) -> io::Result<Thread> {
 }
 
 fn run(store: &Weak<Inner>, every: Duration) {
-    let mut last = None;
+    let (mut last, mut said) = (None, String::new());
     loop {
         let at = Instant::now() + every.min(LONGEST);
         while let Some(left) = at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -35,7 +35,12 @@ fn run(store: &Weak<Inner>, every: Duration) {
         // A thread that had to wait for a processor has counted for longer than it was to.
         let since = last.as_ref().filter(|_| store.settings.metric_bandwidth);
         let since = since.map(|(at, then)| (then, now.duration_since(*at)));
-        tracing::info!("Client Metrics: {}", reading.summary(since));
+        let line = reading.summary(since);
+        // A store that nobody uses says so once.
+        if line != said {
+            tracing::info!("Client Metrics: {line}");
+            said = line;
+        }
         last = Some((now, reading));
     }
 }

@@ -1,7 +1,7 @@
 //! For tests: a master over loopback that says what a test has it say, a store of it, and memory that is lent.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, OnceLock};
@@ -152,6 +152,8 @@ struct Calls {
     /// To those who attach.
     hello: Mutex<HelloReply>,
     asked: Mutex<Vec<request::Body>>,
+    /// Of the call connections that are open.
+    streams: Mutex<Vec<TcpStream>>,
     /// Call connections that have been answered, and those of them that are open.
     attached: AtomicUsize,
     open: AtomicUsize,
@@ -173,6 +175,7 @@ impl Master {
             script: Mutex::new(Arc::new(|request| Some(usual(request)))),
             hello: Mutex::new(hello_reply(7)),
             asked: Mutex::default(),
+            streams: Mutex::default(),
             attached: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
         });
@@ -221,6 +224,13 @@ impl Master {
         self.calls.open.load(Ordering::SeqCst)
     }
 
+    /// Closes all call connections.
+    pub fn hang_up(&self) {
+        for stream in self.calls.streams.lock().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
     /// The next connection that is to be an anchor.
     pub fn next(&self) -> Caller {
         self.callers.lock().recv_timeout(PATIENCE).unwrap()
@@ -240,6 +250,7 @@ impl Master {
 
 impl Calls {
     fn answer(&self, mut stream: TcpStream) {
+        self.streams.lock().push(stream.try_clone().unwrap());
         self.attached.fetch_add(1, Ordering::SeqCst);
         self.open.fetch_add(1, Ordering::SeqCst);
         let mut bytes = frame(&*self.hello.lock());
@@ -250,6 +261,7 @@ impl Calls {
             let Some(reply) = script(&request) else { break };
             bytes = frame(&reply);
         }
+        let _ = stream.shutdown(Shutdown::Both);
         self.open.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -15,6 +15,7 @@ use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, anc
 use parking_lot::{Condvar, Mutex};
 
 use crate::control::Control;
+use crate::descriptors::{self, LENT};
 use crate::directory::wire_process;
 use crate::error::{Cause, StoreError};
 use crate::host::Advertised;
@@ -113,6 +114,8 @@ impl SegmentOwner {
 
     /// Makes a segment, mounts it, and starts to populate it.
     pub fn mount(&self, backing: Backing) -> Result<(SegmentId, u64), StoreError> {
+        let held = self.state.lock().count();
+        descriptors::expect(held + 1, "segments that this store lends", LENT);
         if !self.state.lock().has_room() {
             let reason = format!("it has {MAX_SEGMENTS} already, the most there may be; unmount one first");
             return Err(Cause::Setup { what: "another segment of this store", reason }.into());

@@ -18,6 +18,7 @@ use crate::anchor::{self, Shared};
 use crate::connection::ConnectionError;
 use crate::control::Control;
 use crate::describe::ReplicaDescriptor;
+use crate::descriptors;
 use crate::directory::Directory;
 use crate::error::{Cause, ErrorKind, StoreError};
 use crate::get::{GetInto, Receive, bytes_of};
@@ -93,6 +94,9 @@ impl Store {
         }
         let masters = MasterAddress::parse(&options.master)?;
         check_sizes(&options)?;
+        if options.raise_descriptors {
+            descriptors::raise();
+        }
         let process = ProcessIdentity::current().map_err(setup("naming this process"))?;
         let mark = random_key().map_err(setup("making a mark of this process"))?;
 

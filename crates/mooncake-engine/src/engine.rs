@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ForeignRange, Guarded, PeerProcess, forked, hex, random_bytes};
+use mooncake_memory::{
+    ForeignRange, Guarded, MOST_DESCRIPTORS_OF_OTHERS, PeerProcess, descriptor_limit, forked, hex,
+    raise_descriptor_limit, random_bytes,
+};
 use parking_lot::Mutex;
 
 use crate::address;
@@ -156,6 +159,12 @@ impl Engine {
         let (host, _) = address::split(name);
         if host.is_empty() {
             return Err(EngineError::InvalidArgument("an engine needs the name of its host".into()));
+        }
+        if options.raise_descriptors
+            && let Err(error) = raise_descriptor_limit(MOST_DESCRIPTORS_OF_OTHERS)
+        {
+            let limit = descriptor_limit();
+            tracing::warn!(%error, limit, "the limit of open files cannot be raised; a peer takes several of them");
         }
         let os = |what| EngineError::socket("this engine", what);
         let told = options.told(host, registry.is_some());

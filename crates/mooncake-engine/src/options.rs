@@ -65,6 +65,8 @@ pub struct EngineOptions {
     pub handshake_max: usize,
     /// TCP connections to a peer over which one large request is spread; 0: by the number of processors.
     pub stripes: usize,
+    /// Raise the process's limit of open files to what it may be, at most 65,536.
+    pub raise_descriptors: bool,
     /// Threads that serve peers.
     pub server_threads: usize,
     /// Most threads that carry out batches in the background.
@@ -87,6 +89,7 @@ impl Default for EngineOptions {
             stall_timeout: Duration::from_secs(30),
             handshake_max: 1 << 20,
             stripes: 0,
+            raise_descriptors: true,
             server_threads: 4,
             worker_threads: 16,
         }
@@ -100,6 +103,9 @@ impl EngineOptions {
         let seconds = |name| Ok::<_, EngineError>(number(name)?.map(Duration::from_secs));
         if let Some(on) = switch("MC_SHM", &var).map_err(wrong)? {
             self.same_host = on;
+        }
+        if let Some(on) = switch("MOONCAKE_RAISE_DESCRIPTORS", &var).map_err(wrong)? {
+            self.raise_descriptors = on;
         }
         if let Some(timeout) = seconds("MC_TRANSFER_TIMEOUT")? {
             self.transfer_timeout = timeout.max(Duration::from_secs(5));

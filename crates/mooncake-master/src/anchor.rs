@@ -28,12 +28,8 @@ const SEND_STUCK: Duration = Duration::from_secs(5);
 const FENCES_SLICE: usize = 2_048;
 
 /// Serves an anchor until it ends, then tells the core.
-pub async fn serve<S: Stream>(
-    shared: &Arc<Shared>,
-    anchor: Registered<'_>,
-    connection: Connection<S>,
-) -> Result<(), Ended> {
-    exchange(shared, anchor.named(), connection).await
+pub async fn serve<S: Stream>(anchor: Registered, connection: Connection<S>) -> Result<(), Ended> {
+    exchange(&anchor.shared, anchor.named(), connection).await
 }
 
 async fn exchange<S: Stream>(
@@ -125,22 +121,22 @@ async fn send<W: AsyncWrite>(
 /// A connection that is a session's anchor; when it is dropped, however it
 /// ended, the core learns that the anchor is lost.
 #[derive(Debug)]
-pub struct Registered<'a> {
+pub struct Registered {
     /// The shared state.
-    pub shared: &'a Arc<Shared>,
+    pub shared: Arc<Shared>,
     /// Whose anchor it is.
     pub session: SessionId,
     /// What goes down it.
     pub queue: Arc<AnchorQueue>,
 }
 
-impl Registered<'_> {
+impl Registered {
     fn named(&self) -> Anchor<'_, Arc<AnchorQueue>> {
         Anchor { session: self.session, queue: &self.queue }
     }
 }
 
-impl Drop for Registered<'_> {
+impl Drop for Registered {
     fn drop(&mut self) {
         // Under the core's lock: a newer anchor of the same session is not undone.
         let ended = |core: &mut Core, now, effects: &mut Effects| {

@@ -10,6 +10,7 @@ use prost::Message;
 use tokio::sync::Semaphore;
 
 use crate::connection::{Connection, Ended, Stream};
+use crate::connections::Idle;
 use crate::log::LogClosed;
 use crate::machine::pattern::Pattern;
 use crate::machine::removals::{self, Removal};
@@ -30,11 +31,13 @@ const PARKED_MAX: Duration = Duration::from_secs(10);
 pub async fn serve<S: Stream>(
     shared: &Arc<Shared>,
     session: SessionId,
+    idle: &Idle,
     connection: &mut Connection<S>,
 ) -> Result<(), Ended> {
     let mut out = Vec::new();
     loop {
         let frame = connection.next_frame().await?;
+        idle.works();
         let mut request = Request::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
         let call = Call {
             shared,
@@ -68,6 +71,7 @@ pub async fn serve<S: Stream>(
         if over {
             return Ok(());
         }
+        idle.rests();
         connection.read_awake(copying).await?;
     }
 }

@@ -30,6 +30,9 @@ pub enum Ended {
     /// Of an anchor: it is not the one that counts.
     #[error("another connection is the session's anchor by now")]
     Superseded,
+    /// Of a connection for calls: all so many places are taken by others that do not rest.
+    #[error("{0} connections for calls are busy already")]
+    Crowded(usize),
     /// The peer stopped in the middle of something.
     #[error("the peer is stuck")]
     Stuck,

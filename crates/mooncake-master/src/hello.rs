@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mooncake_core::SessionId;
+use mooncake_wire::message::hello::Role as Asks;
 use mooncake_wire::message::{Hello, HelloReply, Refusal};
 use mooncake_wire::{CONTROL_PREFACE, MAX_HELLO_FRAME, encode_frame};
 use prost::Message;
@@ -26,11 +27,11 @@ pub enum Via {
 }
 
 /// What a connection is from now on.
-pub enum Role<'a> {
+pub enum Role {
     /// Closed once the reply is out.
     Refused,
     /// A session's anchor.
-    Anchor(Registered<'a>),
+    Anchor(Registered),
     /// A call connection of a session.
     Call(SessionId),
 }
@@ -42,8 +43,13 @@ pub async fn read<S: Stream>(connection: &mut Connection<S>) -> Result<Hello, En
     Hello::decode(frame).map_err(|error| Ended::Garbage(format!("hello does not decode: {error}")))
 }
 
+/// Whether the connection is to be a session's anchor.
+pub fn asks_for_anchor(hello: &Hello) -> bool {
+    matches!(hello.role, Some(Asks::Open(_) | Asks::Resume(_)))
+}
+
 /// Answers a hello: the framed reply, and what the connection is.
-pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role<'_>), LogClosed> {
+pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role), LogClosed> {
     let (reply, role) = match Asked::read(hello, crate::random::number(), shared.routes.anchors()) {
         Ok(asked) => admit(shared, asked, via).await?,
         Err(refusal) => refuse(shared, refusal),
@@ -53,7 +59,7 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
     Ok((out, role))
 }
 
-async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(HelloReply, Role<'_>), LogClosed> {
+async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(HelloReply, Role), LogClosed> {
     asked.look_for_views(&**shared);
     let queue = Arc::new(AnchorQueue::default());
     let admitted = shared.apply_async(|core, now, effects| {
@@ -70,7 +76,9 @@ async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(Hell
         let role = match admitted.kind {
             Kind::Attached => Role::Call(session),
             // From here on the end of this task, wherever it is, ends the anchor.
-            Kind::Opened { .. } | Kind::Resumed { .. } => Role::Anchor(Registered { shared, session, queue }),
+            Kind::Opened { .. } | Kind::Resumed { .. } => {
+                Role::Anchor(Registered { shared: shared.clone(), session, queue })
+            }
         };
         Ok((admitted, role))
     });
@@ -88,7 +96,7 @@ async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(Hell
     Ok((admitted.reply(watched, &shared.identity.told, shared.position()), role))
 }
 
-fn refuse<'a>(shared: &Shared, refusal: Refusal) -> (HelloReply, Role<'a>) {
+fn refuse(shared: &Shared, refusal: Refusal) -> (HelloReply, Role) {
     shared.metrics.refused(&refusal);
     (hello::refused(refusal, &shared.identity.told, shared.position()), Role::Refused)
 }
@@ -144,7 +152,7 @@ mod tests {
         Some(message::ProcessIdentity { boot_id, pid, start_time, pid_namespace, mark: 0 })
     }
 
-    async fn say(shared: &Arc<Shared>, role: message::hello::Role) -> (HelloReply, Role<'_>) {
+    async fn say(shared: &Arc<Shared>, role: message::hello::Role) -> (HelloReply, Role) {
         let (version_min, version_max) = (VERSION, VERSION);
         let hello = Hello { version_min, version_max, features: FEATURES, role: Some(role), ..Hello::default() };
         let (reply, role) = answer(shared, hello, Via::Tcp).await.unwrap();
@@ -153,7 +161,7 @@ mod tests {
         (HelloReply::decode(reader.next_frame(MAX_HELLO_FRAME).unwrap().unwrap()).unwrap(), role)
     }
 
-    async fn open(shared: &Arc<Shared>) -> (HelloReply, Registered<'_>) {
+    async fn open(shared: &Arc<Shared>) -> (HelloReply, Registered) {
         let open = OpenSession { host_name: "c:1".to_owned(), process: this_process() };
         match say(shared, message::hello::Role::Open(open)).await {
             (reply, Role::Anchor(anchor)) => (reply, anchor),
@@ -161,7 +169,7 @@ mod tests {
         }
     }
 
-    async fn resume<'a>(shared: &'a Arc<Shared>, opened: &HelloReply) -> (HelloReply, Role<'a>) {
+    async fn resume(shared: &Arc<Shared>, opened: &HelloReply) -> (HelloReply, Role) {
         let HelloReply { session, secret, .. } = *opened;
         let resume = ResumeSession { session, secret, process: this_process(), ..ResumeSession::default() };
         say(shared, message::hello::Role::Resume(resume)).await

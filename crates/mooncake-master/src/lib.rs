@@ -9,8 +9,8 @@
 
 mod anchor;
 mod call;
-mod call_loops;
 mod connection;
+mod connections;
 mod control;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;
@@ -18,6 +18,7 @@ mod hello;
 mod http;
 #[doc(hidden)]
 pub mod log;
+mod loops;
 // For the simulation, without a stable interface.
 #[doc(hidden)]
 pub mod machine;
@@ -37,6 +38,7 @@ mod shared;
 mod summary;
 mod ticker;
 
+pub use connections::Limits;
 pub use log::LogError;
 pub use master::{Master, StartError, bind_remedy, serve};
 pub use metadata_server::MetadataServer;

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use mooncake_wire::message::ProcessIdentity;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
 
-use crate::call_loops::CallLoops;
+use crate::connections::Connections;
 use crate::log::{Compactor, Folder, FoundWitness, Log, LogError, Recovered, Sink, Witness, log_id_of, recover};
 use crate::machine::convert::SoftPinTtl;
 use crate::machine::hello;
@@ -25,7 +24,7 @@ use crate::metadata_server::MetadataServer;
 use crate::process_watch::{self, ProcessWatch};
 use crate::replaying::Replaying;
 use crate::settings::{LogFolder, Settings, Wal};
-use crate::shared::{Identity, Shared};
+use crate::shared::{Identity, Shared, Threads};
 use crate::ticker::Ticker;
 use crate::{control, http, random, summary};
 
@@ -130,10 +129,9 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     });
     let (shared, compactor, ticker) = started.inspect_err(|_| pages.abort())?;
     let _ = serving.set(shared.clone());
-    let strangers = Arc::new(AtomicUsize::new(0));
-    let mut tasks = vec![tokio::spawn(control::accept_tcp(shared.clone(), rpc, strangers.clone())), pages];
+    let mut tasks = vec![tokio::spawn(control::accept_tcp(shared.clone(), rpc)), pages];
     if let Some((listener, _)) = unix {
-        tasks.push(tokio::spawn(control::accept_unix(shared.clone(), listener, strangers)));
+        tasks.push(tokio::spawn(control::accept_unix(shared.clone(), listener)));
     }
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
@@ -216,8 +214,9 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
     let log = Arc::new(log);
     log.set_reign(core.reign());
     let processes = ProcessWatch::new().map_err(|source| StartError::System { what: "watching processes", source })?;
-    let call_loops = CallLoops::start().map_err(|source| StartError::System { what: "threads for calls", source })?;
-    let shared = Arc::new(Shared::new(core, log.clone(), identity, call_loops, processes));
+    let threads = Threads::start().map_err(|source| StartError::System { what: "threads for connections", source })?;
+    let connections = Connections::new(settings.connections.within(descriptors()));
+    let shared = Arc::new(Shared::new(core, log.clone(), identity, connections, threads, processes));
     shared
         .apply(|core, now, effects| core.begin(now, raised, effects))
         .map_err(|e| StartError::System { what: "writing to the log", source: io::Error::other(e) })?;
@@ -361,10 +360,11 @@ impl ProcessDriver for Shared {
 
 /// Without lines in the output, too, the page with the summary has rates of the last seconds.
 async fn report(shared: Arc<Shared>, in_output: bool) {
+    let mut said = summary::Said::default();
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
-        if in_output {
-            tracing::info!("Master Metrics: {}", summary::line(&shared));
+        if in_output && let Some(line) = said.news(summary::line(&shared)) {
+            tracing::info!("Master Metrics: {line}");
         }
         *shared.summarized.lock() = summary::Previous::start(&shared.metrics);
     }
@@ -422,6 +422,12 @@ fn warn_when_open(settings: &Settings) {
             );
         }
     }
+}
+
+/// How many files and connections this process may have open.
+pub(crate) fn descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// A log that meets a file-size limit is to fail its append, not to kill the process.

@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use crate::anchor::{self, Registered};
 use crate::call;
 use crate::connection::Connection;
+use crate::connections::Idle;
 use crate::hello::{Via, answer};
 use crate::log::{Folder, Log, Sink};
 use crate::machine::anchors::Lend;
@@ -187,7 +188,7 @@ async fn neither_the_reply_to_a_change_nor_a_push_that_tells_of_it_leaves_before
         let (shared, session) = (master.shared.clone(), master.session);
         let calls = elsewhere(async move || {
             let mut connection = Connection::new(UnixStream::from_std(near).unwrap());
-            call::serve(&shared, session, &mut connection).await
+            call::serve(&shared, session, &Idle::of_one(), &mut connection).await
         });
         let body = Some(request::Body::Abort(Abort { rids: vec![rid.0], writer_done: true }));
         send(&mut far, &Request { id: 1, sequence: master.origin().sequence, body, ..Request::default() }).await;
@@ -212,8 +213,8 @@ async fn a_beat_that_changes_something_is_answered_once_that_is_in_the_log() {
         let (near, mut far) = pair();
         let (shared, session, queue) = (master.shared.clone(), master.session, master.anchor.clone());
         let anchor = elsewhere(async move || {
-            let registered = Registered { shared: &shared, session, queue };
-            anchor::serve(&shared, registered, Connection::new(UnixStream::from_std(near).unwrap())).await
+            let registered = Registered { shared: shared.clone(), session, queue };
+            anchor::serve(registered, Connection::new(UnixStream::from_std(near).unwrap())).await
         });
         let unpin_sequence = master.origin().sequence;
         let beat = Beat { number: 8, unpin: vec![rid.0], unpin_sequence, ..Beat::default() };

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use mooncake_core::{Config, PlacementStrategy};
 use mooncake_settings::{Given, SettingError};
 
+use crate::connections::Limits;
+
 /// What the log does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wal {
@@ -49,6 +51,8 @@ pub struct Settings {
     pub compact_min: u64,
     /// Folder of the witness.
     pub witness_folder: PathBuf,
+    /// How many connections there may be, where there are descriptors for them.
+    pub connections: Limits,
     /// Called after many objects were freed, so that an allocator can give memory back.
     pub after_bulk_free: Option<fn()>,
     /// Lines to say at start.
@@ -84,6 +88,7 @@ impl Default for Settings {
             log_folder: LogFolder::None,
             compact_min: 64 << 20,
             witness_folder: PathBuf::from("/dev/shm"),
+            connections: Limits::default(),
             after_bulk_free: None,
             notes: Vec::new(),
         }

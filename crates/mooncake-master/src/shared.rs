@@ -1,19 +1,17 @@
 //! What every task of the master shares: the core behind its mutex, the log,
 //! the routes.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{AsideFull, Core, Effects, SessionId, SnapshotSlice, Time};
+use mooncake_core::{AsideFull, Core, Effects, SnapshotSlice, Time};
 use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
-use crate::call_loops::CallLoops;
+use crate::connections::Connections;
 use crate::log::{Living, Log, LogClosed};
+use crate::loops::Loops;
 use crate::machine::anchors;
 use crate::machine::commit::End;
 use crate::machine::convert::SoftPinTtl;
@@ -43,10 +41,10 @@ pub struct Shared {
     pub peers: PeerLog,
     /// Who this master is.
     pub identity: Identity,
-    /// Every connection with a hello behind it.
+    /// Every connection.
     pub connections: Connections,
-    /// Where calls are answered.
-    pub call_loops: CallLoops,
+    /// Where connections are served once it is known what they are.
+    pub threads: Threads,
     /// Watches of client processes.
     pub processes: ProcessWatch,
     /// How far clients are believed that say that the log lost its end.
@@ -54,6 +52,22 @@ pub struct Shared {
     /// Rung when the master cannot go on.
     pub failed: Notify,
     started: Instant,
+}
+
+/// Threads behind the hello.
+#[derive(Debug)]
+pub struct Threads {
+    /// Where calls are answered.
+    pub calls: Loops,
+    /// Where anchors are served.
+    pub anchors: Loops,
+}
+
+impl Threads {
+    /// Starts them.
+    pub fn start() -> std::io::Result<Threads> {
+        Ok(Threads { calls: Loops::for_calls()?, anchors: Loops::for_anchors()? })
+    }
 }
 
 /// Who this master is and what it grants.
@@ -84,7 +98,8 @@ impl Shared {
         core: Core,
         log: Arc<Log>,
         identity: Identity,
-        call_loops: CallLoops,
+        connections: Connections,
+        threads: Threads,
         processes: ProcessWatch,
     ) -> Shared {
         let metrics = Metrics::default();
@@ -97,8 +112,8 @@ impl Shared {
             metrics,
             peers: PeerLog::default(),
             identity,
-            connections: Connections::default(),
-            call_loops,
+            connections,
+            threads,
             processes,
             epoch_claims: Mutex::new(claims(Duration::ZERO)),
             failed: Notify::new(),
@@ -257,105 +272,6 @@ impl Drop for Whole<'_> {
         tracing::error!("an operation broke off in the middle: the master stops. Its log is whole; start it again");
         self.0.log.close();
         self.0.failed.notify_one();
-    }
-}
-
-/// Connections that may be ended from outside: at the stop, and when their session is over.
-#[derive(Debug, Default)]
-pub struct Connections {
-    next: AtomicU64,
-    all: Mutex<HashMap<u64, Connected>>,
-    /// All are to end, those that begin meanwhile too.
-    ended: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Connected {
-    session: Option<SessionId>,
-    task: Option<AbortHandle>,
-}
-
-/// A connection's entry; gone when dropped, which the end of its task does.
-#[derive(Debug)]
-pub struct Entry {
-    shared: Arc<Shared>,
-    number: u64,
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.shared.connections.all.lock().remove(&self.number);
-    }
-}
-
-impl Shared {
-    /// Enters a connection that starts.
-    pub fn enter_connection(self: &Arc<Self>) -> Entry {
-        let number = self.connections.next.fetch_add(1, Ordering::Relaxed);
-        self.connections.all.lock().insert(number, Connected::default());
-        Entry { shared: self.clone(), number }
-    }
-}
-
-impl Entry {
-    /// Names the connection.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-}
-
-impl Connections {
-    /// Says which task reads a connection's hello, unless the one behind that is known already.
-    pub fn set_first_task(&self, number: u64, task: AbortHandle) {
-        self.with(number, |entry| _ = entry.task.get_or_insert(task));
-    }
-
-    /// Says which task answers a connection's calls; it may have ended by now.
-    pub fn set_task(&self, number: u64, task: AbortHandle) {
-        self.with(number, |entry| entry.task = Some(task));
-    }
-
-    fn with(&self, number: u64, change: impl FnOnce(&mut Connected)) {
-        if let Some(entry) = self.all.lock().get_mut(&number) {
-            change(entry);
-            if let Some(task) = entry.task.as_ref().filter(|_| self.ended.load(Ordering::Relaxed)) {
-                task.abort();
-            }
-        }
-    }
-
-    /// Says whose a connection is.
-    pub fn belongs_to(&self, number: u64, session: SessionId) {
-        if let Some(entry) = self.all.lock().get_mut(&number) {
-            entry.session = Some(session);
-        }
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.all.lock().len()
-    }
-
-    /// Ends those whose session is over.
-    pub fn end_where(&self, over: impl Fn(SessionId) -> bool) {
-        for entry in self.all.lock().values() {
-            if let (Some(session), Some(task)) = (entry.session, &entry.task)
-                && over(session)
-            {
-                task.abort();
-            }
-        }
-    }
-
-    /// Ends all.
-    pub fn end_all(&self) {
-        // Seen by whoever has the lock after this.
-        self.ended.store(true, Ordering::Relaxed);
-        for entry in self.all.lock().values() {
-            if let Some(task) = &entry.task {
-                task.abort();
-            }
-        }
     }
 }
 

@@ -93,6 +93,22 @@ pub fn line(shared: &Shared) -> String {
     out
 }
 
+/// The periodic line that was said last. One that says the same is not said again.
+#[derive(Debug, Default)]
+pub struct Said(String);
+
+impl Said {
+    /// The line, if it says something else than the last one. How often clients beat is no news by itself.
+    pub fn news(&mut self, line: String) -> Option<String> {
+        let told =
+            match line.split_once(", Ping=").and_then(|(before, pings)| Some((before, pings.split_once(" | ")?.1))) {
+                Some((before, behind)) => format!("{before} | {behind}"),
+                None => line.clone(),
+            };
+        (std::mem::replace(&mut self.0, told) != self.0).then_some(line)
+    }
+}
+
 const SHOWN: [(Op, &str); 8] = [
     (Op::PutStart, "PutStart"),
     (Op::PutEnd, "PutEnd"),
@@ -114,4 +130,27 @@ const SHOWN_BATCHES: [(Op, &str); 5] = [
 
 fn separator(first: &mut bool) -> &'static str {
     if std::mem::take(first) { "" } else { ", " }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::log::Log;
+
+    #[test]
+    fn a_master_of_which_nothing_is_asked_says_that_once() {
+        let shared = Shared::of(Arc::new(Log::new(1, 0, None, false)));
+        let (mut said, line) = (Said::default(), || line(&shared));
+        assert!(said.news(line()).is_some());
+        shared.metrics.count(Op::Ping, 5_000, 0);
+        assert!(line().contains("Ping=") && !line().contains("Ping=0/0"), "{}", line());
+        assert_eq!(said.news(line()), None);
+        shared.metrics.count(Op::ExistKey, 5_000, 0);
+        assert!(said.news(line()).is_some_and(|line| line.contains("Ping=")));
+        *shared.summarized.lock() = Previous::start(&shared.metrics);
+        assert!(said.news(line()).is_some(), "that it stopped is news");
+        assert_eq!(said.news(line()), None);
+    }
 }

@@ -11,6 +11,7 @@
 mod board;
 mod checksum;
 mod common_memory;
+mod descriptors;
 mod device;
 mod error;
 mod fd_passing;
@@ -47,6 +48,7 @@ mod view;
 pub use board::{Board, BoardView};
 pub use checksum::{crc32c, crc32c_append};
 pub use common_memory::CommonMemory;
+pub use descriptors::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit};
 pub use device::{Bounce, DeviceError, wait_for_stream};
 pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
 pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};

@@ -53,10 +53,10 @@ pub struct Mapping {
     writable: bool,
     data: Mapped,
     control: Mapped,
-    data_fd: Guarded<OwnedFd>,
+    data_fd: Arc<Guarded<OwnedFd>>,
     /// Where the data memory begins in a file that is not sealed, which only its owner maps.
     file_offset: Option<u64>,
-    control_fd: Guarded<OwnedFd>,
+    control_fd: Arc<Guarded<OwnedFd>>,
     /// One bit per block whose page tables are full.
     filled: Box<[AtomicU64]>,
 }
@@ -69,7 +69,7 @@ impl Mapping {
             return Err(MemoryError::Forked);
         }
         memfd::check(data.as_fd(), "data", expect.bytes)?;
-        Self::map_checked(data, None, control, expect, writable)
+        Self::map_checked(Arc::new(Guarded::new(data)), None, Arc::new(Guarded::new(control)), expect, writable)
     }
 
     /// Maps memory of this very process's owner, part of a file that others may truncate: then a touch of it is a
@@ -84,13 +84,13 @@ impl Mapping {
         if forked() {
             return Err(MemoryError::Forked);
         }
-        Self::map_checked(data, Some(offset), control, expect, writable)
+        Self::map_checked(Arc::new(Guarded::new(data)), Some(offset), Arc::new(Guarded::new(control)), expect, writable)
     }
 
     fn map_checked(
-        data: OwnedFd,
+        data: Arc<Guarded<OwnedFd>>,
         file_offset: Option<u64>,
-        control: OwnedFd,
+        control: Arc<Guarded<OwnedFd>>,
         expect: Expect,
         writable: bool,
     ) -> Result<Self, MemoryError> {
@@ -104,24 +104,23 @@ impl Mapping {
             writable,
             data: data_map,
             control: control_map,
-            data_fd: Guarded::new(data),
+            data_fd: data,
             file_offset,
-            control_fd: Guarded::new(control),
+            control_fd: control,
             filled: (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
-    /// Another mapping of the same memory: a reader's first put needs a writable one.
+    /// Another mapping of the same memory: a reader's first put needs a writable one. It takes no descriptors of its own.
     pub fn remap(&self, writable: bool) -> Result<Self, MemoryError> {
         if forked() {
             return Err(MemoryError::Forked);
         }
         let expect = Expect { uuid: self.uuid, bytes: self.bytes() };
-        let (data, control) = (memfd::duplicate(&*self.data_fd)?, memfd::duplicate(&*self.control_fd)?);
-        match self.file_offset {
-            None => Self::map(data, control, expect, writable),
-            Some(offset) => Self::map_file(data, offset, control, expect, writable),
+        if self.file_offset.is_none() {
+            memfd::check(self.data_fd(), "data", expect.bytes)?;
         }
+        Self::map_checked(self.data_fd.clone(), self.file_offset, self.control_fd.clone(), expect, writable)
     }
 
     /// Name of the memory.

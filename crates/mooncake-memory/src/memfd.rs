@@ -107,8 +107,3 @@ pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64
         Err(errno) => Err(errno.into()),
     }
 }
-
-/// Another descriptor of the same file.
-pub(crate) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, MemoryError> {
-    fd.as_fd().try_clone_to_owned().map_err(MemoryError::os("duplicating a descriptor"))
-}

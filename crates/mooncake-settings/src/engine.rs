@@ -4,8 +4,17 @@ use crate::setting::{Setting, Type};
 
 const RDMA: &str = "there is no RDMA in this version";
 
+/// Of stores and of engines.
+pub(crate) const RAISE_DESCRIPTORS: Setting = Setting::done(
+    "MOONCAKE_RAISE_DESCRIPTORS",
+    Type::Bool,
+    "1",
+    "raise the soft limit of open files of the process to what it may be, at most 65,536; 0: leave it as it is",
+);
+
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
+    RAISE_DESCRIPTORS,
     Setting::done("MC_SHM", Type::Bool, "1", "copies between processes of one host; 0: everything by TCP"),
     Setting::done("MC_TRANSFER_TIMEOUT", Type::Whole(0, 86_400), "30", "seconds that a transfer may take, 5 at least"),
     Setting::done("MC_MIN_RPC_PORT", Type::Port, "15000", "first port to choose from, for handshakes and data"),

@@ -33,6 +33,7 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "what to listen on for data where that is not what the host name says",
     ),
+    crate::engine::RAISE_DESCRIPTORS,
     Setting::done(
         "MC_LOG_LEVEL",
         Type::LogLevel,

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use mooncake_memory::{CopyError, MemoryError, ProcessError};
+use mooncake_memory::{CopyError, MemoryError, ProcessError, is_short_of_descriptors};
 
 use crate::reign::Reign;
 use crate::wire::Status;
@@ -108,6 +108,11 @@ pub enum TransferError {
 }
 
 impl TransferError {
+    /// Whether this process has no descriptor left, which says nothing of the peer.
+    pub fn is_short_of_descriptors(&self) -> bool {
+        matches!(self, TransferError::Broken { source, .. } if is_short_of_descriptors(source))
+    }
+
     /// Whether the peer's answer means a miss rather than a failure.
     pub fn is_stale(&self) -> bool {
         matches!(self, TransferError::Stale { .. })
@@ -135,6 +140,18 @@ pub enum LinkError {
     NoPath {
         /// Name and UUID of the segment.
         segment: String,
+        /// What was tried, and why each failed.
+        reason: String,
+    },
+    /// This process may not open what a link takes.
+    #[error(
+        "segment {segment} cannot be reached: no descriptor is left of the {limit} that this process may have; raise its limit of open files (`ulimit -n`, LimitNOFILE=): {reason}"
+    )]
+    OutOfDescriptors {
+        /// Name and UUID of the segment.
+        segment: String,
+        /// How many files this process may have open.
+        limit: usize,
         /// What was tried, and why each failed.
         reason: String,
     },

@@ -137,10 +137,99 @@ fn a_connection_that_breaks_is_a_word_about_the_others() {
         calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
     });
     assert_eq!(control.connections(), (3, 3, 0));
+    let confuses = AtomicBool::new(true);
+    store.master().answers(move |request| {
+        let reply = usual(request);
+        Some(Reply { id: reply.id + u64::from(confuses.swap(false, Ordering::SeqCst)), ..reply })
+    });
+    store.ping().unwrap();
+    assert_eq!(control.connections(), (1, 1, 0), "none of them is tried");
+}
+
+/// Has a store so many connections that no call has.
+fn rested(store: &Alone, count: usize) {
+    let release = held(store.master());
+    std::thread::scope(|scope| {
+        let before = store.master().asked().len();
+        let calls: Vec<_> = (0..count).map(|_| scope.spawn(|| store.ping())).collect();
+        wait_for("all calls", || store.master().asked().len() == before + count);
+        (0..count).for_each(|_| release.send(()).unwrap());
+        calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
+    });
+    assert_eq!(store.control().connections(), (count, count, 0));
+    store.master().answers(|request| Some(usual(request)));
+}
+
+#[test]
+fn a_connection_that_the_master_closes_while_a_request_is_on_its_way_costs_neither_the_call_nor_a_pause() {
+    let store = Alone::new();
+    let control = store.control();
+    rested(&store, 3);
+    let hangs_up = AtomicBool::new(true);
+    store.master().answers(move |request| (!hangs_up.swap(false, Ordering::SeqCst)).then(|| usual(request)));
+    control.bell.hush();
+    store.ping().unwrap();
+    assert_eq!((control.connections(), store.master().attached()), ((2, 2, 0), 3), "the others stand");
+    let mut fds = [PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN)];
+    assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0), "nobody doubts the master");
+    // One that was made just now is another matter.
+    control.drop_idle();
     let hangs_up = AtomicBool::new(true);
     store.master().answers(move |request| (!hangs_up.swap(false, Ordering::SeqCst)).then(|| usual(request)));
     store.ping().unwrap();
-    assert_eq!(control.connections(), (1, 1, 0), "none of them is tried");
+    assert_eq!((control.connections(), store.master().attached()), ((1, 1, 0), 5));
+    assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1));
+}
+
+#[test]
+fn connections_that_the_master_closed_at_rest_are_not_tried() {
+    let store = Alone::new();
+    let control = store.control();
+    rested(&store, 3);
+    store.master().hang_up();
+    wait_for("they are closed", || store.master().open() == 0);
+    control.rested_for(Duration::from_secs(1));
+    store.ping().unwrap();
+    assert_eq!((control.connections(), store.master().attached()), ((1, 1, 0), 4));
+    assert_eq!(store.master().asked().len(), 4, "it is asked once");
+}
+
+#[test]
+fn connections_that_no_call_has_are_closed_after_a_while_and_two_are_kept() {
+    let store = Alone::new();
+    let control = store.control();
+    rested(&store, 5);
+    control.close_idle();
+    assert_eq!(control.connections(), (5, 5, 0), "they may be needed again");
+    control.rested_for(IDLE_MAX + Duration::from_secs(1));
+    store.ping().unwrap();
+    control.close_idle();
+    assert_eq!(control.connections(), (KEPT, KEPT, 0));
+    wait_for("the master hears of it", || store.master().open() == KEPT);
+    control.rested_for(IDLE_MAX + Duration::from_secs(1));
+    control.close_idle();
+    store.ping().unwrap();
+    assert_eq!(
+        (control.connections(), store.master().attached()),
+        ((KEPT, KEPT, 0), 5),
+        "the next call waits for none"
+    );
+}
+
+#[test]
+fn a_store_whose_anchor_beats_closes_what_no_call_has_had_for_long() {
+    let (client, _caller) = Client::connect();
+    let control = &client.shared.control;
+    let release = held(&client.master);
+    std::thread::scope(|scope| {
+        let ping = || control.query("a call", request::Body::Ping(Ping {}), PATIENCE);
+        let calls: Vec<_> = (0..4).map(|_| scope.spawn(ping)).collect();
+        wait_for("all calls", || client.master.asked().len() == 4);
+        (0..4).for_each(|_| release.send(()).unwrap());
+        calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
+    });
+    control.rested_for(IDLE_MAX + Duration::from_secs(1));
+    wait_for("a beat", || control.connections() == (KEPT, KEPT, 0));
 }
 
 #[test]

@@ -45,6 +45,11 @@ impl<A> Directory<A> {
         self.segments.extend(segments);
     }
 
+    /// How many have been met.
+    pub fn count(&self) -> usize {
+        self.segments.len()
+    }
+
     /// The segment is Gone.
     pub fn forget(&mut self, number: u32) {
         self.segments.remove(&number);

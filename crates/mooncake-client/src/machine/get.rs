@@ -156,6 +156,7 @@ pub async fn read_any_replica<D: GetDriver>(
     mut read: impl AsyncFnMut(&Replica) -> Result<(), Unread>,
 ) -> Fetched {
     let mut cause = "no replica is left".to_owned();
+    let mut out_of_descriptors = None;
     for replica in in_order_of_choice(driver, object, numbering) {
         if let Some(earlier) = lost.iter().find(|lost| lost.rid == replica.rid) {
             cause.clone_from(&earlier.cause);
@@ -170,10 +171,14 @@ pub async fn read_any_replica<D: GetDriver>(
                 report_doubt(driver, key, object, replica.rid, doubt, &cause);
                 let stale = doubt == Doubt::Stale;
                 lost.push(LostReplica { rid: replica.rid, cause: cause.clone(), stale });
+                if error.is_short_of_descriptors() {
+                    out_of_descriptors = Some(error);
+                }
             }
         }
     }
-    Fetched::Lost(cause)
+    // The object is there, and may be read in a moment: that is no miss.
+    out_of_descriptors.map_or(Fetched::Lost(cause), Fetched::Failed)
 }
 
 /// A replica that is not what it should be is the master's business too. A stale one is mostly ordinary: a later
@@ -320,6 +325,26 @@ mod tests {
         assert!(got.iter().all(|got| matches!(got, Ok(Some(9)))));
         assert_eq!((&*script.reads.borrow(), &*script.asked.borrow()), (&vec![2, 4, 6], &vec![2, 1]));
         assert!(script.suspects.borrow().is_empty() && script.missed.borrow().is_none());
+    }
+
+    #[test]
+    fn an_object_that_the_process_has_no_descriptor_for_is_no_miss() {
+        let read = |bad: &dyn Fn(u64) -> bool| {
+            let script = Script::new(&[&[&[2, 4]], &[&[2, 4]]]);
+            let got = ready(read_batch(&script, &[b"k"], async |found, (), lost| {
+                let read = async |replica: &Replica| match replica.rid {
+                    2 => Err(Unread { error: Cause::OutOfDescriptors("none".into()).into(), doubt: Doubt::None }),
+                    rid if bad(rid) => Err(unread(Doubt::None)),
+                    _ => Ok(()),
+                };
+                vec![read_any_replica(&script, b"k", found[0].1, (), lost, read).await]
+            }));
+            assert!(script.suspects.borrow().is_empty() && script.missed.borrow().is_none());
+            got
+        };
+        assert!(matches!(read(&|_| false)[..], [Ok(Some(9))]), "another replica is read");
+        let got = read(&|_| true);
+        assert!(got[0].as_ref().unwrap_err().is_short_of_descriptors(), "{got:?}");
     }
 
     #[test]

@@ -122,6 +122,11 @@ impl<M: Clone> Owner<M> {
         self.held.len() < MAX_SEGMENTS
     }
 
+    /// Segments that there are.
+    pub fn count(&self) -> usize {
+        self.held.len()
+    }
+
     /// The memory of the segments that are held.
     pub fn memories(&self) -> impl Iterator<Item = &M> {
         self.held.iter().map(|held| &held.memory)

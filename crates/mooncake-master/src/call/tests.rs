@@ -45,7 +45,7 @@ async fn waiting_put(shared: &Arc<Shared>, session: SessionId, sequence: u64, si
 async fn waiting_put_of(key: &str, shared: &Arc<Shared>, session: SessionId, sequence: u64, size: u64) -> UnixStream {
     let (near, mut far) = UnixStream::pair().unwrap();
     let calls = shared.clone();
-    tokio::spawn(async move { serve(&calls, session, &mut Connection::new(near)).await });
+    tokio::spawn(async move { serve(&calls, session, &Idle::of_one(), &mut Connection::new(near)).await });
     let ask = message::PutStart {
         keys: Some(pack_keys(&[key])),
         sizes: vec![size],
@@ -129,7 +129,7 @@ impl Caller {
     fn new(shared: &Arc<Shared>, session: SessionId) -> Caller {
         let (near, far) = UnixStream::pair().unwrap();
         let calls = shared.clone();
-        tokio::spawn(async move { serve(&calls, session, &mut Connection::new(near)).await });
+        tokio::spawn(async move { serve(&calls, session, &Idle::of_one(), &mut Connection::new(near)).await });
         Caller { far, reader: FrameReader::default() }
     }
 

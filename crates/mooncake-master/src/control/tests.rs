@@ -1,32 +1,37 @@
-//! Who is counted as a stranger, and for how long; whose a connection is once it has said so.
+//! Who is counted as a stranger, and for how long; whose a connection is once it has said so; who gets in where there are
+//! too many.
 
-use mooncake_wire::message::{AttachCall, Hello, HelloReply, OpenSession, hello};
+use mooncake_wire::message::{AttachCall, Hello, HelloReply, OpenSession, ResumeSession, hello};
 use mooncake_wire::{CONTROL_PREFACE, FEATURES, FrameReader, MAX_FRAME, VERSION, encode_frame};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
+use crate::connections::Limits;
 use crate::log::Log;
 
 const SOON: Duration = Duration::from_secs(10);
 
 struct Master {
     shared: Arc<Shared>,
-    strangers: Arc<AtomicUsize>,
 }
 
 impl Master {
     fn new() -> Master {
-        let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
+        Master::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> Master {
+        let shared = Arc::new(Shared::limited(Arc::new(Log::new(1, 0, None, false)), limits));
         shared.apply(|core, now, effects| core.begin(now, None, effects)).unwrap();
-        Master { shared, strangers: Arc::default() }
+        Master { shared }
     }
 
     /// Somebody comes: the other end.
     fn accept(&self) -> UnixStream {
         let (near, far) = UnixStream::pair().unwrap();
-        start(&self.shared, &self.strangers, near, Peer::Process(1), Via::Tcp);
+        start(&self.shared, near, Peer::Process(1), Via::Tcp);
         far
     }
 
@@ -48,7 +53,7 @@ impl Master {
 
     async fn until(&self, strangers: usize, connections: usize) {
         let wanted = (strangers, connections);
-        let are = || (self.strangers.load(Ordering::Relaxed), self.shared.connections.len());
+        let are = || (self.shared.connections.strangers(), self.shared.connections.len());
         let reached = async {
             while are() != wanted {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -115,27 +120,67 @@ async fn the_end_of_a_session_ends_its_anchor_and_its_calls() {
 }
 
 #[tokio::test]
-async fn where_too_many_strangers_wait_the_next_is_closed_and_nothing_is_kept_of_him() {
-    let master = Master::new();
-    master.strangers.store(STRANGERS_MAX, Ordering::Relaxed);
-    let mut refused = master.accept();
-    assert_eq!((master.strangers.load(Ordering::Relaxed), master.shared.connections.len()), (STRANGERS_MAX, 0));
-    is_closed(&mut refused).await;
-    assert_eq!(master.shared.peers.faults(), 1);
-    master.strangers.store(STRANGERS_MAX - 1, Ordering::Relaxed);
+async fn a_flood_of_strangers_keeps_no_anchor_out_and_nothing_is_kept_of_those_who_go() {
+    let master = Master::with(Limits { strangers: 4, calls: 4 });
+    let mut flood: Vec<UnixStream> = (0..4).map(|_| master.accept()).collect();
     let (_anchor, opened) = master.greet(open()).await;
     assert_eq!(opened.refusal, None);
-    master.until(STRANGERS_MAX - 1, 1).await;
+    is_closed(&mut flood[0]).await;
+    let more = (0..40).map(|_| {
+        let far = master.accept();
+        assert!(master.shared.connections.strangers() <= 4);
+        far
+    });
+    let more: Vec<UnixStream> = more.collect();
+    for far in &mut flood[1..] {
+        is_closed(far).await;
+    }
+    let (_anchor, resumed) = master.greet(resume(&opened)).await;
+    assert_eq!(resumed.refusal, None);
+    drop(more);
+    master.until(0, 1).await;
 }
 
 #[tokio::test]
-async fn where_too_many_are_connected_the_next_is_closed_until_one_goes() {
-    let master = Master::new();
-    let mut others: Vec<Entry> = (0..CONNECTIONS_MAX).map(|_| master.shared.enter_connection()).collect();
-    let mut refused = master.accept();
-    assert_eq!((master.strangers.load(Ordering::Relaxed), master.shared.connections.len()), (0, CONNECTIONS_MAX));
-    is_closed(&mut refused).await;
-    others.pop();
+async fn an_anchor_that_breaks_comes_back_though_calls_fill_their_share() {
+    let master = Master::with(Limits { strangers: 8, calls: 20 });
+    // It breaks, which its client is the first to see.
+    let (_broken, opened) = master.greet(open()).await;
+    let (_other_anchor, other) = master.greet(open()).await;
+    let mut calls = Vec::new();
+    for _ in 0..20 {
+        let (far, reply) = master.greet(attach(&other)).await;
+        assert_eq!(reply.refusal, None);
+        calls.push(far);
+    }
+    let (_anchor, resumed) = master.greet(resume(&opened)).await;
+    assert_eq!(resumed.refusal, None);
+    master.until(0, 22).await;
+    // Its calls are heard too, in the place of one of those who have the most.
+    let (_own_calls, attached) = master.greet(attach(&opened)).await;
+    assert_eq!(attached.refusal, None);
+    is_closed(&mut calls[0]).await;
+    master.until(0, 22).await;
+    let others = calls[1..].iter_mut().map(|far| far.try_read(&mut [0; 1]));
+    assert!(others.map(Result::unwrap_err).all(|error| error.kind() == io::ErrorKind::WouldBlock), "they go on");
+}
+
+#[tokio::test]
+async fn who_wants_to_call_waits_a_moment_for_a_place() {
+    let master = Master::with(Limits { strangers: 8, calls: 1 });
     let (_anchor, opened) = master.greet(open()).await;
-    assert_eq!(opened.refusal, None);
+    let (mut first, _) = master.greet(attach(&opened)).await;
+    // The first has begun too short a time ago to be at rest.
+    let (_second, attached) = master.greet(attach(&opened)).await;
+    assert_eq!(attached.refusal, None);
+    is_closed(&mut first).await;
+}
+
+fn attach(opened: &HelloReply) -> hello::Role {
+    hello::Role::Attach(AttachCall { session: opened.session, secret: opened.secret })
+}
+
+fn resume(opened: &HelloReply) -> hello::Role {
+    let HelloReply { session, secret, .. } = *opened;
+    hello::Role::Resume(ResumeSession { session, secret, ..ResumeSession::default() })
 }

@@ -26,6 +26,7 @@ pub fn page(shared: &Arc<Shared>) -> String {
         epoch: shared.log.reign().epoch.into(),
         lsn: shared.log.lsn(),
         connections: shared.connections.len() as u64,
+        displaced: shared.connections.displaced(),
         peer_faults: shared.peers.faults(),
     };
     let mut out = Page::text(&[]);
@@ -44,6 +45,7 @@ pub fn reference_page() -> String {
         epoch: 0,
         lsn: 0,
         connections: 0,
+        displaced: 0,
         peer_faults: 0,
     };
     let mut out = Page::table();
@@ -69,6 +71,7 @@ struct Reading {
     epoch: u32,
     lsn: u64,
     connections: u64,
+    displaced: u64,
     peer_faults: u64,
 }
 
@@ -212,6 +215,11 @@ impl Reading {
             }
         }
         out.gauge("mooncake_connections", "control connections", self.connections);
+        out.counter(
+            "mooncake_connections_displaced_total",
+            "connections closed to make room: for calls, while they rested, or before their hello",
+            self.displaced,
+        );
     }
 
     fn tell_latencies(&self, out: &mut Page) {
@@ -413,6 +421,7 @@ mod tests {
             epoch: 2,
             lsn: 9,
             connections: 1,
+            displaced: 0,
             peer_faults: 0,
         };
         reading.tell(&mut text);

@@ -1,21 +1,29 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mooncake_core::{Config, Record, RecordRef, Rid, To};
+use mooncake_core::{Config, Record, RecordRef, Rid, SessionId, To};
 
 use super::*;
+use crate::connections::{Entry, Limits};
 use crate::log::{Folder, Sink, recover};
+use crate::peer_log::Peer;
 
 const BOOT: [u8; 16] = [7; 16];
 
 impl Shared {
     /// An empty core over a log.
     pub fn of(log: Arc<Log>) -> Shared {
+        Shared::limited(log, Limits::default())
+    }
+
+    /// The same, for no more connections than that.
+    pub fn limited(log: Arc<Log>, limits: Limits) -> Shared {
         let told =
             hello::Identity { instance: [0; 16], boot_id: BOOT, unix_socket: String::new(), lookup_protect_ms: 0 };
         let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
         let identity = Identity { told, soft_pin, after_bulk_free: None };
-        let (loops, processes) = (CallLoops::start().unwrap(), ProcessWatch::new().unwrap());
-        Shared::new(Core::new(Config::default()), log, identity, loops, processes)
+        let (threads, processes) = (Threads::start().unwrap(), ProcessWatch::new().unwrap());
+        let connections = Connections::new(limits);
+        Shared::new(Core::new(Config::default()), log, identity, connections, threads, processes)
     }
 }
 
@@ -51,48 +59,6 @@ fn what_a_panic_leaves_of_an_operation_is_never_logged() {
 
 fn endless() -> tokio::task::JoinHandle<()> {
     tokio::spawn(std::future::pending())
-}
-
-#[tokio::test]
-async fn a_session_that_is_over_ends_the_task_that_answers_its_calls_whoever_said_last_which_that_is() {
-    let connections = Connections::default();
-    connections.all.lock().insert(1, Connected::default());
-    let (hello, calls) = (endless(), endless());
-    connections.belongs_to(1, SessionId(7));
-    connections.set_task(1, calls.abort_handle());
-    connections.set_first_task(1, hello.abort_handle());
-    connections.end_where(|session| session == SessionId(7));
-    assert!(calls.await.unwrap_err().is_cancelled());
-    hello.abort();
-}
-
-#[tokio::test]
-async fn what_is_handed_over_while_all_connections_end_ends_too() {
-    let connections = Connections::default();
-    connections.all.lock().insert(1, Connected::default());
-    connections.end_all();
-    let calls = endless();
-    connections.set_task(1, calls.abort_handle());
-    assert!(calls.await.unwrap_err().is_cancelled());
-}
-
-#[tokio::test]
-async fn the_end_of_a_session_ends_its_connections_alone_and_a_connection_that_ended_is_forgotten() {
-    let shared = Arc::new(Shared::of(Arc::new(Log::new(1, 0, None, false))));
-    let (own, other) = (shared.enter_connection(), shared.enter_connection());
-    let tasks = [endless(), endless()];
-    for (entry, (session, task)) in [&own, &other].into_iter().zip([7, 8].into_iter().zip(&tasks)) {
-        shared.connections.belongs_to(entry.number(), SessionId(session));
-        shared.connections.set_first_task(entry.number(), task.abort_handle());
-    }
-    shared.connections.end_where(|session| session == SessionId(7));
-    let [ended, goes_on] = tasks;
-    assert!(ended.await.unwrap_err().is_cancelled());
-    assert!(!goes_on.is_finished());
-    assert_eq!(shared.connections.len(), 2);
-    drop((own, other));
-    assert_eq!(shared.connections.len(), 0);
-    goes_on.abort();
 }
 
 /// A log in a folder of its own, whose calls wait for the disk.
@@ -276,11 +242,11 @@ async fn a_sweep_ends_connections_and_watches_of_sessions_that_are_over_and_no_o
     shared.apply(|core, now, effects| core.begin(now, None, effects)).unwrap();
     let (alive, over) = (open_session(&shared), open_session(&shared));
     let mut processes = [alive, over].map(|session| Watched::new(&shared, session.0));
-    let entries = [alive, over, over].map(|_| shared.enter_connection());
+    let entries = [(); 3].map(|()| Entry::new(&shared, Peer::Process(1)).unwrap());
     let tasks = [endless(), endless(), endless()];
     for ((entry, task), session) in entries.iter().zip(&tasks).zip([alive, over, over]) {
-        shared.connections.belongs_to(entry.number(), session);
-        shared.connections.set_task(entry.number(), task.abort_handle());
+        entry.is_anchor(session);
+        Entry::set_task(&shared, entry.number(), task.abort_handle());
     }
     shared.sweep();
     assert!(tasks.iter().all(|task| !task.is_finished()), "both are there");

@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use mooncake_memory::{
-    CopyError, Expect, Guarded, Mapping, Presence, forked, has_exited, peer_credentials, peer_pidfd, recv_fds,
+    CopyError, Expect, Guarded, Mapping, Presence, forked, has_exited, is_short_of_descriptors, peer_credentials,
+    peer_pidfd, recv_fds,
 };
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -80,20 +81,22 @@ pub(super) struct NoSharedMemory {
     pub reason: String,
     /// It may pass: the owner stood still, or had too much to do.
     pub passing: bool,
+    /// No descriptor was left in this process.
+    pub is_short: bool,
 }
 
 impl From<String> for NoSharedMemory {
     fn from(reason: String) -> NoSharedMemory {
-        NoSharedMemory { reason, passing: false }
+        NoSharedMemory { reason, passing: false, is_short: false }
     }
 }
 
 impl NoSharedMemory {
     fn passing(reason: &str) -> NoSharedMemory {
-        NoSharedMemory { reason: reason.into(), passing: true }
+        NoSharedMemory { reason: reason.into(), passing: true, is_short: false }
     }
 
-    /// A socket is not of use; what the kernel says tells for how long.
+    /// Something of the kernel's is not to be had; what it says tells for how long.
     fn socket(what: &'static str) -> impl Fn(io::Error) -> NoSharedMemory {
         move |e| {
             let short_of = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
@@ -102,7 +105,7 @@ impl NoSharedMemory {
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => true,
                 _ => Errno::from_io_error(&e).is_some_and(|errno| short_of.contains(&errno)),
             };
-            NoSharedMemory { reason: format!("{what}: {e}"), passing }
+            NoSharedMemory { reason: format!("{what}: {e}"), passing, is_short: is_short_of_descriptors(&e) }
         }
     }
 }
@@ -145,7 +148,7 @@ impl Attachment {
             id: watcher.next_id(),
             uuid: address.uuid,
             peer: address.label(),
-            presence: Presence::announce(&readable).map_err(|e| format!("its memory cannot be locked: {e}"))?,
+            presence: Presence::announce(&readable).map_err(NoSharedMemory::socket("its memory cannot be locked"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
             gate: Gate::new(reply.reign.epoch, Box::new(move || bell.ring())),
@@ -484,12 +487,16 @@ fn say_hello(
     let reply = HelloReply::decode(&reply).ok_or_else(|| "what answers is not a segment server".to_owned())?;
     if reply.status != Status::Ok {
         let passing = reply.status == Status::Overloaded;
-        return Err(NoSharedMemory { reason: reply.status.to_string(), passing });
+        return Err(NoSharedMemory { reason: reply.status.to_string(), passing, is_short: false });
     }
     if reply.version != LANE_VERSION || reply.uuid != address.uuid || reply.bytes != address.bytes {
         return Err("its owner serves another memory".to_owned().into());
     }
-    let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| format!("{} descriptors came instead of 2", fds.len()))?;
+    let fds = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| NoSharedMemory {
+        reason: format!("{} descriptors came instead of 2: there is no room for more in this process", fds.len()),
+        passing: true,
+        is_short: true,
+    })?;
     Ok((reply, fds))
 }
 

@@ -34,10 +34,19 @@ pub(super) struct Made {
     pub better_later: bool,
 }
 
+/// No link could be made.
+pub(super) struct NoPath {
+    /// What was tried, and why each failed.
+    pub reason: String,
+    /// It is this process that lacks something, not the owner.
+    pub is_short_of_descriptors: bool,
+}
+
 impl Connector {
     /// A link by the best path that works now.
-    pub(super) fn connect(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Made, String> {
+    pub(super) fn connect(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Made, NoPath> {
         let paths = self.options.paths;
+        let mut is_short_of_descriptors = false;
         let mut reasons: Vec<String> = Vec::new();
         let mut better_later = false;
         let made = |kind, reason, better_later| Made { link: self.link(address, kind, reason), better_later };
@@ -65,8 +74,9 @@ impl Connector {
         } else {
             match self.map(address, wait) {
                 Ok(link) => return Ok(Made { link, better_later }),
-                Err(NoSharedMemory { reason, passing }) => {
+                Err(NoSharedMemory { reason, passing, is_short }) => {
                     better_later = passing;
+                    is_short_of_descriptors = is_short;
                     reasons.push(format!("no shared memory: {reason}"));
                 }
             }
@@ -76,7 +86,10 @@ impl Connector {
             let hello = self.hello(address, Purpose::Lane);
             let pool = LanePool::new(address, &self.options, hello, self.idle_lanes.clone());
             let connected = pool.and_then(|pool| {
-                let at = pool.try_connect(wait).map_err(|e| e.to_string())?;
+                let at = pool.try_connect(wait).map_err(|e| {
+                    is_short_of_descriptors |= e.is_short_of_descriptors();
+                    e.to_string()
+                })?;
                 Ok((pool, at))
             });
             match connected {
@@ -89,7 +102,7 @@ impl Connector {
         } else {
             reasons.push("TCP is switched off".into());
         }
-        Err(reasons.join("; "))
+        Err(NoPath { reason: reasons.join("; "), is_short_of_descriptors })
     }
 
     /// A link over shared memory.

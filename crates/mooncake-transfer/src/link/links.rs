@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ProcessIdentity, forked, watch_forks};
+use mooncake_memory::{ProcessIdentity, descriptor_limit, forked, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
 use super::attachment::NoSharedMemory;
-use super::connector::{Connector, Made};
+use super::connector::{Connector, Made, NoPath};
 use super::options::{LinkEvents, LinkOptions, LinkReport, Path, SegmentAddress};
 use super::reclaimer::Reclaimer;
 use super::watcher::Watcher;
@@ -133,7 +133,12 @@ impl Links {
             Err(_) if wait.is_over() || (wait.interrupted)() => {
                 return Err(LinkError::Cancelled { segment: segment() });
             }
-            Err(reason) => {
+            // The owner need not be avoided: as soon as there is a descriptor, it is reached.
+            Err(NoPath { reason, is_short_of_descriptors: true }) => {
+                let limit = descriptor_limit();
+                return Err(LinkError::OutOfDescriptors { segment: segment(), limit, reason });
+            }
+            Err(NoPath { reason, .. }) => {
                 making.book.links.lock().failed(making.ticket, making.book.time(now), reason.clone());
                 return Err(LinkError::NoPath { segment: segment(), reason });
             }
