@@ -6,8 +6,10 @@ use mooncake_core::{Config, Core, Record, SnapshotPart, SnapshotSlice};
 
 use crate::dice::Dice;
 
-/// Of a hundred operations so many are followed by a slice, and, where no snapshot is being taken, so many by the first one.
-const SLICED: (u64, u64) = (50, 2);
+/// Of a hundred operations so many are followed by a slice, where a snapshot is being taken.
+const SLICED: u64 = 50;
+/// One of so many operations is followed by a snapshot's beginning, where none is being taken: to look at one takes long.
+const BEGUN: u64 = 250;
 /// Things in a slice, at most.
 const SLICE: u64 = 12;
 
@@ -40,13 +42,13 @@ impl Snapshots {
     /// An operation is through, which left the log at this LSN. A snapshot that is whole now, having been looked at.
     pub fn operated(&mut self, core: &mut Core, lsn: u64) -> Option<Snapshot> {
         let Some(taken) = &mut self.taken else {
-            if self.dice.percent(SLICED.1) {
+            if self.dice.below(BEGUN) == 0 {
                 core.begin_snapshot();
                 self.taken = Some(Taken { lsn, state: durable(core), parts: BTreeMap::new() });
             }
             return None;
         };
-        if !self.dice.percent(SLICED.0) {
+        if !self.dice.percent(SLICED) {
             return None;
         }
         let slice = core.snapshot_slice(1 + self.dice.below(SLICE) as usize).expect("little is put aside");

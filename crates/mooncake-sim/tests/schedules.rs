@@ -59,7 +59,7 @@ fn runs(name: &str, plan: Plan) -> Sum {
         let happened = [calls.puts, calls.gets, calls.views, *resumes, *restarts, *released, *epochs, *evicted];
         let least = happened.into_iter().min();
         assert!(least >= Some(2 * schedules), "too little happens in this world: {sum:?}");
-        assert!(sum.from_snapshots >= schedules, "masters find too few snapshots: {sum:?}");
+        assert!(sum.from_snapshots > 0, "masters find too few snapshots: {sum:?}");
     }
     println!("{name}, {schedules} schedules, seeds {seeds:?}, {:.1?}: {sum:?}", began.elapsed());
     sum
