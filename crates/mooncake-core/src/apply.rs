@@ -6,13 +6,12 @@ use crate::core::Core;
 use crate::effect::Record;
 use crate::extents::ExtentError;
 use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Time};
-use crate::object::{Hold, Key, ListedIn, Object, Place, Places, granules};
+use crate::object::{Hold, Object, Place, REPLICAS_MAX, granules};
 use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
 use crate::segment::GoneSegment;
-use crate::slab::Link;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +72,14 @@ pub enum ReplayError {
     /// A reservation or object without replicas.
     #[error("{0} without replicas")]
     Empty(&'static str),
+    /// A reservation or object with more replicas than any has.
+    #[error("{of} with {count} replicas; the most is {REPLICAS_MAX}")]
+    Replicas {
+        /// Kind of the thing.
+        of: &'static str,
+        /// How many it has.
+        count: usize,
+    },
     /// An epoch lower than the one before.
     #[error("epoch {to} after epoch {from}")]
     EpochBackwards {
@@ -85,7 +92,7 @@ pub enum ReplayError {
 
 impl Core {
     /// Makes one change. Nothing here may depend on anything but the records before it; `now` only starts clocks.
-    pub(crate) fn apply(&mut self, now: Time, record: &Record) -> Result<(), ReplayError> {
+    pub(crate) fn apply<K: AsRef<[u8]>>(&mut self, now: Time, record: &Record<K>) -> Result<(), ReplayError> {
         match record {
             Record::Epoch(epoch) => {
                 if *epoch <= self.epoch {
@@ -151,11 +158,11 @@ impl Core {
                 Ok(())
             }
             Record::Reserved { session, key, size, pin, replicas } => {
-                self.apply_reserved(now, *session, key, *size, *pin, replicas, Terms::default())
+                self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, Terms::default())
             }
             Record::ReservedWith { session, key, size, pin, replicas, group, replaces } => {
-                let terms = Terms { group: group.clone(), replaces: *replaces };
-                self.apply_reserved(now, *session, key, *size, *pin, replicas, terms)
+                let terms = Terms { group: group.as_ref().into(), replaces: *replaces };
+                self.apply_reserved(now, *session, key.as_ref(), *size, *pin, replicas, terms)
             }
             Record::Committed { reservation, good, crc32c } => self.apply_committed(now, *reservation, good, *crc32c),
             Record::CommittedBy { session, rids } => {
@@ -179,14 +186,16 @@ impl Core {
                 false => Err(ReplayError::UnknownRid { record: "WriterDone", rid: rid.0 }),
             },
             Record::Removed { key, rid } => {
-                let slot = self.object_with(key, *rid, "Removed")?;
+                let slot = self.object_with(key.as_ref(), *rid, "Removed")?;
                 self.unlink(slot)
             }
             Record::ReplicaDropped { key, rid } => {
-                let slot = self.object_with(key, *rid, "ReplicaDropped")?;
+                let slot = self.object_with(key.as_ref(), *rid, "ReplicaDropped")?;
                 self.drop_places(now, slot, |place| place.rid == *rid)
             }
-            Record::Pinned { session, rid, extent, key } => self.apply_pinned(*session, *rid, *extent, key.as_deref()),
+            Record::Pinned { session, rid, extent, key } => {
+                self.apply_pinned(*session, *rid, *extent, key.as_ref().map(AsRef::as_ref))
+            }
             Record::Unpinned { session, rid } => {
                 let owner = self.sessions.get_mut(*session).ok_or(ReplayError::UnknownSession(session.0))?;
                 let views =
@@ -205,11 +214,11 @@ impl Core {
                 }
             }
             Record::Object { key, size, crc32c, pin, replicas } => {
-                self.apply_object(now, key, *size, *crc32c, replicas, Kept::of(now, *pin))
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, Kept::of(now, *pin))
             }
             Record::GroupedObject { key, size, crc32c, pin, replicas, group } => {
-                let kept = Kept { group: group.clone(), ..Kept::of(now, *pin) };
-                self.apply_object(now, key, *size, *crc32c, replicas, kept)
+                let kept = Kept { group: group.as_ref().into(), ..Kept::of(now, *pin) };
+                self.apply_object(now, key.as_ref(), *size, *crc32c, replicas, kept)
             }
             Record::Quarantined { replica, writer, writer_done } => {
                 self.take(replica)?;
@@ -282,9 +291,9 @@ impl Core {
         replicas: &SmallVec<[Replica; 1]>,
         terms: Terms,
     ) -> Result<(), ReplayError> {
-        let Some(last) = replicas.last() else { return Err(ReplayError::Empty("reservation")) };
+        check_number(replicas, "reservation")?;
         if self.reservations.by_key(key).is_some() {
-            return Err(ReplayError::Twice { what: "reservation of the key of rid", id: last.rid.0 });
+            return Err(ReplayError::Twice { what: "reservation of the key of rid", id: replicas[0].rid.0 });
         }
         let writer = self.sessions.get_mut(session).ok_or(ReplayError::UnknownSession(session.0))?;
         writer.unfinished += size * replicas.len() as u64;
@@ -321,8 +330,9 @@ impl Core {
         }
         let key = reservation.key.as_slice();
         let mut kept = Kept { group: reservation.terms.group.clone(), ..Kept::of(now, reservation.pin) };
+        let hash = self.objects.hash(key);
         // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
-        if let Some(old) = self.objects.find(self.objects.hash(key), key) {
+        if let Some(old) = self.objects.find(hash, key) {
             // What is left of one whose segments went is not there: when it is cleared away is no matter of the log.
             if reservation.terms.replaces && self.lies_somewhere(old) {
                 kept.inherit(now, reservation.pin, self.objects.object(old), self.objects.soft_pin(old));
@@ -335,7 +345,7 @@ impl Core {
         for replica in bad {
             self.quarantine_replica(now, replica, reservation.session);
         }
-        self.link_object(now, key, reservation.size, crc32c, &good, kept);
+        self.link_object(now, hash, key, reservation.size, crc32c, &good, kept);
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             for replica in &good {
                 writer.remember_committed(replica.rid);
@@ -359,16 +369,15 @@ impl Core {
         replicas: &[Replica],
         kept: Kept,
     ) -> Result<(), ReplayError> {
-        if replicas.is_empty() {
-            return Err(ReplayError::Empty("object"));
-        }
-        if self.objects.find(self.objects.hash(key), key).is_some() {
+        check_number(replicas, "object")?;
+        let hash = self.objects.hash(key);
+        if self.objects.find(hash, key).is_some() {
             return Err(ReplayError::Twice { what: "object with rid", id: replicas[0].rid.0 });
         }
         for replica in replicas {
             self.take(replica)?;
         }
-        self.link_object(now, key, size, crc32c, replicas, kept);
+        self.link_object(now, hash, key, size, crc32c, replicas, kept);
         Ok(())
     }
 
@@ -463,7 +472,17 @@ impl Core {
         }
     }
 
-    fn link_object(&mut self, now: Time, key: &[u8], size: u64, crc32c: u32, replicas: &[Replica], kept: Kept) {
+    #[allow(clippy::too_many_arguments)]
+    fn link_object(
+        &mut self,
+        now: Time,
+        hash: u64,
+        key: &[u8],
+        size: u64,
+        crc32c: u32,
+        replicas: &[Replica],
+        kept: Kept,
+    ) {
         let places: SmallVec<[Place; 2]> = replicas.iter().map(Place::of).collect();
         let Kept { hold, soft, protected, group } = kept;
         if hold == Hold::Hard {
@@ -472,20 +491,7 @@ impl Core {
                 self.count_hard(replica.extent, true);
             }
         }
-        let object = Object {
-            key: Key::new(key),
-            size,
-            places: Places::new(&places),
-            protected_until: Time(0),
-            link: Link::default(),
-            crc32c,
-            readers: 0,
-            hold,
-            listed_in: ListedIn::None,
-            replacing: false,
-            group: None,
-        };
-        let slot = self.objects.insert(now, object, soft);
+        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, &places, hold), soft);
         self.objects.join(slot, &group);
         if protected {
             self.objects.protect(now, slot, self.config.lookup_protect_ms);
@@ -631,13 +637,21 @@ impl Kept {
     }
 }
 
+fn check_number(replicas: &[Replica], of: &'static str) -> Result<(), ReplayError> {
+    match replicas.len() {
+        0 => Err(ReplayError::Empty(of)),
+        1..=REPLICAS_MAX => Ok(()),
+        count => Err(ReplayError::Replicas { of, count }),
+    }
+}
+
 pub(crate) fn granule_range(rid: Rid, extent: Extent) -> Result<(u32, u32), ReplayError> {
     let error = ReplayError::NotAnExtent { rid: rid.0, offset: extent.offset, length: extent.length };
     if extent.length == 0 || !extent.offset.is_multiple_of(GRANULE) {
         return Err(error);
     }
     match (u32::try_from(extent.offset / GRANULE), u32::try_from(granules(extent.length))) {
-        (Ok(start), Ok(len)) => Ok((start, len)),
+        (Ok(start), Ok(len)) if start.checked_add(len).is_some() => Ok((start, len)),
         _ => Err(error),
     }
 }

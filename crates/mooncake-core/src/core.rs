@@ -90,8 +90,36 @@ impl Core {
     }
 
     /// Repeats one record of a log or snapshot.
-    pub fn replay(&mut self, record: Record) -> Result<(), ReplayError> {
+    pub fn replay<K: AsRef<[u8]>>(&mut self, record: Record<K>) -> Result<(), ReplayError> {
         self.apply(Time(0), &record)
+    }
+
+    /// So many objects will come with the records that are to be repeated.
+    pub fn expect(&mut self, objects: usize) {
+        self.objects.expect(objects);
+    }
+
+    /// Looks up the keys of records that are about to be repeated, one right after the other: what each of them waits for
+    /// until it has come from memory, all wait for together. Changes nothing.
+    pub fn foresee<K: AsRef<[u8]>>(&self, records: &[Record<K>]) {
+        for record in records {
+            let key = match record {
+                Record::Object { key, .. } | Record::GroupedObject { key, .. } | Record::Removed { key, .. } => {
+                    key.as_ref()
+                }
+                Record::Committed { reservation, .. } => match self.reservations.by_rid(*reservation) {
+                    Some(slot) => self.reservations.get(slot).key.as_slice(),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            std::hint::black_box(self.objects.find(self.objects.hash(key), key));
+        }
+    }
+
+    /// Objects that are known, whether anybody can see them or not.
+    pub fn objects(&self) -> usize {
+        self.objects.len()
     }
 
     /// The end of the replay: from now on time passes. All sessions are away until their anchors are back. `epoch` is

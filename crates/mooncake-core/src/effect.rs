@@ -36,9 +36,10 @@ impl Effects {
 }
 
 /// One change of durable state. Replaying the records of a log in order on an
-/// empty core gives the same durable state.
+/// empty core gives the same durable state. Keys and names of groups are `K`: the record's own, or those of bytes that it
+/// was read from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Record {
+pub enum Record<K = Box<[u8]>> {
     /// A new reign: rids of this epoch follow.
     Epoch(u16),
     /// A session began.
@@ -90,7 +91,7 @@ pub enum Record {
         /// The writer.
         session: SessionId,
         /// Key of the object to be.
-        key: Box<[u8]>,
+        key: K,
         /// Its size, bytes.
         size: u64,
         /// Its pin once committed.
@@ -114,14 +115,14 @@ pub enum Record {
     /// An object was removed or evicted; named by its first replica.
     Removed {
         /// Its key.
-        key: Box<[u8]>,
+        key: K,
         /// A replica's rid, to be sure.
         rid: Rid,
     },
     /// One replica of an object was found bad or lost.
     ReplicaDropped {
         /// Key of the object.
-        key: Box<[u8]>,
+        key: K,
         /// The replica.
         rid: Rid,
     },
@@ -134,7 +135,7 @@ pub enum Record {
         /// Where: the object may leave before the view does.
         extent: Extent,
         /// Key of the object, `None` when it has left already (of other views over the same placement, and in snapshots).
-        key: Option<Box<[u8]>>,
+        key: Option<K>,
     },
     /// A view ended.
     Unpinned {
@@ -157,7 +158,7 @@ pub enum Record {
     /// Snapshots only: a whole committed object.
     Object {
         /// Its key.
-        key: Box<[u8]>,
+        key: K,
         /// Its size, bytes.
         size: u64,
         /// CRC-32C of it.
@@ -202,7 +203,7 @@ pub enum Record {
         /// The writer.
         session: SessionId,
         /// Key of the object to be.
-        key: Box<[u8]>,
+        key: K,
         /// Its size, bytes.
         size: u64,
         /// Its pin once committed.
@@ -210,7 +211,7 @@ pub enum Record {
         /// Its placements.
         replicas: SmallVec<[Replica; 1]>,
         /// Its group, empty for none.
-        group: Box<[u8]>,
+        group: K,
         /// It replaces the object that is there, which passes on its hard pin and group, and its soft pin if `pin` is
         /// `None`.
         replaces: bool,
@@ -218,7 +219,7 @@ pub enum Record {
     /// Snapshots only: as `Object`, of one in a group.
     GroupedObject {
         /// Its key.
-        key: Box<[u8]>,
+        key: K,
         /// Its size, bytes.
         size: u64,
         /// CRC-32C of it.
@@ -228,7 +229,7 @@ pub enum Record {
         /// Its replicas.
         replicas: SmallVec<[Replica; 1]>,
         /// Its group.
-        group: Box<[u8]>,
+        group: K,
     },
     /// A segment is to be Gone when a grace is over; until then nothing new is placed there.
     SegmentLeaves {
@@ -245,6 +246,9 @@ pub enum Record {
         rids: Vec<Rid>,
     },
 }
+
+/// A record whose keys lie in the bytes that it was read from.
+pub type RecordRef<'a> = Record<&'a [u8]>;
 
 /// A message to a session's anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::ids::Time;
 use crate::invariants::ensure;
 use crate::object::Object;
-use crate::slab::Slab;
+use crate::slab::{CHUNK, CHUNK_BITS, Slab};
 
 /// Members that one renewal reaches: the bound of its work. Groups that engines make have a few.
 const RENEWED_MAX: usize = 1_024;
@@ -40,16 +40,25 @@ struct Group {
     protected: Option<Time>,
 }
 
+/// The groups of the slots of one chunk.
+struct Page {
+    groups: Box<[Option<GroupNo>]>,
+    /// How many of them are in one.
+    used: usize,
+}
+
 /// All groups with a member.
 pub(crate) struct Groups {
     hasher: DefaultHashBuilder,
     slab: Slab<Group>,
     by_name: HashTable<u32>,
+    /// Of each slot, by chunks of slots: those without a member take nothing.
+    of: Vec<Option<Page>>,
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Groups { hasher: DefaultHashBuilder::default(), slab: Slab::new(), by_name: HashTable::new() }
+        Groups { hasher: DefaultHashBuilder::default(), slab: Slab::new(), by_name: HashTable::new(), of: Vec::new() }
     }
 }
 
@@ -58,10 +67,29 @@ impl Groups {
         &self.slab[group.slot()].name
     }
 
-    /// Adds a member to the group of that name, which it may be the first of.
-    pub fn join(&mut self, name: &[u8], member: u32) -> GroupNo {
+    /// The group that the object in a slot is in.
+    #[inline]
+    pub fn of(&self, member: u32) -> Option<GroupNo> {
+        self.of.get((member >> CHUNK_BITS) as usize)?.as_ref()?.groups[member as usize & (CHUNK - 1)]
+    }
+
+    fn set(&mut self, member: u32, group: Option<GroupNo>) {
+        let (number, index) = ((member >> CHUNK_BITS) as usize, member as usize & (CHUNK - 1));
+        if self.of.len() <= number {
+            self.of.resize_with(number + 1, || None);
+        }
+        let page = self.of[number].get_or_insert_with(|| Page { groups: vec![None; CHUNK].into(), used: 0 });
+        let before = std::mem::replace(&mut page.groups[index], group);
+        page.used = page.used + usize::from(group.is_some()) - usize::from(before.is_some());
+        if page.used == 0 {
+            self.of[number] = None;
+        }
+    }
+
+    /// Makes a slot that is in no group a member of the one of that name, which it may be the first of.
+    pub fn join(&mut self, name: &[u8], member: u32) {
         let hash = self.hasher.hash_one(name);
-        let Groups { hasher, slab, by_name } = self;
+        let Groups { hasher, slab, by_name, .. } = self;
         let found = by_name.find(hash, |slot| *slab[*slot].name == *name).copied();
         let slot = found.unwrap_or_else(|| {
             let slot =
@@ -70,11 +98,13 @@ impl Groups {
             slot
         });
         slab[slot].members.insert(member);
-        GroupNo::of(slot)
+        self.set(member, Some(GroupNo::of(slot)));
     }
 
-    /// Takes a member out; the group is gone with the last.
-    pub fn leave(&mut self, group: GroupNo, member: u32) {
+    /// Takes a slot out of the group that it is in, if any; the group is gone with the last.
+    pub fn leave(&mut self, member: u32) {
+        let Some(group) = self.of(member) else { return };
+        self.set(member, None);
         let slot = group.slot();
         let entry = &mut self.slab[slot];
         entry.members.remove(&member);
@@ -84,7 +114,7 @@ impl Groups {
         let hash = self.hasher.hash_one(&*entry.name);
         self.by_name.find_entry(hash, |other| *other == slot).expect("a group is in the index").remove();
         self.slab.remove(slot);
-        let Groups { hasher, slab, by_name } = self;
+        let Groups { hasher, slab, by_name, .. } = self;
         if by_name.capacity() > 64 && by_name.len() < by_name.capacity() / 4 {
             by_name.shrink_to(slab.len() * 2, |slot| hasher.hash_one(&*slab[*slot].name));
         }
@@ -122,15 +152,17 @@ impl Groups {
             ensure!(found == Some(&slot), "group {name} in slot {slot} is found by its name in {found:?}");
             ensure!(!group.members.is_empty(), "group {name} has no member");
             for member in &group.members {
-                let of = objects.get(*member).and_then(|object| object.group);
+                let of = objects.get(*member).and_then(|_| self.of(*member));
                 ensure!(of == Some(number), "slot {member} is a member of {name}, {number:?}, and says {of:?}");
             }
             members += group.members.len();
         }
         let (indexed, groups) = (self.by_name.len(), self.slab.len());
         ensure!(indexed == groups, "{groups} groups, and {indexed} in the index");
-        let grouped = objects.iter().filter(|(_, object)| object.group.is_some()).count();
+        let grouped = objects.iter().filter(|(slot, _)| self.of(*slot).is_some()).count();
         ensure!(members == grouped, "{members} members of groups, and {grouped} objects are in one");
+        let noted: usize = self.of.iter().flatten().map(|page| page.used).sum();
+        ensure!(noted == grouped, "{grouped} objects are in a group, and noted {noted}");
         Ok(())
     }
 

@@ -43,12 +43,25 @@ impl<T> Index<T> {
         let number = self.number(hash);
         let table = &mut self.tables[number];
         let (len, room) = (table.len(), table.capacity());
-        // All are filled alike: each has its own point at which it grows, so that they do not all do it at the same time.
-        if room > FEW && len >= room / 2 + room / 2 * share(number) / 256 {
+        if room > FEW && len >= full(room, number) {
             table.reserve(room + 1 - len, &hash_of);
         }
         table.insert_unique(hash, value, hash_of);
         self.len += 1;
+    }
+
+    /// Makes the tables as large as they will be with so many values, before there are any: they need not grow to it.
+    pub fn expect(&mut self, values: usize) {
+        let each = values / self.tables.len();
+        for (number, table) in self.tables.iter_mut().enumerate().filter(|(_, table)| table.is_empty()) {
+            let mut room = FEW;
+            while each >= full(room, number) {
+                room *= 2;
+            }
+            if room > FEW {
+                *table = HashTable::with_capacity(room);
+            }
+        }
     }
 
     /// Takes a value out. Memory is given back with what it was for.
@@ -68,6 +81,12 @@ impl<T> Index<T> {
     pub fn clear(&mut self) {
         self.tables.iter_mut().for_each(HashTable::clear);
     }
+}
+
+/// Values with which a table of that room grows. All are filled alike: each has its own point at which it grows, so that
+/// they do not all do it at the same time.
+fn full(room: usize, number: usize) -> usize {
+    room / 2 + room / 2 * share(number) / 256
 }
 
 /// A number below 256 for each table, spread evenly.
@@ -106,6 +125,7 @@ mod tests {
             note(value, &mut in_row);
         }
         assert_eq!(index.len(), all as usize);
+        let room_when_full = index.tables.iter().map(HashTable::capacity).sum::<usize>();
         assert!((0..all).all(|value| index.find(hash(value), |other| *other == value).is_some()));
         for value in 0..all {
             assert_eq!(index.remove(hash(value), |other| *other == value, hash_of), Some(value));
@@ -113,6 +133,13 @@ mod tests {
         }
         assert_eq!((index.len(), index.tables.iter().map(HashTable::capacity).max() <= Some(FEW)), (0, true));
         // A table has 400 of them in the end.
+        let mut expected: Index<u64> = Index::new(SMALL);
+        expected.expect(all as usize);
+        (0..all).for_each(|value| expected.insert(hash(value), value, hash_of));
+        let (few, room) =
+            (moved.take(), |index: &Index<u64>| index.tables.iter().map(HashTable::capacity).sum::<usize>());
+        assert!(few < all / 8, "{few} of {all} values were moved, of which it was known how many come");
+        assert!(room(&expected) <= room_when_full * 9 / 8, "{} for what takes {room_when_full}", room(&expected));
         assert!(most.1 <= 20 * all / SMALL as u64, "{most:?} values were moved by {many} changes");
     }
 }

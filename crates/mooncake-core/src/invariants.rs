@@ -92,8 +92,8 @@ impl Core {
 
     /// Of each object that is being replaced there is an unfinished put that says so, and the other way round.
     fn check_replacements(&self) -> Result<(), String> {
-        for (_, object) in self.objects.iter() {
-            let key = object.key.as_slice();
+        for (slot, object) in self.objects.iter() {
+            let key = self.objects.key(slot);
             let put = self.reservations.by_key(key).map(|slot| self.reservations.get(slot));
             let replaces = put.map(|put| put.terms.replaces);
             let (key, replacing) = (key.escape_ascii(), object.replacing);
@@ -152,8 +152,8 @@ impl Core {
         }
         viewed.sort_unstable();
         for same in viewed.chunk_by(|a, b| a == b) {
-            let object = self.objects.object(same[0]);
-            let (key, there, counted) = (object.key.as_slice().escape_ascii(), same.len(), object.readers);
+            let (key, counted) = (self.objects.key(same[0]).escape_ascii(), self.objects.object(same[0]).readers);
+            let there = same.len();
             ensure!(there == counted as usize, "{there} replicas of {key} are under views, and counted {counted}");
         }
         let counted: usize = self.objects.iter().map(|(_, object)| object.readers as usize).sum();

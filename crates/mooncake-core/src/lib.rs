@@ -52,7 +52,7 @@ mod work;
 pub use apply::ReplayError;
 pub use config::{Config, PlacementStrategy};
 pub use core::Core;
-pub use effect::{Effects, Push, Record, To};
+pub use effect::{Effects, Push, Record, RecordRef, To};
 pub use eviction::EvictionPolicy;
 pub use extents::{ExtentError, Extents};
 pub use ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};

@@ -104,7 +104,7 @@ impl Core {
         listed: &ListedViews,
         fx: &mut Effects,
     ) -> bool {
-        let key_of = |core: &Core, slot: u32| -> Box<[u8]> { core.objects.object(slot).key.as_slice().into() };
+        let key_of = |core: &Core, slot: u32| -> Box<[u8]> { core.objects.key(slot).into() };
         let (extent, key) = match self.pins.get(rid) {
             // Other views of the same placement say where it is, whatever became of its object.
             Some(pin) => (pin.extent, pin.object.map(|slot| key_of(self, slot))),

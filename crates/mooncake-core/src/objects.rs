@@ -61,6 +61,13 @@ fn segments_of(places: &[Place]) -> SmallVec<[SegmentNo; 4]> {
     set
 }
 
+/// The key of the object in a slot.
+#[inline]
+fn key(slab: &Slab<Object>, slot: u32) -> &[u8] {
+    let bytes = slab.bytes(slot);
+    &bytes[..bytes.len() - usize::from(slab[slot].spare)]
+}
+
 pub(crate) struct Objects {
     hasher: DefaultHashBuilder,
     index: Index<u32>,
@@ -115,7 +122,7 @@ impl Objects {
 
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        self.index.find(hash, |slot| self.slab[*slot].key.as_slice() == key).copied()
+        self.index.find(hash, |slot| self.key(*slot) == key).copied()
     }
 
     #[inline]
@@ -126,6 +133,10 @@ impl Objects {
     #[inline]
     pub fn object(&self, slot: u32) -> &Object {
         &self.slab[slot]
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
     }
 
     pub fn bound(&self) -> u32 {
@@ -140,15 +151,26 @@ impl Objects {
         self.soft_lapse.len()
     }
 
-    /// Adds an object under a key that is not there; `soft` is its soft pin, which a lapsed one keeps for the log.
-    pub fn insert(&mut self, now: Time, object: Object, soft: Option<SoftPin>) -> u32 {
-        let hash = self.hash(object.key.as_slice());
+    /// The key of an object.
+    #[inline]
+    pub fn key(&self, slot: u32) -> &[u8] {
+        key(&self.slab, slot)
+    }
+
+    /// So many will be added.
+    pub fn expect(&mut self, objects: usize) {
+        self.index.expect(objects);
+    }
+
+    /// Adds an object under a key that is not there, of that hash; `soft` is its soft pin, which a lapsed one keeps for the log.
+    pub fn insert(&mut self, now: Time, hash: u64, key: &[u8], object: Object, soft: Option<SoftPin>) -> u32 {
         self.count(&object.places, true);
         if object.hold == Hold::Hard {
             self.hard_pinned += 1;
         }
         let holds = object.hold == Hold::Soft;
-        let slot = self.slab.insert(object);
+        let slot = self.slab.insert_with(object, key);
+        self.slab[slot].spare = (self.slab.bytes(slot).len() - key.len()) as u16;
         if let Some(pin) = soft {
             self.soft_pins.insert(slot, pin);
             if holds {
@@ -156,7 +178,7 @@ impl Objects {
             }
         }
         let Objects { index, slab, hasher, .. } = self;
-        index.insert(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
+        index.insert(hash, slot, |slot| hasher.hash_one(self::key(slab, *slot)));
         self.list(now, slot);
         slot
     }
@@ -164,14 +186,12 @@ impl Objects {
     /// Takes an object out of everything.
     pub fn remove(&mut self, slot: u32) -> Object {
         self.unlist(slot);
-        let hash = self.hash(self.slab[slot].key.as_slice());
+        let hash = self.hash(self.key(slot));
         let Objects { index, slab, hasher, .. } = self;
-        let hash_of = |slot: &u32| hasher.hash_one(slab[*slot].key.as_slice());
+        let hash_of = |slot: &u32| hasher.hash_one(key(slab, *slot));
         index.remove(hash, |other| *other == slot, hash_of).expect("an object is in the index");
         let object = self.slab.remove(slot);
-        if let Some(group) = object.group {
-            self.groups.leave(group, slot);
-        }
+        self.groups.leave(slot);
         if object.replacing {
             self.replaced_bytes -= object.bytes();
         }
@@ -295,18 +315,18 @@ impl Objects {
     /// Makes an object a member of a group; an empty name is none.
     pub fn join(&mut self, slot: u32, group: &[u8]) {
         if !group.is_empty() {
-            self.slab[slot].group = Some(self.groups.join(group, slot));
+            self.groups.join(group, slot);
         }
     }
 
     /// Name of an object's group, empty for none.
     pub fn group_of(&self, slot: u32) -> &[u8] {
-        self.slab[slot].group.map_or(&[], |group| self.groups.name(group))
+        self.groups.of(slot).map_or(&[], |group| self.groups.name(group))
     }
 
     /// An object of a group is about to be evicted: another one of it comes next.
     pub fn is_evicted(&mut self, slot: u32) {
-        let Some(group) = self.slab[slot].group else { return };
+        let Some(group) = self.groups.of(slot) else { return };
         let others = self.groups.members_behind(group, slot);
         let next = others.take(LOOKED_AT).find(|other| self.slab[*other].listed_in == ListedIn::Policy);
         if let Some(next) = next {
@@ -319,7 +339,7 @@ impl Objects {
     #[inline]
     pub fn touch(&mut self, now: Time, slot: u32) {
         self.touch_one(now, slot);
-        if let Some(group) = self.slab[slot].group
+        if let Some(group) = self.groups.of(slot)
             && self.groups.is_to_be_touched(group, now)
         {
             for other in self.groups.renewed_with(group, slot) {
@@ -343,7 +363,7 @@ impl Objects {
     /// promise is half of it.
     #[inline]
     pub fn protect(&mut self, now: Time, slot: u32, protect_ms: u64) {
-        let Some(group) = self.slab[slot].group else { return self.protect_one(now, slot, protect_ms) };
+        let Some(group) = self.groups.of(slot) else { return self.protect_one(now, slot, protect_ms) };
         self.protect_one(now, slot, protect_ms);
         if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
             for other in self.groups.renewed_with(group, slot) {
@@ -358,7 +378,7 @@ impl Objects {
         if object.protected_until > now.plus_ms(protect_ms - renewal_ms(protect_ms)) {
             return;
         }
-        object.protected_until = now.plus_ms(protect_ms);
+        object.protected_until = now.plus_ms(protect_ms).into();
         match object.listed_in {
             ListedIn::None => {}
             ListedIn::Protected => self.protected.move_to_back(&mut self.slab, slot),
@@ -388,7 +408,7 @@ impl Objects {
     pub fn release(&mut self, now: Time, slot: u32, protect_ms: u64) {
         let object = &mut self.slab[slot];
         if object.replacing && object.protected_until > now {
-            object.protected_until = now.plus_ms(protect_ms);
+            object.protected_until = now.plus_ms(protect_ms).into();
         }
         self.unhold(now, slot);
     }
@@ -405,7 +425,7 @@ impl Objects {
         object.readers -= 1;
         if object.readers == 0 {
             if object.protected_until > now {
-                object.protected_until = now.plus_ms(protect_ms);
+                object.protected_until = now.plus_ms(protect_ms).into();
             }
             self.relist(now, slot);
         }

@@ -26,7 +26,7 @@ pub struct Reign {
 impl Reign {
     /// The reign of a log that goes on with this record. An epoch's id is in the first counters behind its beginning, or of a
     /// snapshot.
-    pub fn after(self, record: &Record) -> Reign {
+    pub fn after<K>(self, record: &Record<K>) -> Reign {
         match record {
             Record::Epoch(epoch) => Reign { epoch: *epoch, id: 0 },
             Record::Counters { epoch, session, .. } if (*epoch, 0) >= (self.epoch, self.id) => {

@@ -98,7 +98,7 @@ impl Core {
         let object = self.objects.object(slot);
         match object.places.as_slice().iter().find(|place| self.segments.get(place.segment).is_some()) {
             Some(place) => {
-                let record = Record::Removed { key: object.key.as_slice().into(), rid: place.rid };
+                let record = Record::Removed { key: self.objects.key(slot).into(), rid: place.rid };
                 self.log(now, record, fx);
             }
             None => self.unlink(slot).expect("nothing of it is left to give back"),
@@ -136,10 +136,10 @@ impl Core {
             let slot = cursor.next;
             cursor.next += 1;
             if self.may_take(now, cursor, slot) {
-                let object = self.objects.object(slot);
-                shown += object.key.as_slice().len();
+                let (key, object) = (self.objects.key(slot), self.objects.object(slot));
+                shown += key.len();
                 let rids = object.places.as_slice().iter().map(|place| place.rid).collect();
-                out(Candidate { slot, rids }, object.key.as_slice());
+                out(Candidate { slot, rids }, key);
             }
         }
         cursor.next >= self.objects.bound()
@@ -175,10 +175,8 @@ impl Core {
     pub fn keys_slice(&self, cursor: &mut KeysCursor, budget: usize, mut out: impl FnMut(&[u8])) -> bool {
         let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
         for slot in cursor.next..end {
-            if let Some(object) = self.objects.get(slot)
-                && self.is_visible(slot)
-            {
-                out(object.key.as_slice());
+            if self.objects.get(slot).is_some() && self.is_visible(slot) {
+                out(self.objects.key(slot));
             }
         }
         cursor.next = end;

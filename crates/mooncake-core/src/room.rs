@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{Extent, GRANULE, Replica, SegmentNo, SessionId, Time};
-use crate::object::granules;
+use crate::object::{REPLICAS_MAX, granules};
 use crate::objects::{Own, Reach};
 use crate::placement;
 use crate::put::{Entry, Terms};
@@ -124,7 +124,8 @@ impl Core {
             return Err(Denied::TooLarge(format!("{size} bytes is more than any segment can have")));
         };
         self.check_cap(terms.origin.session, size)?;
-        let wanted = (terms.config.replica_num.max(1) as usize).min(self.segments.open_sessions().max(1));
+        let wanted =
+            (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
         let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
         let mut replicas: SmallVec<[Replica; 1]> = SmallVec::new();
         for nth in 0..wanted {
@@ -272,7 +273,7 @@ impl Core {
         let broken = object.protected_until > now;
         self.counts.protection_broken += u64::from(broken);
         if object.protected_until > Time(0) {
-            let hash = self.objects.hash(object.key.as_slice());
+            let hash = self.objects.hash(self.objects.key(slot));
             self.evicted_lately.add(hash);
         }
         self.objects.is_evicted(slot);

@@ -1,10 +1,19 @@
 //! Slots with short numbers in chunks that are given back when empty, and lists threaded through the slots.
+//!
+//! Beside each value there is room for some bytes, a key. Slots of a chunk have the same room for them, so that neither a
+//! pointer nor an allocation of its own stands for a key, and a chunk that grows moves nothing.
+
+use std::collections::BTreeMap;
 
 use crate::invariants::ensure;
 
-/// Slots of one chunk; a whole chunk is one allocation.
-const CHUNK: usize = 2048;
-const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
+/// Slots of one chunk at most.
+pub(crate) const CHUNK: usize = 2048;
+pub(crate) const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
+/// Of chunks with long keys it is fewer: these take so many bytes.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Of the longest still so many.
+const CHUNK_FEWEST: usize = 8;
 /// "No slot".
 pub const NONE: u32 = u32::MAX;
 
@@ -159,24 +168,55 @@ enum Entry<T> {
 
 const NO_FREE: u16 = u16::MAX;
 
+/// A chunk that is in no list of chunks with room.
+const UNLISTED: u32 = u32::MAX;
+
 struct Chunk<T> {
     entries: Vec<Entry<T>>,
+    /// `stride` of them for each entry.
+    bytes: Vec<u8>,
+    stride: u32,
     free: u16,
     used: u16,
-    /// It is in the slab's list of chunks with room.
-    listed: bool,
+    /// Its place in the slab's list of chunks with room for values of its stride.
+    listed: u32,
+}
+
+impl<T> Chunk<T> {
+    /// Without memory.
+    const NONE: Chunk<T> =
+        Chunk { entries: Vec::new(), bytes: Vec::new(), stride: 0, free: NO_FREE, used: 0, listed: UNLISTED };
+
+    /// Slots that it may have.
+    fn slots(&self) -> usize {
+        slots(self.stride)
+    }
+}
+
+/// Room for so many bytes and a few more: an eighth at most, or what is missing to eight.
+fn stride(bytes: usize) -> u32 {
+    let step = (bytes.next_power_of_two() / 16).clamp(8, 8192);
+    bytes.next_multiple_of(step) as u32
+}
+
+/// Slots of a chunk of that stride.
+fn slots(stride: u32) -> usize {
+    (CHUNK_BYTES / (stride as usize).max(1)).clamp(CHUNK_FEWEST, CHUNK)
 }
 
 /// Values under short numbers. A number stays valid until its value is removed.
 pub(crate) struct Slab<T> {
     chunks: Vec<Chunk<T>>,
-    with_room: Vec<u32>,
+    /// Numbers of chunks in use that have a free slot, by their stride.
+    with_room: BTreeMap<u32, Vec<u32>>,
+    /// Numbers of chunks without memory.
+    without: Vec<u32>,
     len: usize,
 }
 
 impl<T> Slab<T> {
     pub fn new() -> Self {
-        Slab { chunks: Vec::new(), with_room: Vec::new(), len: 0 }
+        Slab { chunks: Vec::new(), with_room: BTreeMap::new(), without: Vec::new(), len: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -189,17 +229,18 @@ impl<T> Slab<T> {
     }
 
     pub fn insert(&mut self, value: T) -> u32 {
-        let number = match self.with_room.last() {
+        self.insert_with(value, &[])
+    }
+
+    /// Adds a value with bytes beside it.
+    pub fn insert_with(&mut self, value: T, bytes: &[u8]) -> u32 {
+        let stride = stride(bytes.len());
+        let number = match self.with_room.get(&stride).and_then(|numbers| numbers.last()) {
             Some(number) => *number,
-            None => {
-                let number = self.chunks.len() as u32;
-                assert!(number < NONE >> CHUNK_BITS, "more than 4 billion slots");
-                self.chunks.push(Chunk { entries: Vec::new(), free: NO_FREE, used: 0, listed: true });
-                self.with_room.push(number);
-                number
-            }
+            None => self.add_chunk(stride),
         };
         let chunk = &mut self.chunks[number as usize];
+        let at = |index: usize| index * stride as usize;
         let index = if chunk.free != NO_FREE {
             let index = chunk.free as usize;
             match chunk.entries[index] {
@@ -207,21 +248,64 @@ impl<T> Slab<T> {
                 Entry::Used(_) => unreachable!("a used slot in the free list"),
             }
             chunk.entries[index] = Entry::Used(value);
+            chunk.bytes[at(index)..][..bytes.len()].copy_from_slice(bytes);
             index
         } else {
             if chunk.entries.is_empty() {
-                chunk.entries.reserve_exact(CHUNK);
+                // The memory is taken as it is used.
+                chunk.entries.reserve_exact(slots(stride));
+                chunk.bytes.reserve_exact(at(slots(stride)));
             }
             chunk.entries.push(Entry::Used(value));
+            chunk.bytes.extend_from_slice(bytes);
+            chunk.bytes.resize(at(chunk.entries.len()), 0);
             chunk.entries.len() - 1
         };
         chunk.used += 1;
-        if chunk.used as usize == CHUNK {
-            chunk.listed = false;
-            self.with_room.pop();
+        if chunk.used as usize == slots(stride) {
+            self.unlist(number);
         }
         self.len += 1;
         (number << CHUNK_BITS) | index as u32
+    }
+
+    fn add_chunk(&mut self, stride: u32) -> u32 {
+        let number = self.without.pop().unwrap_or_else(|| {
+            let number = self.chunks.len() as u32;
+            assert!(number < NONE >> CHUNK_BITS, "more than 4 billion slots");
+            self.chunks.push(Chunk::NONE);
+            number
+        });
+        self.chunks[number as usize].stride = stride;
+        self.list(number);
+        number
+    }
+
+    fn list(&mut self, number: u32) {
+        let chunk = &mut self.chunks[number as usize];
+        let numbers = self.with_room.entry(chunk.stride).or_default();
+        chunk.listed = numbers.len() as u32;
+        numbers.push(number);
+    }
+
+    fn unlist(&mut self, number: u32) {
+        let chunk = &mut self.chunks[number as usize];
+        let place = std::mem::replace(&mut chunk.listed, UNLISTED);
+        let numbers = self.with_room.get_mut(&chunk.stride).expect("it is listed");
+        numbers.swap_remove(place as usize);
+        match numbers.get(place as usize).copied() {
+            Some(moved) => self.chunks[moved as usize].listed = place,
+            None if numbers.is_empty() => _ = self.with_room.remove(&self.chunks[number as usize].stride),
+            None => {}
+        }
+    }
+
+    /// The bytes beside a value that is there, and what they leave of the room for them.
+    #[inline]
+    pub fn bytes(&self, slot: u32) -> &[u8] {
+        let chunk = &self.chunks[(slot >> CHUNK_BITS) as usize];
+        let stride = chunk.stride as usize;
+        &chunk.bytes[(slot as usize & (CHUNK - 1)) * stride..][..stride]
     }
 
     #[inline]
@@ -252,12 +336,14 @@ impl<T> Slab<T> {
 
     /// Every slot is in use or in the free list of its chunk, and the counts are right.
     pub fn check_invariants(&self) -> Result<(), String> {
-        let (mut len, mut listed) = (0, 0);
+        let (mut len, mut listed, mut without) = (0, 0, 0);
         for (number, chunk) in self.chunks.iter().enumerate() {
             let used = chunk.entries.iter().filter(|entry| matches!(entry, Entry::Used(_))).count();
             let (mut free, mut at) = (0, chunk.free);
             while at != NO_FREE {
-                let Some(Entry::Free(next)) = chunk.entries.get(usize::from(at)).filter(|_| used + free < CHUNK) else {
+                let Some(Entry::Free(next)) =
+                    chunk.entries.get(usize::from(at)).filter(|_| used + free < chunk.slots())
+                else {
                     return Err(format!("chunk {number}: slot {at} in the free list is not free"));
                 };
                 (free, at) = (free + 1, *next);
@@ -267,14 +353,25 @@ impl<T> Slab<T> {
                 used == counted && used + free == all,
                 "chunk {number}: {used} slots in use and {free} free of {all}, and counted {counted}"
             );
-            ensure!(chunk.listed == (used < CHUNK), "chunk {number}: {used} slots in use, with room: {}", chunk.listed);
+            let (stride, room) = (chunk.stride as usize, used > 0 && used < chunk.slots());
+            ensure!(
+                chunk.bytes.len() == all * stride,
+                "chunk {number}: {} bytes of {stride} for {all}",
+                chunk.bytes.len()
+            );
+            let place = chunk.listed as usize;
+            let is_listed = self.with_room.get(&chunk.stride).and_then(|numbers| numbers.get(place));
+            let is_listed = is_listed == Some(&(number as u32));
+            ensure!(is_listed == room, "chunk {number}: {used} slots in use, and listed with room: {is_listed}");
             len += used;
-            listed += usize::from(chunk.listed);
+            listed += usize::from(room);
+            without += usize::from(used == 0);
         }
-        let with_room = &self.with_room;
-        let all_have =
-            with_room.iter().all(|number| self.chunks.get(*number as usize).is_some_and(|chunk| chunk.listed));
-        ensure!(all_have && with_room.len() == listed, "{listed} chunks have room, and listed are {with_room:?}");
+        let noted: usize = self.with_room.values().map(Vec::len).sum();
+        ensure!(noted == listed, "{listed} chunks have room, and listed are {noted}");
+        let empty = |number: &u32| self.chunks.get(*number as usize).is_some_and(|chunk| chunk.entries.is_empty());
+        let all_are = self.without.iter().all(empty);
+        ensure!(all_are && self.without.len() == without, "{without} chunks are empty, and noted {:?}", self.without);
         ensure!(len == self.len, "{len} slots are in use, and counted {}", self.len);
         Ok(())
     }
@@ -288,14 +385,16 @@ impl<T> Slab<T> {
         chunk.free = index as u16;
         chunk.used -= 1;
         self.len -= 1;
-        if chunk.used == 0 {
-            // The memory of an empty chunk goes back; its number stays for later.
-            chunk.entries = Vec::new();
-            chunk.free = NO_FREE;
-        }
-        if !chunk.listed {
-            chunk.listed = true;
-            self.with_room.push(number);
+        let (left, unlisted) = (chunk.used, chunk.listed == UNLISTED);
+        if left == 0 {
+            if !unlisted {
+                self.unlist(number);
+            }
+            // Its memory goes back; its number stays for later.
+            self.chunks[number as usize] = Chunk::NONE;
+            self.without.push(number);
+        } else if unlisted {
+            self.list(number);
         }
         value
     }
@@ -328,56 +427,4 @@ impl<T: Linked> Links for Slab<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Item(u32, Link);
-    impl Linked for Item {
-        fn link(&self) -> Link {
-            self.1
-        }
-        fn link_mut(&mut self) -> &mut Link {
-            &mut self.1
-        }
-    }
-
-    #[test]
-    fn empty_chunks_are_given_back_and_numbers_are_reused() {
-        let mut slab = Slab::new();
-        let slots: Vec<u32> = (0..3 * CHUNK as u32).map(|i| slab.insert(Item(i, Link::default()))).collect();
-        for slot in &slots {
-            assert_eq!(slab.remove(*slot).0, *slot);
-        }
-        assert_eq!(slab.len(), 0);
-        assert!(slab.chunks.iter().all(|chunk| chunk.entries.capacity() == 0));
-        let again: Vec<u32> = (0..3 * CHUNK as u32).map(|i| slab.insert(Item(i, Link::default()))).collect();
-        assert_eq!(slab.bound(), 3 * CHUNK as u32);
-        assert_eq!(again.iter().collect::<std::collections::BTreeSet<_>>().len(), again.len());
-    }
-
-    #[test]
-    fn list_keeps_its_order() {
-        let mut slab = Slab::new();
-        let mut list = List::default();
-        let slots: Vec<u32> = (0..5).map(|i| slab.insert(Item(i, Link::default()))).collect();
-        for slot in &slots {
-            list.push_back(&mut slab, *slot);
-        }
-        list.move_to_back(&mut slab, slots[1]);
-        list.remove(&mut slab, slots[3]);
-        list.push_front(&mut slab, slots[3]);
-        list.remove(&mut slab, slots[4]);
-        list.insert_after(&mut slab, Some(slots[2]), slots[4]);
-        let mut seen = vec![];
-        let mut at = list.head();
-        while let Some(slot) = at {
-            seen.push(slab[slot].0);
-            at = list.next(&slab, slot);
-        }
-        assert_eq!(seen, [3, 0, 2, 4, 1]);
-        assert_eq!(list.len(), 5);
-        let backwards: Vec<u32> =
-            std::iter::successors(list.tail(), |slot| list.prev(&slab, *slot)).map(|slot| slab[slot].0).collect();
-        assert_eq!(backwards, [1, 4, 2, 0, 3]);
-    }
-}
+mod tests;

@@ -50,7 +50,7 @@ impl Core {
             Hold::Soft | Hold::Lapsed => PinKind::Soft { ttl_ms: self.objects.soft_ttl_ms(slot) },
             Hold::Hard => PinKind::Hard,
         };
-        let key = object.key.as_slice().into();
+        let key = self.objects.key(slot).into();
         let (size, crc32c) = (object.size, object.crc32c);
         if replicas.is_empty() {
             return None;
@@ -72,7 +72,7 @@ impl Core {
         let pinned = self.sessions.iter().flat_map(move |(session, entry)| {
             entry.pins.iter().flat_map(move |(rid, views)| {
                 let pin = self.pins.get(*rid).expect("a session's view is counted");
-                let key = pin.object.map(|slot| self.objects.object(slot).key.as_slice().into());
+                let key = pin.object.map(|slot| self.objects.key(slot).into());
                 let record = Record::Pinned { session, rid: *rid, extent: pin.extent, key };
                 std::iter::repeat_n(record, *views as usize)
             })

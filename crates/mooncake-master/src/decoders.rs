@@ -4,7 +4,7 @@
 //! What a frame announces is read as far as the file goes, 512 MiB at most; nothing is reserved before.
 
 use mooncake_core::{
-    Extent, PinKind, Record, Replica, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId, SessionSpec,
+    Extent, PinKind, Record, RecordRef, Replica, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId, SessionSpec,
 };
 use mooncake_memory::crc32c;
 use mooncake_mutation::Decoder;
@@ -84,7 +84,7 @@ fn snapshot(bytes: &[u8]) {
     let path = std::env::temp_dir().join(format!("mooncake-decoders-{}.snap", std::process::id()));
     std::fs::write(&path, bytes).expect("a file");
     let mut records = 0;
-    let read = read_snapshot(&path, &mut |_| {
+    let read = read_snapshot(&path, 0, &mut |_: RecordRef<'_>| {
         records += 1;
         Ok(())
     });

@@ -28,6 +28,7 @@ mod peer_log;
 mod process_watch;
 mod query_pages;
 mod random;
+mod replaying;
 #[cfg(test)]
 mod reply_order;
 mod routes;

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config as CoreConfig, Core, Record, Reign, SessionId};
+use mooncake_core::{Config as CoreConfig, Reign, SessionId};
 use mooncake_memory::Guarded;
 use mooncake_wire::message::ProcessIdentity;
 use tokio::net::{TcpListener, UnixListener};
@@ -23,6 +23,7 @@ use crate::machine::processes::{self, Known, LeftOpen, ProcessDriver};
 use crate::machine::start::{self, Epoch, Found, NoEpochLeft, Witnessed};
 use crate::metadata_server::MetadataServer;
 use crate::process_watch::{self, ProcessWatch};
+use crate::replaying::Replaying;
 use crate::settings::{LogFolder, Settings, Wal};
 use crate::shared::{Identity, Shared};
 use crate::ticker::Ticker;
@@ -193,12 +194,9 @@ struct Started {
 /// Opens the log, replays it, decides on the epoch, and begins.
 fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartError> {
     let began = Instant::now();
-    let mut core = Core::new(CoreConfig { reign_seed: random::number(), ..settings.core.clone() });
-    let mut open = LeftOpen::default();
-    let opened = open_log(settings, &identity.told.boot_id, &mut |record| {
-        open.note(&record);
-        core.replay(record).map_err(|error| error.to_string())
-    })?;
+    let mut replaying = Replaying::new(CoreConfig { reign_seed: random::number(), ..settings.core.clone() });
+    let opened = open_log(settings, &identity.told.boot_id, &mut replaying)?;
+    let Replaying { core, open, .. } = replaying;
     let (mut wanted, mut torn_bytes) = (None, 0);
     let (log, raised) = match opened {
         Some(opened) => {
@@ -241,11 +239,7 @@ struct Opened {
     epoch: Epoch,
 }
 
-fn open_log(
-    settings: &Settings,
-    boot_id: &[u8; 16],
-    apply: &mut dyn FnMut(Record) -> Result<(), String>,
-) -> Result<Option<Opened>, StartError> {
+fn open_log(settings: &Settings, boot_id: &[u8; 16], replaying: &mut Replaying) -> Result<Option<Opened>, StartError> {
     let path = match &settings.log_folder {
         LogFolder::Given(path) | LogFolder::Default(path) => path,
         LogFolder::None => {
@@ -275,11 +269,7 @@ fn open_log(
         Err(error) => return Err(error.into()),
     };
     let began = Instant::now();
-    let mut reign = Reign::default();
-    let found = recover(&folder.current(), boot_id, &mut |record| {
-        reign = reign.after(&record);
-        apply(record)
-    })?;
+    let found = recover(&folder.current(), boot_id, replaying)?;
     let fresh = found.is_none();
     let found = found.unwrap_or_else(|| Recovered { log_id: random::number(), ..Recovered::default() });
     let (known, free) = match Witness::find(&settings.witness_folder, found.log_id) {
@@ -293,7 +283,8 @@ fn open_log(
              has the epoch raised"
         );
     }
-    let log = (!fresh).then_some(Found { last_lsn: found.last_lsn, reign, last_boot: found.last_boot });
+    let log =
+        (!fresh).then_some(Found { last_lsn: found.last_lsn, reign: replaying.reign, last_boot: found.last_boot });
     let witness = known.map(|seen| Witnessed { seen, held: free.is_none() });
     let start = start::decide(log, boot_id, witness);
     let start = start.map_err(|NoEpochLeft { epoch }| LogError::NoEpochLeft { path: folder.current(), epoch })?;
@@ -302,7 +293,7 @@ fn open_log(
     if !fresh {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
-            "log replayed"
+            bytes = found.snapshot_bytes + found.segment_bytes, objects = replaying.core.objects(), "log replayed"
         );
     }
     let sink = Sink::open(folder, found.log_id, found.last_lsn, *boot_id, witness)?;
@@ -445,14 +436,14 @@ pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::Effects;
+    use mooncake_core::{Effects, Record, SegmentNo, SegmentUuid};
 
     use super::*;
 
     const BOOT: [u8; 16] = [7; 16];
 
     fn opened(settings: &Settings) -> Opened {
-        open_log(settings, &BOOT, &mut |_| Ok(())).unwrap().unwrap()
+        open_log(settings, &BOOT, &mut Replaying::new(CoreConfig::default())).unwrap().unwrap()
     }
 
     #[test]
@@ -519,7 +510,7 @@ mod tests {
         }
 
         fn open(&self, host: u8) -> Result<Opened, StartError> {
-            open_log(&self.settings(host), &[host; 16], &mut |_| Ok(())).map(Option::unwrap)
+            open_log(&self.settings(host), &[host; 16], &mut Replaying::new(CoreConfig::default())).map(Option::unwrap)
         }
 
         /// One reign on a host: it raises the epoch if it must, and appends this many frames. Says to which, or that it
@@ -536,7 +527,8 @@ mod tests {
             if let Some(epoch) = raised.or((epoch == Epoch::First).then_some(first)) {
                 append(Record::Epoch(epoch));
             }
-            (0..frames).for_each(|_| append(Record::SessionOver(SessionId(1))));
+            let nothing = Record::SegmentForgotten { uuid: SegmentUuid([1; 16]), number: SegmentNo(1) };
+            (0..frames).for_each(|_| append(nothing.clone()));
             raised
         }
 

@@ -57,7 +57,7 @@ impl Core {
 
     fn held_by_objects(&self, all: &mut Vec<Held>) -> Result<(), String> {
         for (slot, object) in self.objects.iter() {
-            let key = object.key.as_slice().escape_ascii();
+            let key = self.objects.key(slot).escape_ascii();
             let mut owners = Vec::with_capacity(object.places.as_slice().len());
             for place in object.places.as_slice() {
                 let (replica, pin) = (place.replica(object.size), self.pins.get(place.rid));

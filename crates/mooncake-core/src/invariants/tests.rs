@@ -101,7 +101,7 @@ fn session(core: &mut Core) -> &mut Session {
 /// The granules that an object's first replica takes.
 fn place_of(core: &Core, key: &str) -> (SegmentNo, u32) {
     let place = object(core, key).places.as_slice()[0];
-    (place.segment, place.granule)
+    (place.segment, place.granule())
 }
 
 #[track_caller]

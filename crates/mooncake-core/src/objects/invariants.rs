@@ -26,7 +26,7 @@ impl Objects {
 
     fn check_index(&self) -> Result<(), String> {
         for (slot, object) in self.slab.iter() {
-            let key = object.key.as_slice();
+            let key = self.key(slot);
             let found = self.find(self.hash(key), key);
             ensure!(found == Some(slot), "{} in slot {slot} is found by its key in {found:?}", key.escape_ascii());
             ensure!(!object.places.as_slice().is_empty(), "{} lies nowhere", key.escape_ascii());
@@ -39,8 +39,8 @@ impl Objects {
     fn check_lists(&self) -> Result<(), String> {
         // How many say that they are in which list; that they are in it follows, as it holds so many that say so.
         let mut said = [0; 4];
-        for (_, object) in self.slab.iter() {
-            let key = object.key.as_slice().escape_ascii();
+        for (slot, object) in self.slab.iter() {
+            let key = self.key(slot).escape_ascii();
             let (readers, replacing, hold, listed_in) =
                 (object.readers, object.replacing, object.hold, object.listed_in);
             let held = self.is_held(object);
@@ -99,7 +99,7 @@ impl Objects {
     fn check_soft_pins(&self) -> Result<(), String> {
         let (mut pins, mut lapsing) = (0, 0);
         for (slot, object) in self.slab.iter() {
-            let (key, hold) = (object.key.as_slice().escape_ascii(), object.hold);
+            let (key, hold) = (self.key(slot).escape_ascii(), object.hold);
             let pin = self.soft_pins.get(&slot);
             let has_one = matches!(hold, Hold::Soft | Hold::Lapsed);
             ensure!(has_one == pin.is_some(), "{key} has pin {hold:?}, and its soft pin is {pin:?}");
@@ -149,26 +149,13 @@ impl Objects {
 mod tests {
     use super::*;
     use crate::ids::{Rid, Time};
-    use crate::object::{Key, Place, Places};
+    use crate::object::{Place, Places};
     use crate::slab::Link;
 
     const KEPT: u64 = 2_000;
 
-    fn object(key: &str, hold: Hold) -> Object {
-        let place = Place { rid: Rid::new(1, 1), segment: SegmentNo(0), granule: 0 };
-        Object {
-            key: Key::new(key.as_bytes()),
-            size: 1,
-            places: Places::new(&[place]),
-            protected_until: Time(0),
-            link: Link::default(),
-            crc32c: 0,
-            readers: 0,
-            hold,
-            listed_in: ListedIn::None,
-            replacing: false,
-            group: None,
-        }
+    fn object(hold: Hold) -> Object {
+        Object::new(1, 0, &[Place::new(Rid::new(1, 1), SegmentNo(0), 0)], hold)
     }
 
     /// Two in the policy's order, two protected, two parked, the last with a soft pin, which lapses.
@@ -177,7 +164,9 @@ mod tests {
         for slot in 0..6 {
             let soft = super::super::SoftPin { ttl_ms: 1, until: Time(9) };
             let (hold, soft) = if slot == 5 { (Hold::Soft, Some(soft)) } else { (Hold::None, None) };
-            assert_eq!(objects.insert(Time(0), object(&format!("k{slot}"), hold), soft), slot);
+            let key = format!("k{slot}");
+            let hash = objects.hash(key.as_bytes());
+            assert_eq!(objects.insert(Time(0), hash, key.as_bytes(), object(hold), soft), slot);
             objects.join(slot, b"g");
         }
         objects.protect_one(Time(0), 2, KEPT);
@@ -201,10 +190,13 @@ mod tests {
 
     #[test]
     fn an_object_that_is_not_found_is_named() {
-        names(|objects| objects.slab[1].key = Key::new(b"other"), "other in slot 1 is found by its key in None");
+        names(|objects| objects.slab[1].spare += 1, "k in slot 1 is found by its key in None");
         names(|objects| objects.index.clear(), "k0 in slot 0 is found by its key");
         names(
-            |objects| _ = objects.slab.insert(object("k0", Hold::None)),
+            |objects| {
+                let slot = objects.slab.insert_with(object(Hold::None), b"k0");
+                objects.slab[slot].spare = 6;
+            },
             "k0 in slot 6 is found by its key in Some(0)",
         );
     }
@@ -240,12 +232,11 @@ mod tests {
     #[test]
     fn a_wrong_count_of_segments_or_groups_is_named() {
         let one_segment = |objects: &mut Objects| {
-            let two = [0, 1].map(|segment| Place { rid: Rid::new(1, 1), segment: SegmentNo(segment), granule: 0 });
+            let two = [0, 1].map(|segment| Place::new(Rid::new(1, 1), SegmentNo(segment), 0));
             objects.slab[0].places = Places::new(&two);
         };
         names(one_segment, "lie on [SegmentNo(0), SegmentNo(1)], and counted None");
-        names(|objects| objects.slab[0].group = None, "slot 0 is a member of g");
-        let strange = |objects: &mut Objects| _ = objects.groups.join(b"h", 0);
+        let strange = |objects: &mut Objects| objects.groups.join(b"h", 0);
         names(strange, "slot 0 is a member of");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config, Core};
+use mooncake_core::{Config, Core, RecordRef};
 
 use super::segment_file::{self, FileHeader, FileKind, FrameFile, Next};
 use super::step::{Step, step};
@@ -117,14 +117,14 @@ pub(super) fn compact(log: &Log, config: &Config, stop: &AtomicBool) -> Result<(
 fn replay_closed(folder: &Path, last: u64, core: &mut Core, stop: &AtomicBool) -> Result<(), LogError> {
     let list = |kind| segment_file::list(folder, kind).map_err(LogError::io("listing", folder));
     let mut at = 0;
-    let mut apply = |record| {
+    let mut apply = |record: RecordRef<'_>| {
         if stop.load(Ordering::Relaxed) {
             return Err("the master stops".to_owned());
         }
         core.replay(record).map_err(|error| error.to_string())
     };
     if let Some((_, path)) = list(FileKind::Snapshot)?.last() {
-        at = snapshot::read(path, &mut apply)?.lsn;
+        at = snapshot::read(path, 0, &mut apply)?.lsn;
     }
     for (first, path) in list(FileKind::Segment)? {
         if first > last {

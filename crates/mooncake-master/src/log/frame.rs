@@ -6,6 +6,7 @@
 
 use mooncake_core::Record;
 use mooncake_memory::{crc32c, crc32c_append};
+use serde::Deserialize;
 
 /// Bytes before the payload.
 pub const HEADER: usize = 16;
@@ -90,13 +91,15 @@ pub fn decode(bytes: &[u8], log_id: u64) -> Decoded<'_> {
     Decoded::Frame { lsn, payload: &bytes[HEADER..size], size }
 }
 
-/// The records of a payload, in order.
-pub fn records(mut payload: &[u8]) -> impl Iterator<Item = Result<Record, postcard::Error>> + '_ {
+/// The records of a payload, in order, with keys of their own or where they lie in the payload.
+pub fn records<'a, K: Deserialize<'a>>(
+    mut payload: &'a [u8],
+) -> impl Iterator<Item = Result<Record<K>, postcard::Error>> + 'a {
     std::iter::from_fn(move || {
         if payload.is_empty() {
             return None;
         }
-        match postcard::take_from_bytes::<Record>(payload) {
+        match postcard::take_from_bytes(payload) {
             Ok((record, rest)) => {
                 payload = rest;
                 Some(Ok(record))

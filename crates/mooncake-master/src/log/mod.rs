@@ -9,6 +9,7 @@ mod error;
 mod folder;
 pub mod frame;
 mod recovery;
+mod replay;
 mod segment_file;
 mod snapshot;
 mod step;
@@ -19,9 +20,10 @@ pub use compactor::Compactor;
 pub use error::LogError;
 pub use folder::Folder;
 pub use recovery::{Recovered, log_id_of, recover};
-#[cfg(any(test, fuzzing))]
+pub use replay::{Progress, Replay};
 pub use segment_file::{FileHeader, FileKind};
 #[cfg(any(test, fuzzing))]
 pub use snapshot::read as read_snapshot;
+pub use snapshot::write as write_snapshot;
 pub use witness::{FoundWitness, Witness};
 pub use writer::{Log, LogClosed, LogReading, LogStats, Sink};

@@ -3,10 +3,9 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use mooncake_core::Record;
-
 use super::LogError;
 use super::frame;
+use super::replay::{self, Progress, Replay};
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind, FrameFile, Next};
 use super::snapshot;
 
@@ -27,28 +26,27 @@ pub struct Recovered {
     pub cut_bytes: u64,
 }
 
-/// Replays the log in `folder` through `apply`. `None`: there is no log. Changes nothing but a torn tail, which it cuts,
+/// Replays the log in `folder`. `None`: there is no log. Changes nothing but a torn tail, which it cuts,
 /// and files without a header: those of failed rotations are removed, what a power loss left is set aside.
-pub fn recover(
-    folder: &Path,
-    boot_id: &[u8; 16],
-    apply: &mut dyn FnMut(Record) -> Result<(), String>,
-) -> Result<Option<Recovered>, LogError> {
+pub fn recover(folder: &Path, boot_id: &[u8; 16], replay: &mut dyn Replay) -> Result<Option<Recovered>, LogError> {
     if !folder.exists() {
         return Ok(None);
     }
     let list = |kind| segment_file::list(folder, kind).map_err(LogError::io("listing", folder));
     let mut found = Recovered::default();
     let mut before = None;
-    let snapshots = list(FileKind::Snapshot)?;
+    let (snapshots, segments) = (list(FileKind::Snapshot)?, list(FileKind::Segment)?);
+    let sizes = snapshots.last().into_iter().chain(&segments).map(|(_, path)| file_size(path));
+    let total = sizes.sum::<Result<u64, LogError>>()?;
     if let Some((_, path)) = snapshots.last() {
-        let header = snapshot::read(path, apply)?;
+        let header = snapshot::read(path, total, replay)?;
         found.log_id = header.log_id;
         found.last_lsn = header.lsn;
         found.snapshot_bytes = file_size(path)?;
         before = Some(header.boot_id);
     }
-    let segments = Segment::all(list(FileKind::Segment)?, before)?;
+    let segments = Segment::all(segments, before)?;
+    let mut progress = Progress { read: found.snapshot_bytes, total };
     found.last_boot = segments.last().and_then(|last| last.head.boot_id());
     let mut known = !snapshots.is_empty();
     let mut leftovers = Vec::new();
@@ -60,7 +58,7 @@ pub fn recover(
         match &segment.head {
             Head::Blank if covered || segment.hides_nothing(later, next) => leftovers.push(&segment.path),
             _ if covered => {}
-            Head::Whole(header) => match read(segment, header, later, boot_id, known, &mut found, apply)? {
+            Head::Whole(header) => match read(segment, header, later, boot_id, known, &mut found, progress, replay)? {
                 Reading::Done => known = true,
                 Reading::CutShort => {
                     known = true;
@@ -81,6 +79,7 @@ pub fn recover(
                 return Err(LogError::Foreign { path: segment.path.clone(), reason });
             }
         }
+        progress.read += segment.bytes;
     }
     for path in leftovers {
         tracing::warn!(path = %path.display(), "empty file of a rotation that failed is removed");
@@ -177,6 +176,7 @@ enum Reading {
     CutShort,
 }
 
+#[allow(clippy::too_many_arguments)]
 fn read(
     segment: &Segment,
     header: &FileHeader,
@@ -184,7 +184,8 @@ fn read(
     boot_id: &[u8; 16],
     known: bool,
     found: &mut Recovered,
-    apply: &mut dyn FnMut(Record) -> Result<(), String>,
+    before: Progress,
+    replay: &mut dyn Replay,
 ) -> Result<Reading, LogError> {
     let path = &segment.path;
     let io = |source| LogError::Io { action: "reading", path: path.to_owned(), source };
@@ -204,14 +205,9 @@ fn read(
         match file.next(log_id).map_err(io)? {
             Next::Frame { lsn, payload } if lsn == expected => {
                 if lsn > found.last_lsn {
-                    for record in frame::records(payload) {
-                        let record = record.map_err(|e| e.to_string());
-                        record.and_then(&mut *apply).map_err(|reason| LogError::Replay {
-                            path: path.to_owned(),
-                            lsn,
-                            reason,
-                        })?;
-                    }
+                    let progress = Progress { read: before.read + offset, ..before };
+                    let replayed = |reason| LogError::Replay { path: path.to_owned(), lsn, reason };
+                    replay::apply_frame(payload, progress, replay).map_err(replayed)?;
                     found.last_lsn = lsn;
                 }
                 expected += 1;

@@ -201,6 +201,11 @@ impl FrameFile {
         Ok((this, header))
     }
 
+    /// Length of the file, bytes.
+    pub fn size(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
     /// File offset of what comes next.
     pub fn offset(&self) -> u64 {
         self.offset

@@ -7,10 +7,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mooncake_core::Record;
+use mooncake_core::{Record, RecordRef};
 
 use super::LogError;
 use super::frame;
+use super::replay::{self, Progress, Replay};
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind, FrameFile, Next};
 use super::step::{Step, sync};
 
@@ -75,34 +76,44 @@ fn write_to(
     Ok(size)
 }
 
-/// Reads a whole snapshot.
-pub fn read(path: &Path, apply: &mut dyn FnMut(Record) -> Result<(), String>) -> Result<FileHeader, LogError> {
+/// Reads a whole snapshot, the first of `total` bytes.
+pub fn read(path: &Path, total: u64, replay: &mut dyn Replay) -> Result<FileHeader, LogError> {
     let io = |source| LogError::Io { action: "reading", path: path.to_owned(), source };
     let foreign = |reason: &str| LogError::Foreign { path: path.to_owned(), reason: reason.to_owned() };
     let (mut file, header) = FrameFile::open(path).map_err(io)?;
     let header = header
         .filter(|h| h.kind == FileKind::Snapshot)
         .ok_or_else(|| foreign("is no snapshot that this version reads"))?;
+    let size = file.size().map_err(io)?;
+    let (mut read, mut expected) = (0, false);
     for number in 1.. {
         match file.next(header.log_id).map_err(io)? {
             Next::Frame { lsn, payload } if lsn == number => {
                 if payload.is_empty() {
                     return Ok(header);
                 }
-                for record in frame::records(payload) {
-                    let record = record.map_err(|e| e.to_string());
-                    record.and_then(&mut *apply).map_err(|reason| LogError::Replay {
-                        path: path.to_owned(),
-                        lsn: header.lsn,
-                        reason,
-                    })?;
+                read += payload.len() as u64;
+                if !expected && let Some(objects) = objects_in(payload, size) {
+                    replay.expect(objects);
+                    expected = true;
                 }
+                let progress = Progress { read, total };
+                let replayed = |reason| LogError::Replay { path: path.to_owned(), lsn: header.lsn, reason };
+                replay::apply_frame(payload, progress, replay).map_err(replayed)?;
             }
             Next::Frame { .. } | Next::Damage => return Err(foreign("is a damaged snapshot")),
             Next::End => return Err(foreign("is a snapshot without its end")),
         }
     }
     unreachable!("the loop ends with the file")
+}
+
+/// About how many objects are in a snapshot of that size, if this frame of it begins with one.
+fn objects_in(payload: &[u8], size: u64) -> Option<usize> {
+    let is_object =
+        |record: &Result<RecordRef<'_>, _>| matches!(record, Ok(Record::Object { .. } | Record::GroupedObject { .. }));
+    let objects = frame::records(payload).take_while(is_object).count() as u64;
+    (objects > 0).then(|| (objects * size / payload.len() as u64) as usize)
 }
 
 #[cfg(test)]
@@ -163,8 +174,9 @@ mod tests {
 
     fn read_all(path: &Path) -> Result<Vec<Record>, LogError> {
         let mut found = Vec::new();
-        let read = read(path, &mut |record| {
-            found.push(record);
+        let read = read(path, 0, &mut |record: RecordRef<'_>| {
+            let Record::SessionOpened { session, spec } = record else { return Err(format!("{record:?}")) };
+            found.push(Record::SessionOpened { session, spec });
             Ok(())
         });
         read.map(|read| assert_eq!(read, header())).map(|()| found)
@@ -224,7 +236,7 @@ mod tests {
     fn a_segment_is_no_snapshot_and_what_cannot_be_replayed_is_said_with_its_place() {
         let scratch = Scratch::new("kind");
         write_all(&scratch, &records(&[10, 10]));
-        let error = read(&scratch.path(), &mut |_| Err("twice".to_owned())).unwrap_err();
+        let error = read(&scratch.path(), 0, &mut |_: RecordRef<'_>| Err("twice".to_owned())).unwrap_err();
         assert!(matches!(&error, LogError::Replay { lsn: 9, reason, .. } if reason == "twice"), "{error}");
         let mut bytes = std::fs::read(scratch.path()).unwrap();
         for lost in [FileHeader { kind: FileKind::Segment, ..header() }.encode(), [0; FILE_HEADER]] {

@@ -43,7 +43,7 @@ pub struct LeftOpen {
 
 impl LeftOpen {
     /// Takes note of the log's next record.
-    pub fn note(&mut self, record: &Record) {
+    pub fn note<K>(&mut self, record: &Record<K>) {
         match record {
             Record::SessionOpened { session, .. } => _ = self.sessions.insert(*session),
             Record::SessionOver(session) => _ = self.sessions.remove(session),

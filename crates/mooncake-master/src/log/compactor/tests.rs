@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
-use mooncake_core::{Effects, Record, SessionId, SessionSpec};
+use mooncake_core::{Effects, Record, RecordRef, SessionId, SessionSpec};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 
 use super::super::step::watch;
@@ -72,7 +72,7 @@ impl Drop for Scratch {
 
 fn read(folder: &Path, boot: &[u8; 16]) -> Result<(Recovered, Vec<u64>), LogError> {
     let mut sessions = Vec::new();
-    let found = recover(folder, boot, &mut |record| {
+    let found = recover(folder, boot, &mut |record: RecordRef<'_>| {
         if let Record::SessionOpened { session, .. } = record {
             sessions.push(session.0);
         }

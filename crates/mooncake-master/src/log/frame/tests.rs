@@ -54,7 +54,7 @@ proptest! {
             Decoded::Short(size) => prop_assert!(size > bytes.len()),
             Decoded::Bad => {}
         }
-        for record in records(&bytes) {
+        for record in records::<&[u8]>(&bytes) {
             if record.is_err() { break }
         }
     }
@@ -86,7 +86,7 @@ fn behind_a_record_that_does_not_decode_there_is_none() {
     let mut payload = Vec::new();
     put_record(&Record::Dropped(Rid(2)), &mut payload);
     payload.extend([0xff; 20]);
-    let found: Vec<_> = records(&payload).take(5).collect();
+    let found: Vec<_> = records::<&[u8]>(&payload).take(5).collect();
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].as_ref().is_ok_and(|record| *record == Record::Dropped(Rid(2))) && found[1].is_err());
 }

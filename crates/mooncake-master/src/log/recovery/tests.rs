@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use mooncake_core::Rid;
+use mooncake_core::{Record, RecordRef, Rid};
 use proptest::prelude::*;
 
 use super::*;
@@ -40,7 +40,7 @@ impl Scratch {
     /// What a recovery replays: the LSNs in order, and the last one.
     fn read(&self, boot_id: &[u8; 16]) -> Result<Option<u64>, LogError> {
         let mut next = 1;
-        let found = recover(&self.0, boot_id, &mut |record| {
+        let found = recover(&self.0, boot_id, &mut |record: RecordRef<'_>| {
             assert_eq!(record, Record::Dropped(Rid(next)), "in order, each once");
             next += 1;
             Ok(())
@@ -56,6 +56,34 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Notes how far each frame is.
+struct Noted(Vec<Progress>);
+
+impl Replay for Noted {
+    fn apply(&mut self, _: RecordRef<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn foresee(&mut self, records: &[RecordRef<'_>], progress: Progress) {
+        assert_eq!(records.len(), 1);
+        self.0.push(progress);
+    }
+}
+
+#[test]
+fn a_replay_hears_how_much_of_all_files_it_has_read() {
+    let scratch = Scratch::new("progress");
+    let (_, first) = scratch.segment(1, 5, BOOT);
+    let (_, second) = scratch.segment(6, 3, BOOT);
+    let (total, mut noted) = ((first.len() + second.len()) as u64, Noted(Vec::new()));
+    recover(&scratch.0, &BOOT, &mut noted).unwrap();
+    let Noted(noted) = noted;
+    assert_eq!(noted.len(), 8);
+    assert!(noted.iter().all(|progress| progress.total == total), "{noted:?}");
+    assert!(noted.is_sorted_by(|a, b| a.read < b.read) && noted[7].read < total, "{noted:?}");
+    assert_eq!(noted[5].read, (first.len() + FILE_HEADER) as u64, "of the files before too");
 }
 
 #[test]
@@ -254,7 +282,7 @@ impl Scratch {
     }
 
     fn found(&self, boot_id: &[u8; 16]) -> Recovered {
-        recover(&self.0, boot_id, &mut |_| Ok(())).unwrap().unwrap()
+        recover(&self.0, boot_id, &mut |_: RecordRef<'_>| Ok(())).unwrap().unwrap()
     }
 
     /// Nothing is read, and nothing is changed.
@@ -486,7 +514,7 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
     fs::write(&path, &bytes).unwrap();
     let mut seen = 0;
     let read = |seen: &mut u32| {
-        let found = recover(&scratch.0, &BOOT, &mut |_| {
+        let found = recover(&scratch.0, &BOOT, &mut |_: RecordRef<'_>| {
             *seen += 1;
             Ok(())
         });

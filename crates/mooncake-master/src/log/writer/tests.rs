@@ -176,7 +176,9 @@ fn a_log_that_was_closed_takes_nothing_more_and_is_unlocked() {
         assert_eq!(log.commit(waits, |delivery| panic!("{delivery:?}")), Err(LogClosed));
         assert_eq!((log.lsn(), log.rotate().unwrap().is_none()), (1, true));
         let folder = scratch.folder();
-        let found = super::super::recover(&folder.current(), &BOOT, &mut |_| Ok(())).unwrap().unwrap();
+        let found = super::super::recover(&folder.current(), &BOOT, &mut |_: mooncake_core::RecordRef<'_>| Ok(()))
+            .unwrap()
+            .unwrap();
         assert_eq!((found.last_lsn, found.cut_bytes), (1, 0));
         assert_eq!(scratch.seen().unwrap().lsn, 1, "the witness vouches for what is in the log");
     }
