@@ -11,6 +11,7 @@ use crate::holds::Holds;
 
 pub mod cases;
 pub mod holds;
+pub mod memory;
 pub mod pool;
 
 /// A log to write to.

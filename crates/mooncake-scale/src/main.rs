@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use mooncake_scale::cases::CASES;
+use mooncake_scale::memory::{self, Phases};
 use mooncake_scale::pool::{Pool, Size};
 use mooncake_scale::{Figures, log_in};
 
@@ -29,11 +30,33 @@ struct Options {
     /// Figures as JSON.
     #[arg(long)]
     json: bool,
+    /// Shows the memory that the pool takes instead, at what rate it fills, and with a log how long a restart reads it.
+    #[arg(long)]
+    memory: bool,
+    /// Only reads back the log that an earlier run with `--memory` has left in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    recover: Option<PathBuf>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     mooncake_memory::join_freed_blocks_at_once();
-    let Options { objects, segments, replicas, log, runs, json } = Options::parse();
+    let Options { objects, segments, replicas, log, runs, json, memory, recover } = Options::parse();
+    if let Some(folder) = recover {
+        let phase = memory::recovered(&folder)?;
+        match json {
+            true => println!("{}", serde_json::to_string(&phase)?),
+            false => println!("{}", Phases(vec![phase])),
+        }
+        return Ok(());
+    }
+    if memory {
+        let phases = memory::live(Size { objects, segments, replicas }, log.as_deref())?;
+        match json {
+            true => println!("{}", serde_json::to_string_pretty(&phases)?),
+            false => println!("{phases}"),
+        }
+        return Ok(());
+    }
     let mut all = Vec::with_capacity(runs);
     for run in 1..=runs {
         let log = log.as_ref().map(|log| log.join(format!("run-{run}")));
