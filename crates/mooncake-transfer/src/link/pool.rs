@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::io::Errno;
 
 use super::idle_lanes::{IdleLane, IdleLanes};
 use super::lane::{Lane, Outcome};
@@ -147,6 +146,11 @@ impl LanePool {
                         if matches!(e, TransferError::Interrupted) || wait.is_over() {
                             return Err(e);
                         }
+                        // What this process lacks says nothing of the owner, and only a lane of this pool can bring it.
+                        let is_own = e.is_short_of_descriptors();
+                        if is_own && state.lent == 0 {
+                            return Err(e);
+                        }
                         let failure = Failure::new(&e, self.retry_after);
                         let is_final = !failure.crowded && state.lent == 0;
                         state.failed = Some(failure);
@@ -229,10 +233,7 @@ impl Failure {
     fn new(error: &TransferError, retry_after: Duration) -> Failure {
         let crowded = match error {
             TransferError::Refused { status, .. } => *status == Status::Overloaded,
-            TransferError::Broken { source, .. } => {
-                matches!(Errno::from_io_error(source), Some(Errno::MFILE | Errno::NFILE))
-            }
-            _ => false,
+            other => other.is_short_of_descriptors(),
         };
         let pause = if crowded { CROWDED } else { retry_after };
         Failure { at: Instant::now(), why: error.to_string(), crowded, pause }
