@@ -24,7 +24,7 @@ fn unstarted(server: &SegmentServer, memory: &SegmentMemory) -> (TcpStream, Lane
     let (caller, stream, peer) = connection();
     prepare(&stream, server.shared.options.data_timeout).unwrap();
     caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    (caller, Lane::new(served(server, memory), stream, peer))
+    (caller, Lane::new(served(server, memory), stream, peer, server.shared.options.data_timeout))
 }
 
 fn served(server: &SegmentServer, memory: &SegmentMemory) -> Arc<Served> {
