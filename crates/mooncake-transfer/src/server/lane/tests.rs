@@ -152,6 +152,20 @@ fn a_peer_that_asks_and_does_not_read_holds_no_worker_for_longer_than_the_timeou
 }
 
 #[test]
+fn a_peer_may_pause_in_mid_request_for_longer_than_a_worker_stays_at_a_silent_lane() {
+    let (server, memory, _) = owner(1 << 20, Quiet);
+    let mut lane = open_lane(&server, &memory);
+    let write = [&request(Op::Write, RID, 0, 1024).encode()[..], &[7; 1024]].concat();
+    for part in [&write[..FRAME_LEN / 2], &write[FRAME_LEN / 2..FRAME_LEN + 100], &write[FRAME_LEN + 100..]] {
+        std::thread::sleep(STAY * 3);
+        lane.write_all(part).unwrap();
+    }
+    let mut reply = [0; REPLY_LEN];
+    lane.read_exact(&mut reply).unwrap();
+    assert_eq!(Reply::decode(&reply).unwrap().status, Status::Ok);
+}
+
+#[test]
 fn a_peer_that_reads_slowly_gets_all_bytes_as_long_as_they_move() {
     const BYTES: u64 = 4 << 20;
     // Each wait of the kernel is for part of the bytes; all of them take longer than one wait may.
