@@ -38,6 +38,10 @@ const REST: Duration = Duration::from_secs(5);
 /// Ample for the small buffers of a worker.
 const STACK: usize = 256 << 10;
 
+/// So many workers at most stay at lanes. As many as a client keeps lanes to an owner: where some of those that it uses at the
+/// same time are laid back after each request, they cost more than all of them with a thread of their own.
+const STAYING: usize = 16;
+
 /// Stands for the bell among the numbers of lanes.
 const BELL: u64 = 0;
 
@@ -224,7 +228,7 @@ impl Lanes {
         let mut table = self.table.lock();
         let workers = &mut table.workers;
         workers.is_done(worker);
-        worker.stays = workers.waiting > 0 && workers.staying < hands();
+        worker.stays = workers.waiting > 0 && workers.staying < STAYING;
         workers.staying += usize::from(worker.stays);
         worker.stays
     }

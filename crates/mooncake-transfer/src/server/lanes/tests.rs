@@ -104,24 +104,24 @@ fn lanes_that_wait_for_a_worker_are_cut_with_their_segment_and_serve_no_more() {
 
 #[test]
 fn there_are_more_workers_for_those_that_are_held_up_and_they_end_when_there_is_nothing_to_do() {
-    let (server, memory) = small(100, 7);
+    let (server, memory) = small(100, 64);
     let lanes = &server.shared.lanes;
-    let mut callers: Vec<TcpStream> = (0..9).map(|_| knock(&server, memory.uuid()).1).collect();
-    for _ in 0..20 {
+    let mut callers: Vec<TcpStream> = (0..66).map(|_| knock(&server, memory.uuid()).1).collect();
+    for _ in 0..4 {
         assert!(callers.iter_mut().zip(0..).all(|(caller, number)| serves(caller, number * 1024)));
     }
-    assert!(lanes.table.lock().workers.all <= 2 * hands(), "none of them waited for its peer in a request");
+    assert!(lanes.table.lock().workers.all <= hands() + STAYING, "none of them waited for its peer in a request");
     for (caller, number) in callers.iter_mut().zip(0..) {
         caller.write_all(&request(number * 1024)).unwrap();
     }
-    eventually("all workers wait for peers", || lanes.table.lock().workers.held_up == 7);
+    eventually("all workers wait for peers", || lanes.table.lock().workers.held_up == 64);
     for caller in &mut callers {
         caller.write_all(&[7]).unwrap();
     }
     for caller in &mut callers {
         caller.read_exact(&mut [0; REPLY_LEN]).unwrap();
     }
-    assert_eq!(lanes.table.lock().workers.all, 7);
+    assert_eq!(lanes.table.lock().workers.all, 64);
     drop(callers);
     eventually("their lanes have ended", || lanes.len() == 0);
     let inside = Arc::downgrade(lanes);
