@@ -10,7 +10,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_memory::{CopyError, Guarded, Mapping, ReadError, Target, Verify};
 use mooncake_wire::is_readable;
@@ -36,6 +36,9 @@ const SMALL: usize = 64 << 10;
 
 /// Bytes received between two looks at whether the lane has been cut.
 const CHUNK: u64 = 1 << 20;
+
+/// A worker that stays at its lane waits so long for the next request: a caller that does one thing after the other asks within that.
+const STAY: Duration = Duration::from_millis(10);
 
 /// What the rest of the server knows of a lane.
 #[derive(Debug)]
@@ -78,7 +81,7 @@ pub(super) fn open(
         // Broken already; there is nobody to tell.
         return Ok(());
     }
-    let lane = Lane::new(served.clone(), stream, peer);
+    let lane = Lane::new(served.clone(), stream, peer, shared.options.data_timeout);
     let reply = HelloReply {
         version: LANE_VERSION,
         status: Status::Ok,
@@ -99,7 +102,8 @@ fn prepare(stream: &TcpStream, data_timeout: Duration) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     unpace(stream);
-    stream.set_read_timeout(Some(data_timeout))?;
+    // Where a request has begun, the lane waits anew until its patience ends.
+    stream.set_read_timeout(Some(data_timeout.min(STAY)))?;
     stream.set_write_timeout(Some(data_timeout))?;
     // A host that vanished costs no thread for ever.
     let keepalive = socket2::TcpKeepalive::new()
@@ -112,13 +116,16 @@ fn prepare(stream: &TcpStream, data_timeout: Duration) -> io::Result<()> {
 /// A thread that serves lanes, one request at a time.
 pub(super) struct Worker<'a> {
     lanes: &'a Arc<Lanes>,
-    held_up: bool,
+    /// The peer may let it wait in the middle of its request.
+    pub(super) held_up: bool,
+    /// It has waited for that request at its lane.
+    pub(super) stays: bool,
     small: Vec<u8>,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(lanes: &'a Arc<Lanes>) -> Worker<'a> {
-        Worker { lanes, held_up: false, small: Vec::new() }
+        Worker { lanes, held_up: false, stays: false, small: Vec::new() }
     }
 
     /// From here on the peer may let it wait until the request is done.
@@ -128,11 +135,6 @@ impl<'a> Worker<'a> {
             self.lanes.held_up();
         }
     }
-
-    /// With the request. Whether it was held up.
-    pub(super) fn is_done(&mut self) -> bool {
-        std::mem::take(&mut self.held_up)
-    }
 }
 
 /// A lane between two requests.
@@ -141,6 +143,8 @@ pub(super) struct Lane {
     served: Arc<Served>,
     control: Arc<LaneControl>,
     peer: SocketAddr,
+    /// A peer that moves no byte for so long in the middle of a request loses its lane.
+    patience: Duration,
 }
 
 /// The lane cannot go on.
@@ -164,9 +168,9 @@ impl From<Errno> for End {
 }
 
 impl Lane {
-    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr) -> Lane {
+    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, patience: Duration) -> Lane {
         let control = LaneControl { stream, uuid: served.memory.uuid(), cut: AtomicBool::new(false) };
-        Lane { served, control: Arc::new(control), peer }
+        Lane { served, control: Arc::new(control), peer, patience }
     }
 
     pub(super) fn control(&self) -> &Arc<LaneControl> {
@@ -186,9 +190,13 @@ impl Lane {
         is_readable(self.fd())
     }
 
-    /// Serves the request that has come. An error ends the lane.
-    pub(super) fn serve_one(&mut self, worker: &mut Worker<'_>) -> Result<(), End> {
-        let Some(frame) = self.next_frame(worker)? else { return Ok(()) };
+    /// Serves the next request; false if none has come in the time that a worker stays. An error ends the lane.
+    pub(super) fn serve_one(&mut self, worker: &mut Worker<'_>) -> Result<bool, End> {
+        let Some(frame) = self.next_frame(worker)? else { return Ok(false) };
+        self.serve(worker, &frame).map(|()| true)
+    }
+
+    fn serve(&self, worker: &mut Worker<'_>, frame: &Frame) -> Result<(), End> {
         // What had come before it was cut is still read, and not done any more.
         if self.control.is_cut() {
             return Err(End::Quiet);
@@ -196,18 +204,18 @@ impl Lane {
         let bytes = self.served.memory.bytes();
         let in_range = frame.offset.checked_add(frame.len).is_some_and(|end| end <= bytes);
         match frame.op {
-            Op::Read if !is_placement(frame.rid) => self.answer(worker, &frame, Status::Unsupported, 0),
-            Op::Read if !in_range => self.answer(worker, &frame, Status::OutOfRange, 0),
-            Op::Read if frame.len <= SMALL as u64 => self.read_small(worker, &frame),
-            Op::Read => self.read_large(worker, &frame),
+            Op::Read if !is_placement(frame.rid) => self.answer(worker, frame, Status::Unsupported, 0),
+            Op::Read if !in_range => self.answer(worker, frame, Status::OutOfRange, 0),
+            Op::Read if frame.len <= SMALL as u64 => self.read_small(worker, frame),
+            Op::Read => self.read_large(worker, frame),
             Op::Write if !in_range || !is_placement(frame.rid) => {
                 let status = if in_range { Status::Unsupported } else { Status::OutOfRange };
-                self.answer(worker, &frame, status, 0)?;
+                self.answer(worker, frame, status, 0)?;
                 self.drain(worker, frame.len)
             }
-            Op::Write => self.write(worker, &frame),
+            Op::Write => self.write(worker, frame),
             _ => {
-                self.answer(worker, &frame, Status::Unsupported, 0)?;
+                self.answer(worker, frame, Status::Unsupported, 0)?;
                 Err(End::Bad("a request that lanes do not know".into()))
             }
         }
@@ -280,12 +288,10 @@ impl Lane {
             }
             let room = (frame.len - got).min(CHUNK);
             // The bytes of a small write are there with its header, as a rule.
-            match mapping.recv_from(self.fd(), frame.offset + got, room, worker.held_up) {
-                Ok(0) => return Err(End::Bad("it hung up in the middle of a write".into())),
-                Ok(count) => got += count as u64,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && !worker.held_up => worker.is_held_up(),
-                Err(e) => return Err(e.into()),
+            let offset = frame.offset + got;
+            match self.patiently(worker, |may_wait| mapping.recv_from(self.fd(), offset, room, may_wait))? {
+                0 => return Err(End::Bad("it hung up in the middle of a write".into())),
+                count => got += count as u64,
             }
         }
         // The last byte is in memory: a fence need not wait for the answer.
@@ -328,10 +334,10 @@ impl Lane {
         Ok(())
     }
 
-    /// The request; none if there is nothing after all.
+    /// The next request; none if the peer stays silent.
     fn next_frame(&self, worker: &mut Worker<'_>) -> Result<Option<Frame>, End> {
         let mut bytes = [0; FRAME_LEN];
-        let mut have = match recv_now(self.fd(), &mut bytes) {
+        let mut have = match recv(self.fd(), &mut bytes, true) {
             Ok(0) => return Err(End::Quiet),
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
@@ -347,13 +353,27 @@ impl Lane {
         Ok(Some(frame))
     }
 
-    fn recv(&self, worker: &mut Worker<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    fn recv(&self, worker: &mut Worker<'_>, buffer: &mut [u8]) -> Result<usize, End> {
+        self.patiently(worker, |may_wait| Ok(recv(self.fd(), buffer, may_wait)?))
+    }
+
+    /// Receives more of a request. The first try does not wait unless the worker is held up already.
+    fn patiently(
+        &self,
+        worker: &mut Worker<'_>,
+        mut receive: impl FnMut(bool) -> io::Result<usize>,
+    ) -> Result<usize, End> {
+        let mut silent_since = None;
         loop {
-            let flags = if worker.held_up { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-            match rustix::net::recv(self.fd(), &mut *buffer, flags).map(|(count, _)| count) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if !worker.held_up => worker.is_held_up(),
-                received => return received,
+            match receive(worker.held_up) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    if silent_since.get_or_insert_with(Instant::now).elapsed() >= self.patience {
+                        return Err(e.into());
+                    }
+                    worker.is_held_up();
+                }
+                received => return received.map_err(End::from),
             }
         }
     }
@@ -380,8 +400,9 @@ impl Lane {
     }
 }
 
-fn recv_now(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
-    rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT).map(|(count, _)| count)
+fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8], may_wait: bool) -> Result<usize, Errno> {
+    let flags = if may_wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    rustix::net::recv(socket, buffer, flags).map(|(count, _)| count)
 }
 
 fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {

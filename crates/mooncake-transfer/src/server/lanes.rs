@@ -6,6 +6,10 @@
 //! lanes with requests wait there in the order in which the requests came, and
 //! none is refused.
 //!
+//! Where another worker waits for the other lanes, one that has answered *stays*
+//! at its lane for a moment: a caller that asks again at once finds it in `recv`,
+//! with nothing to arm and nobody to look for.
+//!
 //! A worker whose peer may let it wait in the middle of a request is *held up*:
 //! others have to be there for the rest. So their number grows with the lanes
 //! that move many bytes or stand still, up to a bound, and not with those that ask.
@@ -33,6 +37,10 @@ const REST: Duration = Duration::from_secs(5);
 
 /// Ample for the small buffers of a worker.
 const STACK: usize = 256 << 10;
+
+/// So many workers at most stay at lanes. As many as a client keeps lanes to an owner: where some of those that it uses at the
+/// same time are laid back after each request, they cost more than all of them with a thread of their own.
+const STAYING: usize = 16;
 
 /// Stands for the bell among the numbers of lanes.
 const BELL: u64 = 0;
@@ -69,15 +77,23 @@ struct Held {
 #[derive(Debug, Default)]
 struct Workers {
     all: usize,
-    /// They wait for a request.
+    /// They wait for a request of any lane.
     waiting: usize,
     held_up: usize,
+    /// They serve requests of one lane for as long as those come.
+    staying: usize,
 }
 
 impl Workers {
     /// Whether another one is needed for the requests of other lanes.
     fn are_short(&self, most: usize) -> bool {
-        self.waiting == 0 && self.all < self.held_up + hands() && self.all < most
+        self.waiting == 0 && self.all < self.held_up + self.staying + hands() && self.all < most
+    }
+
+    /// A worker is at the end of its request.
+    fn is_done(&mut self, worker: &mut Worker<'_>) {
+        self.held_up -= usize::from(std::mem::take(&mut worker.held_up));
+        self.staying -= usize::from(std::mem::take(&mut worker.stays));
     }
 }
 
@@ -191,14 +207,30 @@ impl Lanes {
         let mut worker = Worker::new(self);
         while let Some(id) = self.next_ready() {
             let Some(mut lane) = self.take(id) else { continue };
-            let served = lane.serve_one(&mut worker);
-            if let Err(End::Bad(why)) = &served
+            let ended = loop {
+                match lane.serve_one(&mut worker) {
+                    Ok(true) if self.stays(&mut worker) => {}
+                    Ok(_) => break None,
+                    Err(end) => break Some(end),
+                }
+            };
+            if let Some(End::Bad(why)) = &ended
                 && !lane.control().is_cut()
             {
                 tracing::debug!(peer = %lane.peer(), "data lane ended: {why}");
             }
-            self.lay_back(id, lane, served.is_ok(), worker.is_done());
+            self.lay_back(id, lane, ended.is_none(), &mut worker);
         }
+    }
+
+    /// Whether a worker that has answered waits for the lane's next request: no other lane has to wait for that.
+    fn stays(&self, worker: &mut Worker<'_>) -> bool {
+        let mut table = self.table.lock();
+        let workers = &mut table.workers;
+        workers.is_done(worker);
+        worker.stays = workers.waiting > 0 && workers.staying < STAYING;
+        workers.staying += usize::from(worker.stays);
+        worker.stays
     }
 
     /// A lane with a request; none when this worker is to end. It counts as waiting until [`Lanes::take`].
@@ -241,11 +273,11 @@ impl Lanes {
         Some(lane)
     }
 
-    fn lay_back(&self, id: u64, lane: Lane, goes_on: bool, was_held_up: bool) {
+    fn lay_back(&self, id: u64, lane: Lane, goes_on: bool, worker: &mut Worker<'_>) {
         let control = lane.control().clone();
         let mut table = self.table.lock();
         table.workers.waiting += 1;
-        table.workers.held_up -= usize::from(was_held_up);
+        table.workers.is_done(worker);
         if goes_on && !control.is_cut() && !table.stopping {
             if let Some(held) = table.lanes.get_mut(&id) {
                 held.idle = Some((lane, Instant::now()));

@@ -24,7 +24,7 @@ fn unstarted(server: &SegmentServer, memory: &SegmentMemory) -> (TcpStream, Lane
     let (caller, stream, peer) = connection();
     prepare(&stream, server.shared.options.data_timeout).unwrap();
     caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    (caller, Lane::new(served(server, memory), stream, peer))
+    (caller, Lane::new(served(server, memory), stream, peer, server.shared.options.data_timeout))
 }
 
 fn served(server: &SegmentServer, memory: &SegmentMemory) -> Arc<Served> {
@@ -149,6 +149,20 @@ fn a_peer_that_asks_and_does_not_read_holds_no_worker_for_longer_than_the_timeou
         assert!(Instant::now() < until, "its thread waits for ever");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_peer_may_pause_in_mid_request_for_longer_than_a_worker_stays_at_a_silent_lane() {
+    let (server, memory, _) = owner(1 << 20, Quiet);
+    let mut lane = open_lane(&server, &memory);
+    let write = [&request(Op::Write, RID, 0, 1024).encode()[..], &[7; 1024]].concat();
+    for part in [&write[..FRAME_LEN / 2], &write[FRAME_LEN / 2..FRAME_LEN + 100], &write[FRAME_LEN + 100..]] {
+        std::thread::sleep(STAY * 3);
+        lane.write_all(part).unwrap();
+    }
+    let mut reply = [0; REPLY_LEN];
+    lane.read_exact(&mut reply).unwrap();
+    assert_eq!(Reply::decode(&reply).unwrap().status, Status::Ok);
 }
 
 #[test]

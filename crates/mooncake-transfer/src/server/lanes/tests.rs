@@ -104,29 +104,72 @@ fn lanes_that_wait_for_a_worker_are_cut_with_their_segment_and_serve_no_more() {
 
 #[test]
 fn there_are_more_workers_for_those_that_are_held_up_and_they_end_when_there_is_nothing_to_do() {
-    let (server, memory) = small(100, 7);
+    let (server, memory) = small(100, 64);
     let lanes = &server.shared.lanes;
-    let mut callers: Vec<TcpStream> = (0..9).map(|_| knock(&server, memory.uuid()).1).collect();
-    for _ in 0..20 {
+    let mut callers: Vec<TcpStream> = (0..66).map(|_| knock(&server, memory.uuid()).1).collect();
+    for _ in 0..4 {
         assert!(callers.iter_mut().zip(0..).all(|(caller, number)| serves(caller, number * 1024)));
     }
-    assert!(lanes.table.lock().workers.all <= hands(), "none of them waited for its peer");
+    assert!(lanes.table.lock().workers.all <= hands() + STAYING, "none of them waited for its peer in a request");
     for (caller, number) in callers.iter_mut().zip(0..) {
         caller.write_all(&request(number * 1024)).unwrap();
     }
-    eventually("all workers wait for peers", || lanes.table.lock().workers.held_up == 7);
+    eventually("all workers wait for peers", || lanes.table.lock().workers.held_up == 64);
     for caller in &mut callers {
         caller.write_all(&[7]).unwrap();
     }
     for caller in &mut callers {
         caller.read_exact(&mut [0; REPLY_LEN]).unwrap();
     }
-    assert_eq!(lanes.table.lock().workers.all, 7);
+    assert_eq!(lanes.table.lock().workers.all, 64);
     drop(callers);
     eventually("their lanes have ended", || lanes.len() == 0);
     let inside = Arc::downgrade(lanes);
     drop(server);
     eventually("every worker ends with its owner", || inside.strong_count() == 0);
+}
+
+/// Has a worker that stays at this caller's lane.
+fn have_it_stay(lanes: &Lanes, caller: &mut TcpStream) {
+    eventually("a worker stays", || serves(caller, 0) && lanes.table.lock().workers.staying == 1);
+}
+
+#[test]
+fn a_worker_stays_with_a_caller_that_asks_again_and_leaves_one_that_is_silent() {
+    let (server, memory) = small(8, 2);
+    let lanes = &server.shared.lanes;
+    let mut callers: Vec<TcpStream> = (0..2).map(|_| knock(&server, memory.uuid()).1).collect();
+    have_it_stay(lanes, &mut callers[0]);
+    assert!(serves(&mut callers[1], 1024), "there is another one for the other lanes");
+    eventually("all lanes are laid back", || {
+        let table = lanes.table.lock();
+        table.workers.staying == 0 && table.lanes.values().all(|held| held.idle.is_some())
+    });
+    assert!(serves(&mut callers[0], 0));
+}
+
+#[test]
+fn no_worker_stays_while_there_is_none_for_other_lanes() {
+    let (server, memory) = small(8, 2);
+    let lanes = &server.shared.lanes;
+    let mut callers: Vec<TcpStream> = (0..3).map(|_| knock(&server, memory.uuid()).1).collect();
+    callers[2].write_all(&request(2048)).unwrap();
+    eventually("one is held up", || lanes.table.lock().workers.held_up == 1);
+    for _ in 0..50 {
+        assert!(serves(&mut callers[0], 0) && serves(&mut callers[1], 1024));
+        assert_eq!(lanes.table.lock().workers.staying, 0);
+    }
+}
+
+#[test]
+fn a_lane_at_which_a_worker_stays_is_cut_with_its_segment() {
+    let (server, memory) = small(8, 2);
+    let mut caller = knock(&server, memory.uuid()).1;
+    have_it_stay(&server.shared.lanes, &mut caller);
+    assert!(server.remove(memory.uuid()));
+    assert_eq!(server.lanes(), 0);
+    assert!(matches!(caller.read(&mut [0]), Ok(0) | Err(_)));
+    assert_eq!(server.shared.lanes.table.lock().workers.staying, 0);
 }
 
 #[test]
