@@ -38,9 +38,11 @@ from rig import ROOT, Implementation, RigError
 
 OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
 # What can be asked for, in the order of a run: methods of a session.
-PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy")
+PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy", "scale")
 # Which implementations a part is for, if not for ours and the rival. The rival's only path is TCP.
-MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL), "proxy": (OURS,)}
+MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL), "proxy": (OURS,), "scale": (OURS,)}
+# Parts that take long, and repeat by themselves what chance may spoil.
+ONCE = ("memory", "scale")
 
 
 class Figures:
@@ -71,7 +73,7 @@ def measure(options, implementations, figures, beside=None, only=None):
             figures.add("floor", "memcpy", floors.memcpy_gbps())
             figures.add("floor", "loopback", floors.loopback_gbps(1 << 20))
         for part in options.cells:
-            if part == "memory" and repeat > 0:
+            if part in ONCE and repeat > 0:
                 continue
             for one in implementations:
                 if one.name in MEASURED.get(part, (OURS, RIVAL)):

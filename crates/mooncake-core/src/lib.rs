@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod clearing;
 mod config;
 mod core;
 mod effect;
@@ -43,6 +44,7 @@ mod session;
 mod slab;
 mod snapshot;
 mod stats;
+mod telling;
 mod tick;
 mod ticket;
 mod waiting;

@@ -63,7 +63,7 @@ impl Core {
     }
 
     fn snapshot_unfinished(&self) -> impl Iterator<Item = Record> + '_ {
-        let reserved = self.reservations.iter().map(|(_, reservation)| reservation.record());
+        let reserved = self.reservations.records();
         let quarantined = self.quarantine.iter().map(|entry| Record::Quarantined {
             replica: entry.replica,
             writer: entry.writer,
@@ -72,7 +72,7 @@ impl Core {
         let pinned = self.sessions.iter().flat_map(move |(session, entry)| {
             entry.pins.iter().flat_map(move |(rid, views)| {
                 let pin = self.pins.get(*rid).expect("a session's view is counted");
-                let key = pin.object.map(|slot| self.objects.object(slot).key.as_slice().into());
+                let key = self.object_under(pin).map(|slot| self.objects.object(slot).key.as_slice().into());
                 let record = Record::Pinned { session, rid: *rid, extent: pin.extent, key };
                 std::iter::repeat_n(record, *views as usize)
             })

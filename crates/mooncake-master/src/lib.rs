@@ -31,6 +31,7 @@ mod random;
 #[cfg(test)]
 mod reply_order;
 mod routes;
+mod segment_list;
 mod settings;
 mod shared;
 mod summary;
