@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooncake_core::{
     Core, Effects, EndOutcome, Extent, Push, PutConfig, PutSlot, Record, Replica, Rid, STEP, SessionId, To,
 };
-use pool::{KIB, Pool, is_full, replayed, uuid};
+use pool::{KIB, Pool, Taken, is_full, replayed, uuid};
 
 const MANY: usize = 700;
 
@@ -211,4 +211,70 @@ fn an_owner_that_is_back_is_asked_for_each_of_very_many_fences() {
     in_steps(&mut pool, |_| {});
     let asked: BTreeSet<Rid> = pool.take_fences(owner).into_iter().map(|(rid, _)| rid).collect();
     assert_eq!(asked, rids.into_iter().collect());
+}
+
+fn unmount(pool: &mut Pool, owner: SessionId, id: u8) {
+    let origin = pool.origin(owner);
+    pool.core.unmount(pool.now, origin, uuid(id), 0, &mut pool.fx).unwrap();
+    pool.collect();
+}
+
+/// Takes a snapshot in slices while segments go, and what they leave behind is cleared away in steps or met by operations. The
+/// cut is so many steps behind the end of the first segment, or so many slices before it.
+fn snapshot_beside_clearing(behind: usize, slices_before: usize, most: usize) {
+    let mut pool = Pool::new();
+    let (owner, other, reader) = (pool.session(1), pool.session(2), pool.session(3));
+    (1..=3).for_each(|id| _ = pool.mount(if id == 1 { owner } else { other }, id, 40_000 * KIB));
+    put_and_view(&mut pool, owner, reader, "alone", &on(&[1]));
+    put_and_view(&mut pool, owner, reader, "twice", &on(&[1, 2]));
+    let viewed: Vec<Rid> = keys("twice").iter().map(|key| pool.get(key).unwrap().replicas[0].rid).collect();
+    for replicas in reserve(&mut pool, other, "aborted", &on(&[1])) {
+        pool.abort(other, replicas[0].rid, false);
+    }
+    let writes_alone = reserve(&mut pool, other, "writes alone", &on(&[1]));
+    let writes_twice = reserve(&mut pool, other, "writes twice", &on(&[1, 2]));
+    let mut taken = (behind == 0).then(|| Taken::begin(&mut pool));
+    for _ in 0..slices_before {
+        assert_eq!(taken.as_mut().unwrap().slice(&mut pool.core, most), None);
+    }
+    unmount(&mut pool, owner, 1);
+    for step in 1.. {
+        let mut more = pool.core.background(pool.now, 100, &mut pool.fx);
+        pool.collect();
+        if step == behind {
+            taken = Some(Taken::begin(&mut pool));
+        }
+        // From the end, which is cleared away last.
+        let met = MANY - step;
+        if step <= MANY {
+            pool.commit(other, &writes_twice[met]);
+            pool.commit(other, &writes_alone[met]);
+            let again = pool.slot(other, &format!("writes alone{met}"), KIB);
+            assert!(matches!(again, PutSlot::Placed(_)), "{again:?}");
+            pool.remove(owner, &format!("twice{met}"), true);
+            pool.unpin(reader, viewed[met]);
+            more = true;
+        }
+        if step == 4 {
+            unmount(&mut pool, other, 2);
+        }
+        if let Some(mut walk) = taken.take() {
+            match walk.slice(&mut pool.core, most) {
+                Some(records) => return walk.check(records, &pool),
+                None => taken = Some(walk),
+            }
+        }
+        assert!(more || taken.is_some(), "it was never begun");
+    }
+}
+
+#[test]
+fn a_snapshot_is_of_its_cut_whatever_segments_left_behind_and_whenever_that_is_cleared_away() {
+    for (behind, slices_before) in [(0, 0), (0, 2), (0, 12), (0, 40), (1, 0), (3, 0), (5, 0), (8, 0), (40, 0)] {
+        for most in [100, 300, 2_000] {
+            if behind > 0 || slices_before * most < 2 * MANY * 3 {
+                snapshot_beside_clearing(behind, slices_before, most);
+            }
+        }
+    }
 }
