@@ -6,6 +6,7 @@ from pathlib import Path
 
 import engine_cells
 import proxy_cells
+import scale_cells
 from floors import MEMCPY, STREAM
 from rig import Rig, RigError, memory_kib
 from worker import LAYERS
@@ -18,6 +19,8 @@ CELL_BYTES = 1 << 30
 BLOCKS = 64
 # Samples of batch_is_exist in one repeat.
 BATCH_QUERY_SAMPLES = 4
+# Times that a large pool goes through all its bad cases; the medians count.
+SCALE_RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def expectations():
     cells["close with 1 GiB"] = Expected("ms", limit=100, lower_is_better=True)
     cells["close until memory is back"] = Expected("ms", limit=200, lower_is_better=True)
     cells["master start"] = Expected("ms", limit=100, lower_is_better=True)
-    return cells | engine_cells.expectations(Expected) | proxy_cells.expectations(Expected)
+    parts = (engine_cells, proxy_cells, scale_cells)
+    return cells | {cell: mark for part in parts for cell, mark in part.expectations(Expected).items()}
 
 
 class Session:
@@ -193,6 +197,11 @@ class Session:
         yield
         asked = rig.together(askers, op="is_exist", seconds=self.seconds, prefix="query", keys=count)
         self.record(many, asked["count"] / asked["seconds"])
+        yield
+
+    def scale(self):
+        """Not a matter of a wheel: the core and the log of a large pool, in a process of their own."""
+        scale_cells.measure(self.record, SCALE_RUNS)
         yield
 
     def engines(self):

@@ -41,11 +41,19 @@ OURS, TCP, RIVAL = "ours", "ours-tcp", "rival"
 # The second rival, of the engine alone; by the best way that it finds, and by TCP.
 NIXL, NIXL_TCP = "nixl", "nixl-tcp"
 # What can be asked for, in the order of a run: methods of a session.
-PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy")
+PARTS = ("data", "tcp", "engines", "dummy", "processes", "memory", "engine_transfers", "proxy", "scale")
 # Which implementations a part is for, if not for ours and the rival. The rival's only path is TCP.
-MEASURED = {"tcp": (TCP,), "dummy": (OURS,), "engine_transfers": (OURS, TCP, RIVAL, NIXL, NIXL_TCP), "proxy": (OURS,)}
+MEASURED = {
+    "tcp": (TCP,),
+    "dummy": (OURS,),
+    "engine_transfers": (OURS, TCP, RIVAL, NIXL, NIXL_TCP),
+    "proxy": (OURS,),
+    "scale": (OURS,),
+}
 # A row's ratios, by whom they are to.
 RATIOS = {"rival": "ratio", "nixl": "ratio to nixl"}
+# Parts that take long, and repeat by themselves what chance may spoil.
+ONCE = ("memory", "scale")
 
 
 class Figures:
@@ -80,7 +88,7 @@ def measure(options, implementations, figures, beside=None, only=None):
         if only is None:
             _floors(figures)
         for part in options.cells:
-            if part == "memory" and repeat > 0:
+            if part in ONCE and repeat > 0:
                 continue
             for one in implementations:
                 if one.name in MEASURED.get(part, (OURS, RIVAL)):

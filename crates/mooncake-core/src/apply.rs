@@ -12,6 +12,7 @@ use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
 use crate::segment::GoneSegment;
+use crate::work::Work;
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +125,9 @@ impl Core {
             Record::SegmentTookEpoch { number, epoch } => {
                 let segment = self.segments.get_mut(*number).ok_or(ReplayError::UnknownSegment(number.0))?;
                 segment.epoch = *epoch;
+                if self.quarantine.len_on(*number) > 0 {
+                    self.obeying.insert(*number);
+                }
                 self.open_or_close(*number);
                 Ok(())
             }
@@ -258,25 +262,13 @@ impl Core {
             owner.segments.retain(|other| *other != number);
         }
         self.quarantine.remove_segment(number);
-        // Unfinished puts go on with the replicas that they have elsewhere, or not at all.
-        for lost in self.reservations.drop_segment(number) {
-            if let Some(key) = &lost.ended {
-                self.key_changed(key.as_slice());
-            }
-            if let Some(key) = lost.replaced {
-                self.release_replaced(now, key.as_slice());
-            }
-            if let Some(writer) = self.sessions.get_mut(lost.session) {
-                writer.unfinished -= lost.bytes;
-            }
-            self.less_unfinished(lost.session);
-        }
-        // Views outlive it, but hold nothing of an object any more.
-        for slot in self.pins.leave_objects_of(number) {
-            self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
-        }
+        // Unfinished puts go on with the replicas that they have elsewhere, or not at all. Views outlive it, but hold nothing of
+        // an object any more, once that is purged.
+        self.reservations.segment_gone(number);
+        self.clear_gone(now, &mut Work::beside_an_operation());
         self.purge_again = self.purge.is_some();
         self.purge.get_or_insert(0);
+        self.objects.segments_changed(&self.segments);
         self.changes.room = true;
         Ok(())
     }
@@ -460,7 +452,7 @@ impl Core {
     }
 
     /// What was to be replaced can be evicted again, if it is still there.
-    fn release_replaced(&mut self, now: Time, key: &[u8]) {
+    pub(crate) fn release_replaced(&mut self, now: Time, key: &[u8]) {
         if let Some(old) = self.objects.find(self.objects.hash(key), key) {
             self.objects.release(now, old, self.config.lookup_protect_ms);
         }
@@ -469,6 +461,9 @@ impl Core {
     fn quarantine_replica(&mut self, now: Time, replica: Replica, writer: SessionId) {
         if let Some(segment) = self.segments.get_mut(replica.extent.segment) {
             segment.quarantined += granules(replica.extent.length) as u32;
+            if replica.rid.epoch() < segment.epoch {
+                self.obeying.insert(segment.number);
+            }
             self.quarantine.insert(Quarantined { replica, writer, writer_done: false, since: now });
         }
     }
@@ -492,7 +487,7 @@ impl Core {
                 self.count_hard(replica.extent, true);
             }
         }
-        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, &places, hold), soft);
+        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, &places, hold), soft, &self.segments);
         self.is_no_matter_of_a_snapshot(slot);
         self.objects.join(slot, &group);
         if protected {
@@ -532,7 +527,7 @@ impl Core {
                 self.objects.reader_left(now, slot, self.config.lookup_protect_ms);
             }
         }
-        self.objects.set_places(slot, &keep);
+        self.objects.set_places(slot, &keep, &self.segments);
         self.changes.room = true;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The state machine: what it is made of, how it begins, and its epochs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::apply::ReplayError;
 use crate::config::Config;
@@ -19,9 +19,11 @@ use crate::segment::Segments;
 use crate::session::{GoneTold, Sessions};
 use crate::snapshot_walk::SnapshotWalk;
 use crate::stats::Counts;
+use crate::telling::Tellings;
 use crate::tick::Watermark;
 use crate::ticket::Tickets;
 use crate::waiting::Changes;
+use crate::work::{STEP, Work};
 
 /// Directory, pool, sessions and everything that is decided about them. See the crate's documentation.
 pub struct Core {
@@ -39,6 +41,7 @@ pub struct Core {
     pub(crate) pins: Pins,
     pub(crate) tickets: Tickets,
     pub(crate) endings: Endings,
+    pub(crate) tellings: Tellings,
     pub(crate) rechecks: BTreeMap<Rid, Recheck>,
     pub(crate) evicted_lately: EvictedLately,
     pub(crate) random: Random,
@@ -50,6 +53,10 @@ pub struct Core {
     pub(crate) purge: Option<u32>,
     /// The scan must start over when it is through: another segment went.
     pub(crate) purge_again: bool,
+    /// Unfinished puts from this slot on may be of earlier reigns: they are over.
+    pub(crate) older_puts: Option<u32>,
+    /// Segments where something may be in quarantine that is older than the epoch that they obey: it is free.
+    pub(crate) obeying: BTreeSet<SegmentNo>,
     /// Which chore the next step in the background begins with.
     pub(crate) next_chore: usize,
     pub(crate) watermark: Watermark,
@@ -77,6 +84,7 @@ impl Core {
             pins: Pins::default(),
             tickets: Tickets::default(),
             endings: Endings::default(),
+            tellings: Tellings::default(),
             rechecks: BTreeMap::new(),
             evicted_lately: EvictedLately::default(),
             random: Random::new(config.seed),
@@ -85,6 +93,8 @@ impl Core {
             changes: Changes::default(),
             purge: None,
             purge_again: false,
+            older_puts: None,
+            obeying: BTreeSet::new(),
             next_chore: 0,
             watermark: Watermark::default(),
             next_look_at_lingering: Time(0),
@@ -95,7 +105,12 @@ impl Core {
 
     /// Repeats one record of a log or snapshot.
     pub fn replay<K: AsRef<[u8]>>(&mut self, record: Record<K>) -> Result<(), ReplayError> {
-        self.apply(Time(0), &record)
+        self.apply(Time(0), &record)?;
+        // Nobody waits, and the records that follow know nothing of what this one has left to be cleared away.
+        if let Record::SegmentGone(_) = record {
+            self.clear_gone(Time(0), &mut Work::operation());
+        }
+        Ok(())
     }
 
     /// So many objects will come with the records that are to be repeated.
@@ -137,6 +152,8 @@ impl Core {
         self.objects.restart_soft_pins(now);
         self.segments.restart_graces(now);
         self.reservations.renew_all(now);
+        // The process before this one may have been ended in the middle of it.
+        self.older_puts = Some(0);
         match epoch {
             Some(epoch) => self.raise_epoch(now, epoch, fx),
             None if self.epoch == 0 => self.raise_epoch(now, 1, fx),
@@ -162,10 +179,8 @@ impl Core {
             let counters = self.counters_to_begin(epoch);
             self.log(now, counters, fx);
         }
-        let older: Vec<Rid> = self.reservations.iter().map(|(_, reservation)| reservation.rid()).collect();
-        for rid in older {
-            self.drop_reservation(now, rid, false, fx);
-        }
+        self.older_puts = Some(0);
+        self.drop_older_puts(now, &mut Work::step(STEP), fx);
         let numbers: Vec<SegmentNo> = self.segments.numbers().collect();
         for number in numbers {
             self.open_or_close(number);

@@ -1,15 +1,14 @@
 //! Ends of sessions and of segments, in steps: what hung on a session is undone before it is forgotten.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record, To};
-use crate::ids::{SegmentNo, SessionId, Time};
+use crate::ids::{Rid, SegmentNo, SessionId, Time};
 use crate::segment::GoneSegment;
-use crate::session::Session;
 use crate::work::{STEP, Work};
 
-/// What the end of a segment costs besides what lies on it, in [`Work`].
+/// What the end of a segment costs, in [`Work`]. What lies on it is cleared away later.
 const SEGMENT: usize = 32;
 
 /// Why a session is over.
@@ -107,8 +106,8 @@ impl Core {
         }
     }
 
-    /// Goes on with one: its requests, its views if they are proven to have ended, its segments, its unfinished puts, then it
-    /// itself. How far the look for unfinished puts is when there is no time for more.
+    /// Goes on with one: its requests, its views if they are proven to have ended, its segments, its unfinished puts, views of
+    /// which nobody can tell but that nothing is done to what they are on, then it itself. How far the look for unfinished puts is when there is no time for more.
     fn end_session(
         &mut self,
         now: Time,
@@ -128,20 +127,15 @@ impl Core {
             }
             work.did(keys);
         }
-        while ending.is_proven()
-            && let Some(rid) = self.sessions.get(session).and_then(|entry| entry.pins.keys().next().copied())
-        {
-            if work.is_used_up() {
-                return Some(next);
-            }
-            self.log(now, Record::Unpinned { session, rid }, fx);
-            work.did(1);
+        if ending.is_proven() && !self.end_views(now, session, ending, work, fx) {
+            return Some(next);
         }
         while let Some(number) = self.sessions.get(session).and_then(|entry| entry.segments.first().copied()) {
-            if !self.has_time_to_end(number, work) {
+            if !work.has_time_for(SEGMENT) {
                 return Some(next);
             }
-            self.end_segment(now, number, work, fx);
+            self.segment_gone(now, number, fx);
+            work.did(SEGMENT);
         }
         while self.sessions.get(session).is_some_and(|entry| entry.unfinished > 0) {
             if work.is_used_up() {
@@ -154,24 +148,67 @@ impl Core {
             next += 1;
             work.did(1);
         }
-        if work.is_used_up() {
+        if self.has_to_linger(session, ending) {
+            return None;
+        }
+        if !self.end_views(now, session, ending, work, fx) || work.is_used_up() {
             return Some(next);
         }
-        self.forget_session(now, session, ending, fx);
+        if self.sessions.get(session).is_some() {
+            self.forget_session(now, session, ending, fx);
+        }
         work.did(1);
         None
     }
 
-    /// Its views end with it if that is proven, or if there is nothing left that they keep; else it lingers until one or the
-    /// other.
-    fn forget_session(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
-        let Some(entry) = self.sessions.get(session) else { return };
-        self.changes.room = true;
-        if !ending.is_proven() && self.needs_its_views(entry) {
-            let entry = self.sessions.get_mut(session).expect("just seen");
-            (entry.lingering, entry.ends) = (true, false);
-            return;
+    /// Ends the views of a session. True when it has none any more.
+    fn end_views(&mut self, now: Time, session: SessionId, ending: Ending, work: &mut Work, fx: &mut Effects) -> bool {
+        while let Some(rid) = self.sessions.get(session).and_then(|entry| entry.pins.keys().next().copied()) {
+            if work.is_used_up() {
+                return false;
+            }
+            if !ending.is_proven() {
+                self.keep_what_is_viewed(now, rid, fx);
+            }
+            self.log(now, Record::Unpinned { session, rid }, fx);
+            work.did(1);
         }
+        true
+    }
+
+    /// Whether its views stay. They end with it if that is proven, or if there is nothing left that they keep; else it lingers
+    /// until one or the other.
+    fn has_to_linger(&mut self, session: SessionId, ending: Ending) -> bool {
+        let lingers = !ending.is_proven() && self.needs_its_views(session);
+        if lingers && let Some(entry) = self.sessions.get_mut(session) {
+            (entry.lingering, entry.ends) = (true, false);
+            self.changes.room = true;
+        }
+        lingers
+    }
+
+    /// Whether anything could be done to the bytes under a session's views if they were forgotten. On a segment that is
+    /// there they would be given out again. Nobody maps memory of another host: what is viewed of that are copies.
+    pub(crate) fn needs_its_views(&self, session: SessionId) -> bool {
+        let its = self.sessions.get(session).and_then(|entry| entry.host);
+        let can_be_mapped = |host: Option<u32>| host == its || host.is_none() || its.is_none();
+        let mut viewed = self.pins.segments_viewed_by(session).filter_map(|number| self.segments.get(number));
+        viewed.any(|segment| can_be_mapped(segment.host))
+    }
+
+    /// A view of a session is about to be forgotten, and its process may live and go on reading: if the segment is Gone, whoever
+    /// is yet to hear of that gives nothing of it back.
+    fn keep_what_is_viewed(&mut self, now: Time, rid: Rid, fx: &mut Effects) {
+        let Some(number) = self.pins.get(rid).map(|pin| pin.extent.segment) else { return };
+        if self.segments.get(number).is_none()
+            && let Some(GoneSegment { uuid, kept_whole: false, .. }) = self.segments.gone_one_of(number)
+        {
+            self.log(now, Record::SegmentForgotten { uuid, number }, fx);
+        }
+    }
+
+    fn forget_session(&mut self, now: Time, session: SessionId, ending: Ending, fx: &mut Effects) {
+        self.changes.room = true;
         // Also when it is away: the connection of a process that was frozen may still be there when it wakes up.
         fx.pushes.push((To::Session(session), Push::SessionOver(ending.reason().to_owned())));
         *match ending {
@@ -179,73 +216,29 @@ impl Core {
             Ending::ProcessGone => &mut self.counts.sessions_died,
             Ending::Expired => &mut self.counts.sessions_expired,
         } += 1;
-        if !ending.is_proven() {
-            self.keep_what_is_viewed(now, session, fx);
-        }
         self.log(now, Record::SessionOver(session), fx);
-    }
-
-    /// Whether anything could be done to the bytes under a session's views if they were forgotten. On a segment that is
-    /// there they would be given out again. Nobody maps memory of another host: what is viewed of that are copies.
-    pub(crate) fn needs_its_views(&self, session: &Session) -> bool {
-        let can_be_mapped = |host: Option<u32>| host == session.host || host.is_none() || session.host.is_none();
-        session.pins.keys().filter_map(|rid| self.pins.get(*rid)).any(|pinned| {
-            let segment = self.segments.get(pinned.extent.segment);
-            segment.is_some_and(|segment| can_be_mapped(segment.host))
-        })
-    }
-
-    /// The views of a session are about to be forgotten, and its process may live and go on reading: whoever is yet to hear
-    /// of the segments that are Gone under them gives nothing of those back.
-    fn keep_what_is_viewed(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
-        let Some(entry) = self.sessions.get(session) else { return };
-        let viewed = entry.pins.keys().filter_map(|rid| Some(self.pins.get(*rid)?.extent.segment));
-        let viewed: BTreeSet<SegmentNo> = viewed.filter(|number| self.segments.get(*number).is_none()).collect();
-        if viewed.is_empty() {
-            return;
-        }
-        let gone: Vec<GoneSegment> = self.segments.gone().filter(|gone| viewed.contains(&gone.number)).collect();
-        for GoneSegment { uuid, number, .. } in gone {
-            self.log(now, Record::SegmentForgotten { uuid, number }, fx);
-        }
     }
 
     /// Ends graces that are over: their segments are Gone.
     pub(crate) fn end_graces(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         while let Some(number) = self.segments.overdue(now) {
-            if !self.has_time_to_end(number, work) {
+            if !work.has_time_for(SEGMENT) {
                 return;
             }
-            self.end_segment(now, number, work, fx);
+            self.segment_gone(now, number, fx);
+            work.did(SEGMENT);
         }
-    }
-
-    /// What the end of a segment takes, as it cannot be cut: an unfinished put, a view or an extent in quarantine is one.
-    fn cost_of_end(&self, number: SegmentNo) -> usize {
-        SEGMENT + self.reservations.len_on(number) + self.pins.len_on(number) + self.quarantine.len_on(number)
-    }
-
-    fn has_time_to_end(&self, number: SegmentNo, work: &mut Work) -> bool {
-        work.has_time_for(self.cost_of_end(number))
-    }
-
-    fn end_segment(&mut self, now: Time, number: SegmentNo, work: &mut Work, fx: &mut Effects) {
-        work.did(self.cost_of_end(number));
-        self.segment_gone(now, number, fx);
     }
 
     /// A segment is Gone.
     pub(crate) fn segment_gone(&mut self, now: Time, number: SegmentNo, fx: &mut Effects) {
-        let Some(segment) = self.segments.get(number) else { return };
-        let uuid = segment.spec.uuid;
-        let pinned = match segment.epoch < self.epoch {
-            // Not everybody who maps it has said yet that no view is unknown here: all of it stays until they unmap it.
-            true => vec![GoneSegment::whole(number)],
-            false => self.pins.of_segment(number),
-        };
+        if self.segments.get(number).is_none() {
+            return;
+        }
         self.log(now, Record::SegmentGone(number), fx);
         self.counts.segments_gone += 1;
         self.rechecks.retain(|_, recheck| recheck.replica.extent.segment != number);
-        fx.pushes.push((To::Everybody, Push::SegmentGone { uuid, number, pinned }));
+        let gone = self.segments.gone_one_of(number).expect("it has just gone");
+        self.tell_all(gone, fx);
     }
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod clearing;
 mod config;
 mod core;
 mod effect;
@@ -45,6 +46,7 @@ mod slab;
 mod snapshot;
 mod snapshot_walk;
 mod stats;
+mod telling;
 mod tick;
 mod ticket;
 mod waiting;

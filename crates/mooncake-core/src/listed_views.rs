@@ -107,7 +107,7 @@ impl Core {
         let key_of = |core: &Core, slot: u32| -> Box<[u8]> { core.objects.key(slot).into() };
         let (extent, key) = match self.pins.get(rid) {
             // Other views of the same placement say where it is, whatever became of its object.
-            Some(pin) => (pin.extent, pin.object.map(|slot| key_of(self, slot))),
+            Some(pin) => (pin.extent, self.object_under(pin).map(|slot| key_of(self, slot))),
             None => {
                 let Some(slot) = listed.slots.get(&rid).copied() else { return false };
                 // It may have left since it was found.

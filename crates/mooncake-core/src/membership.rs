@@ -8,11 +8,8 @@ use crate::ending::Ending;
 use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
 use crate::listed_views::ListedViews;
 use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
-use crate::segment::{GoneSegment, SegmentView};
+use crate::segment::SegmentView;
 use crate::session::GoneTold;
-
-/// Gone segments told to a session that comes back, at most.
-const GONE_TOLD_MAX: usize = 1_024;
 
 /// Gone segments told to sessions that come back after a restart of the master, which forgot whom it told.
 pub(crate) const RECENTLY_GONE: u64 = 256;
@@ -114,8 +111,8 @@ impl Core {
         entry.last_heard = now;
         if entry.away.is_some() {
             self.come_back(now, session, fx);
-        } else {
-            entry.gone.beat(now, self.segments.gone_count());
+        } else if let Some(told) = self.gone_told(session) {
+            self.sessions.get_mut(session).expect("it beats").gone.beat(now, told);
         }
         for rid in moved {
             if let Some(slot) = self.reservations.by_rid(*rid)
@@ -173,10 +170,13 @@ impl Core {
         for number in entry.segments.clone() {
             self.set_live(number, false);
         }
+        self.yields_its_keys(session);
     }
 
     pub(crate) fn set_live(&mut self, number: SegmentNo, live: bool) {
-        self.segments.set_live(number, live);
+        if self.segments.set_live(number, live) {
+            self.objects.segments_changed(&self.segments);
+        }
         self.open_or_close(number);
     }
 
@@ -192,52 +192,16 @@ impl Core {
         }
         self.objects.unpark();
         self.changes.room |= was_away;
-        self.tell_again(session, fx);
         self.ask_again(session, fx);
+        self.tell_again(session, fx);
     }
 
-    /// Tells a session that is back which segments are Gone that it may not have heard of. What it was told last may have gone
-    /// down unread with its connection, and memory is held by everybody that is not told to part with it.
-    fn tell_again(&mut self, session: SessionId, fx: &mut Effects) {
-        let Some(entry) = self.sessions.get_mut(session) else { return };
-        entry.gone.come_back();
-        for GoneSegment { uuid, number, kept_whole } in self.segments.gone_since(entry.gone.heard, GONE_TOLD_MAX) {
-            let pinned = match kept_whole {
-                true => vec![GoneSegment::whole(number)],
-                false => self.pins.of_segment(number),
-            };
-            fx.pushes.push((To::Session(session), Push::SegmentGone { uuid, number, pinned }));
-        }
-    }
-
-    /// Asks an owner once more for fences that it has not answered yet: by rid, from one on, so many at most. Gives the
-    /// first one that is left.
-    pub fn ask_fences(&self, owner: SessionId, from: Rid, most: usize, fx: &mut Effects) -> Option<Rid> {
-        let its = self.sessions.get(owner).map_or(&[][..], |entry| &entry.segments);
-        let some = |number: &SegmentNo| self.quarantine.on_segment(*number, from).take(most.saturating_add(1));
-        let mut asked: Vec<_> = its.iter().flat_map(some).collect();
-        asked.sort_unstable_by_key(|entry| entry.replica.rid);
-        let left = asked.get(most).map(|entry| entry.replica.rid);
-        for entry in asked.into_iter().take(most) {
-            let segment = self.segments.get(entry.replica.extent.segment).expect("a session's segments are there");
-            let fence = Push::Fence {
-                uuid: segment.spec.uuid,
-                replica: entry.replica,
-                writer: entry.writer,
-                writer_done: entry.writer_done,
-            };
-            fx.pushes.push((To::Session(owner), fence));
-        }
-        left
-    }
-
-    /// Sends an owner all that it has not answered yet.
+    /// Sends an owner what it has not answered yet, but for fences.
     fn ask_again(&mut self, owner: SessionId, fx: &mut Effects) {
         let Some(entry) = self.sessions.get(owner) else { return };
         if entry.segments.iter().any(|number| self.segments.get(*number).is_some_and(|s| s.epoch < self.epoch)) {
             fx.pushes.push((To::Session(owner), Push::TakeEpoch(self.reign())));
         }
-        self.ask_fences(owner, Rid(0), usize::MAX, fx);
         for recheck in self.rechecks.values() {
             let Some(segment) = self.segments.get(recheck.replica.extent.segment) else { continue };
             if segment.session == owner {
@@ -346,6 +310,11 @@ impl Core {
     /// All segments that are not Gone, by number.
     pub fn segments(&self) -> impl Iterator<Item = SegmentView<'_>> {
         self.segments.iter().map(|segment| segment.view())
+    }
+
+    /// The same, from a number on.
+    pub fn segments_from(&self, first: SegmentNo) -> impl Iterator<Item = SegmentView<'_>> {
+        self.segments.numbers_from(first).filter_map(|number| self.segment(number))
     }
 
     /// Owner of a segment that is not Gone.

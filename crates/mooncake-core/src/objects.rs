@@ -2,17 +2,17 @@
 
 mod coldest_first;
 mod invariants;
+mod several;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashMap};
-use smallvec::SmallVec;
+use hashbrown::DefaultHashBuilder;
 
 use crate::config::renewal_ms;
 use crate::eviction::EvictionPolicy;
 use crate::group::Groups;
-use crate::ids::{Rid, SegmentNo, Time};
+use crate::ids::{Rid, Time};
 use crate::index::{self, Index};
 use crate::lru::Lru;
 use crate::object::{Hold, ListedIn, Object, Place, Places};
@@ -20,6 +20,7 @@ use crate::segment::Segments;
 use crate::slab::{List, Slab};
 
 pub(crate) use coldest_first::ColdestFirst;
+use several::Several;
 
 /// Members of a group that one eviction looks at for the next one to leave.
 const LOOKED_AT: usize = 64;
@@ -57,13 +58,6 @@ pub(crate) struct Own {
     pub passes: usize,
 }
 
-/// Their segments in order.
-fn segments_of(places: &[Place]) -> SmallVec<[SegmentNo; 4]> {
-    let mut set: SmallVec<[SegmentNo; 4]> = places.iter().map(|place| place.segment).collect();
-    set.sort_unstable();
-    set
-}
-
 /// The key of the object in a slot.
 #[inline]
 fn key(slab: &Slab<Object>, slot: u32) -> &[u8] {
@@ -88,8 +82,7 @@ pub(crate) struct Objects {
     evict_soft: bool,
     /// Objects of one replica, by segment number.
     singles: Vec<u64>,
-    /// Objects of several, by their segments.
-    multiples: HashMap<SmallVec<[SegmentNo; 4]>, u64>,
+    several: Several,
     pub hard_pinned: u64,
     /// Bytes of objects whose replacements are being written.
     pub replaced_bytes: u64,
@@ -111,7 +104,7 @@ impl Objects {
             soft_lapse: BTreeSet::new(),
             evict_soft,
             singles: Vec::new(),
-            multiples: HashMap::new(),
+            several: Several::default(),
             hard_pinned: 0,
             replaced_bytes: 0,
             groups: Groups::default(),
@@ -166,14 +159,22 @@ impl Objects {
     }
 
     /// Adds an object under a key that is not there, of that hash; `soft` is its soft pin, which a lapsed one keeps for the log.
-    pub fn insert(&mut self, now: Time, hash: u64, key: &[u8], object: Object, soft: Option<SoftPin>) -> u32 {
-        self.count(&object.places, true);
+    pub fn insert(
+        &mut self,
+        now: Time,
+        hash: u64,
+        key: &[u8],
+        object: Object,
+        soft: Option<SoftPin>,
+        segments: &Segments,
+    ) -> u32 {
         if object.hold == Hold::Hard {
             self.hard_pinned += 1;
         }
         let holds = object.hold == Hold::Soft;
         let slot = self.slab.insert_with(object, key);
         self.slab[slot].spare = (self.slab.bytes(slot).len() - key.len()) as u16;
+        self.count(slot, segments);
         if let Some(pin) = soft {
             self.soft_pins.insert(slot, pin);
             if holds {
@@ -204,12 +205,12 @@ impl Objects {
         if object.hold == Hold::Hard {
             self.hard_pinned -= 1;
         }
-        self.count(&object.places, false);
+        self.discount(slot, &object.places);
         object
     }
 
     /// Gives an object fewer places; it must keep one.
-    pub fn set_places(&mut self, slot: u32, places: &[Place]) {
+    pub fn set_places(&mut self, slot: u32, places: &[Place], segments: &Segments) {
         debug_assert!(!places.is_empty());
         let object = &mut self.slab[slot];
         if object.replacing {
@@ -217,36 +218,35 @@ impl Objects {
             self.replaced_bytes += object.size * places.len() as u64;
         }
         let old = std::mem::replace(&mut object.places, Places::new(places));
-        self.count(&old, false);
-        self.count(&Places::new(places), true);
+        self.discount(slot, &old);
+        self.count(slot, segments);
     }
 
-    fn count(&mut self, places: &Places, add: bool) {
-        let step = |count: &mut u64| *count = if add { *count + 1 } else { *count - 1 };
-        match places.as_slice() {
+    fn count(&mut self, slot: u32, segments: &Segments) {
+        match self.slab[slot].places.as_slice() {
             [place] => {
                 let index = place.segment.0 as usize;
                 if self.singles.len() <= index {
                     self.singles.resize(index + 1, 0);
                 }
-                step(&mut self.singles[index]);
+                self.singles[index] += 1;
             }
-            places => {
-                let set = segments_of(places);
-                let count = self.multiples.entry(set.clone()).or_default();
-                step(count);
-                if *count == 0 {
-                    self.multiples.remove(&set);
-                }
-            }
+            places => self.several.add(slot, places.iter().any(|place| segments.is_live(place.segment))),
+        }
+    }
+
+    fn discount(&mut self, slot: u32, places: &Places) {
+        match places.as_slice() {
+            [place] => self.singles[place.segment.0 as usize] -= 1,
+            _ => self.several.remove(slot),
         }
     }
 
     /// Number of objects with a Live replica.
     pub fn visible_len(&self, segments: &Segments) -> u64 {
-        let singles = self.singles.iter().enumerate().filter(|(no, _)| segments.is_live(SegmentNo(*no as u32)));
-        let multiples = self.multiples.iter().filter(|(set, _)| set.iter().any(|no| segments.is_live(*no)));
-        singles.map(|(_, count)| count).sum::<u64>() + multiples.map(|(_, count)| count).sum::<u64>()
+        let live = segments.numbers().filter(|number| segments.is_live(*number));
+        let singles: u64 = live.filter_map(|number| self.singles.get(number.0 as usize)).sum();
+        singles + self.several.visible_len()
     }
 
     // ------------------------------------------------------------------ lists

@@ -1,6 +1,6 @@
 //! Readers' views, by rid: the one thing that holds space.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
@@ -41,6 +41,8 @@ pub(crate) struct Pins {
     /// by segment.
     holders: BTreeMap<SessionId, u64>,
     holders_on: BTreeMap<(SegmentNo, SessionId), u64>,
+    /// The same by session.
+    holds_on: BTreeSet<(SessionId, SegmentNo)>,
 }
 
 impl Default for Pins {
@@ -53,6 +55,7 @@ impl Default for Pins {
             views: 0,
             holders: BTreeMap::new(),
             holders_on: BTreeMap::new(),
+            holds_on: BTreeSet::new(),
         }
     }
 }
@@ -121,6 +124,7 @@ impl Pins {
         let bytes = granules(extent.length) * GRANULE;
         *self.holders.entry(session).or_default() += bytes;
         *self.holders_on.entry((extent.segment, session)).or_default() += bytes;
+        self.holds_on.insert((session, extent.segment));
     }
 
     /// An extent is not under views of a session any more. On a segment that is Gone it counted for nothing.
@@ -129,7 +133,15 @@ impl Pins {
         let bytes = granules(extent.length) * GRANULE;
         if subtract(&mut self.holders_on, (extent.segment, session), bytes) {
             subtract(&mut self.holders, session, bytes);
+            if !self.holders_on.contains_key(&(extent.segment, session)) {
+                self.holds_on.remove(&(session, extent.segment));
+            }
         }
+    }
+
+    /// Segments that are there and have views of a session.
+    pub fn segments_viewed_by(&self, session: SessionId) -> impl Iterator<Item = SegmentNo> + '_ {
+        self.holds_on.range((session, SegmentNo(0))..=(session, SegmentNo(u32::MAX))).map(|(_, segment)| *segment)
     }
 
     /// A segment is Gone.
@@ -138,6 +150,7 @@ impl Pins {
         let held: Vec<(SessionId, u64)> = self.holders_on.range(its).map(|((_, id), bytes)| (*id, *bytes)).collect();
         for (session, bytes) in held {
             self.holders_on.remove(&(segment, session));
+            self.holds_on.remove(&(session, segment));
             subtract(&mut self.holders, session, bytes);
         }
     }
@@ -150,12 +163,6 @@ impl Pins {
     /// How much of a segment is under views, in extents.
     pub fn len_on(&self, segment: SegmentNo) -> usize {
         self.on.get(&segment).map_or(0, |on_it| on_it.len() as usize)
-    }
-
-    fn on(&self, segment: SegmentNo) -> impl Iterator<Item = u32> + '_ {
-        let on_it = self.on.get(&segment);
-        let head = on_it.and_then(List::head);
-        std::iter::successors(head, move |slot| on_it?.next(&self.slab, *slot))
     }
 
     /// Each is found by its rid and with its segment; what sessions hold of segments is what they hold at all.
@@ -176,26 +183,18 @@ impl Pins {
         ensure!((indexed, listed) == (all, all), "there are {all}, {indexed} by rid and {listed} on segments");
         let mut held: BTreeMap<SessionId, u64> = BTreeMap::new();
         self.holders_on.iter().for_each(|((_, session), bytes)| *held.entry(*session).or_default() += bytes);
+        let by_session: BTreeSet<_> = self.holders_on.keys().map(|(segment, session)| (*session, *segment)).collect();
+        ensure!(by_session == self.holds_on, "views are on {by_session:?}, and listed by session {:?}", self.holds_on);
         ensure!(held == self.holders, "on segments sessions hold {held:?}, and all together {:?}", self.holders);
         Ok(())
     }
 
-    /// Objects with views on a segment, once per pinned replica.
-    pub fn objects_on(&self, segment: SegmentNo) -> impl Iterator<Item = u32> + '_ {
-        self.on(segment).filter_map(|slot| self.slab[slot].object)
-    }
-
-    /// Parts the views over a segment that is Gone from their objects, which are named once per pinned replica.
-    pub fn leave_objects_of(&mut self, segment: SegmentNo) -> Vec<u32> {
-        let on_it: Vec<u32> = self.on(segment).collect();
-        on_it.into_iter().filter_map(|slot| self.slab[slot].object.take()).collect()
-    }
-
-    /// What views hold of a segment, by offset.
-    pub fn of_segment(&self, segment: SegmentNo) -> Vec<Extent> {
-        let mut extents: Vec<Extent> = self.on(segment).map(|slot| self.slab[slot].extent).collect();
-        extents.sort_unstable_by_key(|extent| extent.offset);
-        extents
+    /// What views hold of a segment, one extent after the other: the one that was passed by longest ago.
+    pub fn pass_by(&mut self, segment: SegmentNo) -> Option<Extent> {
+        let on_it = self.on.get_mut(&segment)?;
+        let slot = on_it.head()?;
+        on_it.move_to_back(&mut self.slab, slot);
+        Some(self.slab[slot].extent)
     }
 }
 

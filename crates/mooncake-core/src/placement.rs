@@ -53,7 +53,7 @@ pub(crate) fn choose(
     }
     let fits = |open: &Open| open.largest >= need && !used.contains(&open.session);
     for number in &wishes.preferred {
-        if open.iter().any(|open| open.number == *number && fits(open)) {
+        if segments.open_one_of(*number).is_some_and(fits) {
             return Some(*number);
         }
     }

@@ -1,11 +1,9 @@
 //! Beginning puts: keys are reserved and placed, or wait in line for it.
 
-use smallvec::SmallVec;
-
 use crate::config::{PlacementStrategy, renewal_ms};
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::{Rid, SegmentNo, SessionId, Time};
+use crate::ids::{Rid, SessionId, Time};
 use crate::object::granules;
 use crate::objects::Own;
 use crate::placement::Wishes;
@@ -174,7 +172,7 @@ impl Core {
             self.objects.touch(now, slot);
             return PutSlot::Exists;
         }
-        if let Some(slot) = self.reservations.by_key(key) {
+        if let Some(slot) = self.unfinished_by_key(now, key, fx) {
             let (session, rid) = {
                 let reservation = self.reservations.get(slot);
                 (reservation.session, reservation.rid())
@@ -238,14 +236,9 @@ impl Core {
     }
 
     fn wishes(&self, session: SessionId, config: &PutConfig) -> Wishes {
-        let by_name = |name: &String| {
-            let open = self.segments.open().iter().map(|open| open.number);
-            let same = move |number: &SegmentNo| self.segments.get(*number).is_some_and(|s| s.spec.name == *name);
-            open.filter(same).collect::<SmallVec<[SegmentNo; 4]>>()
-        };
         let local = config.prefer_local || self.config.placement == PlacementStrategy::LocalFirst;
         Wishes {
-            preferred: config.preferred_segments.iter().flat_map(by_name).collect(),
+            preferred: config.preferred_segments.iter().flat_map(|name| self.segments.by_name(name)).collect(),
             host: self.sessions.get(session).and_then(|session| session.host).filter(|_| local),
             strategy: self.config.placement,
         }

@@ -77,6 +77,13 @@ impl Core {
         }
     }
 
+    /// What a segment that is Gone left behind is about to be cleared away, which no record says.
+    pub(crate) fn put_aside_cleared(&mut self, unit: Unit) {
+        if self.walk.as_ref().is_some_and(|walk| walk.next <= unit) {
+            self.with_walk(|core, walk| core.put_aside(walk, unit));
+        }
+    }
+
     /// Replies of a session are about to be forgotten, which no record says.
     pub(crate) fn put_aside_replies(&mut self, session: SessionId) {
         if self.walk.as_ref().is_some_and(|walk| walk.next < Unit::Through) {
@@ -113,17 +120,9 @@ impl Core {
         if walk.next == Unit::Through {
             return;
         }
-        match record {
-            Record::SegmentGone(number) if walk.next < PINS_MET => {
-                for slot in self.pins.objects_on(*number) {
-                    self.note_former_keys(walk, slot);
-                }
-            }
-            Record::Replied { session, .. } => {
-                let now = self.sessions.get(*session).map_or(0, |entry| entry.answered_below);
-                walk.answered_below.entry(*session).or_insert(now);
-            }
-            _ => {}
+        if let Record::Replied { session, .. } = record {
+            let now = self.sessions.get(*session).map_or(0, |entry| entry.answered_below);
+            walk.answered_below.entry(*session).or_insert(now);
         }
         for unit in self.changed_by(record) {
             self.put_aside(walk, unit);
@@ -145,11 +144,8 @@ impl Core {
             | Record::SegmentEnds { number, .. }
             | Record::SegmentLeaves { number, .. } => vec![Unit::Segment(*number)],
             Record::SegmentGone(number) => {
-                let quarantined = self.quarantine.on_segment(*number, Rid(0));
-                let quarantined = quarantined.map(|entry| Unit::Quarantined(entry.replica.rid));
-                let reserved = self.reservations.on(*number).map(Unit::Reserved);
-                let itself = [Unit::Segment(*number), Unit::Gone(self.segments.first_gone())];
-                itself.into_iter().chain(quarantined).chain(reserved).collect()
+                // What lay on it is put aside when it is cleared away.
+                vec![Unit::Segment(*number), Unit::Gone(self.segments.first_gone())]
             }
             // One more may make the oldest one forgotten.
             Record::SegmentForgotten { .. } => vec![Unit::Gone(self.segments.first_gone())],

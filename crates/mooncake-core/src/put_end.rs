@@ -29,11 +29,11 @@ impl Core {
     }
 
     fn end_one(&mut self, now: Time, origin: Origin, ended: &Ended, fx: &mut Effects) -> EndOutcome {
-        let mine = |rid: &Rid| {
-            let slot = self.reservations.by_rid(*rid)?;
+        let mut mine = |rid: Rid| {
+            let slot = self.unfinished_by_rid(now, rid, fx)?;
             (self.reservations.get(slot).session == origin.session).then_some(slot)
         };
-        let Some(slot) = ended.replicas.iter().find_map(|(rid, _)| mine(rid)) else {
+        let Some(slot) = ended.replicas.iter().find_map(|(rid, _)| mine(*rid)) else {
             let session = self.sessions.get(origin.session).expect("admitted");
             if ended.replicas.iter().any(|(rid, _)| session.has_committed(*rid)) {
                 return EndOutcome::Committed;
@@ -83,7 +83,7 @@ impl Core {
             Some(other) => return Err(other.refusal(origin)),
         }
         for rid in rids {
-            if let Some(slot) = self.reservations.by_rid(*rid) {
+            if let Some(slot) = self.unfinished_by_rid(now, *rid, fx) {
                 if self.reservations.get(slot).session == origin.session {
                     self.drop_reservation(now, *rid, writer_done, fx);
                     self.counts.puts_revoked += 1;
@@ -106,18 +106,23 @@ impl Core {
         while !work.is_used_up()
             && let Some(slot) = self.reservations.expired(now)
         {
-            let rid = self.reservations.get(slot).rid();
-            self.counts.puts_expired += 1;
-            self.drop_reservation(now, rid, false, fx);
             work.did(1);
+            if self.is_unfinished(now, slot, fx) {
+                let rid = self.reservations.get(slot).rid();
+                self.counts.puts_expired += 1;
+                self.drop_reservation(now, rid, false, fx);
+            }
         }
     }
 
     /// Ends an unfinished put: its key is free, its extents wait for their owners' word.
     pub(crate) fn drop_reservation(&mut self, now: Time, rid: Rid, writer_done: bool, fx: &mut Effects) {
         let Some(slot) = self.reservations.by_rid(rid) else { return };
+        if !self.clear_lost(now, slot) {
+            return;
+        }
         let reservation = self.reservations.get(slot);
-        let (writer, replicas) = (reservation.session, reservation.replicas.clone());
+        let (rid, writer, replicas) = (reservation.rid(), reservation.session, reservation.replicas.clone());
         self.log(now, Record::Dropped(rid), fx);
         for replica in replicas {
             self.fence(now, replica, writer, writer_done, fx);

@@ -4,6 +4,7 @@
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
 use crate::ids::{Replica, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::work::Work;
 
 /// A replica that a reader found bad, until its owner has looked.
 pub(crate) struct Recheck {
@@ -95,14 +96,6 @@ impl Core {
     /// older in quarantine there.
     pub(crate) fn segment_obeys(&mut self, now: Time, number: SegmentNo, epoch: u16, fx: &mut Effects) {
         self.log(now, Record::SegmentTookEpoch { number, epoch }, fx);
-        let older = self
-            .quarantine
-            .iter()
-            .filter(|entry| entry.replica.extent.segment == number && entry.replica.rid.epoch() < epoch);
-        let rids: Vec<Rid> = older.map(|entry| entry.replica.rid).collect();
-        for rid in rids {
-            self.counts.fences_done += 1;
-            self.log(now, Record::Released(rid), fx);
-        }
+        self.release_older(now, &mut Work::beside_an_operation(), fx);
     }
 }

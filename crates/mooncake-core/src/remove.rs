@@ -76,7 +76,7 @@ impl Core {
     }
 
     fn remove_one(&mut self, now: Time, key: &[u8], force: bool, fx: &mut Effects) -> RemoveOutcome {
-        let unfinished = self.reservations.by_key(key).is_some();
+        let unfinished = self.unfinished_by_key(now, key, fx).is_some();
         let Some(slot) = self.objects.find(self.objects.hash(key), key) else {
             return if unfinished { RemoveOutcome::Busy } else { RemoveOutcome::Missing };
         };

@@ -1,7 +1,8 @@
 //! Unfinished puts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
+use std::ops::Bound;
 
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
@@ -64,10 +65,10 @@ impl Reservation {
         }
     }
 
-    /// The record that makes it.
-    pub fn record(&self) -> Record {
+    /// The record that makes it, with these of its replicas.
+    pub fn record(&self, replicas: SmallVec<[Replica; 1]>) -> Record {
         let (session, size, pin) = (self.session, self.size, self.pin);
-        let (key, replicas) = (self.key.as_slice().into(), self.replicas.clone());
+        let key = self.key.as_slice().into();
         match self.terms.is_plain() {
             true => Record::Reserved { session, key, size, pin, replicas },
             false => {
@@ -86,7 +87,7 @@ impl Reservation {
     }
 }
 
-/// What an unfinished put lost with a segment.
+/// What an unfinished put lost with segments.
 pub(crate) struct Lost {
     pub session: SessionId,
     pub bytes: u64,
@@ -133,6 +134,12 @@ pub(crate) struct Reservations {
     on: BTreeMap<SegmentNo, List>,
     /// Ordered by deadline: each lasts equally long from its start or last renewal.
     deadlines: List,
+    /// No deadline is before this.
+    renewed_to: Time,
+    /// Those that parked requests wait for, by writer.
+    awaited: BTreeSet<(SessionId, u32)>,
+    /// Segments that are Gone and still have replicas here, which count for nothing.
+    gone: BTreeSet<SegmentNo>,
     duration_ms: u64,
     bytes: u64,
 }
@@ -147,6 +154,9 @@ impl Reservations {
             placed: Slab::new(),
             on: BTreeMap::new(),
             deadlines: List::default(),
+            renewed_to: Time(0),
+            awaited: BTreeSet::new(),
+            gone: BTreeSet::new(),
             duration_ms,
             bytes: 0,
         }
@@ -224,6 +234,9 @@ impl Reservations {
         for replica in &reservation.replicas {
             self.displace(*replica);
         }
+        if reservation.awaited {
+            self.awaited.remove(&(reservation.session, slot));
+        }
         self.bytes -= reservation.bytes();
         reservation
     }
@@ -233,52 +246,56 @@ impl Reservations {
         self.slab.get(slot)
     }
 
-    /// How many replicas are on a segment.
-    pub fn len_on(&self, segment: SegmentNo) -> usize {
-        self.on.get(&segment).map_or(0, |on_it| on_it.len() as usize)
-    }
-
-    /// One past the highest slot in use.
+    /// Slots are below it.
     pub fn bound(&self) -> u32 {
         self.slab.bound()
     }
 
-    /// Unfinished puts that have a replica on a segment, once for each.
-    pub fn on(&self, segment: SegmentNo) -> impl Iterator<Item = u32> + '_ {
-        let on_it = self.on.get(&segment);
-        let first = on_it.and_then(List::head);
-        std::iter::successors(first, move |place| on_it?.next(&self.placed, *place)).map(|place| self.placed[place].put)
+    /// A segment is Gone: replicas there are lost.
+    pub fn segment_gone(&mut self, segment: SegmentNo) {
+        if self.on.contains_key(&segment) {
+            self.gone.insert(segment);
+        }
     }
 
-    /// The first unfinished put that has a replica on a segment.
-    fn first_on(&self, segment: SegmentNo) -> Option<u32> {
-        let place = self.on.get(&segment)?.head()?;
+    /// Whether replicas on a segment are lost.
+    pub fn has_lost_on(&self, segment: SegmentNo) -> bool {
+        self.gone.contains(&segment)
+    }
+
+    /// A put of which replicas are lost.
+    pub fn next_lost(&self) -> Option<u32> {
+        let place = self.on.get(self.gone.first()?)?.head()?;
         Some(self.placed[place].put)
     }
 
-    /// Takes the replicas on a segment that is Gone out of all unfinished puts; those with no other end.
-    pub fn drop_segment(&mut self, segment: SegmentNo) -> Vec<Lost> {
-        let mut lost = Vec::new();
-        while let Some(slot) = self.first_on(segment) {
-            let reservation = &mut self.slab[slot];
-            let (session, size) = (reservation.session, reservation.size);
-            let on_it = |replica: &Replica| replica.extent.segment == segment;
-            if reservation.replicas.iter().all(on_it) {
-                let over = self.remove(slot);
-                let replaced = over.terms.replaces.then(|| over.key.clone());
-                lost.push(Lost { session, bytes: over.bytes(), ended: Some(over.key), replaced });
-                continue;
-            }
-            let dropped: SmallVec<[Replica; 1]> = reservation.replicas.iter().copied().filter(on_it).collect();
-            reservation.replicas.retain(|replica| !on_it(replica));
-            let bytes = size * dropped.len() as u64;
+    /// Whether replicas of a put are lost.
+    pub fn has_lost(&self, slot: u32) -> bool {
+        let is_lost = |replica: &Replica| self.gone.contains(&replica.extent.segment);
+        !self.gone.is_empty() && self.slab[slot].replicas.iter().any(is_lost)
+    }
+
+    /// Takes what is lost out of a put; one with no other replica ends.
+    pub fn lose(&mut self, slot: u32) -> Lost {
+        let is_lost = |replica: &Replica| self.gone.contains(&replica.extent.segment);
+        let Reservation { session, size, replicas, .. } = &self.slab[slot];
+        let (session, size) = (*session, *size);
+        let lost: SmallVec<[Replica; 1]> = replicas.iter().copied().filter(is_lost).collect();
+        let ends = lost.len() == replicas.len();
+        let (bytes, ended, replaced) = if ends {
+            let over = self.remove(slot);
+            let replaced = over.terms.replaces.then(|| over.key.clone());
+            (over.bytes(), Some(over.key), replaced)
+        } else {
+            let bytes = size * lost.len() as u64;
+            self.slab[slot].replicas.retain(|replica| !lost.contains(replica));
             self.bytes -= bytes;
-            for replica in dropped {
-                self.displace(replica);
-            }
-            lost.push(Lost { session, bytes, ended: None, replaced: None });
-        }
-        lost
+            lost.iter().for_each(|replica| self.displace(*replica));
+            (bytes, None, None)
+        };
+        let Reservations { gone, on, .. } = self;
+        gone.retain(|segment| on.contains_key(segment));
+        Lost { session, bytes, ended, replaced }
     }
 
     /// Its bytes moved: its deadline begins anew.
@@ -289,25 +306,32 @@ impl Reservations {
 
     /// All deadlines begin anew.
     pub fn renew_all(&mut self, now: Time) {
-        let slots: Vec<u32> = self.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            self.renew(now, slot);
-        }
+        self.renewed_to = now.plus_ms(self.duration_ms);
     }
 
     pub fn set_awaited(&mut self, slot: u32) {
-        self.slab[slot].awaited = true;
+        let reservation = &mut self.slab[slot];
+        if !std::mem::replace(&mut reservation.awaited, true) {
+            self.awaited.insert((reservation.session, slot));
+        }
+    }
+
+    /// The next one of a writer that parked requests wait for, by slot.
+    pub fn next_awaited(&self, writer: SessionId, after: Option<u32>) -> Option<u32> {
+        let from = after.map_or(Bound::Included((writer, 0)), |slot| Bound::Excluded((writer, slot)));
+        self.awaited.range((from, Bound::Included((writer, u32::MAX)))).next().map(|(_, slot)| *slot)
     }
 
     /// One whose deadline has passed.
     pub fn expired(&self, now: Time) -> Option<u32> {
-        self.deadlines.head().filter(|slot| self.slab[*slot].deadline <= now)
+        let has_passed = |slot: &u32| self.slab[*slot].deadline.max(self.renewed_to) <= now;
+        self.deadlines.head().filter(has_passed)
     }
 
     /// Each is found by its key and by each of its rids, and is in the order of deadlines; the counts are right.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.slab.check_invariants()?;
-        let (mut bytes, mut rids, mut before) = (0, 0, Time(0));
+        let (mut bytes, mut rids, mut awaiting, mut before) = (0, 0, 0, Time(0));
         self.deadlines.check_invariants(&self.slab, |slot, reservation| {
             let key = reservation.key.as_slice().escape_ascii();
             ensure!(!reservation.replicas.is_empty(), "the one of {key} has no replica");
@@ -319,6 +343,9 @@ impl Reservations {
             }
             let deadline = reservation.deadline;
             ensure!(before <= deadline, "the one of {key} ends at {deadline:?}, behind one that ends at {before:?}");
+            let (awaited, listed) = (reservation.awaited, self.awaited.contains(&(reservation.session, slot)));
+            ensure!(awaited == listed, "the one of {key} is waited for: {awaited}, and found by its writer: {listed}");
+            awaiting += usize::from(awaited);
             bytes += reservation.bytes();
             rids += reservation.replicas.len();
             before = deadline;
@@ -326,6 +353,8 @@ impl Reservations {
         })?;
         let (all, listed, by_key) = (self.slab.len(), self.deadlines.len() as usize, self.by_key.len());
         ensure!(all == listed && all == by_key, "there are {all}, {listed} of them with a deadline, {by_key} by key");
+        let listed = self.awaited.len();
+        ensure!(awaiting == listed, "{awaiting} are waited for, and {listed} found by their writers");
         ensure!(rids == self.by_rid.len(), "they have {rids} rids, and are found by {}", self.by_rid.len());
         for (segment, on_it) in &self.on {
             on_it.check_invariants(&self.placed, |_, place| {

@@ -159,7 +159,7 @@ impl Core {
         }
         let session = terms.origin.session;
         let with = reservation::Terms { group: group.into(), replaces };
-        let record = Reservation::new(session, key, size, terms.pin, replicas.clone(), with).record();
+        let record = Reservation::new(session, key, size, terms.pin, SmallVec::new(), with).record(replicas.clone());
         self.log(now, record, fx);
         Ok(replicas)
     }

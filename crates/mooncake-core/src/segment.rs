@@ -175,9 +175,12 @@ pub(crate) struct Segments {
     /// Those that are not Gone: the table has mostly room for others, once epochs have begun.
     numbers: BTreeSet<SegmentNo>,
     by_uuid: BTreeMap<SegmentUuid, SegmentNo>,
+    by_name: BTreeSet<(String, SegmentNo)>,
     /// Those whose grace is over then.
     leaving: BTreeSet<(Time, SegmentNo)>,
-    gone: BTreeSet<SegmentUuid>,
+    /// With how many had gone before each.
+    gone: BTreeMap<SegmentUuid, u64>,
+    gone_numbers: BTreeMap<SegmentNo, u64>,
     gone_order: VecDeque<GoneSegment>,
     /// How many have gone, as far as this process knows.
     gone_count: u64,
@@ -223,6 +226,13 @@ impl Segments {
         self.get(*self.by_uuid.get(&uuid)?)
     }
 
+    /// Those of a name, by number.
+    pub fn by_name(&self, name: &str) -> impl Iterator<Item = SegmentNo> + '_ {
+        let name = name.to_owned();
+        let from = self.by_name.range((name.clone(), SegmentNo(0))..);
+        from.take_while(move |(other, _)| *other == name).map(|(_, number)| *number)
+    }
+
     #[inline]
     pub fn is_live(&self, number: SegmentNo) -> bool {
         self.live.get(number.0 as usize).copied().unwrap_or(false)
@@ -238,7 +248,7 @@ impl Segments {
     }
 
     pub fn is_gone_uuid(&self, uuid: SegmentUuid) -> bool {
-        self.gone.contains(&uuid)
+        self.gone.contains_key(&uuid)
     }
 
     /// It had a number of this log once, and is no more.
@@ -256,21 +266,23 @@ impl Segments {
         self.gone_count - self.gone_order.len() as u64
     }
 
-    /// The one before which so many had gone, if it is remembered.
-    pub fn gone_at(&self, count: u64) -> Option<GoneSegment> {
-        let index = count.checked_sub(self.first_gone())?;
-        self.gone_order.get(usize::try_from(index).ok()?).copied()
-    }
-
     /// How many have gone, as far as this process knows.
     pub fn gone_count(&self) -> u64 {
         self.gone_count
     }
 
-    /// Those that have gone since there were `count` of them, at most so many: the last ones, oldest first.
-    pub fn gone_since(&self, count: u64, most: usize) -> Vec<GoneSegment> {
-        let gone = usize::try_from(self.gone_count - count).unwrap_or(usize::MAX).min(most);
-        self.gone_order.range(self.gone_order.len().saturating_sub(gone)..).copied().collect()
+    /// The one before which so many had gone, if it is remembered.
+    pub fn gone_at(&self, before: u64) -> Option<GoneSegment> {
+        self.gone_order.get(self.gone_place(before)?).copied()
+    }
+
+    /// One that is Gone, if it is remembered.
+    pub fn gone_one_of(&self, number: SegmentNo) -> Option<GoneSegment> {
+        self.gone_at(*self.gone_numbers.get(&number)?)
+    }
+
+    fn gone_place(&self, before: u64) -> Option<usize> {
+        usize::try_from(before.checked_sub(self.first_gone())?).ok()
     }
 
     pub fn last(&self) -> u32 {
@@ -283,6 +295,11 @@ impl Segments {
 
     pub fn open(&self) -> &[Open] {
         &self.open
+    }
+
+    /// What placement looks at of one that is open.
+    pub fn open_one_of(&self, number: SegmentNo) -> Option<&Open> {
+        self.open.get(self.get(number)?.open? as usize)
     }
 
     /// Sessions with an open segment.
@@ -314,6 +331,7 @@ impl Segments {
         }
         self.last = self.last.max(number.0);
         self.by_uuid.insert(spec.uuid, number);
+        self.by_name.insert((spec.name.clone(), number));
         self.numbers.insert(number);
         let granules = (spec.bytes / GRANULE) as u32;
         self.table[index] = Some(Box::new(Segment {
@@ -340,6 +358,7 @@ impl Segments {
         self.live[number.0 as usize] = false;
         self.numbers.remove(&number);
         self.by_uuid.remove(&segment.spec.uuid);
+        self.by_name.remove(&(segment.spec.name.clone(), number));
         if let Some(leaves) = segment.leaves {
             self.leaving.remove(&(leaves.at, number));
         }
@@ -351,26 +370,35 @@ impl Segments {
     /// Remembers that a UUID is Gone, and that all of it is to be kept if ever that was said.
     pub fn forget(&mut self, gone: GoneSegment) {
         self.last = self.last.max(gone.number.0);
-        if self.gone.insert(gone.uuid) {
-            self.gone_order.push_back(gone);
-            self.gone_count += 1;
-            if self.gone_order.len() > GONE_MAX
-                && let Some(oldest) = self.gone_order.pop_front()
-            {
-                self.gone.remove(&oldest.uuid);
-            }
-        } else if gone.kept_whole
-            && let Some(known) = self.gone_order.iter_mut().rfind(|known| known.uuid == gone.uuid)
+        if let Some(before) = self.gone.get(&gone.uuid) {
+            let place = self.gone_place(*before).expect("it is remembered");
+            self.gone_order[place].kept_whole |= gone.kept_whole;
+            return;
+        }
+        self.gone.insert(gone.uuid, self.gone_count);
+        self.gone_numbers.insert(gone.number, self.gone_count);
+        self.gone_order.push_back(gone);
+        self.gone_count += 1;
+        if self.gone_order.len() > GONE_MAX
+            && let Some(oldest) = self.gone_order.pop_front()
         {
-            known.kept_whole = true;
+            self.gone.remove(&oldest.uuid);
+            self.gone_numbers.remove(&oldest.number);
         }
     }
 
-    pub fn set_live(&mut self, number: SegmentNo, live: bool) {
-        if let Some(segment) = self.get_mut(number) {
-            segment.live = live;
-            self.live[number.0 as usize] = live;
-        }
+    /// Whether that changed anything.
+    pub fn set_live(&mut self, number: SegmentNo, live: bool) -> bool {
+        let Some(segment) = self.get_mut(number) else { return false };
+        segment.live = live;
+        std::mem::replace(&mut self.live[number.0 as usize], live) != live
+    }
+
+    /// Whether those that are there and not Live are of one session at most.
+    pub fn few_are_hidden(&self) -> bool {
+        let mut owners = self.iter().filter(|segment| !segment.live).map(|segment| segment.session);
+        let first = owners.next();
+        first.is_none_or(|first| owners.all(|owner| owner == first))
     }
 
     /// Opens or closes a segment after a change of whether it is Live, leaves or obeys the epoch. True when it was opened.
@@ -511,14 +539,22 @@ impl Segments {
         ensure!(leaving == self.leaving, "{leaving:?} leave, and are listed {:?}", self.leaving);
         let numbers: BTreeSet<_> = self.by_uuid.values().copied().collect();
         ensure!(numbers == self.numbers, "{numbers:?} are there, and listed {:?}", self.numbers);
+        let named: BTreeSet<_> = self.iter().map(|segment| (segment.spec.name.clone(), segment.number)).collect();
+        ensure!(named == self.by_name, "{named:?} are there, and found by their names {:?}", self.by_name);
         for GoneSegment { uuid, number, .. } in &self.gone_order {
             let number = number.0;
-            ensure!(self.gone.contains(uuid) && !self.by_uuid.contains_key(uuid), "the UUID of {number} is not Gone");
+            ensure!(
+                self.gone.contains_key(uuid) && !self.by_uuid.contains_key(uuid),
+                "the UUID of {number} is not Gone"
+            );
             let gone = self.is_gone(SegmentNo(number)) && !self.is_live(SegmentNo(number));
             ensure!(gone, "{number} is in the order of those that are Gone, and there or Live");
         }
-        let (ordered, gone) = (self.gone_order.len(), self.gone.len());
+        let (ordered, gone, numbered) = (self.gone_order.len(), self.gone.len(), self.gone_numbers.len());
         ensure!(ordered == gone && gone <= GONE_MAX, "{gone} are Gone, {ordered} in order");
+        ensure!(numbered == gone, "{gone} are Gone, {numbered} by number");
+        let lost = self.gone().find(|gone| self.gone_one_of(gone.number).is_none_or(|found| found.uuid != gone.uuid));
+        ensure!(lost.is_none(), "{:?} is Gone, and not found by its number", lost.map(|gone| gone.number));
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::ids::{GRANULE, Replica, Rid, SegmentNo, SessionId};
 use crate::object::{Hold, Object};
 use crate::quarantine::Quarantined;
 use crate::request::{PinKind, Remembered};
+use crate::reservation::Reservation;
 use crate::segment::{GoneSegment, Segment};
 use crate::session::Session;
 
@@ -17,11 +18,10 @@ impl Core {
     #[doc(hidden)]
     pub fn snapshot(&self) -> impl Iterator<Item = Record> + '_ {
         let there = |number: SegmentNo| self.segments.get(number).is_some();
-        let reserved = self.reservations.iter().map(|(_, reservation)| reservation.record());
-        let pinned = self
-            .sessions
-            .iter()
-            .flat_map(move |(session, entry)| entry.pins.keys().flat_map(move |rid| self.pinned(session, *rid, None)));
+        let reserved = self.reservations.iter().filter_map(move |(_, put)| reserved(put, there));
+        let pinned = self.sessions.iter().flat_map(move |(session, entry)| {
+            entry.pins.keys().flat_map(move |rid| self.pinned(session, *rid, None, there))
+        });
         let replied = self.sessions.iter().flat_map(move |(session, entry)| {
             let sequences = [0].into_iter().chain(entry.replies.keys().copied());
             sequences.filter_map(move |sequence| self.replied(session, sequence, entry.answered_below))
@@ -61,17 +61,18 @@ impl Core {
     }
 
     /// Views of a session over a placement, each of them. `former` is the key of the object that it belonged to, where that
-    /// has left since.
+    /// has left since. On a segment that is not `there` it belongs to none, though that may be yet to be purged.
     pub(crate) fn pinned(
         &self,
         session: SessionId,
         rid: Rid,
         former: Option<&[u8]>,
-    ) -> impl Iterator<Item = Record> + use<> {
+        there: impl Fn(SegmentNo) -> bool,
+    ) -> impl Iterator<Item = Record> {
         let views = self.sessions.get(session).and_then(|entry| entry.pins.get(&rid)).copied().unwrap_or(0);
         let record = (views > 0).then(|| {
             let pin = self.pins.get(rid).expect("a session's view is counted");
-            let key = pin.object.map(|slot| self.objects.key(slot)).or(former);
+            let key = pin.object.map(|slot| self.objects.key(slot)).or(former).filter(|_| there(pin.extent.segment));
             Record::Pinned { session, rid, extent: pin.extent, key: key.map(Into::into) }
         });
         record.into_iter().flat_map(move |record| std::iter::repeat_n(record, views as usize))
@@ -107,6 +108,13 @@ pub(crate) fn mounted(segment: &Segment) -> impl Iterator<Item = Record> + use<>
     };
     let leaves = segment.leaves.map(|leaves| Record::SegmentLeaves { number, grace_ms: leaves.grace_ms });
     [Record::SegmentMounted { number, session, spec: segment.spec.clone(), epoch }, populated].into_iter().chain(leaves)
+}
+
+/// `None` when it is over: of its replicas those count that are on segments that are `there`.
+pub(crate) fn reserved(put: &Reservation, there: impl Fn(SegmentNo) -> bool) -> Option<Record> {
+    let there = |replica: &Replica| there(replica.extent.segment);
+    let replicas: SmallVec<[Replica; 1]> = put.replicas.iter().copied().filter(there).collect();
+    (!replicas.is_empty()).then(|| put.record(replicas))
 }
 
 pub(crate) fn quarantined(entry: &Quarantined) -> Record {

@@ -292,7 +292,13 @@ impl Core {
 
     /// An object as it was at the cut, as long as nothing but its segments has changed.
     pub(crate) fn object_at_cut(&self, walk: &SnapshotWalk, slot: u32) -> Option<Record> {
-        self.whole_object(slot, |number| self.segments.get(number).is_some() || walk.gone.contains(&number))
+        self.whole_object(slot, self.there_at_cut(walk))
+    }
+
+    /// Whether a segment was there at the cut. What lay on one that was Gone counted for nothing, though some of it may be yet
+    /// to be cleared away.
+    fn there_at_cut(&self, walk: &SnapshotWalk) -> impl Fn(SegmentNo) -> bool {
+        |number| self.segments.get(number).is_some() || walk.gone.contains(&number)
     }
 
     /// The first of its kind from here on, which may have nothing to tell.
@@ -310,9 +316,7 @@ impl Core {
                 let found = (slot..end).find(|slot| self.reservations.at(*slot).is_some());
                 found.or(end.checked_sub(1).filter(|last| *last >= slot)).map(Unit::Reserved)
             }
-            Unit::Quarantined(rid) => {
-                self.quarantine.from(rid).next().map(|entry| Unit::Quarantined(entry.replica.rid))
-            }
+            Unit::Quarantined(rid) => self.quarantine.rids_from(rid).next().map(Unit::Quarantined),
             Unit::Pinned(session, rid) => {
                 let of_it = self.sessions.get(session).and_then(|entry| entry.pins.range(rid..).next());
                 of_it
@@ -348,12 +352,16 @@ impl Core {
             }
             Unit::Reserved(slot) => {
                 let of_cut = self.reservations.at(slot).filter(|put| put.rid() <= rid);
-                into.extend(of_cut.map(|put| put.record()));
+                into.extend(of_cut.and_then(|put| snapshot::reserved(put, self.there_at_cut(walk))));
             }
-            Unit::Quarantined(rid) => into.extend(self.quarantine.get(rid).map(snapshot::quarantined)),
+            Unit::Quarantined(rid) => {
+                let there = self.there_at_cut(walk);
+                let of_cut = self.quarantine.get_or_gone(rid).filter(|entry| there(entry.replica.extent.segment));
+                into.extend(of_cut.map(snapshot::quarantined));
+            }
             Unit::Pinned(session, rid) => {
                 let former = walk.former_keys.get(&rid).map(|key| &key[..]);
-                into.extend(self.pinned(session, rid, former));
+                into.extend(self.pinned(session, rid, former, self.there_at_cut(walk)));
             }
             Unit::Committed(session) => {
                 into.extend(session_of_cut(session).and_then(|entry| snapshot::committed(session, entry)));

@@ -12,16 +12,22 @@ use crate::work::{EVICTED_MOST, STEP, Work};
 /// Time between two looks at what the views of lingering sessions are on.
 const LINGERING_LOOK_MS: u64 = 1_000;
 
+/// Objects that cost as much as one, where they are only looked at.
+const LOOKED_AT_AS_ONE: usize = 8;
+
 /// What is done in the background, as far as there is any of it. What makes room comes first.
-const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 8] = [
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 11] = [
     Core::end_sessions,
     Core::expire_reservations,
+    Core::clear_away,
     Core::end_graces,
     Core::lapse,
     Core::evict_to_watermark,
     Core::pass_on_changes,
     Core::serve_due_tickets,
+    Core::tell,
     Core::purge,
+    Core::look_at_several,
 ];
 
 /// How far eviction down from the high watermark is.
@@ -68,7 +74,7 @@ impl Core {
 
     /// Whether somebody waits for what is left to do in the background.
     pub fn keeps_waiting(&self) -> bool {
-        !self.endings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
+        !self.endings.is_empty() || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
     }
 
     fn watch_sessions(&mut self, now: Time) {
@@ -83,7 +89,7 @@ impl Core {
             match session.away {
                 None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
                 Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
-                Some(_) if session.lingering && look && !self.needs_its_views(session) => over.push(id),
+                Some(_) if session.lingering && look && !self.needs_its_views(id) => over.push(id),
                 Some(since) if !session.lingering && since.plus_ms(retention_ms) < now => over.push(id),
                 _ => {}
             }
@@ -134,6 +140,12 @@ impl Core {
         let lapsed_soft = self.objects.lapse_soft_pins(now, work.left(usize::MAX));
         work.did(lapsed_soft);
         self.changes.room |= lapsed + lapsed_soft > 0;
+    }
+
+    fn look_at_several(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
+        let most = work.left(STEP) * LOOKED_AT_AS_ONE;
+        let looked = self.objects.look_at_several(&self.segments, self.purge.is_some(), most);
+        work.did(looked.div_ceil(LOOKED_AT_AS_ONE));
     }
 
     /// Whether there may be something left that lay on segments that are Gone.

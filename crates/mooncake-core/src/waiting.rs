@@ -16,6 +16,8 @@ use crate::work::Work;
 pub(crate) struct Changes {
     /// Hashes of keys that changed hands, and how far the line of those that wait for each has been gone through.
     keys: VecDeque<(u64, Option<Place>)>,
+    /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone through.
+    yielding: VecDeque<(SessionId, Option<u32>)>,
     /// There may be more room than before: the first in line looks.
     pub room: bool,
     /// Sessions that have less unfinished than before, and how far the line of each has been gone through since.
@@ -55,7 +57,8 @@ impl<P: Copy> Pass<P> {
 impl Changes {
     /// Nothing is left to be passed on.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && !self.room && self.uncapped.is_empty() && !self.held.begun && !self.own.begun
+        let keys = self.keys.is_empty() && self.yielding.is_empty();
+        keys && !self.room && self.uncapped.is_empty() && !self.held.begun && !self.own.begun
     }
 
     /// Whether those that wait for a key are yet to hear of it.
@@ -78,6 +81,13 @@ impl Core {
         let hash = self.objects.hash(key);
         if self.tickets.await_key(hash) {
             self.changes.keys.push_back((hash, None));
+        }
+    }
+
+    /// A writer went away: who waits for one of its keys can have it.
+    pub(crate) fn yields_its_keys(&mut self, writer: SessionId) {
+        if self.reservations.next_awaited(writer, None).is_some() {
+            self.changes.yielding.push_back((writer, None));
         }
     }
 
@@ -134,11 +144,31 @@ impl Core {
             self.changes = Changes::default();
             return;
         }
+        self.pass_on_yielded_keys(work);
         self.pass_on_keys(now, work, fx);
         self.pass_on_room(now, work, fx);
         self.pass_on_to_capped(now, work, fx);
         self.pass_on_to_held(now, work, fx);
         self.pass_on_to_own(now, work, fx);
+    }
+
+    fn pass_on_yielded_keys(&mut self, work: &mut Work) {
+        while let Some((writer, after)) = self.changes.yielding.front().copied() {
+            let is_away = self.sessions.get(writer).is_some_and(|session| session.away.is_some());
+            let Some(slot) = self.reservations.next_awaited(writer, after).filter(|_| is_away) else {
+                self.changes.yielding.pop_front();
+                continue;
+            };
+            if work.is_used_up() {
+                return;
+            }
+            self.changes.yielding[0].1 = Some(slot);
+            let hash = self.objects.hash(self.reservations.get(slot).key.as_slice());
+            if self.tickets.await_key(hash) {
+                self.changes.keys.push_back((hash, None));
+            }
+            work.did(1);
+        }
     }
 
     fn pass_on_keys(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {

@@ -381,6 +381,8 @@ fn a_session_that_was_away_hears_of_each_segment_that_went_up_to_a_limit() {
         assert!(gone(&pool).is_empty());
         pool.check_books();
         pool.resume(b, &[2], &[], 1).unwrap();
+        // The rest in steps.
+        pool.pass(20);
         let told = gone(&pool);
         assert_eq!((told.len() as u32, told[0]), (times.min(MOST), first));
     }

@@ -2,7 +2,7 @@
 
 mod pool;
 
-use mooncake_core::{PutSlot, PutStarted, SessionId, Ticket};
+use mooncake_core::{PutSlot, PutStarted, Replica, SessionId, Ticket};
 use pool::{KIB, Pool, is_busy, is_full, plain};
 
 fn is_placed(slot: &PutSlot) -> bool {
@@ -57,20 +57,43 @@ fn a_put_given_up_passes_its_key_to_the_first_in_line() {
 }
 
 #[test]
-fn a_key_that_an_absent_writer_yields_to_one_in_line_is_still_waited_for_by_others() {
-    let (mut pool, a) = Pool::single(4 * KIB);
+fn keys_of_a_writer_that_goes_away_are_given_to_those_in_line_at_once() {
+    let (mut pool, a) = Pool::single(2_048 * KIB);
     let (b, c, away) = (pool.session(2), pool.session(3), pool.session(4));
-    pool.reserve(away, "k", KIB);
-    pool.put(a, "stuff", 3 * KIB);
-    assert!(pool.exists("stuff"), "which protects it");
-    let for_key = pool.park(b, &[("k", KIB)]);
-    let for_both = pool.park(c, &[("k", KIB), ("l", 3 * KIB)]);
+    // More than one step goes through.
+    let keys: Vec<String> = (0..400).map(|nth| format!("k{nth}")).collect();
+    let first: Vec<Ticket> = keys
+        .iter()
+        .map(|key| {
+            pool.reserve(away, key, KIB);
+            pool.park(b, &[(key, KIB)])
+        })
+        .collect();
+    let second = pool.park(c, &[("k399", KIB)]);
+    pool.put(a, "another", KIB);
     pool.anchor_lost(away);
-    pool.remove(a, "stuff", true);
-    let k = pool::placed(&pool.woken[&for_both][0]);
-    pool.commit(c, &k);
-    assert_eq!(pool.woken[&for_key], [PutSlot::Exists]);
+    pool.check_books();
+    pool.pass(20);
+    let placed: Vec<Vec<Replica>> =
+        first.iter().map(|ticket| pool::placed(&pool.woken.remove(ticket).unwrap()[0])).collect();
+    assert!(!pool.woken.contains_key(&second), "the first in line has it");
+    pool.commit(b, &placed[399]);
+    assert_eq!(pool.woken[&second], [PutSlot::Exists]);
     pool.check();
+}
+
+#[test]
+fn a_writer_that_is_back_before_those_in_line_have_heard_keeps_its_keys() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let (b, writer) = (pool.session(2), pool.session(3));
+    let k = pool.reserve(writer, "k", KIB);
+    let waits = pool.park(b, &[("k", KIB)]);
+    pool.anchor_lost(writer);
+    pool.resume(writer, &[], &[], 1).unwrap();
+    pool.put(a, "another", KIB);
+    assert!(pool.woken.is_empty());
+    pool.commit(writer, &k);
+    assert_eq!(pool.woken[&waits], [PutSlot::Exists]);
 }
 
 #[test]

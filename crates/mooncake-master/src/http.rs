@@ -20,7 +20,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::remove_all;
-use crate::machine::{SLICE, convert};
+use crate::machine::SLICE;
+use crate::segment_list::{self, Listed};
 use crate::shared::Shared;
 use crate::{metrics, query_pages, summary};
 
@@ -102,47 +103,40 @@ async fn all_keys(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn all_segments(State(shared): State<Arc<Shared>>) -> Response {
-    let mut page = String::new();
-    shared.read(|core, _| {
-        for view in core.segments().filter(|view| view.state == SegmentState::Live) {
-            page.push_str(view.name);
-            page.push('\n');
-        }
-    });
-    text(page)
+    let live = segment_list::list(&shared).into_iter().filter(Listed::is_live);
+    text(live.fold(String::new(), |page, segment| page + &segment.name + "\n"))
 }
 
 async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
-    let segments: Vec<Value> = shared.read(|core, _| {
-        core.segments()
-            .map(|view| {
-                let endpoint = convert::endpoint(&view).unwrap_or_default();
-                json!({
-                    "segment_name": view.name,
-                    "segment_id": uuid_text(&view.uuid.0),
-                    "client_id": view.session.0.to_string(),
-                    // Peers address this memory by UUID and offset, never by an address.
-                    "base_address": "0x0",
-                    "size_bytes": view.capacity,
-                    "size_human": format!("{:.2} GiB", view.capacity as f64 / f64::from(1 << 30)),
-                    "te_endpoint": endpoint.tcp.first().cloned().unwrap_or_default(),
-                    "protocol": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
-                    "status": match (view.state, view.open) {
-                        (SegmentState::Live, false) if view.leaving => "GRACEFULLY_UNMOUNTING",
-                        (SegmentState::Live, true) => "OK",
-                        (SegmentState::Live, false) => "CLOSED",
-                        _ => "HIDDEN",
-                    },
-                    "allocator_used_bytes": view.used,
-                    "allocator_capacity_bytes": view.capacity,
-                    "allocator_usage_percent": 100.0 * view.used as f64 / view.capacity.max(1) as f64,
-                    "populated_bytes": view.populated,
-                    "pinned_bytes": view.pinned,
-                    "quarantined_bytes": view.quarantined,
-                })
+    let segments: Vec<Value> = segment_list::list(&shared)
+        .iter()
+        .map(|view| {
+            let endpoint = view.endpoint();
+            json!({
+                "segment_name": view.name,
+                "segment_id": uuid_text(&view.uuid.0),
+                "client_id": view.session.0.to_string(),
+                // Peers address this memory by UUID and offset, never by an address.
+                "base_address": "0x0",
+                "size_bytes": view.capacity,
+                "size_human": format!("{:.2} GiB", view.capacity as f64 / f64::from(1 << 30)),
+                "te_endpoint": endpoint.tcp.first().cloned().unwrap_or_default(),
+                "protocol": if endpoint.unix_socket.is_empty() { "tcp" } else { "tcp,shm" },
+                "status": match (view.state, view.open) {
+                    (SegmentState::Live, false) if view.leaving => "GRACEFULLY_UNMOUNTING",
+                    (SegmentState::Live, true) => "OK",
+                    (SegmentState::Live, false) => "CLOSED",
+                    _ => "HIDDEN",
+                },
+                "allocator_used_bytes": view.used,
+                "allocator_capacity_bytes": view.capacity,
+                "allocator_usage_percent": 100.0 * view.used as f64 / view.capacity.max(1) as f64,
+                "populated_bytes": view.populated,
+                "pinned_bytes": view.pinned,
+                "quarantined_bytes": view.quarantined,
             })
-            .collect()
-    });
+        })
+        .collect();
     as_json(StatusCode::OK, &json!({"total_segments": segments.len(), "segments": segments}))
 }
 

@@ -33,6 +33,7 @@ mod replaying;
 #[cfg(test)]
 mod reply_order;
 mod routes;
+mod segment_list;
 mod settings;
 mod shared;
 mod summary;

@@ -29,9 +29,24 @@ pub const CASES: &[Case] = &[
     flap,
     unmount,
     session_over,
+    writer_goes_away,
+    views_on_a_segment,
+    puts_on_a_segment,
+    quarantine_of_a_segment,
+    views_of_a_session,
+    gone_segments,
+    several_replicas,
+    another_epoch,
     many_sessions_over,
     remove_all,
 ];
+
+/// What hangs on one session, or on one segment, where very much does.
+const VERY_MANY: u64 = 50_000;
+
+fn very_many(pool: &Pool) -> u64 {
+    VERY_MANY.min(pool.size().objects / 4)
+}
 
 fn keys(from: u64, count: u64) -> Vec<[u8; KEY]> {
     (from..from + count).map(key).collect()
@@ -247,6 +262,204 @@ fn session_over(pool: &mut Pool) {
         core.process_gone(now, SessionId(number), fx);
     });
     pool.tick("tick, behind a segment that is gone");
+}
+
+/// A session that has a segment of its own kind besides, with room for very many objects, and the segment's name.
+fn with_a_large_segment(pool: &mut Pool) -> (u64, &'static str) {
+    let (owner, name) = (5, "large:1");
+    pool.mount_as(owner, name, very_many(pool) * GRANULE);
+    (owner, name)
+}
+
+fn preferring(name: &str) -> PutConfig {
+    PutConfig { preferred_segments: vec![name.to_owned()], ..PutConfig::default() }
+}
+
+/// Placements on the large segment.
+fn fill_large(pool: &mut Pool, name: &str) -> Vec<([u8; KEY], Rid)> {
+    let mut placed = Vec::new();
+    let mut from = 10;
+    for _ in 0..very_many(pool) / REQUEST as u64 {
+        let new = fresh(pool, REQUEST as u64);
+        from = 10 + (from + 1) % 100;
+        let rids = pool.reserve_with(from, &new, &preferring(name), "put_start, 512 keys that prefer a segment");
+        placed.extend(new.into_iter().zip(rids.into_iter().flatten()));
+    }
+    placed
+}
+
+fn unmount_large(pool: &mut Pool, owner: u64, kind: &'static str) {
+    let large = pool.core.segments().find(|segment| segment.name == "large:1").map(|segment| segment.uuid);
+    let (uuid, origin) = (large.expect("mounted"), pool.origin(owner));
+    pool.hold(kind, |core, now, fx| core.unmount(now, origin, uuid, 0, fx)).expect("its own");
+    pool.tick("tick, behind a large segment that is gone");
+    pool.pass(3_000, |_| false);
+    pool.tick("tick");
+}
+
+fn writer_goes_away(pool: &mut Pool) {
+    let new = fresh(pool, REQUEST as u64);
+    pool.reserve(3, &new, "put_start, 512 keys in a full pool");
+    for session in pool.others(WAITING) {
+        pool.start(session, &new, GRANULE, &PutConfig::default(), true, "put_start, 512 keys that another one puts");
+    }
+    let held = pool.segments_of(3);
+    pool.hold("an anchor breaks, 200 wait for its keys", |core, now, fx| core.anchor_lost(now, SessionId(3), fx));
+    pool.tick("tick, 200 waited for keys of one that is away");
+    let views = ListedViews::default();
+    pool.quietly(|core, now, fx| core.resume_session(now, SessionId(3), 3, &held, &views, fx)).expect("known");
+    pool.give_up();
+}
+
+fn views_on_a_segment(pool: &mut Pool) {
+    let (owner, name) = with_a_large_segment(pool);
+    let placed = fill_large(pool, name);
+    let rids = placed.iter().map(|(_, rid)| vec![*rid]).collect::<Vec<_>>();
+    for (nth, rids) in rids.chunks(REQUEST).enumerate() {
+        pool.end(10 + (11 + nth as u64 - 10) % 100, rids.to_vec(), "put_end");
+    }
+    pin_all(pool, 20, &placed);
+    let views: Vec<Rid> = placed.iter().map(|(_, rid)| *rid).collect();
+    pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(20), fx));
+    let held = pool.segments_of(20);
+    let listed = resume_views(pool, 20, views.clone());
+    pool.hold("resume with very many views", |core, now, fx| {
+        core.resume_session(now, SessionId(20), 20, &held, &listed, fx)
+    })
+    .expect("known");
+    unmount_large(pool, owner, "unmount, very many views there");
+    unpin_all(pool, 20, &views);
+}
+
+fn pin_all(pool: &mut Pool, session: u64, placed: &[([u8; KEY], Rid)]) {
+    for viewed in placed.chunks(REQUEST) {
+        let viewed: Vec<&[u8]> = viewed.iter().map(|(key, _)| &key[..]).collect();
+        let origin = pool.origin(session);
+        pool.hold("pin, 512 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
+    }
+    // Its client has the answers.
+    let next = pool.origin(session).sequence;
+    pool.quietly(|core, _, _| core.settle_replies(SessionId(session), next, &[]));
+}
+
+fn unpin_all(pool: &mut Pool, session: u64, rids: &[Rid]) {
+    for rids in rids.chunks(REQUEST) {
+        let origin = pool.origin(session);
+        pool.hold("unpin, 512 views", |core, now, fx| core.unpin(now, origin, rids, fx)).expect("known");
+    }
+}
+
+fn resume_views(pool: &mut Pool, session: u64, views: Vec<Rid>) -> ListedViews {
+    let mut views = ListedViews::new(views);
+    while !pool.hold("a view that is not known, a slice of the search", |core, _, _| {
+        core.look_for_views(SessionId(session), &mut views, SEARCHED)
+    }) {}
+    views
+}
+
+fn puts_on_a_segment(pool: &mut Pool) {
+    let (owner, name) = with_a_large_segment(pool);
+    fill_large(pool, name);
+    pool.hold("the master was stopped, very many puts", |core, now, _| core.stalled(now));
+    unmount_large(pool, owner, "unmount, very many puts there");
+}
+
+fn quarantine_of_a_segment(pool: &mut Pool) {
+    for comes_back in [true, false] {
+        let (owner, name) = with_a_large_segment(pool);
+        let placed = fill_large(pool, name);
+        pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(owner), fx));
+        let held = pool.segments_of(owner);
+        for (nth, rids) in placed.chunks(REQUEST).enumerate() {
+            let origin = pool.origin(10 + (11 + nth as u64 - 10) % 100);
+            let rids: Vec<Rid> = rids.iter().map(|(_, rid)| *rid).collect();
+            pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
+        }
+        let views = ListedViews::default();
+        pool.hold("a session comes back, very much in quarantine", |core, now, fx| {
+            core.resume_session(now, SessionId(owner), owner, &held, &views, fx)
+        })
+        .expect("known");
+        pool.tick("tick, very much in quarantine");
+        if comes_back {
+            pool.answer_fences("owners answer for them");
+        }
+        unmount_large(pool, owner, "unmount, very much in quarantine");
+        pool.forget_fences();
+    }
+}
+
+fn views_of_a_session(pool: &mut Pool) {
+    let viewed = pool.newest(very_many(pool) as usize);
+    let viewed: Vec<([u8; KEY], Rid)> = viewed.into_iter().map(|key| (key, Rid(0))).collect();
+    let reader = pool.size().segments - 2;
+    pin_all(pool, reader, &viewed);
+    pool.pass(3_000, |number| number == reader);
+    pool.tick("tick");
+    pool.pass(601_000, |number| number == reader);
+    pool.tick("tick, a session with very many views expires");
+}
+
+fn gone_segments(pool: &mut Pool) {
+    let held = pool.segments_of(22);
+    pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(22), fx));
+    for _ in 0..1_024 {
+        pool.mount_as(5, "small:1", GRANULE);
+        let gone = pool.core.segments().find(|segment| segment.name == "small:1").map(|segment| segment.uuid);
+        let (uuid, origin) = (gone.expect("mounted"), pool.origin(5));
+        pool.quietly(|core, now, fx| core.unmount(now, origin, uuid, 0, fx)).expect("its own");
+    }
+    pool.hold("a session comes back, 1,024 segments have gone", |core, now, fx| {
+        core.resume_session(now, SessionId(22), 22, &held, &ListedViews::default(), fx)
+    })
+    .expect("known");
+    pool.tick("tick, 1,024 segments to be told of");
+}
+
+fn several_replicas(pool: &mut Pool) {
+    let config = PutConfig { replica_num: 2, ..PutConfig::default() };
+    for _ in 0..(pool.size().objects / 4).min(500_000) / REQUEST as u64 {
+        let new = fresh(pool, REQUEST as u64);
+        let rids = pool.reserve_with(1, &new, &config, "put_start, 512 keys of two replicas");
+        pool.end(1, rids, "put_end");
+    }
+    for _ in 0..5 {
+        pool.hold("figures for the metrics, several replicas", |core, _, _| core.stats());
+    }
+    let away: Vec<u64> = pool.others(pool.size().segments / 2).collect();
+    for session in &away {
+        pool.hold("an anchor breaks, several replicas", |core, now, fx| {
+            core.anchor_lost(now, SessionId(*session), fx);
+        });
+    }
+    pool.tick("tick, half of the pool is away, several replicas");
+    pool.hold("figures for the metrics, several replicas", |core, _, _| core.stats());
+    for session in away {
+        let held = pool.segments_of(session);
+        let views = ListedViews::default();
+        pool.quietly(|core, now, fx| core.resume_session(now, SessionId(session), session, &held, &views, fx))
+            .expect("known");
+    }
+    pool.tick("tick, half of the pool is back, several replicas");
+}
+
+fn another_epoch(pool: &mut Pool) {
+    for session in pool.others(WAITING) {
+        let new = fresh(pool, REQUEST as u64);
+        pool.reserve(session, &new, "put_start, 512 keys in a full pool");
+    }
+    let next = pool.core.epoch() + 1;
+    pool.hold("another epoch, 102,400 unfinished puts", |core, now, fx| core.raise_epoch(now, next, fx));
+    pool.tick("tick, puts of an earlier epoch");
+    for owner in 1..=pool.size().segments {
+        let its: Vec<_> = pool.segments_of(owner).into_iter().map(|(uuid, _)| uuid).collect();
+        pool.hold("an owner takes an epoch", |core, now, fx| {
+            core.epoch_taken(now, SessionId(owner), next, &its, fx);
+        });
+    }
+    pool.tick("tick, owners have taken an epoch");
+    pool.forget_fences();
+    pool.refill();
 }
 
 fn many_sessions_over(pool: &mut Pool) {

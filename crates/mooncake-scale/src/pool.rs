@@ -105,16 +105,16 @@ impl Pool {
 
     /// The memory of a session.
     pub fn mount(&mut self, session: u64, bytes: u64) {
+        self.mount_as(session, &format!("host-{session}:12345"), bytes);
+    }
+
+    /// The same, by another name.
+    pub fn mount_as(&mut self, session: u64, name: &str, bytes: u64) {
         let origin = self.origin(session);
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&session.to_le_bytes());
         uuid[8..].copy_from_slice(&self.sequence.to_le_bytes());
-        let spec = SegmentSpec {
-            uuid: SegmentUuid(uuid),
-            name: format!("host-{session}:12345"),
-            bytes,
-            endpoint: vec![9; 60],
-        };
+        let spec = SegmentSpec { uuid: SegmentUuid(uuid), name: name.to_owned(), bytes, endpoint: vec![9; 60] };
         self.quietly(|core, now, fx| core.mount(now, origin, spec, bytes, fx)).expect("a new segment");
     }
 
@@ -132,8 +132,18 @@ impl Pool {
 
     /// Begins puts of objects of one granule: the placements.
     pub fn reserve(&mut self, session: u64, keys: &[[u8; KEY]], kind: &'static str) -> Vec<Vec<Rid>> {
-        let config = PutConfig { replica_num: self.size.replicas, ..PutConfig::default() };
-        let started = self.start(session, keys, GRANULE, &config, true, kind);
+        self.reserve_with(session, keys, &PutConfig { replica_num: self.size.replicas, ..PutConfig::default() }, kind)
+    }
+
+    /// The same as is asked for. A request that has to have its turn for its evictions gets it.
+    pub fn reserve_with(
+        &mut self,
+        session: u64,
+        keys: &[[u8; KEY]],
+        config: &PutConfig,
+        kind: &'static str,
+    ) -> Vec<Vec<Rid>> {
+        let started = self.start(session, keys, GRANULE, config, true, kind);
         let PutStarted::Now(slots) = started else { return Vec::new() };
         let placed = |slot: PutSlot| match slot {
             PutSlot::Placed(replicas) => Some(replicas.iter().map(|replica| replica.rid).collect()),
@@ -222,6 +232,11 @@ impl Pool {
         }
     }
 
+    /// What owners were asked is of no interest any more.
+    pub fn forget_fences(&mut self) {
+        self.fences.clear();
+    }
+
     /// How large it is.
     pub fn size(&self) -> Size {
         self.size
@@ -238,9 +253,9 @@ impl Pool {
         self.keys - count
     }
 
-    /// Sessions besides the first ones.
+    /// Sessions besides the first ones and the last two, which cases end.
     pub fn others(&self, count: u64) -> std::ops::Range<u64> {
-        10..(10 + count).min(self.size.segments - 1)
+        10..(10 + count).min(self.size.segments - 2)
     }
 
     /// The segments that a session has.

@@ -72,11 +72,6 @@ impl Core {
                         "{key} in slot {slot} lies on {:?}, which is Gone, and stays",
                         place.segment
                     );
-                    ensure!(
-                        of.is_none(),
-                        "{key} lies on {:?}, which is Gone, and counts its views there",
-                        place.segment
-                    );
                     continue;
                 };
                 ensure!(
@@ -104,10 +99,10 @@ impl Core {
             for replica in &put.replicas {
                 let number = replica.extent.segment;
                 let Some(segment) = self.segments.get(number) else {
-                    return Err(format!(
-                        "the unfinished put of {key} has {:?} on {number:?}, which is Gone",
-                        replica.rid
-                    ));
+                    let rid = replica.rid;
+                    let is_lost = self.reservations.has_lost_on(number);
+                    ensure!(is_lost, "the unfinished put of {key} has {rid:?} on {number:?}, which is Gone, and stays");
+                    continue;
                 };
                 let (size, length) = (put.size, replica.extent.length);
                 ensure!(
@@ -131,7 +126,13 @@ impl Core {
             };
             // An owner that obeys an epoch has fenced the older ones.
             let fenced = segment.epoch == self.epoch && rid.epoch() < self.epoch;
-            ensure!(!fenced, "{rid:?} is in quarantine on {:?}, which obeys {}", extent.segment, self.epoch);
+            let is_released = self.obeying.contains(&extent.segment);
+            ensure!(
+                !fenced || is_released,
+                "{rid:?} is in quarantine on {:?}, which obeys {}",
+                extent.segment,
+                self.epoch
+            );
             all.push(held(&entry.replica, Holder::Quarantine)?);
         }
         for (rid, pin) in self.pins.iter() {

@@ -216,7 +216,7 @@ fn a_wrong_count_of_a_segment_is_named() {
     let end = |core: &mut Core| core.segments.get_mut(FIRST).unwrap().extents.take(31, 1).unwrap();
     names(end, "and noted as");
     names(|core| core.segments.get_mut(FIRST).unwrap().live = false, "listed as the contrary");
-    names(|core| core.segments.set_live(FIRST, false), "is open as None");
+    names(|core| _ = core.segments.set_live(FIRST, false), "is open as None");
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! What must hold of the objects by themselves.
 
-use smallvec::SmallVec;
-
-use super::{Objects, segments_of};
+use super::Objects;
 use crate::ids::SegmentNo;
 use crate::invariants::ensure;
 use crate::object::{Hold, ListedIn, Object};
@@ -116,13 +114,11 @@ impl Objects {
     fn check_counts(&self, segments: &Segments) -> Result<(), String> {
         let (mut hard, mut replaced) = (0, 0);
         let mut singles: Vec<SegmentNo> = Vec::new();
-        let mut multiples: Vec<SmallVec<[SegmentNo; 4]>> = Vec::new();
         for (_, object) in self.slab.iter() {
             hard += u64::from(object.hold == Hold::Hard);
             replaced += if object.replacing { object.bytes() } else { 0 };
-            match object.places.as_slice() {
-                [place] => singles.push(place.segment),
-                places => multiples.push(segments_of(places)),
+            if let [place] = object.places.as_slice() {
+                singles.push(place.segment);
             }
         }
         ensure!(hard == self.hard_pinned, "{hard} are pinned hard, and counted {}", self.hard_pinned);
@@ -134,14 +130,7 @@ impl Objects {
             let counted = self.singles.get(number.0 as usize).copied().unwrap_or(0);
             ensure!(there == counted, "{there} lie on {number:?} alone, and counted {counted}");
         }
-        multiples.sort_unstable();
-        for same in multiples.chunk_by(|a, b| a == b) {
-            let (there, counted) = (same.len() as u64, self.multiples.get(&same[0]).copied());
-            ensure!(counted == Some(there), "{there} lie on {:?}, and counted {counted:?}", same[0]);
-        }
-        let (there, counted) = (multiples.len() as u64, self.multiples.values().sum::<u64>());
-        ensure!(there == counted, "{there} lie on several segments, and counted {counted}");
-        Ok(())
+        self.check_several(segments)
     }
 }
 
@@ -166,7 +155,7 @@ mod tests {
             let (hold, soft) = if slot == 5 { (Hold::Soft, Some(soft)) } else { (Hold::None, None) };
             let key = format!("k{slot}");
             let hash = objects.hash(key.as_bytes());
-            assert_eq!(objects.insert(Time(0), hash, key.as_bytes(), object(hold), soft), slot);
+            assert_eq!(objects.insert(Time(0), hash, key.as_bytes(), object(hold), soft, &Segments::default()), slot);
             objects.join(slot, b"g");
         }
         objects.protect_one(Time(0), 2, KEPT);
@@ -235,7 +224,9 @@ mod tests {
             let two = [0, 1].map(|segment| Place::new(Rid::new(1, 1), SegmentNo(segment), 0));
             objects.slab[0].places = Places::new(&two);
         };
-        names(one_segment, "lie on [SegmentNo(0), SegmentNo(1)], and counted None");
+        names(one_segment, "k0 on several segments can be seen: false");
+        names(|objects| objects.several.add(0, false), "k0 lies on one segment, and counts as one on several");
+        names(|objects| objects.several.add(99, true), "(0, 0) lie on several segments and unseen, and counted (1, 0)");
         let strange = |objects: &mut Objects| objects.groups.join(b"h", 0);
         names(strange, "slot 0 is a member of");
     }

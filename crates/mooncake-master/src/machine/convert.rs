@@ -180,6 +180,13 @@ pub fn pinned_object(found: &Option<Found>) -> message::Object {
     })
 }
 
+/// In the order in which they lie there, each once: a long list was gathered while views ended.
+fn by_offset(mut extents: Vec<Extent>) -> Vec<message::Extent> {
+    extents.sort_unstable_by_key(|extent| extent.offset);
+    extents.dedup();
+    extents.into_iter().map(extent).collect()
+}
+
 /// A message for an anchor.
 pub fn push(push: Push) -> message::AnchorDown {
     use anchor_down::Body;
@@ -205,7 +212,7 @@ pub fn push(push: Push) -> message::AnchorDown {
         Push::SegmentGone { uuid, number, pinned } => Body::SegmentGone(message::SegmentGone {
             uuid: uuid.0.to_vec().into(),
             number: number.0,
-            pinned: pinned.into_iter().map(extent).collect(),
+            pinned: by_offset(pinned),
         }),
         Push::SessionOver(reason) => Body::SessionOver(message::SessionOver { reason }),
     };

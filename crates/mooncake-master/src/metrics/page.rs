@@ -2,21 +2,20 @@
 
 use std::sync::Arc;
 
-use mooncake_core::{SegmentState, Stats};
+use mooncake_core::Stats;
 use mooncake_metrics::{Kind, Page};
 use mooncake_wire::RequestKind;
 
 use super::{Metrics, Op, REFUSALS, ShellReading};
 use crate::log::{LogReading, LogStats};
+use crate::segment_list::{self, Listed};
 use crate::shared::Shared;
 
 /// The Prometheus page.
 pub fn page(shared: &Arc<Shared>) -> String {
-    let (stats, quarantine_age_us, segments) = shared.read(|core, now| {
-        let live = core.segments().filter(|view| view.state == SegmentState::Live);
-        let segments = live.map(|view| (view.name.to_owned(), view.used, view.capacity)).collect();
-        (core.stats(), core.quarantine_age_us(now), segments)
-    });
+    let (stats, quarantine_age_us) = shared.read(|core, now| (core.stats(), core.quarantine_age_us(now)));
+    let live = segment_list::list(shared).into_iter().filter(Listed::is_live);
+    let segments = live.map(|segment| (segment.name, segment.used, segment.capacity)).collect();
     let reading = Reading {
         stats,
         quarantine_age_us,

@@ -1,0 +1,56 @@
+"""The cells of a pool of millions of objects: how long one operation keeps all others from the master's core."""
+
+import json
+import subprocess
+
+from rig import ROOT, RigError
+
+OBJECTS = 10_000_000
+# The longest that anybody has to wait for the core, microseconds of the holder's time on its processor.
+LONGEST_US = 1_000
+# What clients of this version do not send.
+NOT_HELD = "of an older client"
+
+
+def measure(record, runs):
+    """Builds the measuring program, runs it and prints what each operation took; the longest are the cells.
+
+    Every bad case is played that often, and of each operation the median of its longest holds counts, which takes out a
+    moment in which the machine itself stood still.
+    """
+    program = _built()
+    asked = [program, "--objects", str(OBJECTS), "--runs", str(runs), "--json"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if told.returncode != 0:
+        raise RigError(f"{' '.join(map(str, asked))} ended with {told.returncode}: {told.stderr.strip()[-400:]}")
+    figures = json.loads(told.stdout)
+    for figure in figures:
+        kept = "yes" if figure["cpu_us"] <= LONGEST_US else "**no**"
+        print(
+            f"    {figure['operation']:<52} {figure['count']:>6} holds, longest {figure['cpu_us']:>7,.0f} us on the"
+            f" processor, {figure['wall_us']:>7,.0f} us waited: {kept}",
+            flush=True,
+        )
+    held = [figure for figure in figures if NOT_HELD not in figure["operation"]]
+    record("longest hold of the core, 10 M objects", max(figure["cpu_us"] for figure in held))
+    record("operations that hold it longer", sum(figure["cpu_us"] > LONGEST_US for figure in held))
+
+
+def expectations(expected):
+    return {
+        "longest hold of the core, 10 M objects": expected("us", limit=LONGEST_US, lower_is_better=True),
+        "operations that hold it longer": expected("", limit=0, lower_is_better=True),
+    }
+
+
+def _built():
+    built = subprocess.run(
+        ["cargo", "build", "--quiet", "--release", "--locked", "-p", "mooncake-scale"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if built.returncode != 0:
+        raise RigError(f"mooncake-scale is not built: {built.stderr.strip()[-400:]}")
+    return ROOT / "target" / "release" / "mooncake-scale"
