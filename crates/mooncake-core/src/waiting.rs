@@ -14,8 +14,8 @@ use crate::work::Work;
 /// What may have come to help requests that wait, and has not been passed on to all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Hashes of keys that changed hands, and how far the line of those that wait for each has been gone through.
-    keys: VecDeque<(u64, Option<Place>)>,
+    /// Keys that changed hands with their hashes, and how far the line of those that wait for each has been gone through.
+    keys: VecDeque<(Box<[u8]>, u64, Option<Place>)>,
     /// Writers that have gone away, which yield the keys that others wait for, and how far each one's have been gone through.
     yielding: VecDeque<(SessionId, Option<u32>)>,
     /// There may be more room than before: the first in line looks.
@@ -63,7 +63,7 @@ impl Changes {
 
     /// Whether those that wait for a key are yet to hear of it.
     pub fn tells_of(&self, hash: u64) -> bool {
-        self.keys.iter().any(|(other, _)| *other == hash)
+        self.keys.iter().any(|(_, other, _)| *other == hash)
     }
 
     /// Those that wait to spare what their call has stored look again: they keep nobody waiting, so that any number of them
@@ -80,7 +80,7 @@ impl Core {
     pub(crate) fn key_changed(&mut self, key: &[u8]) {
         let hash = self.objects.hash(key);
         if self.tickets.await_key(hash) {
-            self.changes.keys.push_back((hash, None));
+            self.changes.keys.push_back((key.into(), hash, None));
         }
     }
 
@@ -163,24 +163,35 @@ impl Core {
                 return;
             }
             self.changes.yielding[0].1 = Some(slot);
-            let hash = self.objects.hash(self.reservations.get(slot).key.as_slice());
-            if self.tickets.await_key(hash) {
-                self.changes.keys.push_back((hash, None));
-            }
+            let key: Box<[u8]> = self.reservations.get(slot).key.as_slice().into();
+            self.key_changed(&key);
             work.did(1);
         }
     }
 
+    /// The writer of an unfinished put is away, or the put is of an earlier reign.
+    fn is_yielded(&self, slot: u32) -> bool {
+        let put = self.reservations.get(slot);
+        put.rid().epoch() < self.epoch || self.sessions.get(put.session).is_none_or(|writer| writer.away.is_some())
+    }
+
     fn pass_on_keys(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
-        while let Some((hash, after)) = self.changes.keys.front().copied() {
-            let Some(place) = self.tickets.next_for_key(hash, after) else {
+        while let Some((key, hash, after)) = self.changes.keys.front() {
+            let (hash, next) = (*hash, self.tickets.next_for_key(*hash, *after));
+            // The first in line has it. Each of the others would find that and no more.
+            let taken = self.reservations.by_key(key).filter(|slot| !self.is_yielded(*slot));
+            let taken = taken.filter(|_| self.visible(hash, key).is_none());
+            let Some(place) = next.filter(|_| taken.is_none()) else {
+                if let Some(slot) = taken {
+                    self.reservations.set_awaited(slot);
+                }
                 self.changes.keys.pop_front();
                 continue;
             };
             if !self.has_time_for(place, work) {
                 return;
             }
-            self.changes.keys[0].1 = Some(place);
+            self.changes.keys[0].2 = Some(place);
             self.serve(now, place, false, work, fx);
         }
     }
