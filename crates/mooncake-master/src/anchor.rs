@@ -151,8 +151,8 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use mooncake_core::{
-        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid,
-        SessionSpec, Time,
+        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, Rid, STEP, SegmentSpec,
+        SegmentUuid, SessionSpec, Time,
     };
     use mooncake_wire::message::{
         AnchorDown, Beat, EpochTaken, FenceDone, Goodbye, Rechecked, SegmentGone, anchor_down, anchor_up,
@@ -335,7 +335,7 @@ mod tests {
         let asked = sent(&current).await;
         assert!(matches!(
             &asked[..],
-            [anchor_down::Body::TakeEpoch(_), anchor_down::Body::Fence(_), anchor_down::Body::Recheck(_)]
+            [anchor_down::Body::TakeEpoch(_), anchor_down::Body::Recheck(_), anchor_down::Body::Fence(_)]
         ));
         let [fenced, checked, taken, _] = words;
         owner.hear(&current, vec![fenced, checked, taken]).await;
@@ -441,7 +441,9 @@ mod tests {
         });
         assert_eq!(all_fences(&owner, &owner.anchor, FENCES).await, FENCES);
         // And once more for who comes back.
-        assert_eq!(all_fences(&owner, &owner.resume(0), FENCES).await, FENCES);
+        let again = owner.resume(0);
+        owner.core(|core, now, effects| while core.background(now, STEP, effects) {});
+        assert_eq!(all_fences(&owner, &again, FENCES).await, FENCES);
     }
 
     /// Reads what an anchor is sent, until it has been asked for so many fences.
