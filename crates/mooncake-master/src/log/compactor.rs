@@ -82,7 +82,8 @@ impl Compactor {
                     Err(_) => return,
                 }
                 match compact(&log, &*living, &stopped) {
-                    Ok(()) => {}
+                    // The log asked again at each append beside it. If it is too large as it is now, the next append asks.
+                    Ok(()) => while wanted.try_recv().is_ok() {},
                     Err(_) if stopped.load(Ordering::Relaxed) => return,
                     Err(error) => {
                         log.snapshots_failed.fetch_add(1, Ordering::Relaxed);

@@ -223,7 +223,8 @@ impl Sink {
             self.witness = None;
         }
         self.since_snapshot += bytes.len() as u64;
-        if self.since_snapshot > self.compact_min.max(2 * self.snapshot_bytes)
+        // A restart reads both, and a pool that is full for good goes through its log at half of a snapshot's speed.
+        if self.since_snapshot > self.compact_min.max(self.snapshot_bytes / 2)
             && let Some(compactor) = &self.compactor
             && let Err(TrySendError::Disconnected(())) = compactor.try_send(())
         {

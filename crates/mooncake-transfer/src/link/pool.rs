@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::io::Errno;
 
 use super::idle_lanes::{IdleLane, IdleLanes};
 use super::lane::{Lane, Outcome};
@@ -49,6 +50,8 @@ struct Failure {
     why: String,
     /// The owner is there, and has too many lanes; or this process has too many descriptors.
     crowded: bool,
+    /// It is this process that has too many descriptors.
+    is_own: bool,
     /// It is not tried again before that.
     pause: Duration,
 }
@@ -147,11 +150,10 @@ impl LanePool {
                             return Err(e);
                         }
                         // What this process lacks says nothing of the owner, and only a lane of this pool can bring it.
-                        let is_own = e.is_short_of_descriptors();
-                        if is_own && state.lent == 0 {
+                        let failure = Failure::new(&e, self.retry_after);
+                        if failure.is_own && state.lent == 0 {
                             return Err(e);
                         }
-                        let failure = Failure::new(&e, self.retry_after);
                         let is_final = !failure.crowded && state.lent == 0;
                         state.failed = Some(failure);
                         if is_final {
@@ -173,8 +175,12 @@ impl LanePool {
                 return Err(TransferError::Interrupted);
             }
             if wait.is_over() {
-                let waited = began.elapsed();
-                return Err(TransferError::Timeout { peer: self.peer.to_string(), what: "no lane was free", waited });
+                let peer = self.peer.to_string();
+                // What this process lacks is no word about the owner, and has a remedy.
+                if state.failed.as_ref().is_some_and(|failure| failure.is_own) {
+                    return Err(TransferError::Broken { peer, what: "no lane was free", source: Errno::MFILE.into() });
+                }
+                return Err(TransferError::Timeout { peer, what: "no lane was free", waited: began.elapsed() });
             }
             let slice = if pause.is_zero() { wait.slice() } else { wait.slice().min(pause) };
             self.returned.wait_for(&mut state, slice);
@@ -231,12 +237,11 @@ impl State {
 
 impl Failure {
     fn new(error: &TransferError, retry_after: Duration) -> Failure {
-        let crowded = match error {
-            TransferError::Refused { status, .. } => *status == Status::Overloaded,
-            other => other.is_short_of_descriptors(),
-        };
+        let is_own = error.is_short_of_descriptors();
+        let overloaded = matches!(error, TransferError::Refused { status: Status::Overloaded, .. });
+        let crowded = is_own || overloaded;
         let pause = if crowded { CROWDED } else { retry_after };
-        Failure { at: Instant::now(), why: error.to_string(), crowded, pause }
+        Failure { at: Instant::now(), why: error.to_string(), crowded, is_own, pause }
     }
 
     fn rest(&self, now: Instant) -> Duration {

@@ -50,7 +50,7 @@ pub struct ServerOptions {
     pub data_timeout: Duration,
     /// Most data lanes at a time; beyond it those that have long been idle are closed, then new ones refused.
     pub max_lanes: usize,
-    /// Most threads for them. When all are at work, requests wait.
+    /// Most threads for them, as many as may be in the midst of a large request. When all are at work, requests wait.
     pub max_workers: usize,
 }
 
@@ -58,7 +58,7 @@ impl ServerOptions {
     /// Listens on an address, with the defaults for all else.
     pub fn new(bind: IpAddr, port: u16, session: u64) -> ServerOptions {
         let data_timeout = Duration::from_secs(3);
-        ServerOptions { bind, port, session, unix: true, data_timeout, max_lanes: 16_384, max_workers: 256 }
+        ServerOptions { bind, port, session, unix: true, data_timeout, max_lanes: 16_384, max_workers: 2_048 }
     }
 }
 

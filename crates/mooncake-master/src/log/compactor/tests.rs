@@ -649,22 +649,25 @@ fn append_until_asked(log: &Alive, asked: &Receiver<()>, mut next: u64) -> u64 {
 }
 
 #[test]
-fn a_log_asks_to_be_compacted_once_it_is_twice_its_snapshot_and_not_before_also_behind_a_restart() {
+fn a_log_asks_to_be_compacted_once_it_is_half_of_its_snapshot_and_not_before_also_behind_a_restart() {
     let scratch = Scratch::new("asks");
-    let (log, asked) = asking(&scratch, &Recovered::default(), 1_000);
+    let (log, asked) = asking(&scratch, &Recovered::default(), 100);
     let next = append_until_asked(&log, &asked, 1);
     let frame = bytes_of_segments(&scratch) / (next - 1);
     let bytes = bytes_of_segments(&scratch);
-    assert!(bytes > 1_000 && bytes - frame <= 1_000, "{bytes} at first");
+    assert!(bytes > 100 && bytes - frame <= 100, "{bytes} at first");
     assert_eq!(log.stats().bytes, bytes);
+    append(&log, next..=next + 40);
+    let next = next + 41;
 
     compacted(&log).unwrap();
+    while asked.try_recv().is_ok() {}
     let snapshot = snapshot_size(&scratch);
-    assert!(2 * snapshot > 1_000, "its snapshot decides from here on");
+    assert!(snapshot / 2 > 100, "its snapshot decides from here on");
     assert_eq!((log.stats().snapshots, log.stats().bytes), (1, 0));
     let next = append_until_asked(&log, &asked, next);
     let bytes = bytes_of_segments(&scratch);
-    assert!(bytes > 2 * snapshot && bytes - frame <= 2 * snapshot, "{bytes} behind {snapshot}");
+    assert!(bytes > snapshot / 2 && bytes - frame <= snapshot / 2, "{bytes} behind {snapshot}");
     assert_eq!(log.stats().bytes, bytes);
 
     compacted(&log).unwrap();
@@ -675,12 +678,12 @@ fn a_log_asks_to_be_compacted_once_it_is_twice_its_snapshot_and_not_before_also_
     let (found, _) = read(&scratch.current(), &BOOT).unwrap();
     assert_eq!((found.snapshot_bytes, found.cut_bytes), (snapshot, 0));
     assert_eq!(found.segment_bytes, bytes_of_segments(&scratch) + 64);
-    let (log, asked) = asking(&scratch, &found, 1_000);
+    let (log, asked) = asking(&scratch, &found, 100);
     assert_eq!(log.stats().bytes, found.segment_bytes, "what was found counts");
     append_until_asked(&log, &asked, next + 5);
     // Numbers of more digits make frames a little longer.
     let (bytes, frame) = (bytes_of_segments(&scratch) + 64, frame + 8);
-    assert!(bytes > 2 * snapshot && bytes - frame <= 2 * snapshot, "{bytes} behind {snapshot}");
+    assert!(bytes > snapshot / 2 && bytes - frame <= snapshot / 2, "{bytes} behind {snapshot}");
 }
 
 #[test]
