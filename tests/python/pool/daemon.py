@@ -19,11 +19,19 @@ def binary(python: str | None = None) -> str:
     return os.environ.get("MOONCAKE_BIN") or str(Path(sys.executable).parent / "mooncake")
 
 
+# Given out by this process: the kernel may offer one again before its daemon listens there.
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A TCP port that was free a moment ago, and another one each time."""
+    while True:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def wait_for(what: str, condition: Callable[[], object], timeout: float = 10.0, step: float = 0.01):
