@@ -1,6 +1,7 @@
 """The cells of a pool of millions of objects: how long one operation keeps all others from the master's core."""
 
 import json
+import os
 import subprocess
 
 from rig import ROOT, RigError
@@ -53,4 +54,4 @@ def _built():
     )
     if built.returncode != 0:
         raise RigError(f"mooncake-scale is not built: {built.stderr.strip()[-400:]}")
-    return ROOT / "target" / "release" / "mooncake-scale"
+    return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / "mooncake-scale"

@@ -37,9 +37,7 @@ impl IdleLanes {
         let place = Place(self.clone());
         (before < self.most()).then(|| IdleLane { lane, since: Instant::now(), place })
     }
-}
 
-impl IdleLanes {
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)

@@ -45,6 +45,12 @@ const STAYING: usize = 16;
 /// Stands for the bell among the numbers of lanes.
 const BELL: u64 = 0;
 
+/// Lanes are closed for want of descriptors so many at a time, and for want of places by this share of all: they have to be looked for.
+const CLOSED_AT_ONCE: usize = 64;
+
+/// After a thread could not be made another one is not tried before.
+const NO_THREAD: Duration = Duration::from_secs(1);
+
 const ARMED: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
 
 #[derive(Debug)]
@@ -82,12 +88,15 @@ struct Workers {
     held_up: usize,
     /// They serve requests of one lane for as long as those come.
     staying: usize,
+    /// A thread could not be made then.
+    refused: Option<Instant>,
 }
 
 impl Workers {
     /// Whether another one is needed for the requests of other lanes.
     fn are_short(&self, most: usize) -> bool {
-        self.waiting == 0 && self.all < self.held_up + self.staying + hands() && self.all < most
+        let wanted = self.waiting == 0 && self.all < self.held_up + self.staying + hands() && self.all < most;
+        wanted && self.refused.is_none_or(|refused| refused.elapsed() >= NO_THREAD)
     }
 
     /// A worker is at the end of its request.
@@ -130,8 +139,8 @@ impl Lanes {
         if is_removed() || table.stopping {
             return Err((lane, Status::UnknownSegment));
         }
-        // Many at a time where there are many: they have to be looked for.
-        if table.lanes.len() >= self.max_lanes && table.close_idle((self.max_lanes / 64).max(1)) == 0 {
+        let share = (self.max_lanes / CLOSED_AT_ONCE).max(1);
+        if table.lanes.len() >= self.max_lanes && table.close_idle(share) == 0 {
             return Err((lane, Status::Overloaded));
         }
         if table.workers.all == 0 {
@@ -156,7 +165,7 @@ impl Lanes {
 
     /// Closes lanes that have long been idle; the process has too few descriptors.
     pub(super) fn make_room(&self) {
-        self.table.lock().close_idle(64);
+        self.table.lock().close_idle(CLOSED_AT_ONCE);
     }
 
     /// Ends the lanes of a segment: those at a worker as soon as that notices.
@@ -199,7 +208,10 @@ impl Lanes {
                 table.workers.all += 1;
                 table.workers.waiting += 1;
             }
-            Err(e) => tracing::warn!(workers = table.workers.all, "no further thread for data lanes: {e}"),
+            Err(e) => {
+                table.workers.refused = Some(Instant::now());
+                tracing::warn!(workers = table.workers.all, "no further thread for data lanes: {e}");
+            }
         }
     }
 
