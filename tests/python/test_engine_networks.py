@@ -219,9 +219,11 @@ class Relayed:
         self.near, self.far = Network(), Network()
         self.relays: list[Relay] = []
         self.engines: list[EngineProcess] = []
-        for network in (self.near, self.far):
+        # The initiator's host has the target's ports as well, the relays': no engine may choose one of them for itself.
+        for network, first, last in ((self.near, 15000, 15999), (self.far, 16000, 17000)):
+            ports = {"MC_MIN_RPC_PORT": str(first), "MC_MAX_RPC_PORT": str(last)}
             with network.inside():
-                self.engines.append(EngineProcess(env={"MC_TRANSFER_TIMEOUT": str(DEADLINE)}))
+                self.engines.append(EngineProcess(env={"MC_TRANSFER_TIMEOUT": str(DEADLINE)} | ports))
         self.initiator, self.target = self.engines
         self.initiator.begin()
         self.name = self.target.begin()
