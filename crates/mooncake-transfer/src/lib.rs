@@ -25,6 +25,7 @@ mod loopback;
 // For the simulation, which runs the same decisions in virtual time. It has no stable interface.
 #[doc(hidden)]
 pub mod machine;
+mod readiness;
 mod reign;
 mod server;
 pub mod thread;

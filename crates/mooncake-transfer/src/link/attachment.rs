@@ -143,15 +143,15 @@ impl Attachment {
         let readable = Arc::new(Mapping::map(data, control, expect, false).map_err(|e| e.to_string())?);
         stream.set_nonblocking(true).map_err(|e| e.to_string())?;
 
-        let bell = watcher.bell().clone();
+        let (id, teller) = (watcher.next_id(), watcher.clone());
         let attachment = Arc::new(Attachment {
-            id: watcher.next_id(),
+            id,
             uuid: address.uuid,
             peer: address.label(),
             presence: Presence::announce(&readable).map_err(NoSharedMemory::socket("its memory cannot be locked"))?,
             readable: Some(readable),
             writable: OnceLock::new(),
-            gate: Gate::new(reply.reign.epoch, Box::new(move || bell.ring())),
+            gate: Gate::new(reply.reign.epoch, Box::new(move || teller.look_at(id))),
             pidfd: Arc::new(Guarded::new(pidfd)),
             talk: Mutex::new(Talk { pipe, peer: Peer::new(reply.reign) }),
             stream,
@@ -224,6 +224,9 @@ impl Attachment {
                 Leave::Ask(question) => {
                     talk.pipe.send(&question).map_err(|source| self.broken(source))?;
                     talk.peer.has_asked();
+                    if talk.pipe.is_waiting() {
+                        self.watcher.look_at(self.id);
+                    }
                 }
                 Leave::Awaited => {}
             }
@@ -323,7 +326,7 @@ impl Attachment {
     /// This process obeys the reign: see [`Peer::confirm`].
     pub(super) fn confirm_epoch(&self, reign: Reign) {
         self.talk.lock().peer.confirm(reign);
-        self.watcher.bell().ring();
+        self.watcher.look_at(self.id);
     }
 
     // ------------------------------------------------- giving the memory back

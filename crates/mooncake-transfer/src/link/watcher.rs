@@ -1,80 +1,86 @@
 //! One thread that listens to the owners of mapped segments and watches for
 //! their end. It starts with the first mapping and lasts as long as any view.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use mooncake_memory::{Guarded, has_exited};
+use mooncake_memory::has_exited;
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, poll};
 
 use super::attachment::Attachment;
 use super::options::{EpochQuestion, LinkEvents, Place};
 use crate::Uuid;
 use crate::attach_pipe::AttachPipe;
 use crate::local::Inside;
+use crate::readiness::{Readiness, Ready, Watch, words_and};
 use crate::reign::Reign;
 use crate::wake::Bell;
 
+/// So many events are taken at a time.
+const AT_ONCE: usize = 64;
+
+/// Number of the bell. All others are that of an attachment, times four, and which of its descriptors it is.
+const BELL: u64 = 0;
+const OWNER: u64 = 1;
+const STREAM: u64 = 2;
+const FAREWELL: u64 = 3;
+
 pub(crate) struct Watcher {
-    bell: Arc<Bell>,
+    bell: Bell,
+    readiness: Arc<Readiness>,
     events: Box<dyn LinkEvents>,
-    next: AtomicU64,
+    last: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     watched: HashMap<u64, Watched>,
+    /// Those that may have something to say which no event of their descriptors tells of.
+    due: HashSet<u64>,
     /// Of attachments that have ended: what they said last is still on its way to an owner that does not read.
-    farewells: HashMap<u64, AttachPipe>,
+    farewells: HashMap<u64, (AttachPipe, Watch<UnixStream>)>,
     running: bool,
 }
 
 /// The descriptors are held apart from the attachment: watching it does not
 /// keep it mapped.
-#[derive(Clone)]
 struct Watched {
     uuid: Uuid,
     attachment: Weak<Attachment>,
-    pidfd: Arc<Guarded<OwnedFd>>,
-    stream: Arc<Guarded<UnixStream>>,
-    owner_gone: bool,
-    hung_up: bool,
+    /// Until its process has ended.
+    owner: Option<Watch<OwnedFd>>,
+    /// Until the owner has hung up.
+    stream: Option<Watch<UnixStream>>,
 }
 
 impl Watcher {
     pub(super) fn new(events: Box<dyn LinkEvents>) -> io::Result<Arc<Watcher>> {
-        Ok(Arc::new(Watcher { bell: Arc::new(Bell::new()?), events, next: AtomicU64::new(0), state: Mutex::default() }))
-    }
-
-    pub(super) fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+        let (bell, readiness) = (Bell::new()?, Arc::new(Readiness::new()?));
+        readiness.add(bell.fd(), BELL, Ready::IN)?;
+        Ok(Arc::new(Watcher { bell, readiness, events, last: AtomicU64::new(0), state: Mutex::default() }))
     }
 
     pub(super) fn next_id(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(super) fn watch(self: &Arc<Self>, attachment: &Arc<Attachment>) -> io::Result<()> {
+        let (id, wanted) = (attachment.id(), words_and(attachment.wants_room()));
         let mut state = self.state.lock();
         let watched = Watched {
             uuid: attachment.uuid(),
             attachment: Arc::downgrade(attachment),
-            pidfd: attachment.pidfd().clone(),
-            stream: attachment.stream().clone(),
-            owner_gone: false,
-            hung_up: false,
+            owner: Some(self.readiness.watch(attachment.pidfd().clone(), id * 4 + OWNER, Ready::IN)?),
+            stream: Some(self.readiness.watch(attachment.stream().clone(), id * 4 + STREAM, wanted)?),
         };
-        state.watched.insert(attachment.id(), watched);
-        self.keep_running(&mut state)?;
-        drop(state);
-        self.bell.ring();
-        Ok(())
+        state.watched.insert(id, watched);
+        self.keep_running(&mut state)
     }
 
     fn keep_running(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
@@ -86,26 +92,36 @@ impl Watcher {
         Ok(())
     }
 
-    /// Sends the rest of what an attachment had to say, once its owner reads.
-    pub(super) fn flush(self: &Arc<Self>, id: u64, farewell: AttachPipe) {
-        let mut state = self.state.lock();
-        state.farewells.insert(id, farewell);
-        if let Err(e) = self.keep_running(&mut state) {
-            tracing::warn!("no thread to tell an owner that its segment is unmapped: {e}");
-        }
-        drop(state);
+    /// Something has become true that an attachment may have to tell its owner.
+    pub(super) fn look_at(&self, id: u64) {
+        self.state.lock().due.insert(id);
         self.bell.ring();
     }
 
+    /// Sends the rest of what an attachment had to say, once its owner reads.
+    pub(super) fn flush(self: &Arc<Self>, id: u64, farewell: AttachPipe) {
+        let mut state = self.state.lock();
+        match self.readiness.watch(farewell.stream().clone(), id * 4 + FAREWELL, Ready::OUT) {
+            Ok(watch) => drop(state.farewells.insert(id, (farewell, watch))),
+            Err(e) => tracing::warn!("an owner is not told that its segment is unmapped: {e}"),
+        }
+        if let Err(e) = self.keep_running(&mut state) {
+            tracing::warn!("no thread to tell an owner that its segment is unmapped: {e}");
+        }
+    }
+
     pub(super) fn unwatch(&self, id: u64) {
-        self.state.lock().watched.remove(&id);
-        self.bell.ring();
+        let mut state = self.state.lock();
+        state.watched.remove(&id);
+        if state.is_idle() {
+            // The thread has nothing to wait for any more.
+            self.bell.ring();
+        }
     }
 
     /// No segment of another process is mapped any more, and their owners know.
     pub(super) fn is_idle(&self) -> bool {
-        let state = self.state.lock();
-        state.watched.is_empty() && state.farewells.is_empty()
+        self.state.lock().is_idle()
     }
 
     /// An owner in this process asks to obey a reign.
@@ -123,59 +139,74 @@ impl Watcher {
 
     fn run(&self) {
         loop {
-            let (watched, farewells): (Vec<(u64, Watched)>, Vec<_>) = {
+            {
                 let mut state = self.state.lock();
-                state.farewells.retain(|_, farewell| farewell.flush().is_ok() && farewell.is_waiting());
-                if state.watched.is_empty() && state.farewells.is_empty() {
+                if state.is_idle() {
+                    state.due.clear();
                     state.running = false;
                     return;
                 }
-                let watched = state.watched.iter().map(|(id, watched)| (*id, watched.clone())).collect();
-                (watched, state.farewells.values().map(|farewell| farewell.stream().clone()).collect())
+            }
+            let ready = match self.readiness.wait::<AT_ONCE>(None) {
+                Ok(ready) => ready,
+                Err(e) => {
+                    tracing::error!("watching the owners of mapped segments: epoll_wait: {e}");
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
             };
-            let mut fds = vec![PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
-            for (_, watched) in &watched {
-                // A negative number would be skipped; asking nothing of the bell again does the same.
-                let bell = || PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::empty());
-                fds.push(if watched.owner_gone { bell() } else { PollFd::new(&**watched.pidfd, PollFlags::IN) });
-                let room = watched.attachment.upgrade().is_some_and(|attachment| attachment.wants_room());
-                let wanted = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-                fds.push(if watched.hung_up { bell() } else { PollFd::new(&**watched.stream, wanted) });
-            }
-            fds.extend(farewells.iter().map(|stream| PollFd::new(&***stream, PollFlags::OUT)));
-            if let Err(e) = poll(&mut fds, None)
-                && e != rustix::io::Errno::INTR
-            {
-                tracing::error!("watching the owners of mapped segments: poll: {e}");
-                std::thread::sleep(std::time::Duration::from_millis(100));
-                continue;
-            }
-            let heard: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
-            drop(fds);
-            if !heard[0].is_empty() {
-                self.bell.hush();
-            }
-            for ((id, watched), flags) in watched.iter().zip(heard[1..].chunks_exact(2)) {
-                let Some(attachment) = watched.attachment.upgrade() else { continue };
-                if !flags[1].is_empty()
-                    && let Some(reign) = attachment.hear()
-                {
-                    let place = Place::Attached(Arc::downgrade(&attachment));
-                    self.events.take_epoch(EpochQuestion { place, uuid: attachment.uuid(), reign });
-                }
-                attachment.answer();
-                let ended = !watched.owner_gone
-                    && !flags[0].is_empty()
-                    && matches!(has_exited(watched.pidfd.as_fd()), Ok(true));
-                if ended && attachment.owner_ended() {
-                    self.events.owner_gone(attachment.uuid());
-                }
-                if let Some(entry) = self.state.lock().watched.get_mut(id) {
-                    entry.owner_gone |= ended;
-                    entry.hung_up |= attachment.has_hung_up();
+            for (number, _) in ready {
+                let id = number / 4;
+                match number % 4 {
+                    BELL => {
+                        self.bell.hush();
+                        let due = std::mem::take(&mut self.state.lock().due);
+                        due.into_iter().for_each(|id| self.attend(id, false));
+                    }
+                    FAREWELL => self.say_farewell(id),
+                    which => self.attend(id, which == OWNER),
                 }
             }
         }
+    }
+
+    /// Hears what the owner has said, answers what can be answered, and looks whether the owner `may_have_ended`.
+    fn attend(&self, id: u64, may_have_ended: bool) {
+        let watched = |watched: &Watched| Some((watched.attachment.upgrade()?, watched.stream.is_some()));
+        let Some((attachment, speaks)) = self.state.lock().watched.get(&id).and_then(watched) else { return };
+        // What the owner said before it ended still counts.
+        if speaks && let Some(reign) = attachment.hear() {
+            let place = Place::Attached(Arc::downgrade(&attachment));
+            self.events.take_epoch(EpochQuestion { place, uuid: attachment.uuid(), reign });
+        }
+        attachment.answer();
+        let ended = may_have_ended && matches!(has_exited(attachment.pidfd().as_fd()), Ok(true));
+        if ended && attachment.owner_ended() {
+            self.events.owner_gone(attachment.uuid());
+        }
+        let (hung_up, wants_room) = (attachment.has_hung_up(), attachment.wants_room());
+        if let Some(watched) = self.state.lock().watched.get_mut(&id) {
+            watched.owner.take_if(|_| ended);
+            watched.stream.take_if(|_| hung_up);
+            if let Some(stream) = &mut watched.stream {
+                stream.want(words_and(wants_room));
+            }
+        }
+    }
+
+    fn say_farewell(&self, id: u64) {
+        let mut state = self.state.lock();
+        if let Some((pipe, _)) = state.farewells.get_mut(&id)
+            && (pipe.flush().is_err() || !pipe.is_waiting())
+        {
+            state.farewells.remove(&id);
+        }
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.watched.is_empty() && self.farewells.is_empty()
     }
 }
 
@@ -187,8 +218,8 @@ impl std::fmt::Debug for Watcher {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_memory::Guarded;
     use std::io::{Read, Write};
-    use std::time::Duration;
 
     use super::super::fixture::Quiet;
     use super::*;

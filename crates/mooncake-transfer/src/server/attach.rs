@@ -5,21 +5,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use mooncake_memory::{Guarded, ProcessIdentity, peer_credentials, peer_pidfd, send_fds};
+use mooncake_memory::{Guarded, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, send_fds};
 
 use super::Shared;
-use super::door::refuse;
+use super::door::{Of, refuse};
 use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
 use crate::machine::Newcomer;
+use crate::readiness::{Readiness, Ready, Watch, words_and};
 use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, Hello, HelloReply, LANE_VERSION, Status};
 
 /// The process of an attachment, as long as the owner's book has that.
 pub(super) struct Attached {
     session: u64,
     pid: u32,
-    pidfd: Arc<Guarded<OwnedFd>>,
+    process: Watch<OwnedFd>,
     pub(super) pipe: Option<AttachPipe>,
+    /// As long as the pipe.
+    stream: Option<Watch<UnixStream>>,
 }
 
 impl Attached {
@@ -28,23 +31,36 @@ impl Attached {
     pub(super) fn of_this_process(session: u64, stream: UnixStream) -> Attached {
         stream.set_nonblocking(true).unwrap();
         let own = ProcessIdentity::current().unwrap();
-        Attached {
+        let (stream, pidfd) = (Arc::new(Guarded::new(stream)), own.pidfd().unwrap().unwrap());
+        Attached::new(&Arc::new(Readiness::new().unwrap()), 1, session, own.pid, pidfd, &stream).unwrap()
+    }
+
+    fn new(
+        readiness: &Arc<Readiness>,
+        id: u64,
+        session: u64,
+        pid: u32,
+        pidfd: OwnedFd,
+        stream: &Arc<Guarded<UnixStream>>,
+    ) -> io::Result<Attached> {
+        Ok(Attached {
             session,
-            pid: own.pid,
-            pidfd: Arc::new(Guarded::new(own.pidfd().unwrap().unwrap())),
-            pipe: Some(AttachPipe::new(Arc::new(Guarded::new(stream)))),
+            pid,
+            process: readiness.watch(Arc::new(Guarded::new(pidfd)), Of::Process(id).number(), Ready::IN)?,
+            pipe: Some(AttachPipe::new(stream.clone())),
+            stream: Some(readiness.watch(stream.clone(), Of::Stream(id).number(), Ready::IN)?),
+        })
+    }
+
+    /// Something was sent, or waits to be.
+    pub(super) fn has_sent(&mut self) {
+        if let (Some(pipe), Some(stream)) = (&self.pipe, &mut self.stream) {
+            stream.want(words_and(pipe.is_waiting()));
         }
     }
 
-    pub(super) fn pidfd(&self) -> &Arc<Guarded<OwnedFd>> {
-        &self.pidfd
-    }
-
-    pub(super) fn pipe(&self) -> Option<&AttachPipe> {
-        self.pipe.as_ref()
-    }
-
     pub(super) fn hang_up(&mut self, why: &io::Error) {
+        self.stream = None;
         if self.pipe.take().is_some() && why.kind() != io::ErrorKind::UnexpectedEof {
             tracing::warn!(pid = self.pid, session = self.session, "attach connection closed: {why}");
         }
@@ -89,22 +105,34 @@ impl Shared {
             uuid: hello.uuid,
             features: FEATURE_INTRODUCTIONS,
         };
-        let fds = [served.memory.data_fd(), served.memory.control_fd()];
-        // A fresh connection has room for 64 bytes: less means that it is dead.
-        match send_fds(stream.as_fd(), &reply.encode(), &fds) {
-            Ok(sent) if sent == reply.encode().len() => {}
-            _ => return Ok(()),
-        }
         let knows_pins = hello.features & FEATURE_KNOWN_PINS != 0;
         let id = state.owner.attach(Newcomer { session: hello.session, uuid: hello.uuid, knows_pins });
-        let attached = Attached {
-            session: hello.session,
-            pid: credentials.pid,
-            pidfd: Arc::new(Guarded::new(pidfd)),
-            pipe: Some(AttachPipe::new(stream.clone())),
-        };
-        state.attached.insert(id, attached);
+        let attached =
+            Attached::new(&self.readiness, id, hello.session, credentials.pid, pidfd, stream).and_then(|attached| {
+                let fds = [served.memory.data_fd(), served.memory.control_fd()];
+                // A fresh connection has room for 64 bytes: less means that it is dead.
+                match send_fds(stream.as_fd(), &reply.encode(), &fds)? == reply.encode().len() {
+                    true => Ok(attached),
+                    false => Err(io::ErrorKind::WriteZero.into()),
+                }
+            });
+        if let Ok(attached) = attached {
+            state.attached.insert(id, attached);
+        } else {
+            // It was given nothing.
+            let mut out = Vec::new();
+            state.owner.process_ended(id, &mut out);
+            let later = state.carry_out(out);
+            drop(state);
+            self.report(later);
+        }
         Ok(())
+    }
+
+    /// Whether the process of an attachment has ended.
+    pub(super) fn has_ended(&self, id: u64) -> bool {
+        let state = self.state.lock();
+        state.attached.get(&id).is_some_and(|attached| matches!(has_exited(attached.process.of().as_fd()), Ok(true)))
     }
 
     /// The process is gone.
@@ -139,10 +167,12 @@ impl Shared {
 
     pub(super) fn attach_writable(&self, id: u64) {
         let mut state = self.state.lock();
-        let Some(pipe) = state.attached.get_mut(&id).and_then(|attached| attached.pipe.as_mut()) else { return };
+        let Some(attached) = state.attached.get_mut(&id) else { return };
+        let Some(pipe) = &mut attached.pipe else { return };
         let later = match pipe.flush() {
             Ok(()) => {
                 let (has_room, mut out) = (!pipe.is_waiting(), Vec::new());
+                attached.has_sent();
                 state.owner.room(id, has_room, &mut out);
                 state.carry_out(out)
             }
@@ -301,7 +331,7 @@ mod tests {
             let (mut caller, stream) = UnixStream::pair().unwrap();
             set_socket_send_buffer_size(&stream, 1).unwrap();
             state.attached.insert(id, Attached::of_this_process(3, stream));
-            let waits = |state: &State| state.attached[&id].pipe().unwrap().is_waiting();
+            let waits = |state: &State| state.attached[&id].pipe.as_ref().unwrap().is_waiting();
             for counter in 1.. {
                 assert!(counter < 1000, "there is room for all of them");
                 let out = vec![Output::Send { to: id, frame: Frame::plain(Op::Upgraded, counter) }];
@@ -319,7 +349,7 @@ mod tests {
             shared.attach_writable(id);
             let state = shared.state.lock();
             assert_eq!((state.owner.attached(), state.attached.len()), if farewell { (0, 0) } else { (1, 1) });
-            assert!(farewell || state.attached[&id].pipe().is_none(), "it is not polled any more");
+            assert!(farewell || state.attached[&id].pipe.as_ref().is_none(), "it is not polled any more");
         }
     }
 }

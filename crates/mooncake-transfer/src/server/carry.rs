@@ -63,10 +63,12 @@ impl State {
 
     /// Sends if there is a connection left to send on.
     fn send(&mut self, to: u64, frame: &Frame, out: &mut Vec<Output>) {
-        let Some(pipe) = self.attached.get_mut(&to).and_then(|attached| attached.pipe.as_mut()) else { return };
+        let Some(attached) = self.attached.get_mut(&to) else { return };
+        let Some(pipe) = &mut attached.pipe else { return };
         match pipe.send(frame) {
             Ok(()) => {
                 let has_room = !pipe.is_waiting();
+                attached.has_sent();
                 self.owner.room(to, has_room, out);
             }
             Err(e) => self.broken(to, &e, out),
@@ -187,7 +189,7 @@ mod tests {
         drop(links.link(&address, &Wait::until(Instant::now() + Duration::from_secs(5))).unwrap());
         {
             let mut state = server.shared.state.lock();
-            let stream = state.attached.values().next().unwrap().pipe().unwrap().stream().clone();
+            let stream = state.attached.values().next().unwrap().pipe.as_ref().unwrap().stream().clone();
             // Its farewell is on its way, and the owner's thread waits for the lock.
             links.close();
             let closed = || {
@@ -272,7 +274,7 @@ mod tests {
             }
 
             // It may write on, unseen: its end is waited for. Until then nothing more is put down for it to be asked.
-            assert!(state.attached[&id].pipe().is_none(), "the connection is not polled any more");
+            assert!(state.attached[&id].pipe.as_ref().is_none(), "the connection is not polled any more");
             assert_eq!(asked(&mut state, fence(uuid, 5)), None);
             let mut out = Vec::new();
             state.owner.heard(id, &asked_for[2], &mut out);
@@ -295,7 +297,7 @@ mod tests {
         let (mut state, uuid, id, process) = attached();
         drop(process);
         state.lost(id, &io::ErrorKind::UnexpectedEof.into());
-        assert!(state.attached[&id].pipe().is_none());
+        assert!(state.attached[&id].pipe.as_ref().is_none());
         assert_eq!(asked(&mut state, fence(uuid, 1)), None, "a list of questions would grow until its process ends");
         assert_eq!((settled(&mut state), state.owner.attached()), (vec![], 1), "that it hung up proves nothing");
     }
@@ -303,14 +305,14 @@ mod tests {
     #[test]
     fn a_process_that_does_not_read_is_not_asked_for_one_epoch_after_another() {
         let (mut state, uuid, id, process) = attached();
-        set_socket_send_buffer_size(&**state.attached[&id].pipe().unwrap().stream().clone(), 1).unwrap();
+        set_socket_send_buffer_size(&**state.attached[&id].pipe.as_ref().unwrap().stream().clone(), 1).unwrap();
         let mut counter = 1;
-        while !state.attached[&id].pipe().unwrap().is_waiting() {
+        while !state.attached[&id].pipe.as_ref().unwrap().is_waiting() {
             assert!(counter < 1000, "there is room for all of them");
             asked(&mut state, fence(uuid, counter)).unwrap();
             counter += 1;
         }
-        let room = |state: &State| state.attached[&id].pipe().unwrap().room();
+        let room = |state: &State| state.attached[&id].pipe.as_ref().unwrap().room();
         let before = room(&state);
         for epoch in [2, 3] {
             let mut out = Vec::new();
@@ -321,7 +323,7 @@ mod tests {
         // It goes on. What is sent to it next goes all the way, and with that the question.
         let mut read = 0;
         process.set_nonblocking(true).unwrap();
-        while state.attached[&id].pipe().unwrap().is_waiting() {
+        while state.attached[&id].pipe.as_ref().unwrap().is_waiting() {
             read += (&process).read(&mut [0; 4096]).unwrap();
             state.attached.get_mut(&id).unwrap().pipe.as_mut().unwrap().flush().unwrap();
         }

@@ -1,167 +1,232 @@
 //! The one thread that is not a lane: accepts, hears hellos, talks with
 //! attached processes, watches them end and cuts lanes when it is time.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Guarded, has_exited};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use mooncake_memory::Guarded;
+use rustix::io::Errno;
 
 use super::Shared;
-use super::attach::Attached;
+use super::callers::Callers;
 use super::lane;
-use super::pending::{Caller, Pending, Progress};
+use super::pending::{Caller, Progress};
 use super::strangers::Strangers;
 use crate::local::Served;
+use crate::readiness::{Ready, Watch};
 use crate::reign::Reign;
 use crate::wire::{Hello, HelloReply, LANE_VERSION, Purpose, Status};
 
-/// Most connections that may owe their hello; the oldest goes first.
+/// Most connections that may owe their hello.
 const MAX_PENDING: usize = 512;
+
+/// So many events are taken, and so many connections accepted, before the others have their turn.
+const AT_ONCE: usize = 64;
 
 /// Rest after the process ran out of descriptors.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
-struct Watched {
-    id: u64,
-    pidfd: Arc<Guarded<OwnedFd>>,
-    stream: Option<Arc<Guarded<UnixStream>>>,
-    wants_room: bool,
+/// What an event is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Bell,
+    Tcp,
+    Unix,
+    /// The process of that attachment.
+    Process(u64),
+    /// The connection of that attachment.
+    Stream(u64),
+    /// A connection that owes its hello.
+    Caller(u64),
 }
 
-pub(super) fn run(shared: &Arc<Shared>, tcp: &Guarded<TcpListener>, unix: Option<&Guarded<UnixListener>>) {
-    let mut pending: Vec<Pending> = Vec::new();
-    let mut strangers = Strangers::default();
-    let mut rest_until: Option<Instant> = None;
-    while !shared.stopping.load(Ordering::Acquire) {
-        let now = Instant::now();
-        if rest_until.is_some_and(|until| until <= now) {
-            rest_until = None;
+impl Of {
+    /// How the kernel is told.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Of::Bell => 0,
+            Of::Tcp => 4,
+            Of::Unix => 8,
+            Of::Process(id) => id * 4 + 1,
+            Of::Stream(id) => id * 4 + 2,
+            Of::Caller(id) => id * 4 + 3,
         }
-        let watched = watched(shared);
-        let soonest = pending.iter().map(Pending::deadline).chain(shared.next_settle()).chain(rest_until).min();
-        let timeout = soonest.map(|at| timespec(at.saturating_duration_since(now) + Duration::from_millis(1)));
+    }
 
-        let listening = if rest_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = vec![PollFd::from_borrowed_fd(shared.bell.fd(), PollFlags::IN)];
-        fds.push(PollFd::new(&**tcp, listening));
-        // The same descriptor twice does no harm where there is no Unix socket.
-        fds.push(unix.map_or_else(|| PollFd::new(&**tcp, PollFlags::empty()), |unix| PollFd::new(&**unix, listening)));
-        for attach in &watched {
-            fds.push(PollFd::new(&**attach.pidfd, PollFlags::IN));
-            let wanted = if attach.wants_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            match &attach.stream {
-                Some(stream) => fds.push(PollFd::new(&***stream, wanted)),
-                None => fds.push(PollFd::new(&**attach.pidfd, PollFlags::empty())),
-            }
-        }
-        let first_pending = fds.len();
-        fds.extend(pending.iter().map(|p| PollFd::from_borrowed_fd(p.fd(), PollFlags::IN)));
-        if let Err(e) = poll(&mut fds, timeout.as_ref())
-            && e != rustix::io::Errno::INTR
-        {
-            tracing::error!("segment server: poll: {e}");
-            std::thread::sleep(OUT_OF_DESCRIPTORS);
-            continue;
-        }
-        let heard: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
-        drop(fds);
-
-        if !heard[0].is_empty() {
-            shared.bell.hush();
-        }
-        for (attach, flags) in watched.iter().zip(heard[3..first_pending].chunks_exact(2)) {
-            if !flags[1].is_empty() {
-                // What it said before it ended still counts.
-                shared.attach_readable(attach.id);
-            }
-            if flags[1].contains(PollFlags::OUT) {
-                shared.attach_writable(attach.id);
-            }
-            if !flags[0].is_empty() && matches!(has_exited(attach.pidfd.as_fd()), Ok(true)) {
-                shared.process_gone(attach.id);
-            }
-        }
-        shared.settle();
-
-        let now = Instant::now();
-        let flags = &heard[first_pending..];
-        let mut still = Vec::with_capacity(pending.len());
-        for (mut caller, flags) in pending.drain(..).zip(flags) {
-            let ready = !flags.is_empty();
-            let progress = if ready { caller.advance() } else { Progress::Waiting };
-            match progress {
-                Progress::Waiting if caller.deadline() > now => still.push(caller),
-                Progress::Waiting => drop(strangers.report(caller.peer(), "no hello in time", now)),
-                Progress::Garbage(why) => drop(strangers.report(caller.peer(), why, now)),
-                Progress::Complete(hello) => {
-                    let peer = caller.peer();
-                    if let Err(status) = admit(shared, caller.into_caller(), &hello) {
-                        strangers.report(peer, &status.to_string(), now);
-                    }
-                }
-            }
-        }
-        pending = still;
-
-        let mut full = false;
-        if heard[1].contains(PollFlags::IN) {
-            while let Some(accepted) = accept_next(tcp.accept(), &mut full) {
-                let (stream, peer) = accepted;
-                if stream.set_nonblocking(true).is_ok() {
-                    pending.push(Pending::new(Caller::Tcp(Guarded::new(stream), peer), now));
-                }
-            }
-        }
-        if let Some(unix) = unix
-            && heard[2].contains(PollFlags::IN)
-        {
-            while let Some((stream, _)) = accept_next(unix.accept(), &mut full) {
-                if stream.set_nonblocking(true).is_ok() {
-                    pending.push(Pending::new(Caller::Unix(Guarded::new(stream)), now));
-                }
-            }
-        }
-        if full {
-            rest_until = Some(now + OUT_OF_DESCRIPTORS);
-            pending.clear();
-            shared.lanes.make_room();
-        }
-        if pending.len() > MAX_PENDING {
-            let surplus = pending.len() - MAX_PENDING;
-            for oldest in pending.drain(..surplus) {
-                strangers.report(oldest.peer(), "too many connections without a hello", now);
-            }
+    fn numbered(number: u64) -> Of {
+        match (number % 4, number / 4) {
+            (0, 0) => Of::Bell,
+            (0, 1) => Of::Tcp,
+            (0, _) => Of::Unix,
+            (1, id) => Of::Process(id),
+            (2, id) => Of::Stream(id),
+            (_, id) => Of::Caller(id),
         }
     }
 }
 
-fn watched(shared: &Shared) -> Vec<Watched> {
-    let state = shared.state.lock();
-    let watch = |(id, attached): (&u64, &Attached)| Watched {
-        id: *id,
-        pidfd: attached.pidfd().clone(),
-        stream: attached.pipe().map(|pipe| pipe.stream().clone()),
-        wants_room: attached.pipe().is_some_and(|pipe| pipe.is_waiting()),
-    };
-    state.attached.iter().map(watch).collect()
+pub(super) struct Door {
+    shared: Arc<Shared>,
+    tcp: Watch<TcpListener>,
+    unix: Option<Watch<UnixListener>>,
+    callers: Callers,
+    strangers: Strangers,
+    /// The process is out of descriptors: none is taken before that.
+    rest_until: Option<Instant>,
 }
 
-/// The next connection; none when there is none, or when the process is `full`.
-fn accept_next<T>(accepted: std::io::Result<T>, full: &mut bool) -> Option<T> {
-    match accepted {
-        Ok(connection) => Some(connection),
-        Err(e) => {
-            let errno = rustix::io::Errno::from_io_error(&e);
-            *full |=
-                matches!(errno, Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOBUFS));
-            None
+impl Door {
+    pub(super) fn new(shared: Arc<Shared>, tcp: TcpListener, unix: Option<UnixListener>) -> io::Result<Door> {
+        let readiness = &shared.readiness;
+        readiness.add(shared.bell.fd(), Of::Bell.number(), Ready::IN)?;
+        let tcp = readiness.watch(Arc::new(Guarded::new(tcp)), Of::Tcp.number(), Ready::IN)?;
+        let unix = unix.map(|unix| readiness.watch(Arc::new(Guarded::new(unix)), Of::Unix.number(), Ready::IN));
+        let unix = unix.transpose()?;
+        Ok(Door { shared, tcp, unix, callers: Callers::default(), strangers: Strangers::default(), rest_until: None })
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            let overdue = self.callers.next_overdue().map(|(_, deadline)| deadline);
+            let soonest = overdue.into_iter().chain(self.shared.next_settle()).chain(self.rest_until).min();
+            let timeout = soonest.map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            match self.shared.readiness.wait::<AT_ONCE>(timeout) {
+                Ok(ready) => ready.for_each(|(number, flags)| self.attend(Of::numbered(number), flags)),
+                Err(e) => {
+                    tracing::error!("segment server: epoll_wait: {e}");
+                    std::thread::sleep(OUT_OF_DESCRIPTORS);
+                }
+            }
+            self.shared.settle();
+            self.keep_time(Instant::now());
         }
+    }
+
+    fn attend(&mut self, of: Of, flags: Ready) {
+        match of {
+            Of::Bell => self.shared.bell.hush(),
+            Of::Tcp => self.accept_tcp(),
+            Of::Unix => self.accept_unix(),
+            Of::Process(id) => {
+                // What it said before it ended still counts.
+                self.shared.attach_readable(id);
+                if self.shared.has_ended(id) {
+                    self.shared.process_gone(id);
+                }
+            }
+            Of::Stream(id) => {
+                self.shared.attach_readable(id);
+                if flags.contains(Ready::OUT) {
+                    self.shared.attach_writable(id);
+                }
+            }
+            Of::Caller(id) => self.hear(id),
+        }
+    }
+
+    /// Shows those out whose time is over, and listens again when there may be descriptors.
+    fn keep_time(&mut self, now: Instant) {
+        while let Some((id, deadline)) = self.callers.next_overdue()
+            && deadline <= now
+        {
+            self.show_out(id, "no hello in time");
+        }
+        if self.rest_until.is_some_and(|until| until <= now) {
+            self.rest_until = None;
+            self.listen(Ready::IN);
+        }
+    }
+
+    fn listen(&mut self, wanted: Ready) {
+        self.tcp.want(wanted);
+        if let Some(unix) = &mut self.unix {
+            unix.want(wanted);
+        }
+    }
+
+    fn hear(&mut self, id: u64) {
+        match self.callers.advance(id) {
+            Some(Progress::Complete(hello)) => self.let_in(id, &hello),
+            Some(Progress::Garbage(why)) => self.close(id, why),
+            Some(Progress::Waiting) | None => {}
+        }
+    }
+
+    /// Closes a connection, unless its hello has come meanwhile.
+    fn show_out(&mut self, id: u64, why: &str) {
+        match self.callers.advance(id) {
+            Some(Progress::Complete(hello)) => self.let_in(id, &hello),
+            _ => self.close(id, why),
+        }
+    }
+
+    fn let_in(&mut self, id: u64, hello: &Hello) {
+        let Some(caller) = self.callers.leave(id, &self.shared.readiness) else { return };
+        let peer = caller.peer();
+        if let Err(status) = admit(&self.shared, caller.into_caller(), hello) {
+            self.strangers.report(peer, &status.to_string(), Instant::now());
+        }
+    }
+
+    fn close(&mut self, id: u64, why: &str) {
+        if let Some(caller) = self.callers.leave(id, &self.shared.readiness) {
+            self.strangers.report(caller.peer(), why, Instant::now());
+        }
+    }
+
+    fn accept_tcp(&mut self) {
+        for _ in 0..AT_ONCE {
+            let accepted = self.tcp.of().accept();
+            let Some((stream, peer)) = self.accepted(accepted) else { return };
+            if stream.set_nonblocking(true).is_ok() {
+                self.enter(Caller::Tcp(Guarded::new(stream), peer));
+            }
+        }
+    }
+
+    fn accept_unix(&mut self) {
+        for _ in 0..AT_ONCE {
+            let Some(accepted) = self.unix.as_ref().map(|unix| unix.of().accept()) else { return };
+            let Some((stream, _)) = self.accepted(accepted) else { return };
+            if stream.set_nonblocking(true).is_ok() {
+                self.enter(Caller::Unix(Guarded::new(stream)));
+            }
+        }
+    }
+
+    fn enter(&mut self, caller: Caller) {
+        let number = |id| Of::Caller(id).number();
+        if let Err(e) = self.callers.enter(caller, Instant::now(), &self.shared.readiness, number) {
+            tracing::warn!("segment server: a connection cannot be waited for: {e}");
+        }
+        self.show_out_all_but(MAX_PENDING, "too many connections without a hello");
+    }
+
+    fn show_out_all_but(&mut self, most: usize, why: &str) {
+        while self.callers.len() > most
+            && let Some(id) = self.callers.first_to_go()
+        {
+            self.show_out(id, why);
+        }
+    }
+
+    /// The next connection; none when there is none, or no descriptor for it. Then strangers and idle lanes make room.
+    fn accepted<T>(&mut self, accepted: io::Result<T>) -> Option<T> {
+        let errno = match accepted {
+            Ok(connection) => return Some(connection),
+            Err(e) => Errno::from_io_error(&e),
+        };
+        if matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) {
+            self.rest_until = Some(Instant::now() + OUT_OF_DESCRIPTORS);
+            self.listen(Ready::empty());
+            self.show_out_all_but(self.callers.len() / 2, "no descriptor is left");
+            self.shared.lanes.make_room();
+        }
+        None
     }
 }
 
@@ -193,13 +258,13 @@ pub(super) fn refuse(mut stream: impl Write, hello: &Hello, status: Status) -> R
     Err(status)
 }
 
-fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::net::{SocketAddr, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use socket2::{Domain, Socket, Type};
 
     use super::*;
     use crate::link::fixture::{Quiet, hello, owner};
@@ -221,6 +286,39 @@ mod tests {
             caller.read_exact(&mut reply).unwrap();
             assert_eq!(HelloReply::decode(&reply).unwrap().status, status);
             assert_eq!(caller.read(&mut reply).unwrap(), 0, "and closed");
+        }
+    }
+    fn connect_from(place: [u8; 4], to: SocketAddr) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((place, 0)).into()).unwrap();
+        socket.connect(&to.into()).unwrap();
+        socket.into()
+    }
+
+    #[test]
+    fn a_flood_of_strangers_shows_no_member_out_that_is_about_to_say_hello() {
+        mooncake_memory::raise_descriptor_limit(4096).unwrap();
+        let (server, memory, _) = owner(1 << 20, Quiet);
+        let hello = hello(Purpose::Lane, memory.uuid()).encode();
+        let (before, behind) = hello.split_at(HELLO_LEN / 2);
+        for attempt in 0.. {
+            let mut member = connect_from([127, 0, 0, 1], server.tcp_addr());
+            let began = Instant::now();
+            member.write_all(before).unwrap();
+            let mut flood: Vec<TcpStream> =
+                (0..MAX_PENDING + 100).map(|_| connect_from([127, 0, 0, 2], server.tcp_addr())).collect();
+            flood[0].set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            assert_eq!(flood[0].read(&mut [0]).unwrap(), 0, "there are too many of them");
+            if began.elapsed() > Duration::from_millis(500) && attempt < 20 {
+                // Its time would soon be over by itself.
+                continue;
+            }
+            member.write_all(behind).unwrap();
+            member.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let mut reply = [0; HELLO_LEN];
+            member.read_exact(&mut reply).expect("it was shown out");
+            assert_eq!(HelloReply::decode(&reply).unwrap().status, Status::Ok);
+            break;
         }
     }
 }

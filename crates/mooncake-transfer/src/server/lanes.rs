@@ -17,18 +17,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::num::NonZero;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::Guarded;
 use parking_lot::{Condvar, Mutex};
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::io::Errno;
 
 use super::lane::{End, Lane, LaneControl, Worker};
 use crate::Uuid;
+use crate::readiness::{Readiness, Ready};
 use crate::wake::Bell;
 use crate::wire::{LANE_KEPT, Status};
 
@@ -51,11 +47,11 @@ const CLOSED_AT_ONCE: usize = 64;
 /// After a thread could not be made another one is not tried before.
 const NO_THREAD: Duration = Duration::from_secs(1);
 
-const ARMED: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
+const ARMED: Ready = Ready::IN.union(Ready::ONESHOT);
 
 #[derive(Debug)]
 pub(super) struct Lanes {
-    epoll: Guarded<OwnedFd>,
+    readiness: Readiness,
     /// Rung once, and never hushed: it wakes every worker.
     end: Bell,
     max_lanes: usize,
@@ -116,14 +112,14 @@ fn hands() -> usize {
 impl Lanes {
     pub(super) fn new(max_lanes: usize, max_workers: usize) -> io::Result<Arc<Lanes>> {
         let lanes = Lanes {
-            epoll: Guarded::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+            readiness: Readiness::new()?,
             end: Bell::new()?,
             max_lanes: max_lanes.max(1),
             max_workers: max_workers.max(1),
             table: Mutex::default(),
             ended: Condvar::new(),
         };
-        epoll::add(lanes.epoll.as_fd(), lanes.end.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
+        lanes.readiness.add(lanes.end.fd(), BELL, Ready::IN)?;
         Ok(Arc::new(lanes))
     }
 
@@ -152,7 +148,7 @@ impl Lanes {
         table.last += 1;
         let id = table.last;
         // Before it can ask anything. A lane that cannot be told, or watched, is broken already.
-        if welcome(&lane) && epoll::add(self.epoll.as_fd(), lane.fd(), EventData::new_u64(id), ARMED).is_ok() {
+        if welcome(&lane) && self.readiness.add(lane.fd(), id, ARMED).is_ok() {
             let held = Held { control: lane.control().clone(), idle: Some((lane, Instant::now())) };
             table.lanes.insert(id, held);
         }
@@ -247,13 +243,10 @@ impl Lanes {
 
     /// A lane with a request; none when this worker is to end. It counts as waiting until [`Lanes::take`].
     fn next_ready(&self) -> Option<u64> {
-        let rest = Timespec { tv_sec: REST.as_secs() as i64, tv_nsec: 0 };
         loop {
             // One at a time: what this worker does not serve at once is for the others.
-            let mut event = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(BELL) }];
-            let ready = match epoll::wait(self.epoll.as_fd(), &mut event, Some(&rest)) {
-                Ok(count) => count > 0,
-                Err(Errno::INTR) => continue,
+            let ready = match self.readiness.wait::<1>(Some(REST)) {
+                Ok(mut ready) => ready.next(),
                 // The descriptor is closed in a forked child only, which has no such thread.
                 Err(e) => {
                     tracing::error!("data lanes: epoll_wait: {e}");
@@ -261,12 +254,11 @@ impl Lanes {
                     continue;
                 }
             };
-            let id = event[0].data.u64();
-            if ready && id != BELL {
+            if let Some((id, _)) = ready.filter(|(id, _)| *id != BELL) {
                 return Some(id);
             }
             let mut table = self.table.lock();
-            if table.stopping || !ready && (table.workers.waiting > 1 || table.lanes.is_empty()) {
+            if table.stopping || ready.is_none() && (table.workers.waiting > 1 || table.lanes.is_empty()) {
                 table.workers.all -= 1;
                 table.workers.waiting -= 1;
                 return None;
@@ -296,7 +288,7 @@ impl Lanes {
             }
             drop(table);
             // Whoever is woken finds it there. One that cannot be armed any more is not asked for anything either.
-            if epoll::modify(self.epoll.as_fd(), control.fd(), EventData::new_u64(id), ARMED).is_err() {
+            if self.readiness.change(control.fd(), id, ARMED).is_err() {
                 self.table.lock().lanes.remove(&id);
                 self.ended.notify_all();
             }

@@ -1,6 +1,7 @@
 //! The owner's side: serves segments, and proves that nobody writes there any more.
 
 mod attach;
+mod callers;
 mod carry;
 mod door;
 mod fences;
@@ -19,13 +20,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Guarded, SegmentMemory, forked, hex, random_bytes};
+use mooncake_memory::{SegmentMemory, forked, hex, random_bytes};
 use parking_lot::Mutex;
 
 use crate::Uuid;
 use crate::error::ServerError;
 use crate::local::{self, Served};
 use crate::machine::Owner;
+use crate::readiness::Readiness;
 use crate::reign::Reign;
 use crate::wake::Bell;
 
@@ -33,6 +35,7 @@ pub use crate::machine::{Fence, ProcessGone};
 pub(crate) use lane::LaneControl;
 
 use attach::Attached;
+use door::Door;
 use lanes::Lanes;
 
 /// How a server listens.
@@ -85,6 +88,8 @@ pub(crate) struct Shared {
     unix_name: String,
     events: Box<dyn ServerEvents>,
     bell: Arc<Bell>,
+    /// What the door waits for.
+    readiness: Arc<Readiness>,
     /// Origin of the owner's time.
     started: Instant,
     stopping: AtomicBool,
@@ -119,16 +124,16 @@ impl SegmentServer {
             unix_name,
             events,
             bell: Arc::new(Bell::new().map_err(os("eventfd"))?),
+            readiness: Arc::new(Readiness::new().map_err(os("epoll_create"))?),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             state: Mutex::default(),
             lanes,
         });
-        let inside = shared.clone();
-        let (tcp, unix) = (Guarded::new(tcp), unix.map(Guarded::new));
+        let door = Door::new(shared.clone(), tcp, unix).map_err(os("epoll_ctl"))?;
         let door = std::thread::Builder::new()
             .name("mooncake-door".into())
-            .spawn(move || door::run(&inside, &tcp, unix.as_ref()))
+            .spawn(move || door.run())
             .map_err(os("start a thread"))?;
         Ok(Arc::new(SegmentServer { shared, door: Mutex::new(Some(door)) }))
     }

@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use mooncake_memory::Guarded;
+
 use super::*;
 use crate::link::fixture::{Quiet, hello, owner};
 use crate::server::{SegmentServer, ServerOptions};
