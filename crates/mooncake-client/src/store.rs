@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mooncake_memory::{
     ForeignRange, Guarded, ProcessIdentity, Registry, Source, forked, total_of_sources, watch_forks,
 };
-use mooncake_transfer::{LinkReport, SegmentServer, ServerError, ServerOptions, Wait};
+use mooncake_transfer::{LinkReport, SLOWEST, SegmentServer, ServerError, ServerOptions, Wait};
 use mooncake_wire::message::{CloseSession, request};
 use parking_lot::Mutex;
 
@@ -37,9 +37,6 @@ use crate::report;
 use crate::segment_id::SegmentId;
 use crate::segment_owner::{Backing, Ownership, SegmentOwner, random_key};
 use crate::view::View;
-
-/// A transfer slower than this has failed, however steadily it drips: bytes a second.
-const SLOWEST: u64 = 4 << 20;
 
 /// Smallest segment.
 const SEGMENT_MIN: u64 = 1024;

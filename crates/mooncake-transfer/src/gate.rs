@@ -90,6 +90,12 @@ impl Drop for Admitted {
     }
 }
 
+impl std::fmt::Debug for Admitted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admitted").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gate").field("active", &self.state.lock().active()).finish_non_exhaustive()

@@ -40,7 +40,7 @@ pub use reign::Reign;
 // Waiting for bytes is the same on every socket.
 pub use mooncake_wire::{Habit, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_awake, recv_awake_behind};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
-pub use wait::Wait;
+pub use wait::{SLOWEST, Wait};
 pub use wire::Status;
 
 /// UUID of a segment: random per memory, stored in that memory too.

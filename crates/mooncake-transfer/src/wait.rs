@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 /// caller's wish. Signals end a call within 100 ms.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
+/// A transfer slower than this has failed, however steadily it drips: bytes a second.
+pub const SLOWEST: u64 = 4 << 20;
+
 /// A caller's patience.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {

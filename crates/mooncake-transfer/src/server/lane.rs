@@ -4,6 +4,9 @@
 //! without a copy of ours. A read says in its trailer whether the stamps still
 //! were right after the kernel had copied; a write is acknowledged when its
 //! bytes are in memory.
+//!
+//! A request is a few steps. A worker whose peer lets it wait for longer than a
+//! moment leaves the lane where it is, for whoever finds the peer ready again.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -25,6 +28,8 @@ use crate::gate::Admitted;
 use crate::local::Served;
 use crate::loopback::unpace;
 use crate::machine::Denied;
+use crate::readiness::Ready;
+use crate::wait::SLOWEST;
 use crate::wire::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
     is_placement,
@@ -37,7 +42,8 @@ const SMALL: usize = 64 << 10;
 /// Bytes received between two looks at whether the lane has been cut.
 const CHUNK: u64 = 1 << 20;
 
-/// A worker that stays at its lane waits so long for the next request: a caller that does one thing after the other asks within that.
+/// A worker waits so long at a lane: for the next request if it stays, as a caller that does one thing after the other asks within
+/// that, and for a peer that moves no byte in the middle of one.
 const STAY: Duration = Duration::from_millis(10);
 
 /// What the rest of the server knows of a lane.
@@ -77,7 +83,7 @@ pub(super) fn open(
     hello: &Hello,
     served: Arc<Served>,
 ) -> Result<(), Status> {
-    if prepare(&stream, shared.options.data_timeout).is_err() {
+    if prepare(&stream).is_err() {
         // Broken already; there is nobody to tell.
         return Ok(());
     }
@@ -91,20 +97,19 @@ pub(super) fn open(
         features: 0,
     };
     // A fresh connection has room for it: less means that it is dead.
-    let welcome = |lane: &Lane| matches!(send_now(lane.fd(), &reply.encode()), Ok(HELLO_LEN));
+    let welcome = |lane: &Lane| matches!(send(lane.fd(), &reply.encode(), false), Ok(HELLO_LEN));
     shared
         .lanes
         .add(lane, || served.is_removed(), welcome)
         .or_else(|(lane, status)| refuse(&*lane.control.stream, hello, status))
 }
 
-fn prepare(stream: &TcpStream, data_timeout: Duration) -> io::Result<()> {
+fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     unpace(stream);
-    // Where a request has begun, the lane waits anew until its patience ends.
-    stream.set_read_timeout(Some(data_timeout.min(STAY)))?;
-    stream.set_write_timeout(Some(data_timeout))?;
+    stream.set_read_timeout(Some(STAY))?;
+    stream.set_write_timeout(Some(STAY))?;
     // A host that vanished costs no thread for ever.
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(30))
@@ -137,14 +142,85 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A lane between two requests.
+/// A lane, as it is when no worker has it.
 #[derive(Debug)]
 pub(super) struct Lane {
     served: Arc<Served>,
     control: Arc<LaneControl>,
     peer: SocketAddr,
+    patience: Patience,
+    step: Step,
+}
+
+/// How long a peer may take.
+#[derive(Debug)]
+struct Patience {
     /// A peer that moves no byte for so long in the middle of a request loses its lane.
-    patience: Duration,
+    still: Duration,
+    /// Of the request.
+    bytes: u64,
+    /// The end of the request, since its peer first let its worker wait.
+    due: Option<Instant>,
+    /// The lane is put aside: when it is lost.
+    until: Option<Instant>,
+}
+
+impl Patience {
+    /// From here on a request of so many bytes has its time; 0: as much as is known of the next one.
+    fn begin(&mut self, bytes: u64) {
+        (self.bytes, self.due) = (bytes, None);
+    }
+
+    /// Moves some bytes of a request. `None`: the peer lets its worker wait, and the lane is to be put aside. The first try does
+    /// not wait unless the worker is held up already.
+    fn move_some(
+        &mut self,
+        worker: &mut Worker<'_>,
+        mut move_some: impl FnMut(bool) -> io::Result<usize>,
+    ) -> Result<Option<usize>, End> {
+        loop {
+            let waits = worker.held_up;
+            if waits {
+                let now = Instant::now();
+                let whole = self.still + Duration::from_secs(self.bytes / SLOWEST);
+                let due = *self.due.get_or_insert(now + whole);
+                if now >= due {
+                    return Err(End::Bad("it took too long for its request".into()));
+                }
+            }
+            match move_some(waits) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    if waits {
+                        let still = Instant::now() + self.still;
+                        self.until = Some(self.due.map_or(still, |due| due.min(still)));
+                        return Ok(None);
+                    }
+                    worker.is_held_up();
+                }
+                moved => return moved.map(Some).map_err(End::from),
+            }
+        }
+    }
+}
+
+/// How far a request is.
+#[derive(Debug)]
+enum Step {
+    /// Of its head so much is here.
+    Head([u8; FRAME_LEN], usize),
+    /// Bytes of a write come, so many are in memory.
+    Fill(Frame, Admitted, u64),
+    /// Bytes of a refused write come, so many still, and are let pass: the next request is found where it begins.
+    Pass(u64),
+    /// A large answer goes out, so many bytes have gone.
+    Pour(Frame, u64),
+    /// The rest of what is to be said, and how many bytes of a refused write are let pass behind it.
+    Say(Vec<u8>, u64),
+}
+
+impl Step {
+    const NONE: Step = Step::Head([0; FRAME_LEN], 0);
 }
 
 /// The lane cannot go on.
@@ -168,9 +244,10 @@ impl From<Errno> for End {
 }
 
 impl Lane {
-    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, patience: Duration) -> Lane {
+    fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, still: Duration) -> Lane {
         let control = LaneControl { stream, uuid: served.memory.uuid(), cut: AtomicBool::new(false) };
-        Lane { served, control: Arc::new(control), peer, patience }
+        let patience = Patience { still, bytes: 0, due: None, until: None };
+        Lane { served, control: Arc::new(control), peer, patience, step: Step::NONE }
     }
 
     pub(super) fn control(&self) -> &Arc<LaneControl> {
@@ -190,38 +267,94 @@ impl Lane {
         is_readable(self.fd())
     }
 
-    /// Serves the next request; false if none has come in the time that a worker stays. An error ends the lane.
-    pub(super) fn serve_one(&mut self, worker: &mut Worker<'_>) -> Result<bool, End> {
-        let Some(frame) = self.next_frame(worker)? else { return Ok(false) };
-        self.serve(worker, &frame).map(|()| true)
+    /// In the middle of a request, put aside: when its peer loses it. `None` between two requests.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.patience.until
     }
 
-    fn serve(&self, worker: &mut Worker<'_>, frame: &Frame) -> Result<(), End> {
+    /// What a worker is needed for next.
+    pub(super) fn wanted(&self) -> Ready {
+        match self.step {
+            Step::Pour(..) | Step::Say(..) => Ready::OUT,
+            Step::Head(..) | Step::Fill(..) | Step::Pass(..) => Ready::IN,
+        }
+    }
+
+    /// Serves the next request, or goes on with one. False if none has come in the time that a worker stays, or the peer lets it
+    /// wait. An error ends the lane.
+    pub(super) fn serve_one(&mut self, worker: &mut Worker<'_>) -> Result<bool, End> {
+        self.patience.until = None;
+        let step = match std::mem::replace(&mut self.step, Step::NONE) {
+            Step::Head(mut bytes, 0) => match recv(self.fd(), &mut bytes, true) {
+                Ok(0) => return Err(End::Quiet),
+                Ok(count) => Step::Head(bytes, count),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+                Err(e) => return Err(e.into()),
+            },
+            step => step,
+        };
+        let is_done = self.go_on(worker, step)?;
+        if is_done {
+            self.patience.begin(0);
+        }
+        Ok(is_done)
+    }
+
+    /// Whether the request is done; if not, the step is where it was left.
+    fn go_on(&mut self, worker: &mut Worker<'_>, step: Step) -> Result<bool, End> {
+        match step {
+            Step::Head(bytes, have) => self.head(worker, bytes, have),
+            Step::Fill(frame, admitted, got) => self.fill(worker, frame, admitted, got),
+            Step::Pass(left) => self.pass(worker, left),
+            Step::Pour(frame, sent) => self.pour(worker, frame, sent),
+            Step::Say(rest, passes) => self.say(worker, &rest, passes),
+        }
+    }
+
+    /// The step is to be gone on with when the peer is ready.
+    fn wait_at(&mut self, step: Step) -> Result<bool, End> {
+        self.step = step;
+        Ok(false)
+    }
+
+    fn head(&mut self, worker: &mut Worker<'_>, mut bytes: [u8; FRAME_LEN], mut have: usize) -> Result<bool, End> {
+        while have < FRAME_LEN {
+            let fd = self.control.fd();
+            let more = |may_wait| Ok(recv(fd, &mut bytes[have..], may_wait)?);
+            match self.patience.move_some(worker, more)? {
+                Some(0) => return Err(End::Bad("it hung up in the middle of a request".into())),
+                Some(count) => have += count,
+                None => return self.wait_at(Step::Head(bytes, have)),
+            }
+        }
+        let frame = Frame::decode(&bytes).ok_or_else(|| End::Bad("it lost its place: this is no request".into()))?;
         // What had come before it was cut is still read, and not done any more.
         if self.control.is_cut() {
             return Err(End::Quiet);
         }
+        self.patience.begin(frame.len);
+        self.serve(worker, frame)
+    }
+
+    fn serve(&mut self, worker: &mut Worker<'_>, frame: Frame) -> Result<bool, End> {
         let bytes = self.served.memory.bytes();
         let in_range = frame.offset.checked_add(frame.len).is_some_and(|end| end <= bytes);
         match frame.op {
-            Op::Read if !is_placement(frame.rid) => self.answer(worker, frame, Status::Unsupported, 0),
-            Op::Read if !in_range => self.answer(worker, frame, Status::OutOfRange, 0),
-            Op::Read if frame.len <= SMALL as u64 => self.read_small(worker, frame),
+            Op::Read if !is_placement(frame.rid) => self.answer(worker, &frame, Status::Unsupported, 0),
+            Op::Read if !in_range => self.answer(worker, &frame, Status::OutOfRange, 0),
+            Op::Read if frame.len <= SMALL as u64 => self.read_small(worker, &frame),
             Op::Read => self.read_large(worker, frame),
-            Op::Write if !in_range || !is_placement(frame.rid) => {
-                let status = if in_range { Status::Unsupported } else { Status::OutOfRange };
-                self.answer(worker, frame, status, 0)?;
-                self.drain(worker, frame.len)
-            }
+            Op::Write if !in_range => self.refuse(worker, &frame, Status::OutOfRange, 0),
+            Op::Write if !is_placement(frame.rid) => self.refuse(worker, &frame, Status::Unsupported, 0),
             Op::Write => self.write(worker, frame),
             _ => {
-                self.answer(worker, frame, Status::Unsupported, 0)?;
+                self.answer(worker, &frame, Status::Unsupported, 0)?;
                 Err(End::Bad("a request that lanes do not know".into()))
             }
         }
     }
 
-    fn read_small(&self, worker: &mut Worker<'_>, frame: &Frame) -> Result<(), End> {
+    fn read_small(&mut self, worker: &mut Worker<'_>, frame: &Frame) -> Result<bool, End> {
         let len = frame.len as usize;
         let mut small = std::mem::take(&mut worker.small);
         small.resize(REPLY_LEN + len + TRAILER_LEN, 0);
@@ -231,10 +364,10 @@ impl Lane {
         };
         let sent = match found {
             Ok(_) => {
-                small[..REPLY_LEN].copy_from_slice(&self.reply(frame, Status::Ok, frame.len, 0).encode());
+                small[..REPLY_LEN].copy_from_slice(&reply(frame, Status::Ok, frame.len, 0).encode());
                 let trailer = Trailer { status: Status::Ok, sequence: frame.sequence };
                 small[REPLY_LEN + len..].copy_from_slice(&trailer.encode());
-                self.send_all(worker, &small)
+                self.say(worker, &small, 0)
             }
             Err(ReadError::Stale { found, .. }) => self.answer(worker, frame, Status::Stale, found),
             Err(e) => {
@@ -246,57 +379,60 @@ impl Lane {
         sent
     }
 
-    fn read_large(&self, worker: &mut Worker<'_>, frame: &Frame) -> Result<(), End> {
-        worker.is_held_up();
-        let mapping = self.served.memory.mapping();
+    fn read_large(&mut self, worker: &mut Worker<'_>, frame: Frame) -> Result<bool, End> {
         // Saves the bytes of a read that is late already.
-        if !check(mapping, frame)? {
-            return self.answer(worker, frame, Status::Stale, 0);
+        if !check(self.served.memory.mapping(), &frame)? {
+            return self.answer(worker, &frame, Status::Stale, 0);
         }
-        let reply = self.reply(frame, Status::Ok, frame.len, 0).encode();
+        self.pour(worker, frame, 0)
+    }
+
+    fn pour(&mut self, worker: &mut Worker<'_>, frame: Frame, mut sent: u64) -> Result<bool, End> {
+        worker.is_held_up();
+        let head = reply(&frame, Status::Ok, frame.len, 0).encode();
         let total = REPLY_LEN as u64 + frame.len;
-        let mut sent = 0;
         while sent < total {
-            match mapping.send_to(self.fd(), &reply, frame.offset, frame.len, sent) {
-                Ok(count) => sent += count as u64,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
+            let (fd, mapping) = (self.control.fd(), self.served.memory.mapping());
+            let more = |_| mapping.send_to(fd, &head, frame.offset, frame.len, sent);
+            match self.patience.move_some(worker, more)? {
+                Some(count) => sent += count as u64,
+                None => return self.wait_at(Step::Pour(frame, sent)),
             }
         }
         // The kernel has its copy; this decides what it is worth.
-        let status = if check(mapping, frame)? { Status::Ok } else { Status::Stale };
-        self.send_all(worker, &Trailer { status, sequence: frame.sequence }.encode())
+        let status = if check(self.served.memory.mapping(), &frame)? { Status::Ok } else { Status::Stale };
+        self.say(worker, &Trailer { status, sequence: frame.sequence }.encode(), 0)
     }
 
-    fn write(&self, worker: &mut Worker<'_>, frame: &Frame) -> Result<(), End> {
-        let mapping = self.served.memory.mapping().clone();
-        let admitted = match self.admit(&mapping, frame) {
-            Ok(admitted) => admitted,
-            Err((status, detail)) => {
-                // Its bytes are on their way: say so at once, then let them pass.
-                self.answer(worker, frame, status, detail)?;
-                return self.drain(worker, frame.len);
-            }
-        };
+    fn write(&mut self, worker: &mut Worker<'_>, frame: Frame) -> Result<bool, End> {
+        match self.admit(self.served.memory.mapping(), &frame) {
+            Ok(admitted) => self.fill(worker, frame, admitted, 0),
+            // Its bytes are on their way: say so at once, then let them pass.
+            Err((status, detail)) => self.refuse(worker, &frame, status, detail),
+        }
+    }
+
+    fn fill(&mut self, worker: &mut Worker<'_>, frame: Frame, admitted: Admitted, mut got: u64) -> Result<bool, End> {
+        // The bytes of a small write are there with its header, as a rule.
         if frame.len > SMALL as u64 {
             worker.is_held_up();
         }
-        let mut got = 0;
         while got < frame.len {
             if self.control.is_cut() {
                 return Err(End::Quiet);
             }
-            let room = (frame.len - got).min(CHUNK);
-            // The bytes of a small write are there with its header, as a rule.
-            let offset = frame.offset + got;
-            match self.patiently(worker, |may_wait| mapping.recv_from(self.fd(), offset, room, may_wait))? {
-                0 => return Err(End::Bad("it hung up in the middle of a write".into())),
-                count => got += count as u64,
+            let (offset, room) = (frame.offset + got, (frame.len - got).min(CHUNK));
+            let (fd, mapping) = (self.control.fd(), self.served.memory.mapping());
+            let more = |may_wait| mapping.recv_from(fd, offset, room, may_wait);
+            match self.patience.move_some(worker, more)? {
+                Some(0) => return Err(End::Bad("it hung up in the middle of a write".into())),
+                Some(count) => got += count as u64,
+                None => return self.wait_at(Step::Fill(frame, admitted, got)),
             }
         }
         // The last byte is in memory: a fence need not wait for the answer.
         drop(admitted);
-        self.answer(worker, frame, Status::Ok, 0)
+        self.answer(worker, &frame, Status::Ok, 0)
     }
 
     fn admit(&self, mapping: &Mapping, frame: &Frame) -> Result<Admitted, (Status, u64)> {
@@ -319,85 +455,44 @@ impl Lane {
         }
     }
 
-    /// Lets the bytes of a refused write pass, so that the next request is
-    /// found where it begins.
-    fn drain(&self, worker: &mut Worker<'_>, len: u64) -> Result<(), End> {
+    fn pass(&mut self, worker: &mut Worker<'_>, mut left: u64) -> Result<bool, End> {
         let mut scratch = [0; 16 << 10];
-        let mut left = len;
         while left > 0 {
-            let room = left.min(scratch.len() as u64) as usize;
-            match self.recv(worker, &mut scratch[..room])? {
-                0 => return Err(End::Quiet),
-                count => left -= count as u64,
+            let (fd, room) = (self.control.fd(), left.min(scratch.len() as u64) as usize);
+            let more = |may_wait| Ok(recv(fd, &mut scratch[..room], may_wait)?);
+            match self.patience.move_some(worker, more)? {
+                Some(0) => return Err(End::Quiet),
+                Some(count) => left -= count as u64,
+                None => return self.wait_at(Step::Pass(left)),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// The next request; none if the peer stays silent.
-    fn next_frame(&self, worker: &mut Worker<'_>) -> Result<Option<Frame>, End> {
-        let mut bytes = [0; FRAME_LEN];
-        let mut have = match recv(self.fd(), &mut bytes, true) {
-            Ok(0) => return Err(End::Quiet),
-            Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(e) => return Err(e.into()),
-        };
-        while have < FRAME_LEN {
-            match self.recv(worker, &mut bytes[have..])? {
-                0 => return Err(End::Bad("it hung up in the middle of a request".into())),
-                count => have += count,
-            }
-        }
-        let frame = Frame::decode(&bytes).ok_or_else(|| End::Bad("it lost its place: this is no request".into()))?;
-        Ok(Some(frame))
+    fn answer(&mut self, worker: &mut Worker<'_>, frame: &Frame, status: Status, detail: u64) -> Result<bool, End> {
+        self.say(worker, &reply(frame, status, 0, detail).encode(), 0)
     }
 
-    fn recv(&self, worker: &mut Worker<'_>, buffer: &mut [u8]) -> Result<usize, End> {
-        self.patiently(worker, |may_wait| Ok(recv(self.fd(), buffer, may_wait)?))
+    /// Refuses a write, whose bytes come all the same.
+    fn refuse(&mut self, worker: &mut Worker<'_>, frame: &Frame, status: Status, detail: u64) -> Result<bool, End> {
+        self.say(worker, &reply(frame, status, 0, detail).encode(), frame.len)
     }
 
-    /// Receives more of a request. The first try does not wait unless the worker is held up already.
-    fn patiently(
-        &self,
-        worker: &mut Worker<'_>,
-        mut receive: impl FnMut(bool) -> io::Result<usize>,
-    ) -> Result<usize, End> {
-        let mut silent_since = None;
-        loop {
-            match receive(worker.held_up) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    if silent_since.get_or_insert_with(Instant::now).elapsed() >= self.patience {
-                        return Err(e.into());
-                    }
-                    worker.is_held_up();
-                }
-                received => return received.map_err(End::from),
-            }
-        }
-    }
-
-    fn reply(&self, frame: &Frame, status: Status, len: u64, detail: u64) -> Reply {
-        Reply { status, epoch: frame.epoch, sequence: frame.sequence, len, detail }
-    }
-
-    fn answer(&self, worker: &mut Worker<'_>, frame: &Frame, status: Status, detail: u64) -> Result<(), End> {
-        self.send_all(worker, &self.reply(frame, status, 0, detail).encode())
-    }
-
-    fn send_all(&self, worker: &mut Worker<'_>, mut bytes: &[u8]) -> Result<(), End> {
+    /// Says this, then lets bytes of a refused write pass.
+    fn say(&mut self, worker: &mut Worker<'_>, mut bytes: &[u8], passes: u64) -> Result<bool, End> {
         while !bytes.is_empty() {
-            let wait = if worker.held_up { SendFlags::empty() } else { SendFlags::DONTWAIT };
-            match rustix::net::send(self.fd(), bytes, wait | SendFlags::NOSIGNAL) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if !worker.held_up => worker.is_held_up(),
-                Err(e) => return Err(e.into()),
+            let fd = self.control.fd();
+            match self.patience.move_some(worker, |may_wait| Ok(send(fd, bytes, may_wait)?))? {
+                Some(count) => bytes = &bytes[count..],
+                None => return self.wait_at(Step::Say(bytes.to_vec(), passes)),
             }
         }
-        Ok(())
+        self.pass(worker, passes)
     }
+}
+
+fn reply(frame: &Frame, status: Status, len: u64, detail: u64) -> Reply {
+    Reply { status, epoch: frame.epoch, sequence: frame.sequence, len, detail }
 }
 
 fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8], may_wait: bool) -> Result<usize, Errno> {
@@ -405,8 +500,9 @@ fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8], may_wait: bool) -> Result<usi
     rustix::net::recv(socket, buffer, flags).map(|(count, _)| count)
 }
 
-fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
-    rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+fn send(socket: BorrowedFd<'_>, bytes: &[u8], may_wait: bool) -> Result<usize, Errno> {
+    let flags = if may_wait { SendFlags::empty() } else { SendFlags::DONTWAIT };
+    rustix::net::send(socket, bytes, flags | SendFlags::NOSIGNAL)
 }
 
 fn check(mapping: &Mapping, frame: &Frame) -> Result<bool, End> {

@@ -12,11 +12,14 @@
 //!
 //! A worker whose peer may let it wait in the middle of a request is *held up*:
 //! others have to be there for the rest. So their number grows with the lanes
-//! that move many bytes or stand still, up to a bound, and not with those that ask.
+//! that move many bytes, up to a bound, and not with those that ask. A peer that
+//! stands still for a moment has its lane put aside, until it goes on or its time
+//! is over: it keeps no worker.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -30,6 +33,9 @@ use crate::wire::{LANE_KEPT, Status};
 
 /// A worker that had nothing to do for so long ends, if another one waits.
 const REST: Duration = Duration::from_secs(5);
+
+/// Between two looks at those whose peers stand still in the middle of a request.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Ample for the small buffers of a worker.
 const STACK: usize = 256 << 10;
@@ -47,8 +53,6 @@ const CLOSED_AT_ONCE: usize = 64;
 /// After a thread could not be made another one is not tried before.
 const NO_THREAD: Duration = Duration::from_secs(1);
 
-const ARMED: Ready = Ready::IN.union(Ready::ONESHOT);
-
 #[derive(Debug)]
 pub(super) struct Lanes {
     readiness: Readiness,
@@ -56,6 +60,8 @@ pub(super) struct Lanes {
     end: Bell,
     max_lanes: usize,
     max_workers: usize,
+    /// Some lanes are put aside.
+    some_stand_still: AtomicBool,
     table: Mutex<Table>,
     /// A lane has ended.
     ended: Condvar,
@@ -64,6 +70,8 @@ pub(super) struct Lanes {
 #[derive(Debug, Default)]
 struct Table {
     lanes: HashMap<u64, Held>,
+    /// Those in the middle of a request that no worker has, by the ends of their patience.
+    aside: BTreeSet<(Instant, u64)>,
     last: u64,
     workers: Workers,
     stopping: bool,
@@ -116,6 +124,7 @@ impl Lanes {
             end: Bell::new()?,
             max_lanes: max_lanes.max(1),
             max_workers: max_workers.max(1),
+            some_stand_still: AtomicBool::new(false),
             table: Mutex::default(),
             ended: Condvar::new(),
         };
@@ -148,7 +157,7 @@ impl Lanes {
         table.last += 1;
         let id = table.last;
         // Before it can ask anything. A lane that cannot be told, or watched, is broken already.
-        if welcome(&lane) && self.readiness.add(lane.fd(), id, ARMED).is_ok() {
+        if welcome(&lane) && self.readiness.add(lane.fd(), id, armed(&lane)).is_ok() {
             let held = Held { control: lane.control().clone(), idle: Some((lane, Instant::now())) };
             table.lanes.insert(id, held);
         }
@@ -245,7 +254,8 @@ impl Lanes {
     fn next_ready(&self) -> Option<u64> {
         loop {
             // One at a time: what this worker does not serve at once is for the others.
-            let ready = match self.readiness.wait::<1>(Some(REST)) {
+            let looks = self.some_stand_still.load(Ordering::Relaxed);
+            let ready = match self.readiness.wait::<1>(Some(if looks { LOOK } else { REST })) {
                 Ok(mut ready) => ready.next(),
                 // The descriptor is closed in a forked child only, which has no such thread.
                 Err(e) => {
@@ -258,7 +268,11 @@ impl Lanes {
                 return Some(id);
             }
             let mut table = self.table.lock();
-            if table.stopping || ready.is_none() && (table.workers.waiting > 1 || table.lanes.is_empty()) {
+            if looks {
+                self.end_overdue(&mut table);
+            }
+            let rests = ready.is_none() && !looks;
+            if table.stopping || rests && (table.workers.waiting > 1 || table.lanes.is_empty()) {
                 table.workers.all -= 1;
                 table.workers.waiting -= 1;
                 return None;
@@ -270,6 +284,9 @@ impl Lanes {
         let mut table = self.table.lock();
         // Closed in the moment of its request: it counts as waiting still.
         let (lane, _) = table.lanes.get_mut(&id)?.idle.take()?;
+        if let Some(until) = lane.until() {
+            table.aside.remove(&(until, id));
+        }
         table.workers.waiting -= 1;
         if table.workers.are_short(self.max_workers) {
             self.start_worker(&mut table);
@@ -283,12 +300,17 @@ impl Lanes {
         table.workers.waiting += 1;
         table.workers.is_done(worker);
         if goes_on && !control.is_cut() && !table.stopping {
+            let armed = armed(&lane);
+            if let Some(until) = lane.until() {
+                table.aside.insert((until, id));
+                self.some_stand_still.store(true, Ordering::Relaxed);
+            }
             if let Some(held) = table.lanes.get_mut(&id) {
                 held.idle = Some((lane, Instant::now()));
             }
             drop(table);
             // Whoever is woken finds it there. One that cannot be armed any more is not asked for anything either.
-            if self.readiness.change(control.fd(), id, ARMED).is_err() {
+            if self.readiness.change(control.fd(), id, armed).is_err() {
                 self.table.lock().lanes.remove(&id);
                 self.ended.notify_all();
             }
@@ -298,6 +320,23 @@ impl Lanes {
         drop(table);
         drop(lane);
         self.ended.notify_all();
+    }
+
+    /// Ends the lanes whose peers have stood still for too long in the middle of a request.
+    fn end_overdue(&self, table: &mut Table) {
+        let now = Instant::now();
+        while let Some((until, id)) = table.aside.first().copied()
+            && until <= now
+        {
+            table.aside.pop_first();
+            // Some have been cut, and are gone.
+            if let Some(Held { idle: Some((lane, _)), .. }) = table.lanes.get(&id) {
+                tracing::debug!(peer = %lane.peer(), "data lane ended: its peer stands still in the middle of a request");
+                table.lanes.remove(&id);
+                self.ended.notify_all();
+            }
+        }
+        self.some_stand_still.store(!table.aside.is_empty(), Ordering::Relaxed);
     }
 
     /// The worker of a lane may have to wait in the middle of a request.
@@ -310,12 +349,17 @@ impl Lanes {
     }
 }
 
+/// What an idle lane waits for, once.
+fn armed(lane: &Lane) -> Ready {
+    lane.wanted() | Ready::ONESHOT
+}
+
 impl Table {
     /// Closes the lanes that have been idle for longest, so many at most, and says how many those were.
     fn close_idle(&mut self, most: usize) -> usize {
         let now = Instant::now();
         let idle = |(id, held): (&u64, &Held)| {
-            let (_, since) = held.idle.as_ref()?;
+            let (_, since) = held.idle.as_ref().filter(|(lane, _)| lane.until().is_none())?;
             (now.saturating_duration_since(*since) >= LANE_KEPT).then_some((*since, *id))
         };
         let mut idle: Vec<(Instant, u64)> = self.lanes.iter().filter_map(idle).collect();

@@ -22,13 +22,22 @@ fn connection() -> (TcpStream, Guarded<TcpStream>, SocketAddr) {
 /// A lane of the owner's segment as it stands after the hello, which no worker knows of.
 fn unstarted(server: &SegmentServer, memory: &SegmentMemory) -> (TcpStream, Lane) {
     let (caller, stream, peer) = connection();
-    prepare(&stream, server.shared.options.data_timeout).unwrap();
+    prepare(&stream).unwrap();
     caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     (caller, Lane::new(served(server, memory), stream, peer, server.shared.options.data_timeout))
 }
 
 fn served(server: &SegmentServer, memory: &SegmentMemory) -> Arc<Served> {
     server.shared.state.lock().owner.segment(&memory.uuid()).unwrap().clone()
+}
+
+/// An owner whose peers may stand still for so long.
+fn with_timeout(bytes: u64, data_timeout: Duration) -> (Arc<SegmentServer>, Arc<SegmentMemory>) {
+    let options = ServerOptions { data_timeout, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
+    let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
+    let memory = Arc::new(SegmentMemory::create(bytes, SegmentOptions::default()).unwrap());
+    server.add(memory.clone(), 1);
+    (server, memory)
 }
 
 /// A lane of the owner's segment that serves.
@@ -136,11 +145,7 @@ fn a_request_that_came_before_its_lane_was_cut_is_not_done_behind_that() {
 #[test]
 fn a_peer_that_asks_and_does_not_read_holds_no_worker_for_longer_than_the_timeout() {
     const BYTES: u64 = 16 << 20;
-    let options =
-        ServerOptions { data_timeout: Duration::from_millis(50), ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
-    let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
-    let memory = Arc::new(SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap());
-    server.add(memory.clone(), 1);
+    let (server, memory) = with_timeout(BYTES, Duration::from_millis(50));
     memory.mapping().stamp_if_newest(RID, 0, BYTES).unwrap();
     let mut caller = open_lane(&server, &memory);
     caller.write_all(&request(Op::Read, RID, 0, BYTES).encode()).unwrap();
@@ -148,6 +153,24 @@ fn a_peer_that_asks_and_does_not_read_holds_no_worker_for_longer_than_the_timeou
     while server.lanes() > 0 {
         assert!(Instant::now() < until, "its thread waits for ever");
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_peer_that_goes_on_byte_by_byte_loses_its_lane_when_its_request_has_taken_too_long() {
+    let (server, memory) = with_timeout(1 << 20, Duration::from_millis(300));
+    let mut head = open_lane(&server, &memory);
+    let mut bytes = open_lane(&server, &memory);
+    bytes.write_all(&request(Op::Write, RID, 0, 1024).encode()).unwrap();
+    let began = Instant::now();
+    for number in 0.. {
+        // A head takes a second, and the bytes of a write twenty.
+        let over = [head.write_all(&[0; 1]), bytes.write_all(&[0; 1])].iter().all(Result::is_err);
+        if over || server.lanes() == 0 {
+            break;
+        }
+        assert!(number < 40, "they keep their lanes for {:?}", began.elapsed());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -170,10 +193,7 @@ fn a_peer_that_reads_slowly_gets_all_bytes_as_long_as_they_move() {
     const BYTES: u64 = 4 << 20;
     // Each wait of the kernel is for part of the bytes; all of them take longer than one wait may.
     let timeout = Duration::from_millis(800);
-    let options = ServerOptions { data_timeout: timeout, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
-    let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
-    let memory = Arc::new(SegmentMemory::create(BYTES, SegmentOptions::default()).unwrap());
-    server.add(memory.clone(), 1);
+    let (server, memory) = with_timeout(BYTES, timeout);
     let bytes: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
     memory.mapping().write(RID, 0, &[Source::new(&bytes)]).unwrap();
 
@@ -183,7 +203,13 @@ fn a_peer_that_reads_slowly_gets_all_bytes_as_long_as_they_move() {
     caller.write_all(&request(Op::Read, RID, 0, BYTES).encode()).unwrap();
     let serves = std::thread::spawn(move || {
         let lanes = Lanes::new(1, 1).unwrap();
-        lane.serve_one(&mut Worker::new(&lanes)).is_ok()
+        // As often as it is put aside, by one worker after the other.
+        loop {
+            match lane.serve_one(&mut Worker::new(&lanes)) {
+                Ok(false) => {}
+                ended => return ended.is_ok(),
+            }
+        }
     });
     let (mut found, total) = (Vec::new(), REPLY_LEN + BYTES as usize + TRAILER_LEN);
     let began = Instant::now();

@@ -12,7 +12,10 @@ use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, HelloReply, Op, Purpose, REPLY_LE
 
 /// An owner of that many lanes and workers, and its segment.
 fn small(max_lanes: usize, max_workers: usize) -> (Arc<SegmentServer>, Arc<mooncake_memory::SegmentMemory>) {
-    let options = ServerOptions { max_lanes, max_workers, ..ServerOptions::new([127, 0, 0, 1].into(), 0, 1) };
+    // No test here is about that time, which a busy machine may take.
+    let data_timeout = Duration::from_secs(60);
+    let local = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
+    let options = ServerOptions { max_lanes, max_workers, data_timeout, ..local };
     let server = SegmentServer::start(options, Box::new(Quiet)).unwrap();
     let memory = mooncake_memory::SegmentMemory::create(1 << 20, mooncake_memory::SegmentOptions::default()).unwrap();
     let memory = Arc::new(memory);
@@ -43,6 +46,44 @@ fn serves(lane: &mut TcpStream, offset: u64) -> bool {
     answered.is_ok_and(|()| Reply::decode(&reply).unwrap().status == Status::Ok)
 }
 
+/// Writes that come byte by byte for ever: each keeps a worker.
+struct Dripping {
+    callers: Vec<TcpStream>,
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Dripping {
+    /// So many workers are at them from here on.
+    fn start(lanes: &Lanes, mut callers: Vec<TcpStream>, workers: usize) -> Dripping {
+        for (caller, number) in callers.iter_mut().zip(0..) {
+            let write =
+                Frame { op: Op::Write, epoch: 1, rid: 1 << 48 | 4, offset: number * 16_384, len: 16_384, sequence: 7 };
+            caller.write_all(&write.encode()).unwrap();
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends: Vec<TcpStream> = callers.iter().map(|caller| caller.try_clone().unwrap()).collect();
+        let thread = std::thread::spawn({
+            let stop = stop.clone();
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    // Some may be cut.
+                    ends.iter().for_each(|mut end| _ = end.write(&[7]));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        eventually("workers are at them", || lanes.table.lock().workers.held_up == workers);
+        Dripping { callers, stop, thread }
+    }
+
+    fn end(self) -> Vec<TcpStream> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+        self.callers
+    }
+}
+
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(5);
     while !holds() {
@@ -69,9 +110,8 @@ fn the_lane_that_has_stood_idle_for_longest_makes_room_and_none_with_a_request()
     let mut callers: Vec<TcpStream> = (0..4).map(|_| knock(&server, memory.uuid()).1).collect();
     assert_eq!(knock(&server, memory.uuid()).0, Status::Overloaded, "all are young");
     // The only worker is at the last one, so that the request of the first stays unseen.
-    callers[3].write_all(&request(0)).unwrap();
-    eventually("it is at work", || lanes.table.lock().workers.held_up == 1);
-    callers[0].write_all(&request(1024)).unwrap();
+    let busy = Dripping::start(lanes, vec![callers.pop().unwrap()], 1);
+    callers[0].write_all(&request(32 * 1024)).unwrap();
     idle_for(lanes, &[LANE_KEPT * 3, LANE_KEPT, LANE_KEPT * 2]);
     let mut welcome = knock(&server, memory.uuid());
     assert_eq!(welcome.0, Status::Ok);
@@ -79,56 +119,72 @@ fn the_lane_that_has_stood_idle_for_longest_makes_room_and_none_with_a_request()
     assert_eq!((lanes.len(), knock(&server, memory.uuid()).0), (4, Status::Ok));
     assert_eq!(callers[1].read(&mut [0]).unwrap(), 0);
     assert_eq!(knock(&server, memory.uuid()).0, Status::Overloaded);
-    for (number, offset) in [(3, 0), (0, 1024)] {
-        let mut reply = [0; REPLY_LEN];
-        callers[number].write_all(&[7]).unwrap();
-        callers[number].read_exact(&mut reply).unwrap();
-        assert_eq!(Reply::decode(&reply).map(|reply| (reply.status, reply.sequence)), Some((Status::Ok, offset)));
-    }
-    assert!(serves(&mut welcome.1, 2048));
+    drop(busy.end());
+    let mut reply = [0; REPLY_LEN];
+    callers[0].write_all(&[7]).unwrap();
+    callers[0].read_exact(&mut reply).unwrap();
+    assert_eq!(Reply::decode(&reply).map(|reply| (reply.status, reply.sequence)), Some((Status::Ok, 32 * 1024)));
+    assert!(serves(&mut welcome.1, 33 * 1024));
 }
 
 #[test]
 fn lanes_that_wait_for_a_worker_are_cut_with_their_segment_and_serve_no_more() {
     let (server, memory) = small(8, 1);
     let mut callers: Vec<TcpStream> = (0..3).map(|_| knock(&server, memory.uuid()).1).collect();
-    callers[0].write_all(&request(0)).unwrap();
-    eventually("the worker is at the first", || server.shared.lanes.table.lock().workers.held_up == 1);
-    callers[1].write_all(&request(1024)).unwrap();
-    callers[1].write_all(&[7]).unwrap();
+    let busy = Dripping::start(&server.shared.lanes, vec![callers.pop().unwrap()], 1);
+    callers[1].write_all(&[&request(32 * 1024)[..], &[7]].concat()).unwrap();
     assert!(server.remove(memory.uuid()), "in the middle of a write, waiting and idle");
     assert_eq!(server.lanes(), 0);
+    callers.extend(busy.end());
     for caller in &mut callers {
         assert!(matches!(caller.read(&mut [0]), Ok(0) | Err(_)));
     }
-    assert_eq!(memory.mapping().max_stamp(1024, 1).unwrap(), 0, "what waited has not begun");
+    assert_eq!(memory.mapping().max_stamp(32 * 1024, 1).unwrap(), 0, "what waited has not begun");
 }
 
 #[test]
 fn there_are_more_workers_for_those_that_are_held_up_and_they_end_when_there_is_nothing_to_do() {
-    let (server, memory) = small(100, 64);
+    const MOST: usize = 24;
+    let (server, memory) = small(100, MOST);
     let lanes = &server.shared.lanes;
-    let mut callers: Vec<TcpStream> = (0..66).map(|_| knock(&server, memory.uuid()).1).collect();
+    let mut callers: Vec<TcpStream> = (0..MOST + 2).map(|_| knock(&server, memory.uuid()).1).collect();
     for _ in 0..4 {
         assert!(callers.iter_mut().zip(0..).all(|(caller, number)| serves(caller, number * 1024)));
     }
     assert!(lanes.table.lock().workers.all <= hands() + STAYING, "none of them waited for its peer in a request");
-    for (caller, number) in callers.iter_mut().zip(0..) {
-        caller.write_all(&request(number * 1024)).unwrap();
-    }
-    eventually("all workers wait for peers", || lanes.table.lock().workers.held_up == 64);
-    for caller in &mut callers {
-        caller.write_all(&[7]).unwrap();
-    }
-    for caller in &mut callers {
-        caller.read_exact(&mut [0; REPLY_LEN]).unwrap();
-    }
-    assert_eq!(lanes.table.lock().workers.all, 64);
+    let callers = Dripping::start(lanes, callers, MOST).end();
+    assert_eq!(lanes.table.lock().workers.all, MOST);
     drop(callers);
     eventually("their lanes have ended", || lanes.len() == 0);
     let inside = Arc::downgrade(lanes);
     drop(server);
     eventually("every worker ends with its owner", || inside.strong_count() == 0);
+}
+
+#[test]
+fn peers_that_stand_still_in_a_request_keep_no_worker_and_are_served_when_they_go_on() {
+    const PEERS: u64 = 12;
+    let (server, memory) = small(100, 2);
+    let lanes = &server.shared.lanes;
+    let mut callers: Vec<TcpStream> = (0..PEERS).map(|_| knock(&server, memory.uuid()).1).collect();
+    for (caller, number) in callers.iter_mut().zip(0..) {
+        // In the head of a request, and in its bytes.
+        caller.write_all(&request(number * 1024)[..if number % 2 == 0 { 20 } else { FRAME_LEN }]).unwrap();
+    }
+    eventually("all are put aside", || {
+        let table = lanes.table.lock();
+        table.aside.len() as u64 == PEERS && table.workers.held_up == 0
+    });
+    assert!(serves(&mut knock(&server, memory.uuid()).1, 64 * 1024), "both workers are there");
+    for (caller, number) in callers.iter_mut().zip(0..) {
+        let rest = [&request(number * 1024)[if number % 2 == 0 { 20 } else { FRAME_LEN }..], &[7]].concat();
+        let mut reply = [0; REPLY_LEN];
+        caller.write_all(&rest).unwrap();
+        caller.read_exact(&mut reply).unwrap();
+        let reply = Reply::decode(&reply).map(|reply| (reply.status, reply.sequence));
+        assert_eq!(reply, Some((Status::Ok, number * 1024)));
+    }
+    eventually("none is aside", || lanes.table.lock().aside.is_empty());
 }
 
 /// Has a worker that stays at this caller's lane.
@@ -155,12 +211,12 @@ fn no_worker_stays_while_there_is_none_for_other_lanes() {
     let (server, memory) = small(8, 2);
     let lanes = &server.shared.lanes;
     let mut callers: Vec<TcpStream> = (0..3).map(|_| knock(&server, memory.uuid()).1).collect();
-    callers[2].write_all(&request(2048)).unwrap();
-    eventually("one is held up", || lanes.table.lock().workers.held_up == 1);
+    let busy = Dripping::start(lanes, vec![callers.pop().unwrap()], 1);
     for _ in 0..50 {
-        assert!(serves(&mut callers[0], 0) && serves(&mut callers[1], 1024));
+        assert!(serves(&mut callers[0], 32 * 1024) && serves(&mut callers[1], 33 * 1024));
         assert_eq!(lanes.table.lock().workers.staying, 0);
     }
+    busy.end();
 }
 
 #[test]
