@@ -98,10 +98,9 @@ pub(super) fn open(
     };
     // A fresh connection has room for it: less means that it is dead.
     let welcome = |lane: &Lane| matches!(send(lane.fd(), &reply.encode(), false), Ok(HELLO_LEN));
-    shared
-        .lanes
-        .add(lane, || served.is_removed(), welcome)
-        .or_else(|(lane, status)| refuse(&*lane.control.stream, hello, status))
+    let control = lane.control.clone();
+    let added = shared.lanes.add(lane, || served.is_removed(), welcome);
+    added.or_else(|status| refuse(&*control.stream, hello, status))
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {

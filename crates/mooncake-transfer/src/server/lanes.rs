@@ -139,20 +139,20 @@ impl Lanes {
         lane: Lane,
         is_removed: impl Fn() -> bool,
         welcome: impl Fn(&Lane) -> bool,
-    ) -> Result<(), (Lane, Status)> {
+    ) -> Result<(), Status> {
         let mut table = self.table.lock();
         if is_removed() || table.stopping {
-            return Err((lane, Status::UnknownSegment));
+            return Err(Status::UnknownSegment);
         }
         let share = (self.max_lanes / CLOSED_AT_ONCE).max(1);
         if table.lanes.len() >= self.max_lanes && table.close_idle(share) == 0 {
-            return Err((lane, Status::Overloaded));
+            return Err(Status::Overloaded);
         }
         if table.workers.all == 0 {
             self.start_worker(&mut table);
         }
         if table.workers.all == 0 {
-            return Err((lane, Status::Overloaded));
+            return Err(Status::Overloaded);
         }
         table.last += 1;
         let id = table.last;
