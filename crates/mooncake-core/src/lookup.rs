@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::effect::{Effects, Record};
 use crate::ids::{Replica, Rid, SessionId, Time};
 use crate::object::{Object, Place};
+use crate::objects::AHEAD;
 use crate::request::{Found, Origin, Refused, Remembered};
 use crate::segment::Segments;
 
@@ -59,18 +60,35 @@ impl Core {
         places.iter().any(|place| self.segments.is_live(place.segment))
     }
 
+    /// Looks at each of many keys, with its hash. What they are to find is on its way from memory by then.
+    #[inline]
+    fn for_each_key<'k>(
+        &mut self,
+        mut keys: impl Iterator<Item = &'k [u8]>,
+        mut look: impl FnMut(&mut Core, &'k [u8], u64),
+    ) {
+        loop {
+            let some = keys.by_ref().take(AHEAD).map(|key| (key, self.objects.hash(key)));
+            let some: SmallVec<[(&[u8], u64); AHEAD]> = some.collect();
+            if some.is_empty() {
+                return;
+            }
+            self.objects.foresee(some.iter().map(|(_, hash)| *hash));
+            for (key, hash) in some {
+                look(self, key, hash);
+            }
+        }
+    }
+
     /// Existence query: gives the size of each key that is there, in order, and protects what it found.
     pub fn exists<'k>(&mut self, now: Time, keys: impl Iterator<Item = &'k [u8]>, mut found: impl FnMut(Option<u64>)) {
-        for key in keys {
-            self.counts.exists_keys += 1;
-            let Some(slot) = self.visible(self.objects.hash(key), key) else {
-                found(None);
-                continue;
-            };
-            self.counts.exists_hits += 1;
-            self.objects.protect(now, slot, self.config.lookup_protect_ms);
-            found(Some(self.objects.object(slot).size));
-        }
+        self.for_each_key(keys, |core, key, hash| {
+            core.counts.exists_keys += 1;
+            let Some(slot) = core.visible(hash, key) else { return found(None) };
+            core.counts.exists_hits += 1;
+            core.objects.protect(now, slot, core.config.lookup_protect_ms);
+            found(Some(core.objects.object(slot).size));
+        });
     }
 
     /// Existence query that tells where the replicas are, too: protects what it found.
@@ -80,16 +98,13 @@ impl Core {
         keys: impl Iterator<Item = &'k [u8]>,
         mut found: impl FnMut(Option<FoundRef<'_>>),
     ) {
-        for key in keys {
-            self.counts.exists_keys += 1;
-            let Some(slot) = self.visible(self.objects.hash(key), key) else {
-                found(None);
-                continue;
-            };
-            self.counts.exists_hits += 1;
-            self.objects.protect(now, slot, self.config.lookup_protect_ms);
-            found(Some(FoundRef::new(self.objects.object(slot), &self.segments, None)));
-        }
+        self.for_each_key(keys, |core, key, hash| {
+            core.counts.exists_keys += 1;
+            let Some(slot) = core.visible(hash, key) else { return found(None) };
+            core.counts.exists_hits += 1;
+            core.objects.protect(now, slot, core.config.lookup_protect_ms);
+            found(Some(FoundRef::new(core.objects.object(slot), &core.segments, None)));
+        });
     }
 
     /// What an operator looks at: changes nothing, and is not counted.
@@ -107,18 +122,16 @@ impl Core {
         mut found: impl FnMut(Option<FoundRef<'_>>),
     ) {
         let host = self.sessions.get(session).and_then(|session| session.host);
-        for key in keys {
-            self.counts.lookup_keys += 1;
-            let hash = self.objects.hash(key);
-            let Some(slot) = self.visible(hash, key) else {
-                self.counts.lookup_then_miss += u64::from(self.evicted_lately.contains(hash));
-                found(None);
-                continue;
+        self.for_each_key(keys, |core, key, hash| {
+            core.counts.lookup_keys += 1;
+            let Some(slot) = core.visible(hash, key) else {
+                core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
+                return found(None);
             };
-            self.counts.lookup_hits += 1;
-            self.objects.touch(now, slot);
-            found(Some(FoundRef::new(self.objects.object(slot), &self.segments, host)));
-        }
+            core.counts.lookup_hits += 1;
+            core.objects.touch(now, slot);
+            found(Some(FoundRef::new(core.objects.object(slot), &core.segments, host)));
+        });
     }
 
     /// Takes a view over the first replica of each object found, which nothing but [`unpin`](Core::unpin) or the end of
@@ -145,24 +158,22 @@ impl Core {
             return Ok(keys.iter().zip(found).map(again).collect());
         }
         let mut all = Vec::with_capacity(keys.len());
-        for key in keys {
-            self.counts.lookup_keys += 1;
-            let hash = self.objects.hash(key);
-            let Some(slot) = self.visible(hash, key) else {
-                self.counts.lookup_then_miss += u64::from(self.evicted_lately.contains(hash));
-                all.push(None);
-                continue;
+        self.for_each_key(keys.iter().copied(), |core, key, hash| {
+            core.counts.lookup_keys += 1;
+            let Some(slot) = core.visible(hash, key) else {
+                core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
+                return all.push(None);
             };
-            self.counts.lookup_hits += 1;
-            self.objects.touch(now, slot);
-            let mut found = FoundRef::new(self.objects.object(slot), &self.segments, host).to_found();
-            found.replicas.retain(|replica| self.segments.obeys(replica.extent.segment, self.epoch));
+            core.counts.lookup_hits += 1;
+            core.objects.touch(now, slot);
+            let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host).to_found();
+            found.replicas.retain(|replica| core.segments.obeys(replica.extent.segment, core.epoch));
             if let Some(Replica { rid, extent }) = found.replicas.first().copied() {
-                self.log(now, Record::Pinned { session, rid, extent, key: Some((*key).into()) }, fx);
-                self.counts.pins_taken += 1;
+                core.log(now, Record::Pinned { session, rid, extent, key: Some(key.into()) }, fx);
+                core.counts.pins_taken += 1;
             }
             all.push(Some(found));
-        }
+        });
         // Masters of earlier versions read this, to which a pin has a replica.
         let is_pinned = |found: &Option<Found>| found.clone().filter(|found| !found.replicas.is_empty());
         self.remember(origin, Remembered::Pin(all.iter().map(is_pinned).collect()), fx);

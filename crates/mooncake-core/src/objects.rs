@@ -1,6 +1,7 @@
 //! All committed objects: found by key, and each in at most one of the lists from which eviction takes.
 
 mod coldest_first;
+mod foresee;
 mod invariants;
 mod several;
 
@@ -20,6 +21,7 @@ use crate::segment::Segments;
 use crate::slab::{List, Slab};
 
 pub(crate) use coldest_first::ColdestFirst;
+pub(crate) use foresee::AHEAD;
 use several::Several;
 
 /// Members of a group that one eviction looks at for the next one to leave.
@@ -67,7 +69,7 @@ fn key(slab: &Slab<Object>, slot: u32) -> &[u8] {
 
 pub(crate) struct Objects {
     hasher: DefaultHashBuilder,
-    index: Index<u32>,
+    index: Index,
     slab: Slab<Object>,
     policy: Box<dyn EvictionPolicy<Slab<Object>>>,
     /// Ordered by expiry, as all protection lasts equally long: eviction and lapse look at its head only.
@@ -118,7 +120,7 @@ impl Objects {
 
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        self.index.find(hash, |slot| self.key(*slot) == key).copied()
+        self.index.find(hash, |slot| self.key(slot) == key)
     }
 
     #[inline]
@@ -181,8 +183,7 @@ impl Objects {
                 self.soft_lapse.insert((pin.until, slot));
             }
         }
-        let Objects { index, slab, hasher, .. } = self;
-        index.insert(hash, slot, |slot| hasher.hash_one(self::key(slab, *slot)));
+        self.index.insert(hash, slot);
         self.list(now, slot);
         slot
     }
@@ -191,9 +192,8 @@ impl Objects {
     pub fn remove(&mut self, slot: u32) -> Object {
         self.unlist(slot);
         let hash = self.hash(self.key(slot));
-        let Objects { index, slab, hasher, .. } = self;
-        let hash_of = |slot: &u32| hasher.hash_one(key(slab, *slot));
-        index.remove(hash, |other| *other == slot, hash_of).expect("an object is in the index");
+        let was_there = self.index.remove(hash, slot);
+        assert!(was_there, "an object is in the index");
         let object = self.slab.remove(slot);
         self.groups.leave(slot);
         if object.replacing {

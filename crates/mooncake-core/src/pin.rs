@@ -33,7 +33,7 @@ impl Linked for PinnedExtent {
 pub(crate) struct Pins {
     hasher: DefaultHashBuilder,
     slab: Slab<PinnedExtent>,
-    by_rid: Index<u32>,
+    by_rid: Index,
     /// Those of each segment that has any.
     on: BTreeMap<SegmentNo, List>,
     views: u64,
@@ -62,7 +62,7 @@ impl Default for Pins {
 
 impl Pins {
     fn slot(&self, rid: Rid) -> Option<u32> {
-        self.by_rid.find(self.hasher.hash_one(rid), |slot| self.slab[*slot].rid == rid).copied()
+        self.by_rid.find(self.hasher.hash_one(rid), |slot| self.slab[slot].rid == rid)
     }
 
     pub fn get(&self, rid: Rid) -> Option<&PinnedExtent> {
@@ -96,7 +96,7 @@ impl Pins {
         let Pins { hasher, slab, by_rid, on, .. } = self;
         let slot = slab.insert(PinnedExtent { rid, extent, views: 1, object, link: Link::default() });
         on.entry(extent.segment).or_default().push_back(slab, slot);
-        by_rid.insert(hasher.hash_one(rid), slot, |slot| hasher.hash_one(slab[*slot].rid));
+        by_rid.insert(hasher.hash_one(rid), slot);
     }
 
     /// One view less. The entry when it was the last one.
@@ -110,7 +110,7 @@ impl Pins {
         }
         let segment = pin.extent.segment;
         let Pins { hasher, slab, by_rid, on, .. } = self;
-        by_rid.remove(hasher.hash_one(rid), |other| *other == slot, |slot| hasher.hash_one(slab[*slot].rid));
+        by_rid.remove(hasher.hash_one(rid), slot);
         let on_it = on.get_mut(&segment).expect("it has a pinned extent");
         on_it.remove(slab, slot);
         if on_it.is_empty() {

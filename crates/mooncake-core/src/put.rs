@@ -1,11 +1,13 @@
 //! Beginning puts: keys are reserved and placed, or wait in line for it.
 
+use smallvec::SmallVec;
+
 use crate::config::{PlacementStrategy, renewal_ms};
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ids::{Rid, SessionId, Time};
 use crate::object::granules;
-use crate::objects::Own;
+use crate::objects::{AHEAD, Own};
 use crate::placement::Wishes;
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
 use crate::room::{Denied, Largest, Mode, Search};
@@ -132,12 +134,22 @@ impl Core {
         let mut search = Search::of(steps, spares);
         let slots = Vec::with_capacity(entries.size_hint().0);
         let mut result = Evaluation { slots, any: false, waits: Waits::default(), cut: false, why: None };
-        for (nth, (key, size)) in entries.enumerate() {
-            let group = config.groups.get(nth).map_or(&[][..], |group| group);
-            let entry = Entry { key, size, group };
-            let slot = self.evaluate_one(now, &terms, entry, mode, &mut search, &mut result, fx);
-            result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
-            result.slots.push(slot);
+        let mut entries = entries.enumerate();
+        loop {
+            let some = entries.by_ref().take(AHEAD).map(|(nth, (key, size))| {
+                let group = config.groups.get(nth).map_or(&[][..], |group| group);
+                (Entry { key, size, group }, self.objects.hash(key))
+            });
+            let some: SmallVec<[(Entry<'_>, u64); AHEAD]> = some.collect();
+            if some.is_empty() {
+                break;
+            }
+            self.objects.foresee(some.iter().map(|(_, hash)| *hash));
+            for (entry, hash) in some {
+                let slot = self.evaluate_one(now, &terms, entry, hash, mode, &mut search, &mut result, fx);
+                result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
+                result.slots.push(slot);
+            }
         }
         result.waits.keys.sort_unstable();
         result.waits.keys.dedup();
@@ -152,6 +164,7 @@ impl Core {
         now: Time,
         terms: &Terms<'_>,
         entry: Entry<'_>,
+        hash: u64,
         mode: Mode,
         search: &mut Search,
         result: &mut Evaluation,
@@ -164,7 +177,6 @@ impl Core {
                 key.len()
             ));
         }
-        let hash = self.objects.hash(key);
         let old = self.visible(hash, key);
         if let Some(slot) = old
             && !terms.config.replace

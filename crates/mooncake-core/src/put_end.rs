@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
 use crate::ids::{Replica, Rid, SessionId, Time};
+use crate::objects::AHEAD;
 use crate::request::{EndOutcome, Ended, Origin, Refused, Remembered};
 use crate::work::Work;
 
@@ -22,10 +23,23 @@ impl Core {
             Some(Remembered::PutEnd(outcomes)) => return Ok(outcomes),
             Some(other) => return Err(other.refusal(origin)),
         }
-        let outcomes: Vec<EndOutcome> = ended.iter().map(|ended| self.end_one(now, origin, ended, fx)).collect();
+        let mut outcomes = Vec::with_capacity(ended.len());
+        for some in ended.chunks(AHEAD) {
+            self.foresee_ends(some);
+            outcomes.extend(some.iter().map(|ended| self.end_one(now, origin, ended, fx)));
+        }
         self.remember(origin, Remembered::PutEnd(outcomes.clone()), fx);
         self.settle(now, fx);
         Ok(outcomes)
+    }
+
+    /// Where the objects are to be found that come of these puts.
+    fn foresee_ends(&self, ended: &[Ended]) {
+        let hash_of = |ended: &Ended| {
+            let slot = ended.replicas.first().and_then(|(rid, _)| self.reservations.by_rid(*rid));
+            slot.map_or(0, |slot| self.objects.hash(self.reservations.get(slot).key.as_slice()))
+        };
+        self.objects.foresee(ended.iter().map(hash_of));
     }
 
     fn end_one(&mut self, now: Time, origin: Origin, ended: &Ended, fx: &mut Effects) -> EndOutcome {

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::{Effects, Record};
 use crate::ids::{Rid, Time};
+use crate::objects::AHEAD;
 use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
 
 /// A remove_all under way. It takes what was there when it began.
@@ -108,12 +109,15 @@ impl Core {
     /// Goes on with a remove_all over at most `budget` slots. True when it is through.
     pub fn remove_all_slice(&mut self, now: Time, cursor: &mut RemoveAll, budget: usize, fx: &mut Effects) -> bool {
         let end = self.objects.bound().min(cursor.next.saturating_add(budget as u32));
-        for slot in cursor.next..end {
-            if self.may_take(now, cursor, slot) {
+        while cursor.next < end {
+            let next = cursor.next..end.min(cursor.next + AHEAD as u32);
+            cursor.next = next.end;
+            let slots: SmallVec<[u32; AHEAD]> = next.filter(|slot| self.may_take(now, cursor, *slot)).collect();
+            self.objects.foresee_removal(&slots);
+            for slot in slots {
                 self.take_object(now, cursor, slot, fx);
             }
         }
-        cursor.next = end;
         let done = end >= self.objects.bound();
         self.settle(now, fx);
         done

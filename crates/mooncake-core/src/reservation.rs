@@ -126,9 +126,9 @@ impl Linked for Placed {
 pub(crate) struct Reservations {
     hasher: DefaultHashBuilder,
     slab: Slab<Reservation>,
-    by_key: Index<u32>,
+    by_key: Index,
     /// Slots of `placed`.
-    by_rid: Index<u32>,
+    by_rid: Index,
     placed: Slab<Placed>,
     /// Those of each segment that has any.
     on: BTreeMap<SegmentNo, List>,
@@ -176,8 +176,8 @@ impl Reservations {
 
     pub fn by_rid(&self, rid: Rid) -> Option<u32> {
         let hash = self.hasher.hash_one(rid);
-        let place = self.by_rid.find(hash, |place| self.placed[*place].rid == rid)?;
-        Some(self.placed[*place].put)
+        let place = self.by_rid.find(hash, |place| self.placed[place].rid == rid)?;
+        Some(self.placed[place].put)
     }
 
     pub fn by_key(&self, key: &[u8]) -> Option<u32> {
@@ -185,7 +185,7 @@ impl Reservations {
             return None;
         }
         let hash = self.hasher.hash_one(key);
-        self.by_key.find(hash, |slot| self.slab[*slot].key.as_slice() == key).copied()
+        self.by_key.find(hash, |slot| self.slab[slot].key.as_slice() == key)
     }
 
     pub fn insert(&mut self, now: Time, mut reservation: Reservation) {
@@ -197,8 +197,7 @@ impl Reservations {
         for replica in replicas {
             self.place(replica, slot);
         }
-        let Reservations { by_key, slab, hasher, .. } = self;
-        by_key.insert(hash, slot, |slot| hasher.hash_one(slab[*slot].key.as_slice()));
+        self.by_key.insert(hash, slot);
         self.deadlines.push_back(&mut self.slab, slot);
     }
 
@@ -207,15 +206,15 @@ impl Reservations {
         let place = self.placed.insert(Placed { rid, put, link: Link::default() });
         let Reservations { by_rid, placed, hasher, on, .. } = self;
         on.entry(extent.segment).or_default().push_back(placed, place);
-        by_rid.insert(hasher.hash_one(rid), place, |place| hasher.hash_one(placed[*place].rid));
+        by_rid.insert(hasher.hash_one(rid), place);
     }
 
     fn displace(&mut self, Replica { rid, extent }: Replica) {
         let Reservations { by_rid, placed, hasher, on, .. } = self;
-        let (is_it, hash_of) =
-            (|place: &u32| placed[*place].rid == rid, |place: &u32| hasher.hash_one(placed[*place].rid));
-        let found = by_rid.remove(hasher.hash_one(rid), is_it, hash_of);
+        let hash = hasher.hash_one(rid);
+        let found = by_rid.find(hash, |place| placed[place].rid == rid);
         let place = found.expect("a replica of an unfinished put is in the index");
+        by_rid.remove(hash, place);
         let on_it = on.get_mut(&extent.segment).expect("it has a replica");
         on_it.remove(placed, place);
         if on_it.is_empty() {
@@ -227,9 +226,8 @@ impl Reservations {
     pub fn remove(&mut self, slot: u32) -> Reservation {
         self.deadlines.remove(&mut self.slab, slot);
         let hash = self.hasher.hash_one(self.slab[slot].key.as_slice());
-        let Reservations { by_key, slab, hasher, .. } = self;
-        let hash_of = |slot: &u32| hasher.hash_one(slab[*slot].key.as_slice());
-        by_key.remove(hash, |other| *other == slot, hash_of).expect("an unfinished put is in the index");
+        let was_there = self.by_key.remove(hash, slot);
+        assert!(was_there, "an unfinished put is in the index");
         let reservation = self.slab.remove(slot);
         for replica in &reservation.replicas {
             self.displace(*replica);

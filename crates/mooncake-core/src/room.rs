@@ -73,6 +73,8 @@ struct Need<'a> {
 pub(crate) struct Search {
     /// Objects that it may still evict.
     pub steps: usize,
+    /// Objects that are on their way from memory to be evicted.
+    pub foreseen: usize,
     /// What its call has stored.
     pub spares: Option<Own>,
     /// So many granules and more are not to be had: the keys after the first that found out need not try again.
@@ -95,7 +97,14 @@ pub(crate) struct Largest {
 
 impl Search {
     pub fn of(steps: usize, spares: Option<Own>) -> Search {
-        Search { steps, spares, full_from: u32::MAX, denied: Denied::Full(Why::Held), largest: Largest::default() }
+        Search {
+            steps,
+            foreseen: 0,
+            spares,
+            full_from: u32::MAX,
+            denied: Denied::Full(Why::Held),
+            largest: Largest::default(),
+        }
     }
 
     fn found_none(&mut self, need: u32, denied: &Denied) {
@@ -230,8 +239,14 @@ impl Core {
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
-        let Search { steps, spares, .. } = search;
-        while let Some(victim) = self.objects.victim(now, &self.segments, reach, spares.as_mut(), steps) {
+        let Search { steps, spares, foreseen, .. } = search;
+        loop {
+            if *foreseen == 0 {
+                *foreseen = self.objects.foresee_victims(*steps);
+            }
+            *foreseen = foreseen.saturating_sub(1);
+            let victim = self.objects.victim(now, &self.segments, reach, spares.as_mut(), steps);
+            let Some(victim) = victim else { break };
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
                 if open.is_some_and(|s| s.extents.largest() >= need && !used.contains(&s.session)) {

@@ -24,6 +24,13 @@ pub struct Link {
     next: u32,
 }
 
+impl Link {
+    /// Those that it has.
+    pub(crate) fn neighbours(self) -> impl Iterator<Item = u32> {
+        [self.prev, self.next].into_iter().filter(|slot| *slot != NONE)
+    }
+}
+
 impl Default for Link {
     fn default() -> Self {
         Link { prev: NONE, next: NONE }

@@ -137,13 +137,14 @@ pub fn measure(pool: Pool, folder: &Path) -> Result<Compaction, Box<dyn std::err
     let seconds = began.elapsed().as_secs_f64();
     let resident_most = resident("VmHWM")?;
     drop(compactor);
-    let (_, slices) = beside.0.lock().holds.iter().find(|(kind, _)| *kind == "slice").ok_or("there was no snapshot")?;
+    let pool = beside.0.lock();
+    let (_, slices) = pool.holds.iter().find(|(kind, _)| *kind == "slice").ok_or("there was no snapshot")?;
     Ok(Compaction {
         seconds,
         bytes: snapshot_bytes(folder)?,
-        longest_slice_us: slices.cpu.as_nanos() as f64 / 1e3,
-        slices: slices.count,
-        held_seconds: slices.sum.as_secs_f64(),
+        longest_slice_us: slices.longest.as_nanos() as f64 / 1e3,
+        slices: slices.cpu.len() as u64,
+        held_seconds: slices.sum().as_secs_f64(),
         put_before,
         put_beside,
         resident_before,

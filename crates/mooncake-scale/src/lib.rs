@@ -11,9 +11,11 @@ use crate::holds::Holds;
 
 pub mod cases;
 pub mod compaction;
+pub mod control;
 pub mod holds;
 pub mod memory;
 pub mod pool;
+pub mod thread;
 
 /// A log to write to.
 pub fn log_in(folder: Option<&Path>) -> Result<Log, LogError> {
@@ -35,6 +37,12 @@ pub struct Figure {
     pub count: u64,
     /// The longest, microseconds on the processor.
     pub cpu_us: f64,
+    /// What all but one of a thousand take at most, microseconds on the processor.
+    pub p999_us: f64,
+    /// Page faults in the longest one.
+    pub faults: u64,
+    /// How often another thread took the processor from the longest one.
+    pub preempted: u64,
     /// The longest, microseconds that others waited.
     pub wall_us: f64,
     /// All of them on average, microseconds on the processor.
@@ -62,6 +70,9 @@ impl Figures {
                 operation,
                 count: *count,
                 cpu_us: median_of(|figure| figure.cpu_us),
+                p999_us: median_of(|figure| figure.p999_us),
+                faults: median_of(|figure| figure.faults as f64) as u64,
+                preempted: median_of(|figure| figure.preempted as f64) as u64,
                 wall_us: median_of(|figure| figure.wall_us),
                 mean_us: median_of(|figure| figure.mean_us),
                 steps: all.iter().map(|figure| figure.steps).max().unwrap_or(0),
@@ -72,13 +83,16 @@ impl Figures {
 
     fn of_run(holds: &Holds) -> Vec<Figure> {
         let micros = |time: std::time::Duration| time.as_nanos() as f64 / 1e3;
-        let figure = |(operation, longest): (&'static str, holds::Longest)| Figure {
+        let figure = |(operation, kind): (&'static str, &holds::Kind)| Figure {
             operation,
-            count: longest.count,
-            cpu_us: micros(longest.cpu),
-            wall_us: micros(longest.wall),
-            mean_us: micros(longest.sum) / longest.count as f64,
-            steps: longest.steps,
+            count: kind.cpu.len() as u64,
+            cpu_us: micros(kind.longest),
+            p999_us: micros(kind.p999()),
+            faults: kind.events.faults,
+            preempted: kind.events.preempted,
+            wall_us: micros(kind.wall),
+            mean_us: micros(kind.sum()) / kind.cpu.len() as f64,
+            steps: kind.steps,
         };
         holds.iter().map(figure).collect()
     }
@@ -88,12 +102,24 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<52} {:>8} {:>12} {:>10} {:>10} {:>6}",
-            "the core's lock is held for", "holds", "longest, us", "wall, us", "mean, us", "steps"
+            "{:<52} {:>7} {:>11} {:>6} {:>5} {:>9} {:>8} {:>9} {:>6}",
+            "the core's lock is held for",
+            "holds",
+            "longest, us",
+            "faults",
+            "taken",
+            "p99.9, us",
+            "mean, us",
+            "wall, us",
+            "steps"
         )?;
-        for Figure { operation, count, cpu_us, wall_us, mean_us, steps } in &self.0 {
+        for Figure { operation, count, cpu_us, p999_us, faults, preempted, wall_us, mean_us, steps } in &self.0 {
             let over = if *cpu_us > 1_000.0 { " *" } else { "" };
-            writeln!(f, "{operation:<52} {count:>8} {cpu_us:>12.0} {wall_us:>10.0} {mean_us:>10.1} {steps:>6}{over}")?;
+            writeln!(
+                f,
+                "{operation:<52} {count:>7} {cpu_us:>11.0} {faults:>6} {preempted:>5} {p999_us:>9.0} {mean_us:>8.1} \
+                 {wall_us:>9.0} {steps:>6}{over}"
+            )?;
         }
         Ok(())
     }

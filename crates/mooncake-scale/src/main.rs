@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use mooncake_scale::cases::CASES;
+use mooncake_scale::control::Control;
 use mooncake_scale::memory::{self, Phases};
 use mooncake_scale::pool::{Pool, Size};
 use mooncake_scale::{Figures, log_in};
@@ -41,6 +42,9 @@ struct Options {
     recover: Option<PathBuf>,
 }
 
+/// Walks of the control behind a case: as many as it had holds, but not more.
+const WALKS: usize = 2_000;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     mooncake_memory::join_freed_blocks_at_once();
     let Options { objects, segments, replicas, log, runs, compaction, json, memory, recover } = Options::parse();
@@ -70,12 +74,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         return Ok(());
     }
-    let mut all = Vec::with_capacity(runs);
+    let (mut all, mut control) = (Vec::with_capacity(runs), Control::new());
     for run in 1..=runs {
         let log = log.as_ref().map(|log| log.join(format!("run-{run}")));
         let mut pool = Pool::new(Size { objects, segments, replicas }, log_in(log.as_deref())?);
         pool.fill();
-        CASES.iter().for_each(|case| case(&mut pool));
+        for case in CASES {
+            let before = pool.holds.count();
+            case(&mut pool);
+            let walks = (pool.holds.count() - before).min(WALKS);
+            (0..walks).for_each(|_| control.walk(&mut pool.holds));
+        }
         all.push(pool.holds);
     }
     let figures = Figures::of(&all);

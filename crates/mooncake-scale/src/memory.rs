@@ -120,8 +120,8 @@ fn put(pool: &mut Pool, from: u64, kind: &'static str) {
 /// Thousands of objects put in a second of all holds that put any.
 fn rate(holds: &Holds) -> f64 {
     let puts = || holds.iter().filter(|(kind, _)| kind.starts_with("put_"));
-    let ended: u64 = puts().filter(|(kind, _)| *kind == "put_end").map(|(_, puts)| puts.count).sum();
-    let time: Duration = puts().map(|(_, puts)| puts.sum).sum();
+    let ended: usize = puts().filter(|(kind, _)| *kind == "put_end").map(|(_, puts)| puts.cpu.len()).sum();
+    let time: Duration = puts().map(|(_, puts)| puts.sum()).sum();
     ended as f64 * REQUEST as f64 / time.as_secs_f64() / 1e3
 }
 

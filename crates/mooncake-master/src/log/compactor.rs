@@ -1,6 +1,7 @@
 //! Replaces old segments by a snapshot, in the background, of the core that goes on living.
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +82,7 @@ impl Compactor {
                     Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !stopped.load(Ordering::Relaxed) => continue,
                     Err(_) => return,
                 }
-                match compact(&log, &*living, &stopped) {
+                match compact_or_break_off(&log, &*living, &stopped) {
                     // The log asked again at each append beside it. If it is too large as it is now, the next append asks.
                     Ok(()) => while wanted.try_recv().is_ok() {},
                     Err(_) if stopped.load(Ordering::Relaxed) => return,
@@ -117,13 +118,24 @@ impl Drop for Compactor {
     }
 }
 
+/// A compaction whose panic is its failure: the thread goes on, the failure is counted and said, and the next one is tried.
+fn compact_or_break_off(log: &Log, living: &impl Living, stop: &AtomicBool) -> Result<(), LogError> {
+    catch_unwind(AssertUnwindSafe(|| compact(log, living, stop))).unwrap_or_else(|panic| {
+        // Nothing is put aside for it any more.
+        living.end_snapshot();
+        let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
+        let reason = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(LogError::CompactionBroke { reason })
+    })
+}
+
 /// One snapshot of a moment from now on; then what it covers is removed.
 ///
 /// Its LSN lies in the segment that is open, which stays: replay passes over what the snapshot has. All of the frames up to it are in
 /// the file before the snapshot has its name, so that no log is found that is shorter than its snapshot.
 pub(super) fn compact(log: &Log, living: &impl Living, stop: &AtomicBool) -> Result<(), LogError> {
     let began = Instant::now();
-    let Some(Rotated { folder, open }) = log.rotate()? else { return Ok(()) };
+    let Some(Rotated { folder, open, locked: _locked }) = log.rotate()? else { return Ok(()) };
     // Appends go on meanwhile. What says under which boot the log was written must not go before its successor is on
     // the disk: a witness of another host would vouch for what a power loss leaves.
     let path = folder.join(open.file_name());

@@ -93,6 +93,12 @@ pub enum LogError {
         /// How much.
         source: AsideFull,
     },
+    /// A compaction panicked: an invariant of the snapshot's is broken, and none of the pool's.
+    #[error("the compaction broke off: {reason}; report this. The log is whole, and read as it is by a restart")]
+    CompactionBroke {
+        /// What the panic said.
+        reason: String,
+    },
     /// The master stops.
     #[error("the master stops")]
     Stops,

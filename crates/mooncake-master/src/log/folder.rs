@@ -6,6 +6,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
@@ -16,12 +17,17 @@ use super::step::{Step, sync};
 /// Logs renamed away that are kept; older ones are removed.
 const AWAY_KEPT: usize = 2;
 
-/// A state folder, locked for as long as this lives.
+/// A state folder, locked for as long as this lives, or any [`Locked`] of it.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
-    /// Holds the lock.
-    _lock: File,
+    lock: Locked,
+}
+
+/// Keeps a state folder locked: no other master begins there while something may be written.
+#[derive(Debug, Clone)]
+pub(super) struct Locked {
+    _file: Arc<File>,
 }
 
 impl Folder {
@@ -49,7 +55,12 @@ impl Folder {
         }
         // For the message of the next one; a full disk must not keep a master from starting.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "pid {}", std::process::id()));
-        Ok(Folder { root: root.to_owned(), _lock: lock })
+        Ok(Folder { root: root.to_owned(), lock: Locked { _file: Arc::new(lock) } })
+    }
+
+    /// Keeps it locked, whatever becomes of this.
+    pub(super) fn locked(&self) -> Locked {
+        self.lock.clone()
     }
 
     /// Where the log lies.

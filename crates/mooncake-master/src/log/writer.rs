@@ -13,7 +13,7 @@ use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::message::LogPosition;
 use parking_lot::Mutex;
 
-use super::folder::Folder;
+use super::folder::{Folder, Locked};
 use super::recovery::Recovered;
 use super::segment_file::{self, FILE_HEADER, FileHeader, FileKind};
 use super::step::{Step, step, sync};
@@ -137,6 +137,8 @@ pub(super) struct Rotated {
     pub folder: PathBuf,
     /// Header of the segment that is written from now on.
     pub open: FileHeader,
+    /// For as long as its caller writes in the folder: the log itself may be closed meanwhile.
+    pub locked: Locked,
 }
 
 /// Where frames go.
@@ -436,7 +438,7 @@ impl Log {
             sink.file = segment_file::start(&current, &header, self.fsync)?;
             sink.first = header.lsn;
         }
-        Ok(Some(Rotated { folder: current, open: header }))
+        Ok(Some(Rotated { folder: current, open: header, locked: sink.folder.locked() }))
     }
 
     /// Accounts for a snapshot of everything before the last rotation, at least.
@@ -451,7 +453,7 @@ impl Log {
         }
     }
 
-    /// Ends the log: no commit succeeds from here on, the lock is given back.
+    /// Ends the log: no commit succeeds from here on. The lock is given back, as soon as no compaction writes there any more.
     pub fn close(&self) {
         let mut writer = self.writer.lock();
         self.closed.store(true, Ordering::Release);

@@ -1,0 +1,61 @@
+//! What is about to be looked at, brought from memory ahead of it.
+//!
+//! Of millions of objects few are in the processor's caches. Whoever looks at one waits for its place in the index, for itself, for
+//! its key and for its neighbours in a list, one after the other. A few dozen together wait hardly longer than one: so they are
+//! touched first, and read then.
+
+use std::hint::black_box;
+
+use smallvec::SmallVec;
+
+use super::Objects;
+
+/// So many are touched together: what they take stays in the nearest caches until they are read.
+pub(crate) const AHEAD: usize = 32;
+
+/// Fewer objects than these are in caches anyway.
+const MANY: usize = 1 << 14;
+
+impl Objects {
+    /// Keys are about to be asked for, at most [`AHEAD`] of them: their hashes. Changes nothing.
+    #[inline]
+    pub fn foresee(&self, hashes: impl ExactSizeIterator<Item = u64>) {
+        if self.slab.len() >= MANY && hashes.len() > 1 {
+            let slots: SmallVec<[u32; AHEAD]> = hashes.filter_map(|hash| self.index.likely(hash)).collect();
+            self.foresee_slots(&slots);
+        }
+    }
+
+    /// Objects are about to be moved or removed that lie in these slots, which may be free.
+    pub fn foresee_slots(&self, slots: &[u32]) {
+        let mut neighbours: SmallVec<[u32; 2 * AHEAD]> = SmallVec::new();
+        for slot in slots {
+            let Some(object) = self.slab.get(*slot) else { continue };
+            let key = self.slab.bytes(*slot);
+            black_box((key.first().copied(), key.last().copied()));
+            neighbours.extend(object.link.neighbours());
+        }
+        for slot in neighbours {
+            black_box(self.slab.get(slot).map(|object| object.link));
+        }
+    }
+
+    /// The next ones that are evicted, most likely, are about to be: so many at most. How many there are.
+    pub fn foresee_victims(&self, most: usize) -> usize {
+        let first = self.policy.victim(&self.slab);
+        let coldest = std::iter::successors(first, |slot| self.policy.after(&self.slab, *slot));
+        let slots: SmallVec<[u32; AHEAD]> = coldest.take(most.min(AHEAD)).collect();
+        if self.slab.len() >= MANY {
+            self.foresee_removal(&slots);
+        }
+        slots.len()
+    }
+
+    /// Objects are about to be removed.
+    pub fn foresee_removal(&self, slots: &[u32]) {
+        self.foresee_slots(slots);
+        for slot in slots.iter().filter(|slot| self.slab.get(**slot).is_some()) {
+            black_box(self.index.likely(self.hash(self.key(*slot))));
+        }
+    }
+}
