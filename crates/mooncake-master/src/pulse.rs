@@ -57,7 +57,7 @@ mod tests {
         loops.spawn(pulse.clone().beat());
         eventually("it has begun", || pulse.last.load(Ordering::Relaxed) > 0);
         let (release, blocked) = std::sync::mpsc::channel::<()>();
-        loops.spawn(async move { drop(blocked.recv()) });
+        loops.spawn(async move { _ = blocked.recv() });
         eventually("it stands still", || pulse.silence() > Duration::from_millis(300));
         drop(release);
         eventually("it beats", || pulse.silence().is_zero());
