@@ -137,6 +137,7 @@ impl Core {
                 }
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
                 self.changes.room = true;
+                self.changes.begin_own();
                 Ok(())
             }
             Record::SegmentEnds { number, bytes } => {
@@ -146,6 +147,7 @@ impl Core {
                 self.segments.raise_limit(*number, (bytes / GRANULE).min(u32::MAX.into()) as u32);
                 self.segments.end_at_limit(*number);
                 self.changes.room = true;
+                self.changes.begin_own();
                 Ok(())
             }
             Record::SegmentLeaves { number, grace_ms } => {

@@ -68,6 +68,12 @@ impl Extents {
         self.by_len.last().map_or(0, |run| run.0)
     }
 
+    /// Granules that the run at the limit will have when all of the segment is populated.
+    pub fn to_come(&self) -> u32 {
+        let last = self.by_start.last_key_value().filter(|(start, len)| *start + *len == self.limit);
+        self.total - self.limit + last.map_or(0, |(_, len)| *len)
+    }
+
     /// Number of free runs: 1 when nothing is fragmented.
     pub fn runs(&self) -> usize {
         self.by_len.len()
@@ -241,9 +247,14 @@ mod tests {
         extents.raise_limit(10);
         assert_eq!((extents.find(10), extents.find(11)), (Some(0), None));
         extents.raise_limit(5);
-        assert_eq!(extents.limit(), 10);
+        assert_eq!((extents.limit(), extents.to_come()), (10, 64));
+        extents.take(2, 7).unwrap();
+        assert_eq!(extents.to_come(), 55);
+        extents.take(9, 1).unwrap();
+        assert_eq!(extents.to_come(), 54);
+        extents.give(2, 8).unwrap();
         extents.raise_limit(1000);
-        assert_eq!(extents.largest(), 64);
+        assert_eq!((extents.largest(), extents.to_come()), (64, 64));
         let mut ended = Extents::new(64);
         ended.raise_limit(10);
         ended.end_at_limit();

@@ -154,7 +154,7 @@ impl Core {
         result.waits.keys.sort_unstable();
         result.waits.keys.dedup();
         result.cut = search.steps == 0;
-        work.did(result.slots.len() + steps - search.steps);
+        work.did(result.slots.len() + steps - search.steps + search.looked_at(self.segments.open().len()));
         result
     }
 
@@ -243,6 +243,7 @@ impl Core {
             }
             Denied::Full(_) | Denied::TooLarge(_) => waits.room = true,
             Denied::Populating => (waits.room, waits.population) = (true, true),
+            Denied::PopulatingMore => (waits.own, waits.population) = (true, true),
         }
         PutSlot::Full(String::new())
     }

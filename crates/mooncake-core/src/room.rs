@@ -16,6 +16,9 @@ use crate::why_full::Why;
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICTED_MORE: usize = 64;
 
+/// Segments that cost as much as one object, where they are only looked at.
+const SEGMENTS_AS_ONE: usize = 32;
+
 /// A populator without progress for so long has failed.
 const POPULATION_STALLED_MS: u64 = 3_000;
 
@@ -44,6 +47,8 @@ pub(crate) enum Denied {
     Held,
     /// Room comes from the populator.
     Populating,
+    /// Room for a further replica does, without an eviction. That keeps nobody waiting who needs no more than there is.
+    PopulatingMore,
     /// This session has too much unfinished already; others are not to wait for that.
     Capped(Why),
 }
@@ -52,7 +57,7 @@ impl Denied {
     pub fn why(&self) -> Why {
         match self {
             Denied::Full(why) | Denied::Capped(why) => *why,
-            Denied::Populating => Why::Populating,
+            Denied::Populating | Denied::PopulatingMore => Why::Populating,
             Denied::TooLarge(_) | Denied::Own | Denied::Held => Why::Held,
         }
     }
@@ -82,6 +87,17 @@ pub(crate) struct Search {
     /// Why not.
     pub denied: Denied,
     pub largest: Largest,
+    populating: Option<Vec<Populating>>,
+}
+
+/// What a segment has to give whose populator gets on.
+#[derive(Clone, Copy)]
+struct Populating {
+    owner: SessionId,
+    /// Granules that eviction alone can gain.
+    attainable: u32,
+    /// Granules that come without any.
+    to_come: u32,
 }
 
 /// The most granules that one segment has, as far as somebody has looked: all of them are looked at for it.
@@ -96,15 +112,14 @@ pub(crate) struct Largest {
 }
 
 impl Search {
+    /// What it has looked at besides the keys and what it evicted, in objects.
+    pub fn looked_at(&self, segments: usize) -> usize {
+        self.populating.as_ref().map_or(0, |_| segments.div_ceil(SEGMENTS_AS_ONE))
+    }
+
     pub fn of(steps: usize, spares: Option<Own>) -> Search {
-        Search {
-            steps,
-            foreseen: 0,
-            spares,
-            full_from: u32::MAX,
-            denied: Denied::Full(Why::Held),
-            largest: Largest::default(),
-        }
+        let (denied, largest) = (Denied::Full(Why::Held), Largest::default());
+        Search { steps, foreseen: 0, spares, full_from: u32::MAX, denied, largest, populating: None }
     }
 
     fn found_none(&mut self, need: u32, denied: &Denied) {
@@ -116,7 +131,7 @@ impl Search {
 }
 
 impl Core {
-    /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough.
+    /// Finds room for each replica, evicting if it must, and reserves it. One replica is enough where none is to come for another.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn place(
         &mut self,
@@ -136,7 +151,7 @@ impl Core {
         let wanted =
             (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
         let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
-        let mut replicas: SmallVec<[Replica; 1]> = SmallVec::new();
+        let mut extents: SmallVec<[Extent; 1]> = SmallVec::new();
         for nth in 0..wanted {
             let free = match mode.room {
                 true => placement::choose(&self.segments, need, &used, &terms.wishes, &mut self.random),
@@ -146,14 +161,15 @@ impl Core {
             let chosen = match free {
                 Some(number) => number,
                 None if nth == 0 => self.make_room(now, wanted, search, fx)?,
+                None if !mode.force && need <= self.to_come(now, &used, search) => return Err(Denied::PopulatingMore),
                 None => {
                     let few = Search::of(EVICTED_MORE.min(search.steps), search.spares);
-                    let mut few = Search { largest: search.largest, ..few };
+                    let mut few = Search { largest: search.largest, populating: search.populating.take(), ..few };
                     let wanted = Need { mode: Mode { force: false, ..mode }, ..wanted };
                     let steps = few.steps;
                     let room = self.make_room(now, wanted, &mut few, fx);
                     search.steps -= steps - few.steps;
-                    search.spares = few.spares;
+                    (search.spares, search.populating) = (few.spares, few.populating);
                     match room {
                         Ok(number) => number,
                         Err(_) => break,
@@ -163,9 +179,11 @@ impl Core {
             let segment = self.segments.get(chosen).expect("an open segment");
             let granule = segment.extents.find(need).expect("room was found there");
             used.push(segment.session);
-            let extent = Extent { segment: chosen, offset: u64::from(granule) * GRANULE, length: size };
-            replicas.push(Replica { rid: self.next_rid(), extent });
+            extents.push(Extent { segment: chosen, offset: u64::from(granule) * GRANULE, length: size });
         }
+        // Rids are given only now that it is placed: the log knows of each.
+        let replicas: SmallVec<[Replica; 1]> =
+            extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
         let session = terms.origin.session;
         let with = reservation::Terms { group: group.into(), replaces };
         let record = Reservation::new(session, key, size, terms.pin, SmallVec::new(), with).record(replicas.clone());
@@ -234,7 +252,7 @@ impl Core {
         if !mode.room {
             return Err(Denied::Full(Why::OthersWait));
         }
-        if !mode.force && need <= *search.largest.populating.get_or_insert_with(|| self.populating(now)) {
+        if !mode.force && need <= self.attainable_by_populators(now, used, search) {
             return Err(Denied::Populating);
         }
         self.counts.evictions_attempted += 1;
@@ -271,12 +289,37 @@ impl Core {
         staying.map(Segment::lasting).max().unwrap_or(0)
     }
 
-    /// What eviction alone can gain where the populator gets on.
-    fn populating(&self, now: Time) -> u32 {
-        let open = self.segments.open().iter().filter_map(|open| self.segments.get(open.number));
+    /// Granules that eviction alone can gain where the populator gets on.
+    fn attainable_by_populators(&self, now: Time, used: &[SessionId], search: &mut Search) -> u32 {
+        if let Some(known) = search.largest.populating.filter(|_| used.is_empty()) {
+            return known;
+        }
+        let others = self.populating(now, search).iter().filter(|one| !used.contains(&one.owner));
+        let most = others.map(|one| one.attainable).max().unwrap_or(0);
+        if used.is_empty() {
+            search.largest.populating = Some(most);
+        }
+        most
+    }
+
+    /// Granules that populators bring without an eviction.
+    fn to_come(&self, now: Time, used: &[SessionId], search: &mut Search) -> u32 {
+        let others = self.populating(now, search).iter().filter(|one| !used.contains(&one.owner));
+        others.map(|one| one.to_come).max().unwrap_or(0)
+    }
+
+    fn populating<'a>(&self, now: Time, search: &'a mut Search) -> &'a [Populating] {
         let gets_on =
             |segment: &&Segment| segment.populating() && now < segment.progress.plus_ms(POPULATION_STALLED_MS);
-        open.filter(gets_on).map(Segment::attainable).max().unwrap_or(0)
+        search.populating.get_or_insert_with(|| {
+            let open = self.segments.open().iter().filter_map(|open| self.segments.get(open.number));
+            let populating = open.filter(gets_on).map(|segment| Populating {
+                owner: segment.session,
+                attainable: segment.attainable(),
+                to_come: segment.extents.to_come(),
+            });
+            populating.collect()
+        })
     }
 
     /// Evicts one object; the segments that have more room now.

@@ -29,7 +29,7 @@ pub(crate) struct Waits {
     pub keys: Vec<u64>,
     /// Room: later requests get none before it.
     pub room: bool,
-    /// Room that later requests may have.
+    /// Room that later requests may have: they need less, or may take what this one spares.
     pub own: bool,
     /// The room is to come from the owner's populator.
     pub population: bool,
@@ -226,7 +226,7 @@ impl Tickets {
             let Parked { ticket, origin, deadline, waits, .. } = parked;
             ensure!(!parked.entries.is_empty(), "{ticket:?} has no keys");
             ensure!(waits.for_anything(), "{ticket:?} waits for nothing");
-            ensure!(waits.room || !waits.population, "{ticket:?} waits for a populator and not for room");
+            ensure!(waits.room || waits.own || !waits.population, "{ticket:?} waits for a populator and not for room");
             ensure!(waits.held != Some(0), "{ticket:?} waits for the end of views over nothing");
             let is = [
                 self.places.get(ticket) == Some(place),

@@ -66,8 +66,8 @@ impl Changes {
         self.keys.iter().any(|(_, other, _)| *other == hash)
     }
 
-    /// Those that wait to spare what their call has stored look again: they keep nobody waiting, so that any number of them
-    /// may, and are looked at once a tick, not with each change of others.
+    /// Those that wait to spare what their call has stored, or for more of the memory that is being populated, look again: they
+    /// keep nobody waiting, so that any number of them may, and are looked at once a tick, not with each change of others.
     pub fn begin_own(&mut self) {
         if !self.own.begun {
             self.own.begin();

@@ -12,17 +12,24 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::time::timeout;
 
 use crate::connection::{Connection, Ended, Stream};
-use crate::machine::anchor_frames::{Heard, Judged, Said};
+use crate::log::LogClosed;
+use crate::machine::anchor_frames::{Heard, Judged, Pongs, Said};
 use crate::machine::anchors::{self, Anchor, Superseded};
 use crate::metrics::Op;
-use crate::routes::{AnchorQueue, Next};
-use crate::shared::Shared;
+use crate::routes::AnchorQueue;
+use crate::shared::{Commit, Shared};
 
 /// Beats come every 0.5 s: a connection this silent leads nowhere any more.
 const SILENT: Duration = Duration::from_secs(15);
 
 /// For the peer to take what is sent.
 const SEND_STUCK: Duration = Duration::from_secs(5);
+
+/// What a frame has changed is in the log by then, or the disk is slow: its client hears meanwhile that the master is there.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// More than so many bytes of frames that are not in the log are not taken over one anchor.
+const UNLOGGED_MOST: usize = 1 << 20;
 
 /// Fences that an owner is asked for in one go, where there are more than its anchor takes at once.
 const FENCES_SLICE: usize = 2_048;
@@ -40,7 +47,8 @@ async fn exchange<S: Stream>(
     let (reader, writer) = connection.split();
     tokio::select! {
         ended = receive(shared, anchor, reader) => ended,
-        ended = send(shared, anchor, writer) => ended,
+        ended = send(anchor, writer) => ended,
+        ended = ask_fences(shared, anchor) => ended,
     }
 }
 
@@ -49,22 +57,59 @@ async fn receive<R: AsyncRead + Unpin>(
     anchor: Anchor<'_, Arc<AnchorQueue>>,
     mut connection: Connection<R>,
 ) -> Result<(), Ended> {
+    let (mut pongs, mut unlogged) = (Pongs::default(), Unlogged::default());
     loop {
         let frame = timeout(SILENT, connection.half_frame()).await.map_err(|_| Ended::Stuck)??;
-        let began = Instant::now();
+        let (began, bytes) = (Instant::now(), frame.len());
         let message = AnchorUp::decode(frame).map_err(|error| Ended::Garbage(error.to_string()))?;
         let Some(said) = Said::read(message).map_err(Ended::Garbage)? else { continue };
         // Under the core's lock, in which anchors are replaced.
-        let obeyed =
-            shared.apply_async(|core, now, effects| said.obey(core, &mut &shared.routes, now, anchor, effects));
-        let heard = obeyed.await?.map_err(|Superseded| Ended::Superseded)?;
+        let (obeyed, mut commit) =
+            shared.apply_aside(|core, now, effects| said.obey(core, &mut &shared.routes, now, anchor, effects))?;
+        let heard = obeyed.map_err(|Superseded| Ended::Superseded)?;
         tell(shared, anchor.session, &heard);
-        if let Some(reply) = heard.reply(shared.position()) {
+        if commit.is_none() && heard.confirms() {
+            commit = shared.commit_all_aside()?;
+        }
+        let logged = unlogged.settle(commit, bytes).await?;
+        if let Some(reply) = pongs.reply(&heard, logged, shared.position()) {
             anchor.queue.push(&reply);
         }
         if let Heard::Beat { .. } = heard {
             shared.metrics.answered(RequestKind::Beat, began);
         }
+    }
+}
+
+/// Commits of an anchor's frames that are under way.
+#[derive(Default)]
+struct Unlogged {
+    /// The last of them; the others are through before it is.
+    last: Option<Commit>,
+    /// Of their frames.
+    bytes: usize,
+}
+
+impl Unlogged {
+    /// Whether everything is in the log, with what a further frame has changed: it says so at once or, if nothing was under way,
+    /// after a moment.
+    async fn settle(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
+        let patience = if self.last.is_none() { SLOW } else { Duration::ZERO };
+        if commit.is_some() {
+            self.last = commit;
+            self.bytes += bytes;
+        }
+        let Some(last) = &mut self.last else { return Ok(true) };
+        if self.bytes > UNLOGGED_MOST {
+            last.done().await?;
+        } else {
+            match timeout(patience, last.done()).await {
+                Ok(done) => done?,
+                Err(_) => return Ok(false),
+            }
+        }
+        *self = Unlogged::default();
+        Ok(true)
     }
 }
 
@@ -94,28 +139,28 @@ fn tell(shared: &Shared, session: SessionId, heard: &Heard) {
     }
 }
 
-async fn send<W: AsyncWrite>(
-    shared: &Arc<Shared>,
-    anchor: Anchor<'_, Arc<AnchorQueue>>,
-    mut writer: WriteHalf<W>,
-) -> Result<(), Ended> {
-    while let Some(next) = anchor.queue.next().await {
-        match next {
-            Next::Bytes(bytes) => {
-                timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
-            }
-            Next::Fences(from) => {
-                let asked = shared.apply_async(|core, _, effects| {
-                    anchors::check(&mut &shared.routes, anchor)?;
-                    Ok(core.ask_fences(anchor.session, from, FENCES_SLICE, effects))
-                });
-                if let Some(rest) = asked.await?.map_err(|Superseded| Ended::Superseded)? {
-                    anchor.queue.postpone_fences(rest);
-                }
-            }
-        }
+async fn send<W: AsyncWrite>(anchor: Anchor<'_, Arc<AnchorQueue>>, mut writer: WriteHalf<W>) -> Result<(), Ended> {
+    while let Some(bytes) = anchor.queue.next().await {
+        timeout(SEND_STUCK, writer.write_all(&bytes)).await.map_err(|_| Ended::Stuck)??;
     }
     Ok(())
+}
+
+/// Asks for the fences that there was no room for, once there is. Pongs go on while they wait for the log.
+async fn ask_fences(shared: &Arc<Shared>, anchor: Anchor<'_, Arc<AnchorQueue>>) -> Result<(), Ended> {
+    loop {
+        let from = anchor.queue.fences().await;
+        let (asked, commit) = shared.apply_aside(|core, _, effects| {
+            anchors::check(&mut &shared.routes, anchor)?;
+            Ok(core.ask_fences(anchor.session, from, FENCES_SLICE, effects))
+        })?;
+        if let Some(mut commit) = commit {
+            commit.done().await?;
+        }
+        if let Some(rest) = asked.map_err(|Superseded| Ended::Superseded)? {
+            anchor.queue.postpone_fences(rest);
+        }
+    }
 }
 
 /// A connection that is a session's anchor; when it is dropped, however it
@@ -142,7 +187,7 @@ impl Drop for Registered {
         let ended = |core: &mut Core, now, effects: &mut Effects| {
             anchors::ended(core, &mut &self.shared.routes, now, self.named(), effects)
         };
-        if self.shared.apply(ended) == Ok(true) {
+        if self.shared.apply_aside(ended).is_ok_and(|(ended, _)| ended) {
             tracing::debug!(session = self.session.0, "anchor ended");
         }
     }
@@ -273,7 +318,7 @@ mod tests {
 
     /// What is to be sent next.
     async fn sent(anchor: &AnchorQueue) -> Vec<anchor_down::Body> {
-        let Some(Next::Bytes(bytes)) = anchor.next().await else { panic!("nothing to send") };
+        let bytes = anchor.next().await.expect("something to send");
         messages(&bytes)
     }
 
@@ -368,7 +413,7 @@ mod tests {
         assert!(matches!(receive(&owner.shared, anchor, reader).await, Err(Ended::Stuck)));
         let gone = SegmentGone { uuid: vec![0; 1 << 20].into(), ..SegmentGone::default() };
         owner.anchor.push(&AnchorDown { body: Some(anchor_down::Body::SegmentGone(gone)) });
-        assert!(matches!(send(&owner.shared, anchor, writer).await, Err(Ended::Stuck)));
+        assert!(matches!(send(anchor, writer).await, Err(Ended::Stuck)));
     }
 
     #[tokio::test]
@@ -413,11 +458,9 @@ mod tests {
         owner.anchor.postpone_fences(given_up);
         // The one that it replaces has not been told yet.
         (&owner.shared.routes).lend(|anchors| anchors.set(owner.session, Arc::default()));
-        let (near, _far) = UnixStream::pair().unwrap();
-        let (_reader, writer) = Connection::new(near).split();
         let anchor = Anchor { session: owner.session, queue: &owner.anchor };
-        let sent = timeout(SEND_STUCK, send(&owner.shared, anchor, writer)).await.expect("it ends");
-        assert!(matches!(sent, Err(Ended::Superseded)));
+        let asked = timeout(SEND_STUCK, ask_fences(&owner.shared, anchor)).await.expect("it ends");
+        assert!(matches!(asked, Err(Ended::Superseded)));
     }
 
     #[tokio::test]
@@ -449,7 +492,7 @@ mod tests {
     /// Reads what an anchor is sent, until it has been asked for so many fences.
     async fn all_fences(owner: &Owner, queue: &Arc<AnchorQueue>, wanted: u32) -> u32 {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let (_reader, writer) = Connection::new(near).split();
+        let near = Connection::new(near);
         let mut asked = std::collections::BTreeSet::new();
         let hear = async {
             let mut reader = FrameReader::default();
@@ -463,7 +506,7 @@ mod tests {
             }
         };
         tokio::select! {
-            ended = send(&owner.shared, Anchor { session: owner.session, queue }, writer) => panic!("{ended:?}"),
+            ended = exchange(&owner.shared, Anchor { session: owner.session, queue }, near) => panic!("{ended:?}"),
             () = tokio::time::sleep(Duration::from_secs(10)) => {}
             () = hear => {}
         }

@@ -62,7 +62,7 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
 async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(HelloReply, Role), LogClosed> {
     asked.look_for_views(&**shared);
     let queue = Arc::new(AnchorQueue::default());
-    let admitted = shared.apply_async(|core, now, effects| {
+    let (admitted, commit) = shared.apply_aside(|core, now, effects| {
         let admission = Admission {
             anchors: &mut &shared.routes,
             claims: &mut shared.epoch_claims.lock(),
@@ -81,8 +81,11 @@ async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(Hell
             }
         };
         Ok((admitted, role))
-    });
-    let (admitted, role) = match admitted.await? {
+    })?;
+    if let Some(mut commit) = commit {
+        commit.done().await?;
+    }
+    let (admitted, role) = match admitted {
         Ok(admitted) => admitted,
         Err(refusal) => return Ok(refuse(shared, refusal)),
     };

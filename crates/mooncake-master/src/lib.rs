@@ -27,6 +27,7 @@ mod metadata_server;
 mod metrics;
 mod peer_log;
 mod process_watch;
+mod pulse;
 mod query_pages;
 mod random;
 mod replaying;

@@ -27,6 +27,9 @@ const REST_FROM: Duration = Duration::from_micros(200);
 /// Most of it, however many there are.
 const REST_MOST: Duration = Duration::from_millis(4);
 
+/// Threads beside that of anchors, for commits: one does those of all that wait for it.
+const COMMITS_MOST: usize = 4;
+
 /// Threads that connections are spread over; they end when dropped, and their tasks with them.
 #[derive(Debug)]
 pub struct Loops {
@@ -57,6 +60,7 @@ impl Loops {
         let served = Arc::<AtomicUsize>::default();
         let count = served.clone();
         let mut builder = Builder::new_current_thread();
+        builder.max_blocking_threads(COMMITS_MOST);
         builder.on_thread_park(move || {
             let rest = rest(count.load(Ordering::Relaxed));
             if !rest.is_zero() {

@@ -14,8 +14,8 @@ use mooncake_core::{
     SessionSpec, Time,
 };
 use mooncake_wire::message::{
-    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Reply, Request, anchor_down, anchor_up, hello,
-    reply, request,
+    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, Reply, Request, anchor_down, anchor_up,
+    hello, reply, request,
 };
 use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame};
 use prost::Message;
@@ -31,7 +31,7 @@ use crate::connections::Idle;
 use crate::hello::{Via, answer};
 use crate::log::{Folder, Log, Sink};
 use crate::machine::anchors::Lend;
-use crate::routes::{AnchorQueue, Next};
+use crate::routes::AnchorQueue;
 use crate::shared::Shared;
 
 /// For what is sent too early to come.
@@ -158,6 +158,12 @@ async fn is_silent(stream: &mut UnixStream) -> bool {
     timeout(QUIET, stream.read_u8()).await.is_err()
 }
 
+async fn next_pong(stream: &mut UnixStream) -> Pong {
+    let down: AnchorDown = next_frame(stream).await;
+    let Some(anchor_down::Body::Pong(pong)) = down.body else { panic!("{down:?}") };
+    pong
+}
+
 /// The next frame of a connection.
 async fn next_frame<M: Message + Default>(stream: &mut UnixStream) -> M {
     let mut reader = FrameReader::default();
@@ -198,14 +204,14 @@ async fn neither_the_reply_to_a_change_nor_a_push_that_tells_of_it_leaves_before
         blocked.release();
         let reply: Reply = next_frame(&mut far).await;
         assert!(matches!(reply.body, Some(reply::Body::Done(_))), "{reply:?}");
-        let Ok(Some(Next::Bytes(_))) = timeout(SOON, master.anchor.next()).await else { panic!("no fence") };
+        assert!(timeout(SOON, master.anchor.next()).await.is_ok_and(|bytes| bytes.is_some()), "no fence");
         drop(far);
         assert!(calls.join().unwrap().is_err(), "it ends with its connection");
     }
 }
 
 #[tokio::test]
-async fn a_beat_that_changes_something_is_answered_once_that_is_in_the_log() {
+async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_answered_meanwhile() {
     for fsync in [false, true] {
         let mut master = Master::new("beat", fsync);
         let rid = master.view();
@@ -217,17 +223,59 @@ async fn a_beat_that_changes_something_is_answered_once_that_is_in_the_log() {
             anchor::serve(registered, Connection::new(UnixStream::from_std(near).unwrap())).await
         });
         let unpin_sequence = master.origin().sequence;
-        let beat = Beat { number: 8, unpin: vec![rid.0], unpin_sequence, ..Beat::default() };
-        send(&mut far, &AnchorUp { body: Some(anchor_up::Body::Beat(beat)) }).await;
-        blocked.is_awaited(&master).await;
-        assert!(is_silent(&mut far).await);
+        let beat = |number, unpins| {
+            let (unpin, unpin_sequence) = if unpins { (vec![rid.0], unpin_sequence) } else { Default::default() };
+            AnchorUp { body: Some(anchor_up::Body::Beat(Beat { number, unpin, unpin_sequence, ..Beat::default() })) }
+        };
+        // The next one says it again, the one behind that does not.
+        for (number, unpins) in [(8, true), (9, true), (10, false)] {
+            send(&mut far, &beat(number, unpins)).await;
+            blocked.is_awaited(&master).await;
+            let pong = next_pong(&mut far).await;
+            assert_eq!((pong.number, pong.unpin_sequence, pong.position), (0, 0, None), "of {number}");
+        }
         blocked.release();
-        let down: AnchorDown = next_frame(&mut far).await;
-        let Some(anchor_down::Body::Pong(pong)) = &down.body else { panic!("{down:?}") };
-        assert_eq!(pong.unpin_sequence, unpin_sequence);
+        let in_the_log = async {
+            while master.shared.log.lsn() < master.shared.log.end_of_queue().lsn {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, in_the_log).await.expect("it is never logged");
+        send(&mut far, &beat(11, true)).await;
+        let pong = next_pong(&mut far).await;
+        assert_eq!((pong.number, pong.unpin_sequence), (11, unpin_sequence));
         drop(far);
         assert!(anchor.join().unwrap().is_err(), "it ends with its connection");
     }
+}
+
+#[tokio::test]
+async fn while_the_log_takes_nothing_every_client_is_answered_and_owners_are_asked_for_fences_later() {
+    let mut master = Master::new("crowd", false);
+    let rid = master.reserve();
+    let mut blocked = master.block();
+    let (near, mut owner) = pair();
+    let (shared, session, queue) = (master.shared.clone(), master.session, master.anchor.clone());
+    let given_up = master.origin();
+    let serving = elsewhere(async move || {
+        let stream = UnixStream::from_std(near).unwrap();
+        let registered = Registered { shared: shared.clone(), session, queue };
+        let (_, commit) =
+            shared.apply_aside(|core, now, effects| core.abort(now, given_up, &[rid], true, effects)).unwrap();
+        let served = anchor::serve(registered, Connection::new(stream)).await;
+        commit.expect("it is logged").done().await.unwrap();
+        served
+    });
+    blocked.is_awaited(&master).await;
+    for number in 1..=20 {
+        send(&mut owner, &AnchorUp { body: Some(anchor_up::Body::Beat(Beat { number, ..Beat::default() })) }).await;
+        assert_eq!(next_pong(&mut owner).await.number, number, "nothing that it said is on its way to the log");
+    }
+    blocked.release();
+    let down: AnchorDown = next_frame(&mut owner).await;
+    assert!(matches!(down.body, Some(anchor_down::Body::Fence(_))), "{down:?}");
+    drop(owner);
+    assert!(serving.join().unwrap().is_err(), "it ends with its connection");
 }
 
 #[tokio::test]

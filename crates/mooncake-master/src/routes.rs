@@ -101,6 +101,8 @@ impl DeliveryDriver for &Routes {
 pub struct AnchorQueue {
     state: Mutex<QueueState>,
     ready: Notify,
+    /// Fences may go on.
+    drained: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -112,15 +114,6 @@ struct QueueState {
     closed: bool,
     /// The lowest of the fences that have not been sent.
     postponed: Option<Rid>,
-}
-
-/// What an anchor has to send.
-#[derive(Debug)]
-pub enum Next {
-    /// These bytes.
-    Bytes(Vec<u8>),
-    /// Fences, from this one on: there was no room for them when they were asked for.
-    Fences(Rid),
 }
 
 impl AnchorQueue {
@@ -139,7 +132,7 @@ impl AnchorQueue {
         self.ready.notify_one();
     }
 
-    /// Whether a fence has to wait until others are sent. If so, it and those behind it are [`Next::Fences`] later.
+    /// Whether a fence has to wait until others are sent. If so, it and those behind it are [`AnchorQueue::fences`] later.
     fn has_to_postpone(&self, rid: Rid) -> bool {
         let mut state = self.state.lock();
         let wait = state.postponed.is_some() || state.bytes.len() >= FENCES_BEHIND;
@@ -154,7 +147,7 @@ impl AnchorQueue {
         let mut state = self.state.lock();
         state.postponed = Some(state.postponed.map_or(from, |first| first.min(from)));
         drop(state);
-        self.ready.notify_one();
+        self.drained.notify_one();
     }
 
     /// Closes the connection at once.
@@ -170,7 +163,7 @@ impl AnchorQueue {
     }
 
     /// What is to be sent next; `None` when the connection is to close.
-    pub async fn next(&self) -> Option<Next> {
+    pub async fn next(&self) -> Option<Vec<u8>> {
         loop {
             {
                 let mut state = self.state.lock();
@@ -178,16 +171,34 @@ impl AnchorQueue {
                     return None;
                 }
                 if !state.bytes.is_empty() {
-                    return Some(Next::Bytes(std::mem::take(&mut state.bytes)));
+                    let bytes = std::mem::take(&mut state.bytes);
+                    if state.postponed.is_some() {
+                        self.drained.notify_one();
+                    }
+                    return Some(bytes);
                 }
                 if state.finished {
                     return None;
                 }
-                if let Some(from) = state.postponed.take() {
-                    return Some(Next::Fences(from));
-                }
             }
             self.ready.notified().await;
+        }
+    }
+
+    /// From which one on fences are to be asked for, once there is room for them: when they were asked for first there was none.
+    pub async fn fences(&self) -> Rid {
+        loop {
+            {
+                let mut state = self.state.lock();
+                let ends = state.closed || state.finished;
+                if state.bytes.is_empty()
+                    && !ends
+                    && let Some(from) = state.postponed.take()
+                {
+                    return from;
+                }
+            }
+            self.drained.notified().await;
         }
     }
 }
@@ -229,7 +240,7 @@ mod tests {
     }
 
     /// What a sender that has found nothing to send is told, once something is done.
-    async fn told_after(act: impl FnOnce(&AnchorQueue)) -> Option<Next> {
+    async fn told_after(act: impl FnOnce(&AnchorQueue)) -> Option<Vec<u8>> {
         let queue = Arc::new(AnchorQueue::default());
         let sender = tokio::spawn({
             let queue = queue.clone();
@@ -244,11 +255,26 @@ mod tests {
     #[tokio::test]
     async fn a_sender_that_sleeps_is_woken_by_whatever_it_has_to_do() {
         let told = told_after(|queue| queue.push(&AnchorDown::default())).await;
-        assert!(matches!(told, Some(Next::Bytes(bytes)) if !bytes.is_empty()));
+        assert!(told.is_some_and(|bytes| !bytes.is_empty()));
         assert!(told_after(AnchorQueue::close).await.is_none());
         assert!(told_after(AnchorQueue::finish).await.is_none());
-        let told = told_after(|queue| queue.postpone_fences(Rid::new(1, 5))).await;
-        assert!(matches!(told, Some(Next::Fences(from)) if from == Rid::new(1, 5)));
+    }
+
+    #[tokio::test]
+    async fn fences_that_found_no_room_are_asked_for_when_what_is_before_them_is_on_its_way() {
+        let queue = Arc::new(AnchorQueue::default());
+        queue.push(&AnchorDown::default());
+        let asks = tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.fences().await }
+        });
+        tokio::task::yield_now().await;
+        queue.postpone_fences(Rid::new(1, 5));
+        tokio::task::yield_now().await;
+        assert!(!asks.is_finished(), "there is something to send");
+        assert!(queue.next().await.is_some());
+        let from = tokio::time::timeout(std::time::Duration::from_secs(10), asks).await.expect("it sleeps on").unwrap();
+        assert_eq!(from, Rid::new(1, 5));
     }
 
     #[tokio::test]
@@ -257,7 +283,7 @@ mod tests {
         queue.push(&AnchorDown::default());
         queue.finish();
         queue.push(&AnchorDown::default());
-        let Some(Next::Bytes(bytes)) = queue.next().await else { panic!("the rest is lost") };
+        let bytes = queue.next().await.expect("the rest");
         let mut one = Vec::new();
         encode_frame(&AnchorDown::default(), &mut one);
         assert_eq!(bytes, one, "and nothing that came later");
@@ -291,7 +317,7 @@ mod tests {
         }
         assert!(queue.has_to_postpone(Rid::new(1, 3)), "it stays behind those that wait");
         assert!(queue.has_to_postpone(Rid::new(1, 8)));
-        assert!(matches!(queue.next().await, Some(Next::Fences(from)) if from == Rid::new(1, 3)));
+        assert_eq!(queue.fences().await, Rid::new(1, 3));
         assert!(!queue.has_to_postpone(Rid::new(1, 8)), "none waits any more");
     }
 }

@@ -8,6 +8,7 @@ use mooncake_core::{AsideFull, Core, Effects, SnapshotSlice, Time};
 use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use crate::connections::Connections;
 use crate::log::{Living, Log, LogClosed};
@@ -22,6 +23,7 @@ use crate::machine::hello;
 use crate::metrics::Metrics;
 use crate::peer_log::PeerLog;
 use crate::process_watch::ProcessWatch;
+use crate::pulse::Pulse;
 use crate::routes::Routes;
 use crate::summary::Previous;
 
@@ -54,6 +56,20 @@ pub struct Shared {
     started: Instant,
 }
 
+/// A commit that another thread does.
+#[derive(Debug)]
+pub struct Commit(Option<JoinHandle<Result<(), LogClosed>>>);
+
+impl Commit {
+    /// Returns when it is done.
+    pub async fn done(&mut self) -> Result<(), LogClosed> {
+        match &mut self.0 {
+            Some(commit) => commit.await.map_err(|_| LogClosed)?,
+            None => Ok(()),
+        }
+    }
+}
+
 /// Threads behind the hello.
 #[derive(Debug)]
 pub struct Threads {
@@ -61,12 +77,17 @@ pub struct Threads {
     pub calls: Loops,
     /// Where anchors are served.
     pub anchors: Loops,
+    /// Of the thread that serves anchors.
+    pub pulse: Arc<Pulse>,
 }
 
 impl Threads {
     /// Starts them.
     pub fn start() -> std::io::Result<Threads> {
-        Ok(Threads { calls: Loops::for_calls()?, anchors: Loops::for_anchors()? })
+        let (calls, anchors) = (Loops::for_calls()?, Loops::for_anchors()?);
+        let pulse = Arc::<Pulse>::default();
+        anchors.spawn(pulse.clone().beat());
+        Ok(Threads { calls, anchors, pulse })
     }
 }
 
@@ -153,14 +174,44 @@ impl Shared {
     ) -> Result<R, LogClosed> {
         let (result, number) = self.run(operation);
         if let Some(number) = number {
-            if self.log.is_fsync() {
-                let shared = self.clone();
-                tokio::task::spawn_blocking(move || shared.commit(number)).await.map_err(|_| LogClosed)??;
-            } else {
-                self.commit(number)?;
+            match self.log.is_fsync() {
+                true => self.commit_aside(number)?.done().await?,
+                false => self.commit(number)?,
             }
         }
         Ok(result)
+    }
+
+    /// [`Shared::apply`] for tasks whose thread has others to serve, however slow the disk is: what is to be in the log before
+    /// the operation is answered is brought there by another thread, whether that is waited for or not.
+    pub fn apply_aside<R>(
+        self: &Arc<Self>,
+        operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
+    ) -> Result<(R, Option<Commit>), LogClosed> {
+        let (result, number) = self.run(operation);
+        let commit = number.map(|number| self.commit_aside(number)).transpose()?;
+        Ok((result, commit))
+    }
+
+    /// All that was done so far is brought into the log by another thread, if it is not there.
+    pub fn commit_all_aside(self: &Arc<Self>) -> Result<Option<Commit>, LogClosed> {
+        let number = self.log.end_of_queue().number;
+        match self.log.is_done(number) {
+            true => Ok(None),
+            false => self.commit_aside(number).map(Some),
+        }
+    }
+
+    /// Where there is no disk to wait for, or no other thread, it is done when this returns.
+    fn commit_aside(self: &Arc<Self>, number: u64) -> Result<Commit, LogClosed> {
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if self.log.is_enabled() => {
+                let shared = self.clone();
+                // Its failure stops the master, which is told there.
+                Ok(Commit(Some(runtime.spawn_blocking(move || shared.commit(number)))))
+            }
+            _ => self.commit(number).map(|()| Commit(None)),
+        }
     }
 
     /// [`Shared::apply`] where nobody waits for the outcome, in a task or not: a commit that waits for the disk does so on
@@ -170,15 +221,10 @@ impl Shared {
         operation: impl FnOnce(&mut Core, Time, &mut Effects),
     ) -> Result<(), LogClosed> {
         let ((), Some(number)) = self.run(operation) else { return Ok(()) };
-        if self.log.is_fsync()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let shared = self.clone();
-            // Its failure stops the master, which is told there.
-            runtime.spawn_blocking(move || shared.commit(number));
-            return Ok(());
+        match self.log.is_fsync() {
+            true => self.commit_aside(number).map(|_| ()),
+            false => self.commit(number),
         }
-        self.commit(number)
     }
 
     /// Where the log stands now: behind everything that a reply may tell.

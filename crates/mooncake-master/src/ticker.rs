@@ -53,10 +53,24 @@ impl TickDriver for Shared {
         self.uptime()
     }
 
+    fn deaf(&self) -> Duration {
+        self.threads.pulse.silence()
+    }
+
     fn tell(&self, news: News) {
         match news {
             News::StoodStill(gap) => {
-                tracing::warn!(?gap, "this process was stopped for a while; silence of clients counts from now");
+                tracing::warn!(
+                    ?gap,
+                    "this process was stopped for a while, or its log's disk was; silence of clients counts from now"
+                );
+            }
+            News::IsDeaf(silence) => {
+                tracing::warn!(
+                    ?silence,
+                    "the thread that hears clients stands still; their silence does not count while it does. Look at this \
+                     machine's load"
+                );
             }
             News::ProcessGone(session) => tracing::info!(session = session.0, "client process is gone"),
         }

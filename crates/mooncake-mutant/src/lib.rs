@@ -163,6 +163,10 @@ mutants! {
     LivingClientsAreReportedGone,
     /// A master that stood still counts that as its clients' silence.
     StalledMastersCountSilence,
+    /// A master whose anchors nobody has listened to counts that as its clients' silence.
+    DeafMastersCountSilence,
+    /// A pong confirms what is not in the log yet.
+    PongsConfirmUnlogged,
 }
 
 #[cfg(feature = "switches")]

@@ -11,7 +11,7 @@ use mooncake_core::{
     Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, Replica, SessionId, Ticket, Time,
 };
 use mooncake_master::machine::SLICE;
-use mooncake_master::machine::anchor_frames::Said;
+use mooncake_master::machine::anchor_frames::{Pongs, Said};
 use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};
 use mooncake_master::machine::commit::{self, Batch, CommitDriver, End};
 use mooncake_master::machine::convert::{self, SoftPinTtl};
@@ -246,6 +246,11 @@ impl CoreDriver for Master {
 impl TickDriver for Master {
     fn now(&self) -> Duration {
         self.world.now()
+    }
+
+    fn deaf(&self) -> Duration {
+        // The clock and the anchors are one thread's here.
+        Duration::ZERO
     }
 
     fn tell(&self, _: News) {}
@@ -537,6 +542,7 @@ impl Master {
     }
 
     async fn listen(&self, session: SessionId, queue: u32, from: &mut Receiver<ToMaster>) {
+        let mut pongs = Pongs::default();
         loop {
             let Some(Ok(ToMaster::Anchor(said))) = self.world.until(self.world.now() + SILENT, from.next()).await
             else {
@@ -552,7 +558,7 @@ impl Master {
                 Ok(Err(Superseded)) | Err(Ended) => return,
             };
             let state = self.state.borrow();
-            if let Some(reply) = heard.reply(Self::position(&state)) {
+            if let Some(reply) = pongs.reply(&heard, true, Self::position(&state)) {
                 let _ = state.queues[&queue].sender.send(FromMaster::Anchor(reply));
             }
         }

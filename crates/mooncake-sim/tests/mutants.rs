@@ -63,6 +63,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | AnyReignIsObeyed
         | BothReignsAreFollowed
         | BothReignsAreTaken
+        | DeafMastersCountSilence
         | DeathsAreToldOnce
         | EndsWithoutAMasterAreMissed
         | FactsAreToldOnce
@@ -79,6 +80,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PinsOfAnotherReignAreForgotten
         | PinsSettleDuringLists
         | PlacementsAreGivenUpOnce
+        | PongsConfirmUnlogged
         | PositionIsForgotten
         | SilentMastersAreWaitedFor
         | StalledMastersCountSilence

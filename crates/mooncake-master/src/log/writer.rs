@@ -337,7 +337,17 @@ impl Log {
 
     /// Each commit waits for the disk.
     pub fn is_fsync(&self) -> bool {
-        self.fsync && self.enabled.load(Ordering::Relaxed)
+        self.fsync && self.is_enabled()
+    }
+
+    /// There is a disk that a commit may wait for.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Everything up to `number` is in the log and delivered.
+    pub fn is_done(&self, number: u64) -> bool {
+        self.done.load(Ordering::Acquire) >= number
     }
 
     /// Id of the log; another one once the log was lost.
@@ -402,11 +412,11 @@ impl Log {
 
     /// Returns once everything up to `number` is in the log and delivered.
     pub fn commit(&self, number: u64, deliver: impl Fn(Delivery)) -> Result<(), LogClosed> {
-        if self.done.load(Ordering::Acquire) >= number {
+        if self.is_done(number) {
             return Ok(());
         }
         let mut writer = self.writer.lock();
-        if self.done.load(Ordering::Acquire) >= number {
+        if self.is_done(number) {
             return Ok(());
         }
         if self.is_closed() {

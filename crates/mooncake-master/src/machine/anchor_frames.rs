@@ -59,7 +59,7 @@ pub struct Heartbeat {
     unpin_sequence: u64,
 }
 
-/// What came of a frame. [`Heard::reply`] may be sent once the records that it left are in the log.
+/// What came of a frame: [`Pongs::reply`] says it.
 #[derive(Debug)]
 pub enum Heard {
     /// Nothing to be said.
@@ -196,14 +196,34 @@ impl Heartbeat {
 }
 
 impl Heard {
-    /// What is sent back, and where the log stood then: behind all that this frame has changed.
-    pub fn reply(&self, position: LogPosition) -> Option<AnchorDown> {
-        let body = match self {
-            Heard::Beat { number, unpin_sequence, .. } => {
-                let (number, unpin_sequence) = (*number, *unpin_sequence);
-                anchor_down::Body::Pong(Pong { number, position: Some(position), unpin_sequence })
+    /// Whether its reply says that something is done, which an earlier frame may have done: of this connection or of another one.
+    pub fn confirms(&self) -> bool {
+        !matches!(self, Heard::Beat { unpin_sequence: 0, .. })
+    }
+}
+
+/// What an anchor is answered.
+#[derive(Debug, Default)]
+pub struct Pongs {
+    /// The last beat up to which everything is in the log.
+    confirmed: u64,
+}
+
+impl Pongs {
+    /// What is sent back. `logged`: all that came over this anchor so far is in the log, which stands at `position`.
+    ///
+    /// Where the disk is slow a client still has to hear that its master is there. That is all that it hears then: it says once more
+    /// whatever was not confirmed.
+    pub fn reply(&mut self, heard: &Heard, logged: bool, position: LogPosition) -> Option<AnchorDown> {
+        let logged = logged || mutant!(PongsConfirmUnlogged);
+        let body = match heard {
+            Heard::Beat { number, unpin_sequence, .. } if logged => {
+                self.confirmed = *number;
+                let unpin_sequence = *unpin_sequence;
+                anchor_down::Body::Pong(Pong { number: *number, position: Some(position), unpin_sequence })
             }
-            Heard::ReaderGone { reader, uuid, judged } if *judged != Judged::ForLater => {
+            Heard::Beat { .. } => anchor_down::Body::Pong(Pong { number: self.confirmed, ..Pong::default() }),
+            Heard::ReaderGone { reader, uuid, judged } if logged && *judged != Judged::ForLater => {
                 let taken = ReaderGoneTaken { session: reader.0, uuid: uuid.0.to_vec().into() };
                 anchor_down::Body::ReaderGoneTaken(taken)
             }

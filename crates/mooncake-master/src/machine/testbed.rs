@@ -11,7 +11,7 @@ use mooncake_wire::message::{
 };
 use mooncake_wire::{FEATURES, VERSION};
 
-use super::anchor_frames::Said;
+use super::anchor_frames::{Pongs, Said};
 use super::anchors::{self, Anchor, Anchors, Superseded};
 use super::convert::SoftPinTtl;
 use super::core_driver::CoreDriver;
@@ -132,7 +132,8 @@ impl Testbed {
         let Some(said) = Said::read(AnchorUp { body: Some(body) }).map_err(End::Garbage)? else { return Ok(None) };
         let from = Anchor { session: client.session, queue: &client.queue };
         let heard = said.obey(&mut self.core, &mut self.anchors, self.now, from, &mut self.effects);
-        let reply = heard.map_err(|Superseded| End::Superseded)?.reply(LogPosition { lsn: 51, ..Default::default() });
+        let heard = heard.map_err(|Superseded| End::Superseded)?;
+        let reply = Pongs::default().reply(&heard, true, LogPosition { lsn: 51, ..Default::default() });
         Ok(reply.map(|reply| reply.body.unwrap()))
     }
 

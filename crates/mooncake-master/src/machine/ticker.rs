@@ -1,5 +1,5 @@
 //! The clock of a master: deadlines pass with its ticks, ends of processes count between them, and a gap between two ticks
-//! means that this process itself stood still, in which no client was silent.
+//! means that this process itself stood still, in which no client was silent. Nor was one while nobody listened.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::core_driver::CoreDriver;
 /// Between two ticks.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A gap this long between two ticks: this process itself was stopped.
+/// A gap this long between two ticks: this process itself was stopped. Where anchors have not been read for so long, nobody listens.
 const STALL: Duration = Duration::from_millis(500);
 
 /// Background slices between two ticks; the core is free between any two of them.
@@ -24,6 +24,9 @@ const SWEEP: Duration = Duration::from_secs(5);
 pub trait TickDriver: CoreDriver {
     /// Since an origin that the driver chooses.
     fn now(&self) -> Duration;
+
+    /// For how long nothing that comes over anchors has been read.
+    fn deaf(&self) -> Duration;
 
     /// Tells people.
     fn tell(&self, news: News);
@@ -40,6 +43,8 @@ pub trait TickDriver: CoreDriver {
 pub enum News {
     /// This process did nothing for so long.
     StoodStill(Duration),
+    /// Nobody has listened to clients for so long, and nobody does.
+    IsDeaf(Duration),
     /// A client's process has ended.
     ProcessGone(SessionId),
 }
@@ -50,12 +55,13 @@ pub struct Ticker {
     last: Duration,
     swept: Duration,
     purging: bool,
+    deaf: bool,
 }
 
 impl Ticker {
     /// Begins to tick.
     pub fn new(now: Duration) -> Ticker {
-        Ticker { last: now, swept: now, purging: false }
+        Ticker { last: now, swept: now, purging: false, deaf: false }
     }
 
     /// How long to wait for processes to end, or for work that requests wait for, before the next [`Ticker::step`].
@@ -83,6 +89,7 @@ impl Ticker {
                 false => Ok(()),
             };
         }
+        self.listen(driver, gap > STALL)?;
         self.last = driver.now();
         driver.apply(|core, now, effects| core.tick(now, effects))?;
         work_in_background(driver)?;
@@ -95,6 +102,24 @@ impl Ticker {
         if now.saturating_sub(self.swept) > SWEEP {
             self.swept = now;
             driver.sweep();
+        }
+        Ok(())
+    }
+}
+
+impl Ticker {
+    /// While nobody listens no client is silent. `stood_still`: nothing else has done anything either, which was told.
+    fn listen<D: TickDriver>(&mut self, driver: &D, stood_still: bool) -> Result<(), D::Closed> {
+        let silence = driver.deaf();
+        let was_deaf = std::mem::replace(&mut self.deaf, silence > STALL);
+        if !self.deaf {
+            return Ok(());
+        }
+        if !was_deaf && !stood_still {
+            driver.tell(News::IsDeaf(silence));
+        }
+        if !mutant!(DeafMastersCountSilence) {
+            driver.apply(|core, now, _| core.stalled(now))?;
         }
         Ok(())
     }
@@ -132,6 +157,7 @@ mod tests {
         operations: Cell<usize>,
         purged: Cell<u32>,
         sweeps: Cell<u32>,
+        deaf: Cell<Duration>,
     }
 
     impl CoreDriver for Script {
@@ -150,6 +176,10 @@ mod tests {
     impl TickDriver for Script {
         fn now(&self) -> Duration {
             Duration::from_micros(self.testbed.borrow().now.0)
+        }
+
+        fn deaf(&self) -> Duration {
+            self.deaf.get()
         }
 
         fn tell(&self, news: News) {
@@ -173,6 +203,7 @@ mod tests {
                 operations: Cell::default(),
                 purged: Cell::default(),
                 sweeps: Cell::default(),
+                deaf: Cell::default(),
             };
             let ticker = Ticker::new(script.now());
             (script, ticker)
@@ -225,6 +256,42 @@ mod tests {
         assert_eq!(script.away(), 0);
         script.run(&mut ticker, 200);
         assert_eq!(script.away(), 1, "its silence counts from then on");
+    }
+
+    #[test]
+    fn while_nobody_listened_to_clients_none_was_silent() {
+        let (script, mut ticker) = Script::new();
+        script.testbed.borrow_mut().owner();
+        script.run(&mut ticker, 1_500);
+        for deaf in 501..5_000 {
+            script.deaf.set(Duration::from_millis(deaf));
+            script.step_after(&mut ticker, 1, &[]);
+        }
+        assert_eq!(*script.news.borrow(), [News::IsDeaf(Duration::from_millis(520))], "said once");
+        script.deaf.set(Duration::ZERO);
+        script.run(&mut ticker, 1_900);
+        assert_eq!(script.away(), 0);
+        script.run(&mut ticker, 200);
+        assert_eq!(script.away(), 1, "its silence counts from then on");
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_says_so_once_whatever_it_did_not_hear_meanwhile() {
+        let (script, mut ticker) = Script::new();
+        script.run(&mut ticker, 100);
+        script.deaf.set(Duration::from_secs(3));
+        script.step_after(&mut ticker, 3_000, &[]);
+        script.step_after(&mut ticker, 20, &[]);
+        assert_eq!(*script.news.borrow(), [News::StoodStill(Duration::from_secs(3))]);
+    }
+
+    #[test]
+    fn who_listens_late_excuses_nobody() {
+        let (script, mut ticker) = Script::new();
+        script.testbed.borrow_mut().owner();
+        script.deaf.set(STALL);
+        script.run(&mut ticker, 2_100);
+        assert_eq!((script.away(), &script.news.borrow()[..]), (1, &[][..]));
     }
 
     #[test]
@@ -307,5 +374,6 @@ mod tests {
             Mutant::StalledMastersCountSilence,
             while_the_master_itself_stood_still_no_client_was_silent
         ));
+        assert!(is_noticed_by(Mutant::DeafMastersCountSilence, while_nobody_listened_to_clients_none_was_silent));
     }
 }

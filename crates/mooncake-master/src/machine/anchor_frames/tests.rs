@@ -38,6 +38,33 @@ fn a_beat_is_answered_by_its_number_with_where_the_log_stands_then() {
 }
 
 #[test]
+fn while_the_disk_is_slow_a_client_hears_that_its_master_is_there_and_nothing_is_confirmed() {
+    let (mut pongs, position) = (Pongs::default(), LogPosition { lsn: 51, ..LogPosition::default() });
+    let mut pong = |number, unpin_sequence, logged| {
+        let beat = Heard::Beat { number, unpin_sequence, unpinned: Ok(()) };
+        match pongs.reply(&beat, logged, position).and_then(|reply| reply.body) {
+            Some(anchor_down::Body::Pong(pong)) => (pong.number, pong.unpin_sequence, pong.position),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(pong(1, 0, false), (0, 0, None), "what came before the first beat is told once more");
+    assert_eq!(pong(2, 7, true), (2, 7, Some(position)));
+    assert_eq!(pong(3, 8, false), (2, 0, None));
+    assert_eq!(pong(4, 8, true), (4, 8, Some(position)));
+    let gone = Heard::ReaderGone { reader: SessionId(1), uuid: SegmentUuid([3; 16]), judged: Judged::Proven };
+    assert!(pongs.reply(&gone, false, position).is_none(), "its owner says it again");
+    assert!(pongs.reply(&gone, true, position).is_some());
+}
+
+#[test]
+fn its_answers_mutant_is_noticed() {
+    assert!(is_noticed_by(
+        Mutant::PongsConfirmUnlogged,
+        while_the_disk_is_slow_a_client_hears_that_its_master_is_there_and_nothing_is_confirmed
+    ));
+}
+
+#[test]
 fn nothing_that_a_replaced_anchor_says_of_its_session_is_done() {
     let mut testbed = Testbed::new();
     let first = testbed.owner();
