@@ -38,7 +38,9 @@ pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, 
 pub use loopback::unpace;
 pub use reign::Reign;
 // Waiting for bytes is the same on every socket.
-pub use mooncake_wire::{Habit, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_awake, recv_awake_behind};
+pub use mooncake_wire::{
+    Habit, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_awake, recv_awake_behind, turns,
+};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::{SLOWEST, Wait};
 pub use wire::Status;

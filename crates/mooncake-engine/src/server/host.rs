@@ -201,6 +201,9 @@ impl Host {
                 *sent += count;
                 if *sent == raw.len() {
                     self.state = State::Request(Vec::new());
+                    self.moved = Instant::now();
+                    // Nor is it here. A peer that asks again at once keeps nobody in here for ever.
+                    return Err(Some(Next::Read));
                 }
                 Ok(())
             }

@@ -45,6 +45,9 @@ const GRACE: Duration = Duration::from_millis(100);
 /// Of so many that have been still for longest one is likely to have said nothing.
 const LOOKS: usize = 16;
 
+/// Requests that a thread serves of one connection that asks again at once, before it looks whether others want something.
+const IN_A_ROW: u32 = 64;
+
 /// How often connections that stand still are looked for.
 const SWEEP: Duration = Duration::from_millis(500);
 
@@ -248,28 +251,36 @@ fn has_knocked(listener: BorrowedFd<'_>) -> bool {
 
 impl Shared {
     fn serve(&self) {
-        let mut events: Vec<Event> = Vec::with_capacity(1);
-        let pause = Timespec { tv_sec: 0, tv_nsec: SWEEP.as_nanos() as i64 };
         while !self.stop.load(Ordering::SeqCst) && !forked() {
-            events.clear();
-            // One at a time: the others are for the other threads.
-            match epoll::wait(&*self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&pause)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            let mut ready = match self.next_ready(SWEEP) {
+                Ok(ready) => ready,
                 Err(error) => {
                     tracing::error!(%error, "epoll; this engine serves no more peers");
                     return;
                 }
-            }
-            for event in &events {
-                match event.data.u64() {
+            };
+            while let Some(token) = ready {
+                ready = match token {
                     BELL => return,
-                    HANDSHAKE => self.accept(HANDSHAKE),
-                    DATA => self.accept(DATA),
-                    HOST => self.accept(HOST),
+                    HANDSHAKE | DATA | HOST => {
+                        self.accept(token);
+                        None
+                    }
                     token => self.carry_on(token),
-                }
+                };
             }
             self.sweep();
+        }
+    }
+
+    /// One at a time: the others are for the other threads. `None`: there was none for so long.
+    fn next_ready(&self, longest: Duration) -> Result<Option<u64>, Errno> {
+        let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
+        let mut event = [Event { flags: EventFlags::empty(), data: EventData::new_u64(BELL) }];
+        match epoll::wait(&*self.epoll, &mut event, Some(&longest)) {
+            Ok(0) | Err(Errno::INTR) => Ok(None),
+            Ok(_) => Ok(Some(event[0].data.u64())),
+            Err(error) => Err(error),
         }
     }
 
@@ -349,33 +360,39 @@ impl Shared {
         }
     }
 
-    fn carry_on(&self, token: u64) {
-        let Some(connection) = self.slots.lock().get(token) else { return };
+    /// Carries a connection on for as long as it has something to do. Gives another one's token where it has made way for that.
+    fn carry_on(&self, token: u64) -> Option<u64> {
+        let connection = self.slots.lock().get(token)?;
         let mut session = connection.session.lock();
+        let (mut in_a_row, mut other) = (0, None);
         loop {
             let flags = match session.step(&self.home) {
                 Next::Close => {
                     self.leave(token);
-                    return;
+                    return None;
                 }
                 Next::Again => EventFlags::IN | EventFlags::OUT,
                 Next::Write => EventFlags::OUT,
                 Next::Read => {
+                    in_a_row += 1;
+                    if in_a_row % IN_A_ROW == 0 {
+                        // A failure is found by the wait for the next one.
+                        other = self.next_ready(Duration::ZERO).unwrap_or_default();
+                    }
                     // The next request of a caller that waits for one after the other comes at once.
-                    if session.idle_since().is_some()
-                        && session.is_asked_soon(&connection.habit)
-                        && !self.stop.load(Ordering::Relaxed)
-                    {
+                    let stays = || session.idle_since().is_some() && session.is_asked_soon(&connection.habit);
+                    if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }
-                    EventFlags::IN
+                    // Who makes way may have been asked where nothing tells of it.
+                    if other.is_some() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
                 }
             };
             let data = EventData::new_u64(token);
             if epoll::modify(&*self.epoll, session.fd(), data, flags | EventFlags::ONESHOT).is_err() {
                 self.leave(token);
             }
-            return;
+            return other;
         }
     }
 
