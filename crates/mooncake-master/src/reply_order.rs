@@ -14,8 +14,8 @@ use mooncake_core::{
     SessionSpec, Time,
 };
 use mooncake_wire::message::{
-    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, Reply, Request, anchor_down, anchor_up,
-    hello, reply, request,
+    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, Reply, Request, Segments, anchor_down,
+    anchor_up, hello, reply, request,
 };
 use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame};
 use prost::Message;
@@ -207,6 +207,50 @@ async fn neither_the_reply_to_a_change_nor_a_push_that_tells_of_it_leaves_before
         assert!(timeout(SOON, master.anchor.next()).await.is_ok_and(|bytes| bytes.is_some()), "no fence");
         drop(far);
         assert!(calls.join().unwrap().is_err(), "it ends with its connection");
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_is_said_again_is_not_answered_before_it_is_in_the_log_and_keeps_nobody_waiting() {
+    for fsync in [false, true] {
+        let mut master = Master::new("again", fsync);
+        let (rid, mut blocked) = (master.reserve(), master.block());
+        let serve = |near: std::os::unix::net::UnixStream| {
+            let (shared, session) = (master.shared.clone(), master.session);
+            async move {
+                let mut connection = Connection::new(UnixStream::from_std(near).unwrap());
+                call::serve(&shared, session, &Idle::of_one(), &mut connection).await
+            }
+        };
+        let ((first, mut first_far), (again, mut far), (other, mut other_far)) = (pair(), pair(), pair());
+        let stands = elsewhere({
+            let first = serve(first);
+            async || first.await
+        });
+        // Both are one thread's.
+        let goes_on = elsewhere({
+            let both = (serve(again), serve(other));
+            async || tokio::join!(both.0, both.1)
+        });
+        let body = Some(request::Body::Abort(Abort { rids: vec![rid.0], writer_done: true }));
+        let abort = Request { id: 1, sequence: master.origin().sequence, body, ..Request::default() };
+        send(&mut first_far, &abort).await;
+        blocked.is_awaited(&master).await;
+        send(&mut far, &abort).await;
+        assert!(is_silent(&mut far).await, "a reply");
+        let body = Some(request::Body::Segments(Segments::default()));
+        send(&mut other_far, &Request { id: 2, body, ..Request::default() }).await;
+        let reply: Reply = next_frame(&mut other_far).await;
+        assert!(matches!(reply.body, Some(reply::Body::Segments(_))), "{reply:?}");
+        blocked.release();
+        for far in [&mut first_far, &mut far] {
+            let reply: Reply = next_frame(far).await;
+            assert!(matches!(reply.body, Some(reply::Body::Done(_))), "{reply:?}");
+        }
+        drop((first_far, far, other_far));
+        assert!(stands.join().unwrap().is_err(), "it ends with its connection");
+        let (again, other) = goes_on.join().unwrap();
+        assert!(again.is_err() && other.is_err());
     }
 }
 

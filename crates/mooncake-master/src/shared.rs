@@ -27,6 +27,9 @@ use crate::pulse::Pulse;
 use crate::routes::Routes;
 use crate::summary::Previous;
 
+/// Appends take microseconds. One that takes longer is waited for by threads that have nothing else to do.
+const APPEND_SLOW: Duration = Duration::from_millis(2);
+
 /// Shared by all connections and background work.
 #[derive(Debug)]
 pub struct Shared {
@@ -167,17 +170,20 @@ impl Shared {
         Ok(result)
     }
 
-    /// [`Shared::apply`] for tasks: where a commit waits for the disk, it does so on another thread.
+    /// [`Shared::apply`] for tasks: where a commit waits for the disk, it does so on another thread, and so does one that finds
+    /// another thread waiting for it. What was done before, and is only said once more, is in the log as well when this returns.
     pub async fn apply_async<R>(
         self: &Arc<Self>,
         operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R,
     ) -> Result<R, LogClosed> {
         let (result, number) = self.run(operation);
-        if let Some(number) = number {
-            match self.log.is_fsync() {
-                true => self.commit_aside(number)?.done().await?,
-                false => self.commit(number)?,
-            }
+        let number = number.unwrap_or_else(|| self.log.end_of_queue().number);
+        let is_done = match self.log.is_fsync() {
+            true => self.log.is_done(number),
+            false => self.commit_soon(number)?,
+        };
+        if !is_done {
+            self.commit_aside(number)?.done().await?;
         }
         Ok(result)
     }
@@ -255,6 +261,11 @@ impl Shared {
     fn whole_state(&self) -> Option<MutexGuard<'_, State>> {
         let state = self.state.lock();
         (!self.log.is_closed()).then_some(state)
+    }
+
+    fn commit_soon(&self, number: u64) -> Result<bool, LogClosed> {
+        let committed = self.log.commit_soon(number, APPEND_SLOW, |delivery| self.deliver(delivery));
+        committed.inspect_err(|_| self.failed.notify_one())
     }
 
     fn commit(&self, number: u64) -> Result<(), LogClosed> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mooncake_core::{Effects, Reign};
 use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::message::LogPosition;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::folder::{Folder, Locked};
 use super::recovery::Recovered;
@@ -415,7 +415,26 @@ impl Log {
         if self.is_done(number) {
             return Ok(());
         }
-        let mut writer = self.writer.lock();
+        self.commit_in(self.writer.lock(), number, deliver)
+    }
+
+    /// [`Log::commit`], unless another one is in the midst of it for longer than `patience`: false then.
+    pub fn commit_soon(&self, number: u64, patience: Duration, deliver: impl Fn(Delivery)) -> Result<bool, LogClosed> {
+        if self.is_done(number) {
+            return Ok(true);
+        }
+        match self.writer.try_lock_for(patience) {
+            Some(writer) => self.commit_in(writer, number, deliver).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn commit_in(
+        &self,
+        mut writer: MutexGuard<'_, Writer>,
+        number: u64,
+        deliver: impl Fn(Delivery),
+    ) -> Result<(), LogClosed> {
         if self.is_done(number) {
             return Ok(());
         }
