@@ -1,6 +1,6 @@
 //! How many files this process may have open, and whether that is enough for what its stores use.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use mooncake_memory::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, raise_descriptor_limit};
 
@@ -17,8 +17,12 @@ pub(crate) const REACHED: usize = 1;
 /// Those of a segment that this store lends.
 pub(crate) const LENT: usize = 2;
 
+/// A store of this process was allowed to raise the limit.
+static RAISED: AtomicBool = AtomicBool::new(false);
+
 /// Raises the limit of the process, which may be somebody else's.
 pub(crate) fn raise() {
+    RAISED.store(true, Ordering::Relaxed);
     if let Err(error) = raise_descriptor_limit(MOST_DESCRIPTORS_OF_OTHERS) {
         let limit = descriptor_limit();
         tracing::warn!(%error, limit, "the limit of open files cannot be raised");
@@ -29,12 +33,19 @@ pub(crate) fn raise() {
 /// many as when it was said last.
 pub(crate) fn expect(segments: usize, what: &str, each: usize) {
     static SAID: AtomicUsize = AtomicUsize::new(0);
-    if let Some(text) = too_few(segments, what, each, descriptor_limit(), &SAID) {
+    if let Some(text) = too_few(segments, what, each, (descriptor_limit(), RAISED.load(Ordering::Relaxed)), &SAID) {
         tracing::warn!("{text}");
     }
 }
 
-fn too_few(segments: usize, what: &str, each: usize, limit: usize, said: &AtomicUsize) -> Option<String> {
+/// The limit comes with whether it was raised as far as it may be.
+fn too_few(
+    segments: usize,
+    what: &str,
+    each: usize,
+    (limit, is_raised): (usize, bool),
+    said: &AtomicUsize,
+) -> Option<String> {
     let needed = segments.saturating_mul(each).saturating_add(OTHERS);
     if needed <= limit {
         return None;
@@ -44,10 +55,7 @@ fn too_few(segments: usize, what: &str, each: usize, limit: usize, said: &Atomic
     Some(format!(
         "{segments} {what} take up to {needed} descriptors, and this process may have {limit}: beyond, calls fail. Raise the \
          limit of open files (`ulimit -n`, LimitNOFILE=, --ulimit nofile= of a container){}",
-        match std::env::var_os("MOONCAKE_RAISE_DESCRIPTORS") {
-            Some(_) => ", or let MOONCAKE_RAISE_DESCRIPTORS raise it",
-            None => "",
-        }
+        if is_raised { "" } else { ", or let this store raise it (MOONCAKE_RAISE_DESCRIPTORS=1)" }
     ))
 }
 
@@ -58,7 +66,7 @@ mod tests {
     #[test]
     fn who_has_too_few_descriptors_is_told_how_many_once_and_again_when_twice_as_many_are_needed() {
         let said = AtomicUsize::new(0);
-        let told = |segments| too_few(segments, "segments of others on this host", MAPPED, 1_024, &said);
+        let told = |segments| too_few(segments, "segments of others on this host", MAPPED, (1_024, true), &said);
         assert_eq!(told(100), None);
         let text = told(200).unwrap();
         assert!(
@@ -69,5 +77,13 @@ mod tests {
         );
         assert_eq!((told(200), told(300)), (None, None));
         assert!(told(500).is_some());
+    }
+
+    #[test]
+    fn a_store_that_was_told_not_to_raise_the_limit_is_told_that_it_may() {
+        for is_raised in [false, true] {
+            let text = too_few(200, "segments", MAPPED, (1_024, is_raised), &AtomicUsize::new(0)).unwrap();
+            assert_eq!(text.contains("MOONCAKE_RAISE_DESCRIPTORS=1"), !is_raised, "{text}");
+        }
     }
 }

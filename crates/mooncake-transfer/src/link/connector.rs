@@ -38,7 +38,7 @@ pub(super) struct Made {
 pub(super) struct NoPath {
     /// What was tried, and why each failed.
     pub reason: String,
-    /// It is this process that lacks something, not the owner.
+    /// The last attempt failed because this process lacks something, not the owner.
     pub is_short_of_descriptors: bool,
 }
 
@@ -87,7 +87,7 @@ impl Connector {
             let pool = LanePool::new(address, &self.options, hello, self.idle_lanes.clone());
             let connected = pool.and_then(|pool| {
                 let at = pool.try_connect(wait).map_err(|e| {
-                    is_short_of_descriptors |= e.is_short_of_descriptors();
+                    is_short_of_descriptors = e.is_short_of_descriptors();
                     e.to_string()
                 })?;
                 Ok((pool, at))
@@ -127,5 +127,57 @@ impl Connector {
             pid: self.process.pid,
             start_time: self.process.start_time,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    use std::time::{Duration, Instant};
+
+    use super::super::fixture::{Quiet, mapping, owner};
+    use super::super::links::Links;
+    use super::*;
+    use crate::error::LinkError;
+    use crate::reign::Reign;
+    use crate::wire::{HELLO_LEN, HelloReply, Status};
+
+    #[test]
+    fn a_path_that_failed_for_want_of_descriptors_is_no_reason_where_another_one_failed_for_its_own() {
+        let (_server, memory, mut address) = owner(1 << 20, Quiet);
+        let name = format!("mooncake-test-short-{}", std::process::id());
+        let door = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        // Of another process, which lets all in; for its descriptors there is no room here.
+        address.uuid = [7; 16];
+        address.unix_socket = name;
+        let reply = HelloReply {
+            version: LANE_VERSION,
+            status: Status::Ok,
+            reign: Reign::default(),
+            bytes: memory.bytes(),
+            uuid: address.uuid,
+            features: 0,
+        };
+        std::thread::spawn(move || {
+            for caller in door.incoming() {
+                let mut caller = caller.unwrap();
+                caller.read_exact(&mut [0; HELLO_LEN]).unwrap();
+                caller.write_all(&reply.encode()).unwrap();
+            }
+        });
+        let link = |options: LinkOptions, address: &SegmentAddress| {
+            let links = Links::new(options, Box::new(Quiet)).unwrap();
+            links.link(address, &Wait::until(Instant::now() + Duration::from_secs(5))).map(drop).unwrap_err()
+        };
+        let short = link(mapping(), &address);
+        assert!(matches!(short, LinkError::OutOfDescriptors { .. }), "{short}");
+        // Nobody listens there any more.
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        address.tcp = vec![closed.to_string()];
+        let refused = link(LinkOptions::new(2), &address);
+        assert!(matches!(&refused, LinkError::NoPath { reason, .. } if reason.contains("no TCP")), "{refused}");
     }
 }

@@ -350,8 +350,8 @@ fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_
         links.forget(address.uuid, &[], Reign::numbered(epoch));
         drop(link);
         let until = Instant::now() + Duration::from_secs(5);
-        // The attachment's, and the thread's.
-        while watcher.strong_count() > others - 2 {
+        // The attachment's, its gate's, and the thread's.
+        while watcher.strong_count() > others - 3 {
             assert!(Instant::now() < until, "its thread watches nothing");
             std::thread::yield_now();
         }
