@@ -208,7 +208,9 @@ impl Core {
                 let views =
                     owner.pins.get_mut(rid).ok_or(ReplayError::UnknownRid { record: "Unpinned", rid: rid.0 })?;
                 *views -= 1;
-                if *views == 0 {
+                let is_last = *views == 0;
+                owner.views_change(*rid);
+                if is_last {
                     owner.pins.remove(rid);
                     self.pins.holds_no_more(*session, *rid);
                 }
@@ -400,6 +402,7 @@ impl Core {
         let views = reader.pins.entry(rid).or_default();
         *views += 1;
         let first = *views == 1;
+        reader.views_change(rid);
         if self.pins.get(rid).is_none() {
             if object.is_none() {
                 self.take(&Replica { rid, extent })?;

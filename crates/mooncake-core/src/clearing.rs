@@ -78,6 +78,7 @@ impl Core {
     /// Goes on with what is to be cleared away.
     pub(crate) fn clear_away(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
         self.clear_gone(now, work);
+        self.take_out_ended_views(now, work, fx);
         self.drop_older_puts(now, work, fx);
         self.release_older(now, work, fx);
     }

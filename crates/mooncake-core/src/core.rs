@@ -1,6 +1,6 @@
 //! The state machine: what it is made of, how it begins, and its epochs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::apply::ReplayError;
 use crate::config::Config;
@@ -43,6 +43,10 @@ pub struct Core {
     pub(crate) endings: Endings,
     pub(crate) tellings: Tellings,
     pub(crate) rechecks: BTreeMap<Rid, Recheck>,
+    /// Sessions with views that have ended and are yet to be taken out of the books.
+    pub(crate) ending_views: VecDeque<SessionId>,
+    /// Number of the last list of views that was compared with the books.
+    pub(crate) last_comparison: u64,
     pub(crate) evicted_lately: EvictedLately,
     pub(crate) random: Random,
     pub(crate) reign_random: Random,
@@ -86,6 +90,8 @@ impl Core {
             endings: Endings::default(),
             tellings: Tellings::default(),
             rechecks: BTreeMap::new(),
+            ending_views: VecDeque::new(),
+            last_comparison: 0,
             evicted_lately: EvictedLately::default(),
             random: Random::new(config.seed),
             reign_random: Random::new(config.reign_seed),

@@ -163,6 +163,9 @@ impl Core {
 
     /// Ends the views of a session. True when it has none any more.
     fn end_views(&mut self, now: Time, session: SessionId, ending: Ending, work: &mut Work, fx: &mut Effects) -> bool {
+        if let Some(entry) = self.sessions.get_mut(session) {
+            entry.ended.clear();
+        }
         while let Some(rid) = self.sessions.get(session).and_then(|entry| entry.pins.keys().next().copied()) {
             if work.is_used_up() {
                 return false;

@@ -124,7 +124,7 @@ impl Core {
             let counted = if bytes > 0 { holders.next() } else { None };
             let right = (bytes > 0).then_some((id, bytes));
             ensure!(counted == right, "those of {id:?} hold {bytes} bytes, and counted {counted:?}");
-            let unknown = session.unknown_pins.keys().find(|rid| self.pins.get(**rid).is_some());
+            let unknown = session.unknown_pins.iter().find(|(rid, _)| self.pins.get(*rid).is_some());
             ensure!(unknown.is_none(), "{id:?} waits for {unknown:?} to be found, which is pinned");
         }
         let left = holders.next();

@@ -1,20 +1,95 @@
 //! The views that a session says it has when it comes back, held against those that the books say it has.
+//!
+//! Both may be very many, so that they are compared in slices, between which the core is free: what changes meanwhile is noted
+//! and compared once more in the end. Views that have ended are taken out of the books in the background, and count for nothing
+//! until then.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
 use crate::ids::{Rid, SessionId, Time};
+use crate::session::Session;
+use crate::work::Work;
 
-/// A list of views. Some may be of placements that nothing here says the place of at once: those are
-/// [looked for](Core::look_for_views) among all objects before the session [resumes](Core::resume_session), in slices.
+/// Views that change while they are compared, of one session: with more of them they are compared anew, in one go.
+const CHANGED_MOST: usize = 1_024;
+
+/// A list of views, and how far it has been [compared](Core::look_for_views). Some may be of placements that nothing here says the
+/// place of at once: those are looked for among all objects.
 #[derive(Debug, Default)]
 pub struct ListedViews {
     /// In order, once per view.
     rids: Vec<Rid>,
+    step: Step,
+    /// Of the comparison, as the session knows it; 0 before that.
+    number: u64,
+    /// The list has been gone through up to here, and the books up to that rid.
+    at: usize,
+    after: Option<Rid>,
+    differing: Differing,
+    /// Objects have been looked at up to this slot.
     next: u32,
     /// Where those that were looked for have been found.
     slots: BTreeMap<Rid, u32>,
+    /// Of the lost ones those of which a place is known, and the others, once they have been told apart.
+    found: Vec<(Rid, u32)>,
+    unknown: Vec<(Rid, u32)>,
+}
+
+/// What is done with a list next.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    #[default]
+    Compare,
+    Search,
+    TellApart,
+    Done,
+}
+
+/// Of which placements a list and the books say different things.
+#[derive(Debug, Default)]
+struct Differing {
+    /// Listed, and so many views of it are not in the books.
+    lost: Vec<(Rid, u32)>,
+    /// More views of it are in the books than are listed.
+    unlisted: Vec<Rid>,
+}
+
+impl Differing {
+    fn note(&mut self, rid: Rid, listed: u32, known: u32) {
+        if listed > known {
+            self.lost.push((rid, listed - known));
+        } else if listed < known {
+            self.unlisted.push(rid);
+        }
+    }
+}
+
+/// A session's views are being compared.
+#[derive(Debug)]
+pub(crate) struct Comparing {
+    number: u64,
+    /// Whose number has changed since.
+    changed: Vec<Rid>,
+}
+
+impl Session {
+    /// The number of its views of a placement changes.
+    pub fn views_change(&mut self, rid: Rid) {
+        if let Some(comparing) = &mut self.comparing {
+            comparing.changed.push(rid);
+            if comparing.changed.len() > CHANGED_MOST {
+                self.comparing = None;
+            }
+        }
+    }
+
+    /// Views of a placement that have ended, and are yet to be taken out of the books.
+    pub fn ended(&self, rid: Rid) -> u32 {
+        self.ended.binary_search_by_key(&rid, |(other, _)| *other).map_or(0, |at| self.ended[at].1)
+    }
 }
 
 impl ListedViews {
@@ -29,35 +104,69 @@ impl ListedViews {
         self.rids[from..].iter().take_while(|other| **other == rid).count() as u32
     }
 
-    fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
-        self.rids.chunk_by(|a, b| a == b).map(|same| same[0])
+    /// Goes on comparing, over so many placements at most. True at the end of both.
+    fn compare(&mut self, session: &Session, budget: usize) -> bool {
+        let after = self.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut known = session.pins.range((after, Bound::Unbounded)).peekable();
+        for _ in 0..budget {
+            let next = known.peek().map(|(rid, _)| **rid);
+            let Some(rid) = self.rids.get(self.at).copied().into_iter().chain(next).min() else { return true };
+            let in_books = known.next_if(|(other, _)| **other == rid).map_or(0, |(_, views)| *views);
+            let listed = self.rids[self.at..].iter().take_while(|other| **other == rid).count();
+            self.differing.note(rid, listed as u32, in_books);
+            (self.at, self.after) = (self.at + listed, Some(rid));
+        }
+        false
     }
 }
 
 impl Core {
-    /// Goes on looking, over at most `budget` slots. True when there is nothing to look for any more.
-    pub fn look_for_views(&self, session: SessionId, views: &mut ListedViews, budget: usize) -> bool {
-        if views.next == 0 && !self.has_to_look(session, views) {
-            return true;
-        }
-        let end = self.objects.bound().min(views.next.saturating_add(budget as u32));
-        for slot in views.next..end {
-            let Some(object) = self.objects.get(slot) else { continue };
-            for place in object.places.as_slice() {
-                if views.rids.binary_search(&place.rid).is_ok() {
-                    views.slots.insert(place.rid, slot);
+    /// Goes on with a list before its session [resumes](Core::resume_session): over at most `budget` of its views and those in the
+    /// books, or slots of objects. True when there is nothing to do any more. A list of which something is left then is compared in
+    /// one go.
+    pub fn look_for_views(&mut self, session: SessionId, views: &mut ListedViews, budget: usize) -> bool {
+        let Some(entry) = self.sessions.get_mut(session) else { return true };
+        match views.step {
+            Step::Compare => {
+                if views.number == 0 {
+                    self.last_comparison += 1;
+                    views.number = self.last_comparison;
+                    entry.comparing = Some(Comparing { number: views.number, changed: Vec::new() });
+                }
+                if views.compare(entry, budget) {
+                    views.step = if has_to_look(entry, views) { Step::Search } else { Step::TellApart };
                 }
             }
+            Step::Search => {
+                let end = self.objects.bound().min(views.next.saturating_add(budget as u32));
+                for slot in views.next..end {
+                    let Some(object) = self.objects.get(slot) else { continue };
+                    for place in object.places.as_slice() {
+                        if views.differing.lost.binary_search_by_key(&place.rid, |(rid, _)| *rid).is_ok() {
+                            views.slots.insert(place.rid, slot);
+                        }
+                    }
+                }
+                views.next = end;
+                if end >= self.objects.bound() {
+                    views.step = Step::TellApart;
+                }
+            }
+            Step::TellApart => {
+                let from = views.differing.lost.len().saturating_sub(budget);
+                for lost in views.differing.lost.drain(from..) {
+                    let is_found = self.pins.get(lost.0).is_some() || views.slots.contains_key(&lost.0);
+                    if is_found { &mut views.found } else { &mut views.unknown }.push(lost);
+                }
+                if from == 0 {
+                    views.found.reverse();
+                    views.unknown.reverse();
+                    views.step = Step::Done;
+                }
+            }
+            Step::Done => {}
         }
-        views.next = end;
-        end >= self.objects.bound()
-    }
-
-    /// Whether one is listed that the session is not known to have, and which was not looked for already: an object that was
-    /// looked for once in vain does not turn up later.
-    fn has_to_look(&self, session: SessionId, views: &ListedViews) -> bool {
-        let Some(entry) = self.sessions.get(session) else { return false };
-        views.rids().any(|rid| !entry.pins.contains_key(&rid) && !entry.unknown_pins.contains_key(&rid))
+        views.step == Step::Done
     }
 
     /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
@@ -67,31 +176,73 @@ impl Core {
         &mut self,
         now: Time,
         session: SessionId,
-        listed: &ListedViews,
+        mut listed: ListedViews,
         fx: &mut Effects,
     ) -> Vec<Rid> {
         let Some(entry) = self.sessions.get_mut(session) else { return Vec::new() };
-        entry.unknown_pins.clear();
-        let known: Vec<(Rid, u32)> = entry.pins.iter().map(|(rid, views)| (*rid, *views)).collect();
-        let under_way = entry.pins_under_way();
-        for (rid, views) in &known {
-            for _ in listed.count(*rid) + under_way.get(rid).copied().unwrap_or(0)..*views {
-                self.log(now, Record::Unpinned { session, rid: *rid }, fx);
+        let comparing = entry.comparing.take();
+        let is_compared = |comparing: &Comparing| listed.step == Step::Done && comparing.number == listed.number;
+        match comparing.filter(is_compared) {
+            Some(Comparing { mut changed, .. }) if !changed.is_empty() => {
+                changed.sort_unstable();
+                changed.dedup();
+                let is_as_compared = |rid: &Rid| changed.binary_search(rid).is_err();
+                listed.differing.unlisted.retain(is_as_compared);
+                listed.found.retain(|(rid, _)| is_as_compared(rid));
+                listed.unknown.retain(|(rid, _)| is_as_compared(rid));
+                for rid in changed {
+                    let known = entry.pins.get(&rid).copied().unwrap_or(0);
+                    listed.differing.note(rid, listed.count(rid), known);
+                }
+                listed.differing.unlisted.sort_unstable();
+            }
+            Some(_) => {}
+            None => {
+                let ListedViews { rids, slots, .. } = listed;
+                listed = ListedViews { rids, slots, ..ListedViews::default() };
+                listed.compare(entry, usize::MAX);
             }
         }
+        let unlisted = std::mem::take(&mut listed.differing.unlisted);
+        entry.ended = ended_of(entry, &listed, unlisted);
+        if !entry.ended.is_empty() && !self.ending_views.contains(&session) {
+            self.ending_views.push_back(session);
+        }
+        self.take_out_ended_views(now, &mut Work::beside_an_operation(), fx);
         // What a log lost with its end.
-        let mut missing: BTreeMap<Rid, u32> = BTreeMap::new();
-        for rid in listed.rids() {
-            let views = known.binary_search_by_key(&rid, |(other, _)| *other).map_or(0, |at| known[at].1);
-            let lost = listed.count(rid).saturating_sub(views);
-            if lost > 0 {
-                missing.insert(rid, lost);
+        let found = std::mem::take(&mut listed.found);
+        let lost = std::mem::take(&mut listed.differing.lost);
+        let mut unknown = std::mem::take(&mut listed.unknown);
+        for (rid, views) in found.into_iter().chain(lost) {
+            if !self.note_views(now, session, rid, views, &listed, fx) {
+                unknown.push((rid, views));
             }
         }
-        missing.retain(|rid, views| !self.note_views(now, session, *rid, *views, listed, fx));
-        let unknown = missing.iter().flat_map(|(rid, views)| std::iter::repeat_n(*rid, *views as usize)).collect();
-        self.sessions.get_mut(session).expect("known").unknown_pins = missing;
-        unknown
+        unknown.sort_unstable();
+        let told = unknown.iter().flat_map(|(rid, views)| std::iter::repeat_n(*rid, *views as usize)).collect();
+        self.sessions.get_mut(session).expect("known").unknown_pins = unknown;
+        told
+    }
+
+    /// Goes on taking views out of the books that have ended.
+    pub(crate) fn take_out_ended_views(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
+        while let Some(session) = self.ending_views.front().copied() {
+            let entry = self.sessions.get_mut(session);
+            let Some((rid, views)) = entry.and_then(|entry| entry.ended.last_mut()) else {
+                self.ending_views.pop_front();
+                continue;
+            };
+            if work.is_used_up() {
+                return;
+            }
+            let rid = *rid;
+            *views -= 1;
+            if *views == 0 {
+                self.sessions.get_mut(session).expect("it has views").ended.pop();
+            }
+            self.log(now, Record::Unpinned { session, rid }, fx);
+            work.did(1);
+        }
     }
 
     /// Notes views that the log lost, if it is known where they are.
@@ -125,4 +276,24 @@ impl Core {
         }
         true
     }
+}
+
+/// Whether one is listed that the session is not known to have, and which was not looked for already: an object that was
+/// looked for once in vain does not turn up later.
+fn has_to_look(session: &Session, views: &ListedViews) -> bool {
+    let is_unknown = |rid: &Rid| session.unknown_pins.binary_search_by_key(rid, |(other, _)| *other).is_ok();
+    views.differing.lost.iter().any(|(rid, _)| !session.pins.contains_key(rid) && !is_unknown(rid))
+}
+
+/// Views of these placements that have ended: the session neither lists them nor may yet receive the replies that gave them.
+fn ended_of(session: &Session, listed: &ListedViews, unlisted: Vec<Rid>) -> Vec<(Rid, u32)> {
+    if unlisted.is_empty() {
+        return Vec::new();
+    }
+    let under_way = session.pins_under_way();
+    let ended = unlisted.into_iter().map(|rid| {
+        let stay = listed.count(rid) + under_way.get(&rid).copied().unwrap_or(0);
+        (rid, session.pins.get(&rid).copied().unwrap_or(0).saturating_sub(stay))
+    });
+    ended.filter(|(_, views)| *views > 0).collect()
 }

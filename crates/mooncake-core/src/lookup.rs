@@ -197,7 +197,8 @@ impl Core {
         let session = origin.session;
         let ended: SmallVec<[Rid; 8]> = rids.iter().copied().collect();
         for rid in ended {
-            if self.sessions.known(session)?.pins.contains_key(&rid) {
+            let entry = self.sessions.known(session)?;
+            if entry.pins.get(&rid).is_some_and(|views| *views > entry.ended(rid)) {
                 self.log(now, Record::Unpinned { session, rid }, fx);
             } else {
                 self.counts.stale_messages += 1;

@@ -42,7 +42,7 @@ impl Core {
         session: SessionId,
         secret: u64,
         segments: &[(SegmentUuid, u16)],
-        views: &ListedViews,
+        views: ListedViews,
         fx: &mut Effects,
     ) -> Result<Resumed, Refused> {
         self.check_session(session, secret)?;

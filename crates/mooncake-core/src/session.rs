@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::ids::{Rid, SegmentNo, SessionId, Time};
 use crate::invariants::ensure;
+use crate::listed_views::Comparing;
 use crate::request::{Origin, Refused, Remembered, SessionSpec};
 
 /// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
@@ -33,7 +34,12 @@ pub(crate) struct Session {
     /// Views, with their number per rid.
     pub pins: BTreeMap<Rid, u32>,
     /// Views that it listed and that nobody here can place. No log has it: they are listed again.
-    pub unknown_pins: BTreeMap<Rid, u32>,
+    pub unknown_pins: Vec<(Rid, u32)>,
+    /// Its views are being compared with a list of them.
+    pub comparing: Option<Comparing>,
+    /// Views that have ended by such a list, and are yet to be taken out of `pins`: by rid, how many. No log has it: what is left
+    /// is not listed again.
+    pub ended: Vec<(Rid, u32)>,
     /// Bytes in its unfinished puts.
     pub unfinished: u64,
     /// It would be over but for its views: nothing proves yet that they are not read any more, and what they are on is
@@ -193,7 +199,9 @@ impl Sessions {
                 listed: 0,
                 segments: SmallVec::new(),
                 pins: BTreeMap::new(),
-                unknown_pins: BTreeMap::new(),
+                unknown_pins: Vec::new(),
+                comparing: None,
+                ended: Vec::new(),
                 unfinished: 0,
                 lingering: false,
                 ends: false,
@@ -229,6 +237,9 @@ impl Sessions {
             let first = session.abandoned.first();
             ensure!(first.is_none_or(|first| *first >= below), "{id} has answers below {below}, and gave {first:?} up");
             ensure!(session.away.is_some() || !session.lingering, "{id} is here and lingers");
+            let too_many =
+                session.ended.iter().find(|(rid, views)| session.pins.get(rid).is_none_or(|all| all < views));
+            ensure!(too_many.is_none(), "{id} has fewer views than have ended: {too_many:?}");
             let committed = session.committed.len();
             ensure!(committed <= COMMITTED_MAX, "{id} keeps {committed} rids");
         }

@@ -74,7 +74,8 @@ impl Core {
 
     /// Whether somebody waits for what is left to do in the background.
     pub fn keeps_waiting(&self) -> bool {
-        !self.endings.is_empty() || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
+        let is_ending = !self.endings.is_empty() || !self.ending_views.is_empty();
+        is_ending || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
     }
 
     fn watch_sessions(&mut self, now: Time) {

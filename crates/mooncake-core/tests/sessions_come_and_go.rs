@@ -158,7 +158,7 @@ fn the_secret_is_checked() {
     let (mut pool, a) = Pool::single(16 * KIB);
     assert_eq!(pool.core.check_session(a, secret(a)), Ok(()));
     assert_eq!(pool.core.check_session(a, 0), Err(Refused::WrongSecret(a.0)));
-    let wrong = pool.core.resume_session(pool.now, a, 0, &[], &ListedViews::default(), &mut pool.fx);
+    let wrong = pool.core.resume_session(pool.now, a, 0, &[], ListedViews::default(), &mut pool.fx);
     assert_eq!(wrong, Err(Refused::WrongSecret(a.0)));
 }
 

@@ -148,7 +148,7 @@ fn a_session_with_very_many_views_is_forgotten_in_steps_and_what_it_may_read_is_
         let (mut core, mut fx) = successor(pool);
         let views = mooncake_core::ListedViews::default();
         fx.pushes.clear();
-        core.resume_session(pool.now, peer, pool::secret(peer), &[], &views, &mut fx).unwrap();
+        core.resume_session(pool.now, peer, pool::secret(peer), &[], views, &mut fx).unwrap();
         while core.background(pool.now, STEP, &mut fx) {}
         let told = fx.pushes.iter().find_map(|(to, push)| match push {
             Push::SegmentGone { pinned, .. } if *to == To::Session(peer) => Some(pinned.clone()),

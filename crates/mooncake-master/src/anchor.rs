@@ -290,7 +290,7 @@ mod tests {
                 core.settle_replies(self.session, self.sequence + 1, &[waits_for]);
                 let segments = [(SegmentUuid(MEMORY), 0)];
                 assert!(
-                    core.resume_session(now, self.session, 1, &segments, &ListedViews::default(), effects)
+                    core.resume_session(now, self.session, 1, &segments, ListedViews::default(), effects)
                         .unwrap()
                         .gone
                         .is_empty()

@@ -198,11 +198,10 @@ fn unknown_view(pool: &mut Pool) {
     pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(3), fx));
     let held = pool.segments_of(3);
     let mut views = ListedViews::new(vec![Rid(!1)]);
-    while !pool.hold("a view that is not known, a slice of the search", |core, _, _| {
-        core.look_for_views(SessionId(3), &mut views, SEARCHED)
-    }) {}
+    while !pool.hold("a list of views, a slice", |core, _, _| core.look_for_views(SessionId(3), &mut views, SEARCHED)) {
+    }
     pool.hold("resume with a view that is not known", |core, now, fx| {
-        core.resume_session(now, SessionId(3), 3, &held, &views, fx)
+        core.resume_session(now, SessionId(3), 3, &held, views, fx)
     })
     .expect("known");
 }
@@ -212,7 +211,7 @@ fn flap(pool: &mut Pool) {
         let held = pool.segments_of(session);
         pool.hold("an anchor breaks", |core, now, fx| core.anchor_lost(now, SessionId(session), fx));
         pool.hold("a session comes back", |core, now, fx| {
-            core.resume_session(now, SessionId(session), session, &held, &ListedViews::default(), fx)
+            core.resume_session(now, SessionId(session), session, &held, ListedViews::default(), fx)
         })
         .expect("known");
     }
@@ -228,7 +227,7 @@ fn flap(pool: &mut Pool) {
     for session in away {
         let held = pool.segments_of(session);
         let views = ListedViews::default();
-        pool.quietly(|core, now, fx| core.resume_session(now, SessionId(session), session, &held, &views, fx))
+        pool.quietly(|core, now, fx| core.resume_session(now, SessionId(session), session, &held, views, fx))
             .expect("known");
     }
     for _ in 0..20 {
@@ -307,7 +306,7 @@ fn writer_goes_away(pool: &mut Pool) {
     pool.hold("an anchor breaks, 200 wait for its keys", |core, now, fx| core.anchor_lost(now, SessionId(3), fx));
     pool.tick("tick, 200 waited for keys of one that is away");
     let views = ListedViews::default();
-    pool.quietly(|core, now, fx| core.resume_session(now, SessionId(3), 3, &held, &views, fx)).expect("known");
+    pool.quietly(|core, now, fx| core.resume_session(now, SessionId(3), 3, &held, views, fx)).expect("known");
     pool.give_up();
 }
 
@@ -320,15 +319,34 @@ fn views_on_a_segment(pool: &mut Pool) {
     }
     pin_all(pool, 20, &placed);
     let views: Vec<Rid> = placed.iter().map(|(_, rid)| *rid).collect();
-    pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(20), fx));
-    let held = pool.segments_of(20);
-    let listed = resume_views(pool, 20, views.clone());
-    pool.hold("resume with very many views", |core, now, fx| {
-        core.resume_session(now, SessionId(20), 20, &held, &listed, fx)
-    })
-    .expect("known");
+    comes_back(pool, views.clone(), "resume with very many views");
     unmount_large(pool, owner, "unmount, very many views there");
     unpin_all(pool, 20, &views);
+    lists_none(pool);
+    lists_unknown_ones(pool);
+}
+
+/// A reader was away that let go of all that it viewed.
+fn lists_none(pool: &mut Pool) {
+    let viewed = pool.newest(very_many(pool) as usize);
+    let viewed: Vec<([u8; KEY], Rid)> = viewed.into_iter().map(|key| (key, Rid(0))).collect();
+    pin_all(pool, 20, &viewed);
+    comes_back(pool, Vec::new(), "resume without any of very many views");
+    pool.tick("tick, very many views have ended");
+}
+
+/// The log lost its end, and with it very many views and what they are of.
+fn lists_unknown_ones(pool: &mut Pool) {
+    let views = (0..very_many(pool)).map(|nth| Rid::new(u16::MAX, 1 + nth)).collect();
+    comes_back(pool, views, "resume with very many views that are not known");
+    comes_back(pool, Vec::new(), "resume without any of them");
+}
+
+fn comes_back(pool: &mut Pool, views: Vec<Rid>, kind: &'static str) {
+    pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(20), fx));
+    let held = pool.segments_of(20);
+    let listed = resume_views(pool, 20, views);
+    pool.hold(kind, |core, now, fx| core.resume_session(now, SessionId(20), 20, &held, listed, fx)).expect("known");
 }
 
 fn pin_all(pool: &mut Pool, session: u64, placed: &[([u8; KEY], Rid)]) {
@@ -351,9 +369,10 @@ fn unpin_all(pool: &mut Pool, session: u64, rids: &[Rid]) {
 
 fn resume_views(pool: &mut Pool, session: u64, views: Vec<Rid>) -> ListedViews {
     let mut views = ListedViews::new(views);
-    while !pool.hold("a view that is not known, a slice of the search", |core, _, _| {
-        core.look_for_views(SessionId(session), &mut views, SEARCHED)
-    }) {}
+    while !pool
+        .hold("a list of views, a slice", |core, _, _| core.look_for_views(SessionId(session), &mut views, SEARCHED))
+    {
+    }
     views
 }
 
@@ -377,7 +396,7 @@ fn quarantine_of_a_segment(pool: &mut Pool) {
         }
         let views = ListedViews::default();
         pool.hold("a session comes back, very much in quarantine", |core, now, fx| {
-            core.resume_session(now, SessionId(owner), owner, &held, &views, fx)
+            core.resume_session(now, SessionId(owner), owner, &held, views, fx)
         })
         .expect("known");
         pool.tick("tick, very much in quarantine");
@@ -410,7 +429,7 @@ fn gone_segments(pool: &mut Pool) {
         pool.quietly(|core, now, fx| core.unmount(now, origin, uuid, 0, fx)).expect("its own");
     }
     pool.hold("a session comes back, 1,024 segments have gone", |core, now, fx| {
-        core.resume_session(now, SessionId(22), 22, &held, &ListedViews::default(), fx)
+        core.resume_session(now, SessionId(22), 22, &held, ListedViews::default(), fx)
     })
     .expect("known");
     pool.tick("tick, 1,024 segments to be told of");
@@ -437,7 +456,7 @@ fn several_replicas(pool: &mut Pool) {
     for session in away {
         let held = pool.segments_of(session);
         let views = ListedViews::default();
-        pool.quietly(|core, now, fx| core.resume_session(now, SessionId(session), session, &held, &views, fx))
+        pool.quietly(|core, now, fx| core.resume_session(now, SessionId(session), session, &held, views, fx))
             .expect("known");
     }
     pool.tick("tick, half of the pool is back, several replicas");

@@ -362,7 +362,7 @@ impl Pool {
         let segments: Vec<(SegmentUuid, u16)> = segments.iter().map(|(id, epoch)| (uuid(*id), *epoch)).collect();
         let mut views = ListedViews::new(pins.to_vec());
         while !self.core.look_for_views(session, &mut views, 1) {}
-        let result = self.core.resume_session(self.now, session, secret(session), &segments, &views, &mut self.fx);
+        let result = self.core.resume_session(self.now, session, secret(session), &segments, views, &mut self.fx);
         if result.is_ok() {
             self.here.insert(session);
         }

@@ -204,7 +204,7 @@ impl Asked {
                 believe(core, effects)?;
                 core.settle_replies(session, resume.settled_below, &resume.unsettled);
                 let resumed = core
-                    .resume_session(now, session, secret, &segments, &views, effects)
+                    .resume_session(now, session, secret, &segments, views, effects)
                     .map_err(|refused| convert::refusal(&refused))?;
                 let (name, segments) = (resume.host_name, segments.len());
                 (session, Kind::Resumed { name, process, secret, segments, resumed })
