@@ -1,4 +1,4 @@
-"""The disk under the master's log stands still: nobody is taken for dead, and what waits for the log is done when it goes on."""
+"""The disk under the master's log stands still: no client is taken for dead, and what waits is done when it goes on."""
 
 from __future__ import annotations
 
