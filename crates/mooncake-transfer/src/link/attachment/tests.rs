@@ -338,24 +338,25 @@ fn links_that_have_nothing_mapped_have_no_thread_and_watch_again_what_is_mapped_
     let (sender, epochs) = channel();
     let (server, _memory, address) = owner(1 << 20, Quiet);
     let links = Links::new(mapping(), Box::new(Epochs(sender))).unwrap();
+    let until_held_by = |watcher: &Weak<Watcher>, holders: usize, why: &str| {
+        let until = Instant::now() + Duration::from_secs(5);
+        while watcher.strong_count() > holders {
+            assert!(Instant::now() < until, "{} hold it: {why}", watcher.strong_count());
+            std::thread::yield_now();
+        }
+    };
     let mut watcher = Weak::new();
     for epoch in 2..5 {
         let link = links.link(&address, &soon()).unwrap();
         let Kind::Shared(attachment) = &link.kind else { panic!("{}", link.reason()) };
         watcher = Arc::downgrade(&attachment.watcher);
-        let others = watcher.strong_count();
         until_watchers_sleep();
         server.take_epoch(Reign::numbered(epoch)).unwrap();
         assert_eq!(epochs.recv_timeout(Duration::from_secs(5)), Ok(epoch), "an owner that asks is heard");
         links.forget(address.uuid, &[], Reign::numbered(epoch));
         drop(link);
-        let until = Instant::now() + Duration::from_secs(5);
-        // The attachment's, its gate's, and the thread's.
-        while watcher.strong_count() > others - 3 {
-            assert!(Instant::now() < until, "its thread watches nothing");
-            std::thread::yield_now();
-        }
+        until_held_by(&watcher, 1, "its thread watches nothing");
     }
     drop(links);
-    assert_eq!(watcher.strong_count(), 0);
+    until_held_by(&watcher, 0, "the links are gone");
 }
