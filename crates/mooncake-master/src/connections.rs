@@ -44,6 +44,10 @@ impl Limits {
 /// A connection that answered a call, or began, so short a time ago is not at rest: the next call may be on its way.
 const RESTS_FROM: Duration = Duration::from_millis(20);
 
+/// Behind a search in vain nobody searches for so long, microseconds: all that wait for a place would otherwise look at all connections
+/// every few milliseconds, each of them.
+const VAIN: u64 = 2_000;
+
 /// All connections. Each may be ended from outside: at the stop, when its session is over, and to make room.
 #[derive(Debug)]
 pub struct Connections {
@@ -63,6 +67,8 @@ struct Table {
     /// Anchors whose hello is being answered.
     greeted: usize,
     calls: Crowd<SessionId, Arc<Idle>>,
+    /// None was at rest since before then, when one was searched for last.
+    in_vain: u64,
 }
 
 #[derive(Debug)]
@@ -302,13 +308,18 @@ impl Table {
     }
 
     /// Of the client with the most of those that have one at rest since before then.
-    fn longest_at_rest(&self, before: u64) -> Option<u64> {
+    fn longest_at_rest(&mut self, before: u64) -> Option<u64> {
+        if before < self.in_vain + VAIN && self.in_vain > 0 {
+            return None;
+        }
         let mut clients: Vec<_> = self.calls.members.values().collect();
         clients.sort_unstable_by_key(|of| Reverse(of.len()));
-        clients.into_iter().find_map(|of| {
+        let found = clients.into_iter().find_map(|of| {
             let since = of.iter().map(|(number, idle)| (idle.since.load(Ordering::Relaxed), *number));
             since.filter(|(since, _)| (1..=before).contains(since)).min().map(|(_, number)| number)
-        })
+        });
+        self.in_vain = if found.is_none() { before } else { 0 };
+        found
     }
 }
 
