@@ -53,8 +53,8 @@ enum Step {
 struct Differing {
     /// Listed, and so many views of it are not in the books.
     lost: Vec<(Rid, u32)>,
-    /// More views of it are in the books than are listed.
-    unlisted: Vec<Rid>,
+    /// So many more views of it are in the books than are listed.
+    unlisted: Vec<(Rid, u32)>,
 }
 
 impl Differing {
@@ -62,7 +62,7 @@ impl Differing {
         if listed > known {
             self.lost.push((rid, listed - known));
         } else if listed < known {
-            self.unlisted.push(rid);
+            self.unlisted.push((rid, known - listed));
         }
     }
 }
@@ -187,7 +187,7 @@ impl Core {
                 changed.sort_unstable();
                 changed.dedup();
                 let is_as_compared = |rid: &Rid| changed.binary_search(rid).is_err();
-                listed.differing.unlisted.retain(is_as_compared);
+                listed.differing.unlisted.retain(|(rid, _)| is_as_compared(rid));
                 listed.found.retain(|(rid, _)| is_as_compared(rid));
                 listed.unknown.retain(|(rid, _)| is_as_compared(rid));
                 for rid in changed {
@@ -204,7 +204,7 @@ impl Core {
             }
         }
         let unlisted = std::mem::take(&mut listed.differing.unlisted);
-        entry.ended = ended_of(entry, &listed, unlisted);
+        entry.ended = ended_of(entry, unlisted);
         if !entry.ended.is_empty() && !self.ending_views.contains(&session) {
             self.ending_views.push_back(session);
         }
@@ -285,15 +285,16 @@ fn has_to_look(session: &Session, views: &ListedViews) -> bool {
     views.differing.lost.iter().any(|(rid, _)| !session.pins.contains_key(rid) && !is_unknown(rid))
 }
 
-/// Views of these placements that have ended: the session neither lists them nor may yet receive the replies that gave them.
-fn ended_of(session: &Session, listed: &ListedViews, unlisted: Vec<Rid>) -> Vec<(Rid, u32)> {
+/// Which of the views that a session does not list have ended: it may yet receive the replies that gave the others.
+fn ended_of(session: &Session, mut unlisted: Vec<(Rid, u32)>) -> Vec<(Rid, u32)> {
     if unlisted.is_empty() {
-        return Vec::new();
+        return unlisted;
     }
-    let under_way = session.pins_under_way();
-    let ended = unlisted.into_iter().map(|rid| {
-        let stay = listed.count(rid) + under_way.get(&rid).copied().unwrap_or(0);
-        (rid, session.pins.get(&rid).copied().unwrap_or(0).saturating_sub(stay))
-    });
-    ended.filter(|(_, views)| *views > 0).collect()
+    for (rid, views) in session.pins_under_way() {
+        if let Ok(at) = unlisted.binary_search_by_key(&rid, |(other, _)| *other) {
+            unlisted[at].1 = unlisted[at].1.saturating_sub(views);
+        }
+    }
+    unlisted.retain(|(_, views)| *views > 0);
+    unlisted
 }

@@ -12,6 +12,9 @@ use crate::snapshot_walk::{OBJECTS, SnapshotWalk, Unit};
 /// of objects before it comes to them, and of those when the disk does not take what it has, there may be too much.
 pub(crate) const BYTES_MAX: usize = 64 << 20;
 
+/// Bytes that a note takes of what has changed.
+pub(crate) const NOTED: usize = 64;
+
 /// Records in one piece of memory, which never moves.
 const CHUNK: usize = 256;
 
@@ -181,7 +184,11 @@ impl Core {
         let viewed = |rid: &Rid| self.pins.get(*rid).is_some_and(|pin| pin.object.is_some());
         let rids: SmallVec<[Rid; 2]> = object.places.as_slice().iter().map(|place| place.rid).filter(viewed).collect();
         for rid in rids {
-            walk.former_keys.entry(rid).or_insert_with(|| self.objects.key(slot).into());
+            if !walk.former_keys.contains_key(&rid) {
+                let key: Box<[u8]> = self.objects.key(slot).into();
+                walk.former_bytes += NOTED + key.len();
+                walk.former_keys.insert(rid, key);
+            }
         }
     }
 }
@@ -190,16 +197,21 @@ impl Core {
 const PINS_MET: Unit = Unit::Committed(SessionId(0));
 
 fn bytes_of(record: &Record) -> usize {
-    let heap = match record {
-        Record::Object { key, .. } => key.len(),
-        Record::GroupedObject { key, group, .. } => key.len() + group.len(),
-        Record::Reserved { key, .. } => key.len(),
-        Record::ReservedWith { key, group, .. } => key.len() + group.len(),
-        Record::Pinned { key, .. } => key.as_ref().map_or(0, |key| key.len()),
+    let lists = match record {
         Record::CommittedBy { rids, .. } => size_of_val(&rids[..]),
         Record::Replied { reply: Remembered::PutStart(slots), .. } => slots.len() * size_of::<PutSlot>(),
         Record::Replied { reply: Remembered::Pin(found), .. } => size_of_val(&found[..]),
         _ => 0,
     };
-    size_of::<Record>() + heap
+    size_of::<Record>() + lists + keys_of(record)
+}
+
+/// Bytes of the keys and names in a record.
+pub(crate) fn keys_of(record: &Record) -> usize {
+    match record {
+        Record::Object { key, .. } | Record::Reserved { key, .. } => key.len(),
+        Record::GroupedObject { key, group, .. } | Record::ReservedWith { key, group, .. } => key.len() + group.len(),
+        Record::Pinned { key, .. } => key.as_ref().map_or(0, |key| key.len()),
+        _ => 0,
+    }
 }

@@ -11,12 +11,18 @@ use crate::core::Core;
 use crate::effect::Record;
 use crate::ids::{Rid, SegmentNo, SessionId};
 use crate::objects::ColdestFirst;
-use crate::put_aside::Aside;
+use crate::put_aside::{Aside, NOTED, keys_of};
 use crate::request::Remembered;
 use crate::snapshot;
 
 /// Places in a table that one look for the next thing passes over at most.
 const PASSED_OVER: u32 = 512;
+
+/// Bytes that take as long as an object.
+const AS_ONE: usize = 512;
+
+/// Bytes of objects that are put aside before their turn, which do not wait for it.
+const MUCH_ASIDE: usize = 4 << 20;
 
 /// Slots whose bits are together.
 const WORD: usize = u64::BITS as usize;
@@ -111,7 +117,7 @@ pub enum SnapshotPart {
 /// A part of a part.
 #[derive(Debug)]
 pub struct SnapshotSlice {
-    /// Which one. All slices of [`SnapshotPart::Unfinished`] come before those of objects.
+    /// Which one. What changes of objects while the unfinished things are taken comes in between those.
     pub part: SnapshotPart,
     /// Its records, in order.
     pub records: Vec<Vec<Record>>,
@@ -133,6 +139,8 @@ pub struct SnapshotWalk {
     pub(crate) changed: BTreeSet<Unit>,
     /// Keys of objects that have left views which are still to be met.
     pub(crate) former_keys: BTreeMap<Rid, Box<[u8]>>,
+    /// What those take.
+    pub(crate) former_bytes: usize,
     /// What sessions had said they have the answers to, where they have said more since.
     pub(crate) answered_below: BTreeMap<SessionId, u64>,
     /// Segments that have gone since.
@@ -171,7 +179,12 @@ impl SnapshotWalk {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.aside_bytes > self.aside_max
+        self.bytes() > self.aside_max
+    }
+
+    /// All that it keeps besides what it has taken.
+    fn bytes(&self) -> usize {
+        self.aside_bytes + self.former_bytes + self.changed.len() * NOTED
     }
 
     fn take_aside(&mut self, kind: usize, into: &mut Vec<Vec<Record>>) {
@@ -198,6 +211,7 @@ impl Core {
             next: STARTS[0],
             changed: BTreeSet::new(),
             former_keys: BTreeMap::new(),
+            former_bytes: 0,
             answered_below: BTreeMap::new(),
             gone: BTreeSet::new(),
             order: self.objects.walk_coldest_first(),
@@ -213,7 +227,7 @@ impl Core {
     pub fn snapshot_slice(&mut self, most: usize) -> Result<Option<SnapshotSlice>, AsideFull> {
         let mut walk = self.walk.take().expect("a snapshot was begun");
         let slice = match walk.is_full() {
-            true => Err(AsideFull(walk.aside_bytes)),
+            true => Err(AsideFull(walk.bytes())),
             false => Ok(self.take_slice(&mut walk, most)),
         };
         self.walk = Some(walk);
@@ -228,6 +242,10 @@ impl Core {
     fn take_slice(&mut self, walk: &mut SnapshotWalk, most: usize) -> Option<SnapshotSlice> {
         let part = walk.next.part();
         let mut records = Vec::new();
+        if part == SnapshotPart::Unfinished && walk.aside[OBJECTS].bytes > MUCH_ASIDE {
+            walk.take_aside(OBJECTS, &mut records);
+            return Some(SnapshotSlice { part: SnapshotPart::Objects, records });
+        }
         let mut fresh = std::mem::take(&mut walk.counters);
         fresh.reserve_exact(most);
         walk.take_aside(walk.next.kind(), &mut records);
@@ -267,7 +285,8 @@ impl Core {
         while left > 0 {
             left -= 1;
             if let Some(slot) = self.objects.next_coldest(&mut walk.order) {
-                self.meet_object(walk, slot, fresh);
+                let taken = self.meet_object(walk, slot, fresh);
+                left = left.saturating_sub(taken.saturating_sub(1));
                 continue;
             }
             if walk.scan >= walk.cut.slots {
@@ -275,19 +294,21 @@ impl Core {
             }
             let (first, seen) = (walk.scan, walk.seen[walk.scan as usize / WORD]);
             for slot in (0..WORD as u32).filter(|bit| seen & 1 << bit == 0).map(|bit| first + bit) {
-                left = left.saturating_sub(usize::from(self.meet_object(walk, slot, fresh)));
+                left = left.saturating_sub(self.meet_object(walk, slot, fresh));
             }
             walk.scan += WORD as u32;
         }
     }
 
-    /// Whether there was one that was still to be met.
-    fn meet_object(&self, walk: &mut SnapshotWalk, slot: u32, fresh: &mut Vec<Record>) -> bool {
-        let is_met = self.objects.get(slot).is_some() && walk.meet(slot);
-        if is_met {
-            fresh.extend(self.object_at_cut(walk, slot));
+    /// What it cost, which is nothing where there is none that was still to be met.
+    fn meet_object(&self, walk: &mut SnapshotWalk, slot: u32, fresh: &mut Vec<Record>) -> usize {
+        if self.objects.get(slot).is_none() || !walk.meet(slot) {
+            return 0;
         }
-        is_met
+        let record = self.object_at_cut(walk, slot);
+        let cost = record.as_ref().map_or(1, cost);
+        fresh.extend(record);
+        cost
     }
 
     /// An object as it was at the cut, as long as nothing but its segments has changed.
@@ -378,14 +399,15 @@ impl Core {
     }
 }
 
-/// In objects and the like.
+/// In objects and the like, with keys of a few dozen bytes.
 fn cost(record: &Record) -> usize {
-    match record {
+    let things = match record {
         Record::Replied { reply: Remembered::PutStart(slots), .. } => 1 + slots.len(),
         Record::Replied { reply: Remembered::Pin(found), .. } => 1 + found.len(),
         Record::Replied { .. } | Record::CommittedBy { .. } | Record::SegmentMounted { .. } => 4,
         _ => 1,
-    }
+    };
+    things + keys_of(record) / AS_ONE
 }
 
 #[cfg(test)]

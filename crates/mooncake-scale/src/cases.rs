@@ -274,15 +274,16 @@ fn preferring(name: &str) -> PutConfig {
     PutConfig { preferred_segments: vec![name.to_owned()], ..PutConfig::default() }
 }
 
-/// Placements on the large segment.
-fn fill_large(pool: &mut Pool, name: &str) -> Vec<([u8; KEY], Rid)> {
+/// What a writer has placed with one request.
+type Placed = (u64, Vec<([u8; KEY], Rid)>);
+
+/// Placements on the large segment, by a hundred writers in turn.
+fn fill_large(pool: &mut Pool, name: &str) -> Vec<Placed> {
     let mut placed = Vec::new();
-    let mut from = 10;
-    for _ in 0..very_many(pool) / REQUEST as u64 {
+    for writer in pool.others(100).cycle().take(very_many(pool) as usize / REQUEST) {
         let new = fresh(pool, REQUEST as u64);
-        from = 10 + (from + 1) % 100;
-        let rids = pool.reserve_with(from, &new, &preferring(name), "put_start, 512 keys that prefer a segment");
-        placed.extend(new.into_iter().zip(rids.into_iter().flatten()));
+        let rids = pool.reserve_with(writer, &new, &preferring(name), "put_start, 512 keys that prefer a segment");
+        placed.push((writer, new.into_iter().zip(rids.into_iter().flatten()).collect()));
     }
     placed
 }
@@ -313,10 +314,10 @@ fn writer_goes_away(pool: &mut Pool) {
 fn views_on_a_segment(pool: &mut Pool) {
     let (owner, name) = with_a_large_segment(pool);
     let placed = fill_large(pool, name);
-    let rids = placed.iter().map(|(_, rid)| vec![*rid]).collect::<Vec<_>>();
-    for (nth, rids) in rids.chunks(REQUEST).enumerate() {
-        pool.end(10 + (11 + nth as u64 - 10) % 100, rids.to_vec(), "put_end");
+    for (writer, placed) in &placed {
+        pool.end(*writer, placed.iter().map(|(_, rid)| vec![*rid]).collect(), "put_end");
     }
+    let placed: Vec<([u8; KEY], Rid)> = placed.into_iter().flat_map(|(_, placed)| placed).collect();
     pin_all(pool, 20, &placed);
     let views: Vec<Rid> = placed.iter().map(|(_, rid)| *rid).collect();
     comes_back(pool, views.clone(), "resume with very many views");
@@ -389,9 +390,9 @@ fn quarantine_of_a_segment(pool: &mut Pool) {
         let placed = fill_large(pool, name);
         pool.quietly(|core, now, fx| core.anchor_lost(now, SessionId(owner), fx));
         let held = pool.segments_of(owner);
-        for (nth, rids) in placed.chunks(REQUEST).enumerate() {
-            let origin = pool.origin(10 + (11 + nth as u64 - 10) % 100);
-            let rids: Vec<Rid> = rids.iter().map(|(_, rid)| *rid).collect();
+        for (writer, placed) in placed {
+            let origin = pool.origin(writer);
+            let rids: Vec<Rid> = placed.iter().map(|(_, rid)| *rid).collect();
             pool.hold("abort, 512 puts", |core, now, fx| core.abort(now, origin, &rids, true, fx)).expect("known");
         }
         let views = ListedViews::default();

@@ -167,3 +167,78 @@ fn a_slice_is_as_long_as_it_was_asked_to_be() {
     }
     assert!((110..=300).contains(&count), "{count}");
 }
+
+fn long_key(number: u64) -> Box<[u8]> {
+    let mut key = vec![7; 64 << 10];
+    key[..8].copy_from_slice(&number.to_le_bytes());
+    key.into()
+}
+
+/// Behind other objects, so many with keys of 64 KiB.
+fn insert_long(core: &mut Core, from: u64, count: u64, fx: &mut Effects) {
+    for number in from..from + count {
+        let extent = Extent { segment: SegmentNo(1), offset: number * GRANULE, length: GRANULE };
+        let replicas = smallvec![Replica { rid: core.next_rid(), extent }];
+        let object = Record::Object { key: long_key(number), size: GRANULE, crc32c: 0, pin: PinKind::None, replicas };
+        core.log(Time(1), object, fx);
+    }
+}
+
+#[test]
+fn objects_with_long_keys_make_slices_of_few_objects() {
+    let (mut core, mut fx) = core(1_000);
+    insert_long(&mut core, 1_001, 40, &mut fx);
+    core.begin_snapshot();
+    let mut all = 0;
+    while let Some(slice) = core.snapshot_slice(512).unwrap() {
+        let records: Vec<Record> = slice.records.into_iter().flatten().collect();
+        let bytes: usize = records.iter().map(keys_of).sum();
+        assert!(bytes <= 512 * (AS_ONE + 64) + (64 << 10), "{bytes} bytes in {} records", records.len());
+        all += records.iter().filter(|record| matches!(record, Record::Object { .. })).count();
+    }
+    assert_eq!(all, 1_040);
+}
+
+#[test]
+fn objects_that_leave_while_unfinished_things_are_taken_do_not_pile_up() {
+    let (mut core, mut fx) = core(500);
+    insert_long(&mut core, 501, 200, &mut fx);
+    for number in 2..=400 {
+        core.open_session(Time(1), spec(number), &mut fx).unwrap();
+    }
+    core.begin_snapshot();
+    core.walk.as_mut().unwrap().aside_max = 6 << 20;
+    let (expected, mut next) = (sorted(core.snapshot()), 501);
+    let mut parts = Vec::new();
+    let mut taken = Vec::new();
+    while let Some(slice) = core.snapshot_slice(10).expect("it is taken often enough") {
+        parts.push(slice.part);
+        taken.extend(slice.records.into_iter().flatten());
+        if core.walk.as_ref().unwrap().next.part() == SnapshotPart::Unfinished {
+            for number in (next..701).take(10) {
+                let slot = core.objects.find(core.objects.hash(&long_key(number)), &long_key(number)).unwrap();
+                core.remove_object(Time(1), slot, &mut fx);
+            }
+            next = 701.min(next + 10);
+        }
+    }
+    assert_eq!(next, 701, "all of them leave before objects have their turn");
+    let between = parts.windows(2).filter(|pair| pair == &[SnapshotPart::Objects, SnapshotPart::Unfinished]).count();
+    assert!(between >= 2, "{parts:?}");
+    assert_eq!(sorted(taken.into_iter()), expected);
+}
+
+#[test]
+fn what_is_only_noted_of_changes_counts_too() {
+    let (mut core, mut fx) = core(1_000);
+    core.begin_snapshot();
+    core.walk.as_mut().unwrap().aside_max = 20_000;
+    for number in 1..=500 {
+        let slot = core.objects.find(core.objects.hash(&key(number)), &key(number)).unwrap();
+        let place = core.objects.object(slot).places.as_slice()[0];
+        let (session, key) = (SessionId(1), Some(key(number)));
+        core.log(Time(1), Record::Pinned { session, rid: place.rid, extent: place.extent(GRANULE), key }, &mut fx);
+    }
+    assert_eq!(core.walk.as_ref().unwrap().aside_bytes, 0, "there were no views");
+    core.snapshot_slice(10).expect_err("it keeps too much");
+}
