@@ -7,12 +7,11 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// More do not help: calls take the core's lock one after another.
 const MOST: usize = 4;
@@ -30,6 +29,9 @@ const REST_MOST: Duration = Duration::from_millis(4);
 /// Threads beside that of anchors, for commits: one does those of all that wait for it.
 const COMMITS_MOST: usize = 4;
 
+/// They stay for as long as the master runs.
+const COMMITS_STAY: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Threads that connections are spread over; they end when dropped, and their tasks with them.
 #[derive(Debug)]
 pub struct Loops {
@@ -43,7 +45,7 @@ pub struct Loops {
 struct Loop {
     handle: Handle,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Loops {
@@ -60,14 +62,22 @@ impl Loops {
         let served = Arc::<AtomicUsize>::default();
         let count = served.clone();
         let mut builder = Builder::new_current_thread();
-        builder.max_blocking_threads(COMMITS_MOST);
+        builder.max_blocking_threads(COMMITS_MOST).thread_keep_alive(COMMITS_STAY);
         builder.on_thread_park(move || {
             let rest = rest(count.load(Ordering::Relaxed));
             if !rest.is_zero() {
                 std::thread::sleep(rest);
             }
         });
-        Ok(Loops { loops: vec![Loop::start("anchors-0", &mut builder)?], next: AtomicUsize::new(0), served })
+        let loops = Loops { loops: vec![Loop::start("anchors-0", &mut builder)?], next: AtomicUsize::new(0), served };
+        // One is there from the beginning, and stays: commits go on when no more threads can be had.
+        loops.spawn_blocking(|| ());
+        Ok(loops)
+    }
+
+    /// Runs what may wait for a disk in a thread beside the first one.
+    pub fn spawn_blocking<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+        self.loops[0].handle.spawn_blocking(work)
     }
 
     /// Runs a task in the next one.

@@ -210,14 +210,13 @@ impl Shared {
 
     /// Where there is no disk to wait for, or no other thread, it is done when this returns.
     fn commit_aside(self: &Arc<Self>, number: u64) -> Result<Commit, LogClosed> {
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if self.log.is_enabled() => {
-                let shared = self.clone();
-                // Its failure stops the master, which is told there.
-                Ok(Commit(Some(runtime.spawn_blocking(move || shared.commit(number)))))
-            }
-            _ => self.commit(number).map(|()| Commit(None)),
+        if !self.log.is_enabled() || tokio::runtime::Handle::try_current().is_err() {
+            return self.commit(number).map(|()| Commit(None));
         }
+        let shared = self.clone();
+        // Its failure stops the master, which is told there.
+        let commit = self.threads.anchors.spawn_blocking(move || shared.commit(number));
+        Ok(Commit(Some(commit)))
     }
 
     /// [`Shared::apply`] where nobody waits for the outcome, in a task or not: a commit that waits for the disk does so on
