@@ -193,7 +193,7 @@ mod tests {
     fn a_slot_is_found_again_when_its_table_has_grown() {
         let mut index = Index::new(1);
         // Hashes that differ only where a table looks, and only where it does not.
-        let hashes: Vec<u64> = (0..4_096).map(|n| n << 57 | n << 30 | n % 61).collect();
+        let hashes: Vec<u64> = (0..4_096).map(|n| n << 57 | n << 30 | (n % 61)).collect();
         hashes.iter().zip(0..).for_each(|(hash, slot)| index.insert(*hash, slot));
         for (hash, slot) in hashes.iter().zip(0..) {
             assert_eq!(index.find(*hash, |other| other == slot), Some(slot));

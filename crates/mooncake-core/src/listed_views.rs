@@ -219,7 +219,8 @@ impl Core {
             }
         }
         unknown.sort_unstable();
-        let told = unknown.iter().flat_map(|(rid, views)| std::iter::repeat_n(*rid, *views as usize)).collect();
+        let mut told = Vec::with_capacity(unknown.iter().map(|(_, views)| *views as usize).sum());
+        unknown.iter().for_each(|(rid, views)| told.extend(std::iter::repeat_n(*rid, *views as usize)));
         self.sessions.get_mut(session).expect("known").unknown_pins = unknown;
         told
     }
