@@ -238,7 +238,7 @@ impl Lane {
         let header = frame.encode();
         let mut begun = false;
         let mut bounce = std::mem::take(&mut self.bounce);
-        let sent = self.send_all_of(&header, extent.len, parts, &mut bounce, lending, &mut pace, &mut begun);
+        let sent = self.send_all_of(&header, parts, &mut bounce, lending, &mut pace, &mut begun);
         self.bounce = bounce;
         let crc = match sent {
             Ok(Sent::All(crc)) => crc,
@@ -261,14 +261,13 @@ impl Lane {
     fn send_all_of(
         &self,
         header: &[u8; FRAME_LEN],
-        len: u64,
         parts: &[Source<'_>],
         bounce: &mut Bounce,
         mut lending: Option<Lending>,
         pace: &mut Pace<'_>,
         begun: &mut bool,
     ) -> Result<Sent, TransferError> {
-        let (mut crc, mut done) = (0, 0);
+        let (mut crc, mut done, len) = (0, 0, total_of_sources(parts));
         let mut rest: Vec<Source<'_>>;
         let mut parts = parts;
         let mut header: &[u8] = header;
