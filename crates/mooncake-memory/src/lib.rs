@@ -23,6 +23,7 @@ mod heap;
 mod host_memory;
 mod kernel;
 mod layout;
+mod lending;
 mod limits;
 mod mapped;
 mod mapping;
@@ -59,6 +60,7 @@ pub use host_memory::{
     shared_block_file,
 };
 pub use layout::{GRANULE, hex, uuid_of, uuid_text};
+pub use lending::Lending;
 pub use mapping::{Expect, Mapping, Verify};
 pub use numa::prefer_numa_node;
 pub use passage::{Copying, Passage, PassageView, Visit, Visiting};

@@ -85,7 +85,7 @@ impl Mapping {
 }
 
 /// Ranges of one call, gathered from a concatenation.
-struct Ranges {
+pub(crate) struct Ranges {
     list: [libc::iovec; MAX_RANGES],
     used: usize,
     skip: u64,
@@ -93,16 +93,16 @@ struct Ranges {
 }
 
 impl Ranges {
-    fn new(skip: u64, max: u64) -> Self {
+    pub(crate) fn new(skip: u64, max: u64) -> Self {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Self { list: [none; MAX_RANGES], used: 0, skip, left: max.min(MAX_BYTES) }
     }
 
-    fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.used == MAX_RANGES || self.left == 0
     }
 
-    fn push(&mut self, ptr: *const u8, len: usize) {
+    pub(crate) fn push(&mut self, ptr: *const u8, len: usize) {
         if self.skip >= len as u64 {
             self.skip -= len as u64;
             return;
@@ -115,6 +115,14 @@ impl Ranges {
             self.used += 1;
             self.left -= len as u64;
         }
+    }
+
+    pub(crate) fn list(&self) -> &[libc::iovec] {
+        &self.list[..self.used]
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.list().iter().map(|range| range.iov_len as u64).sum()
     }
 
     fn message(&mut self) -> libc::msghdr {
@@ -149,7 +157,7 @@ fn result(rc: libc::ssize_t) -> io::Result<usize> {
     usize::try_from(rc).map_err(|_| io::Error::last_os_error())
 }
 
-fn refuse_forked() -> io::Result<()> {
+pub(crate) fn refuse_forked() -> io::Result<()> {
     if forked() { Err(into_io(CopyError::Forked)) } else { Ok(()) }
 }
 

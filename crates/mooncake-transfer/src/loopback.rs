@@ -1,4 +1,4 @@
-//! What a connection that never leaves the host needs to be told.
+//! What a connection that never leaves the host needs to be told, and can do.
 
 use std::net::TcpStream;
 
@@ -9,9 +9,14 @@ use std::net::TcpStream;
 /// stream. Reno sends as soon as the window allows, is part of every kernel and
 /// needs no privilege. Connections to other hosts keep the system's choice.
 pub fn unpace(stream: &TcpStream) {
-    let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else { return };
-    if own.ip() == peer.ip() || peer.ip().is_loopback() {
+    if stays_within_host(stream) {
         // Slower without, that is all.
         let _ = socket2::SockRef::from(stream).set_tcp_congestion(b"reno");
     }
+}
+
+/// Whether both ends of a connection are inside this host.
+pub(crate) fn stays_within_host(stream: &TcpStream) -> bool {
+    let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else { return false };
+    own.ip() == peer.ip() || peer.ip().is_loopback()
 }

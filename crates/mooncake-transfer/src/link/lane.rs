@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{
-    Bounce, Guarded, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
-    split_targets, total_of_sources,
+    Bounce, Guarded, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources,
+    split_sources, split_targets, total_of_sources,
 };
 use mooncake_wire::{Habit, is_readable, recv_awake};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::error::TransferError;
-use crate::loopback::unpace;
+use crate::loopback::{stays_within_host, unpace};
 use crate::wait::{SLICE, Wait};
 use crate::wire::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer, epoch_of,
@@ -36,6 +36,8 @@ pub(super) struct Lane {
     sequence: u64,
     data_timeout: Duration,
     habit: Habit,
+    /// Both ends are inside this host: the kernel may take bytes from where they lie, and the receiver alone copies.
+    within_host: bool,
     /// Stands for device memory, which a socket cannot reach. Taken out while it is in use.
     bounce: Bounce,
 }
@@ -90,7 +92,9 @@ impl Lane {
         })();
         setup.map_err(broken("prepare a data lane"))?;
         let (habit, bounce) = (Habit::new(), Bounce::new());
-        let lane = Lane { stream, address, peer: peer.clone(), sequence: 0, data_timeout, habit, bounce };
+        let within_host = stays_within_host(&stream);
+        let peer = peer.clone();
+        let lane = Lane { stream, address, peer, sequence: 0, data_timeout, habit, within_host, bounce };
         let until = Wait { deadline: patience, interrupted: wait.interrupted };
         let mut pace = Pace::new(&lane, &until);
         lane.send_bytes(&hello.encode(), &mut pace)?;
@@ -100,7 +104,7 @@ impl Lane {
         match reply.status {
             Status::Ok if reply.uuid == hello.uuid && reply.bytes == bytes => Ok(lane),
             Status::Ok => Err(lane.nonsense("it serves another memory under that address")),
-            status => Err(TransferError::Refused { peer: peer.to_string(), status }),
+            status => Err(TransferError::Refused { peer: lane.peer.to_string(), status }),
         }
     }
 
@@ -151,13 +155,14 @@ impl Lane {
         if let Err(e) = self.recv_bytes(&mut trailer, &mut pace) {
             return Outcome::new(Err(e), false, true);
         }
-        let stale = || TransferError::Stale { peer: self.peer.to_string(), rid: extent.rid };
         match Trailer::decode(&trailer) {
             Some(trailer) if trailer.sequence != frame.sequence => {
                 Outcome::new(Err(self.nonsense("it answers another request")), false, true)
             }
             Some(Trailer { status: Status::Ok, .. }) => Outcome::new(Ok(crc), true, true),
-            Some(_) => Outcome::new(Err(stale()), true, true),
+            Some(_) => {
+                Outcome::new(Err(TransferError::Stale { peer: self.peer.to_string(), rid: extent.rid }), true, true)
+            }
             None => Outcome::new(Err(self.nonsense("its bytes do not end as a read does")), false, true),
         }
     }
@@ -211,12 +216,29 @@ impl Lane {
 
     /// Writes the pieces; gives their checksum once they are in the peer's memory.
     pub(super) fn write(&mut self, extent: Extent, parts: &[Source<'_>], wait: &Wait<'_>) -> Outcome<u32> {
+        let lending = if self.within_host { Lending::of_sources(parts) } else { None };
+        let lent = lending.is_some();
+        let outcome = self.write_by(lending, extent, parts, wait);
+        if lent && !outcome.settled {
+            // The caller's memory is its own again: what the owner has not got yet stays here.
+            let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
+        }
+        outcome
+    }
+
+    fn write_by(
+        &mut self,
+        lending: Option<Lending>,
+        extent: Extent,
+        parts: &[Source<'_>],
+        wait: &Wait<'_>,
+    ) -> Outcome<u32> {
         let mut pace = Pace::new(self, wait);
         let frame = self.request(Op::Write, extent);
         let header = frame.encode();
         let mut begun = false;
         let mut bounce = std::mem::take(&mut self.bounce);
-        let sent = self.send_all_of(&header, extent.len, parts, &mut bounce, &mut pace, &mut begun);
+        let sent = self.send_all_of(&header, parts, &mut bounce, lending, &mut pace, &mut begun);
         self.bounce = bounce;
         let crc = match sent {
             Ok(Sent::All(crc)) => crc,
@@ -239,13 +261,13 @@ impl Lane {
     fn send_all_of(
         &self,
         header: &[u8; FRAME_LEN],
-        len: u64,
         parts: &[Source<'_>],
         bounce: &mut Bounce,
+        mut lending: Option<Lending>,
         pace: &mut Pace<'_>,
         begun: &mut bool,
     ) -> Result<Sent, TransferError> {
-        let (mut crc, mut done) = (0, 0);
+        let (mut crc, mut done, len) = (0, 0, total_of_sources(parts));
         let mut rest: Vec<Source<'_>>;
         let mut parts = parts;
         let mut header: &[u8] = header;
@@ -268,8 +290,9 @@ impl Lane {
             };
             let total = header.len() as u64 + now;
             let mut sent = 0;
+            let more = now < len - done;
             while sent < total {
-                match send_sources(self.fd(), header, piece, sent, total - sent) {
+                match self.send_some(header, piece, sent, more, &mut lending) {
                     Ok(count) => {
                         sent += count as u64;
                         *begun = true;
@@ -289,6 +312,32 @@ impl Lane {
                 return Ok(Sent::Answered);
             }
         }
+    }
+
+    /// Sends what of the header and the pieces the socket takes now, by reference as far as that goes.
+    fn send_some(
+        &self,
+        header: &[u8],
+        piece: &[Source<'_>],
+        sent: u64,
+        more: bool,
+        lending: &mut Option<Lending>,
+    ) -> io::Result<usize> {
+        let header_len = header.len() as u64;
+        if let Some(lent) = lending {
+            if sent < header_len {
+                let flags = SendFlags::MORE | SendFlags::NOSIGNAL;
+                return Ok(rustix::net::send(self.fd(), &header[sent as usize..], flags)?);
+            }
+            match lent.send_sources(self.fd(), piece, sent - header_len, more) {
+                Err(e) if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    *lending = None
+                }
+                taken => return taken,
+            }
+        }
+        // A copy works wherever lending does not.
+        send_sources(self.fd(), header, piece, sent, u64::MAX)
     }
 
     fn has_answer(&self) -> bool {
@@ -333,7 +382,7 @@ impl Lane {
     fn send_bytes(&self, bytes: &[u8], pace: &mut Pace<'_>) -> Result<(), TransferError> {
         let mut sent = 0;
         while sent < bytes.len() {
-            match rustix::net::send(self.fd(), &bytes[sent..], rustix::net::SendFlags::NOSIGNAL) {
+            match rustix::net::send(self.fd(), &bytes[sent..], SendFlags::NOSIGNAL) {
                 Ok(count) => {
                     sent += count;
                     pace.moved();

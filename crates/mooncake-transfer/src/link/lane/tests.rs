@@ -181,7 +181,8 @@ fn a_write_that_is_refused_on_its_way_ends_without_the_rest_of_its_bytes() {
             let frame = request(&mut stream);
             stream.write_all(&reply(&frame, status, 0)).unwrap();
             // It takes a part, and no more until the lane has given up.
-            stream.read_exact(&mut vec![0; SEND_CHUNK as usize]).unwrap();
+            let taken = stream.read_exact(&mut vec![0; SEND_CHUNK as usize]);
+            assert!(taken.is_ok() || !settled, "where nothing lands any more the lane need not be reset: {taken:?}");
             assert!(ended.recv().is_err(), "nothing is sent");
         };
         lane_to(&welcome().encode(), Duration::from_secs(2), owner, |lane, wait| {
@@ -197,6 +198,54 @@ fn a_write_that_is_refused_on_its_way_ends_without_the_rest_of_its_bytes() {
             drop(end);
         });
     }
+}
+
+#[test]
+fn a_large_write_arrives_whole_and_its_checksum_is_that_of_its_bytes() {
+    let bytes: Vec<u8> = (0..9_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 21) as u8).collect();
+    let (first, second) = bytes.split_at((5 << 20) + 17);
+    let owner = |mut stream: TcpStream| {
+        // One that is large, and one behind it on the same lane.
+        for _ in 0..2 {
+            let frame = request(&mut stream);
+            let mut found = vec![0; frame.len as usize];
+            stream.read_exact(&mut found).unwrap();
+            assert!(found == bytes[..found.len()], "other bytes than went");
+            stream.write_all(&reply(&frame, Status::Ok, 0)).unwrap();
+        }
+    };
+    lane_to(&welcome().encode(), Duration::from_secs(5), owner, |lane, wait| {
+        let mut lane = lane.unwrap();
+        for parts in [&[Source::new(first), Source::new(second)][..], &[Source::new(&bytes[..1000])]] {
+            let extent = Extent { rid: RID, offset: 0, len: total_of_sources(parts) };
+            let outcome = lane.write(extent, parts, wait);
+            let crc = mooncake_memory::crc32c(&bytes[..extent.len as usize]);
+            assert!(outcome.reusable && outcome.settled);
+            assert_eq!(outcome.result.unwrap(), crc);
+        }
+    });
+}
+
+#[test]
+fn what_of_a_write_has_not_left_when_it_is_given_up_never_leaves() {
+    let bytes = vec![5; 32 << 20];
+    let (end, ended) = channel::<()>();
+    let most = bytes.len() / 2;
+    let owner = move |mut stream: TcpStream| {
+        request(&mut stream);
+        assert!(ended.recv().is_err(), "nothing is sent");
+        let mut found = Vec::new();
+        let e = stream.read_to_end(&mut found).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::ConnectionReset);
+        assert!(found.len() < most, "{} bytes", found.len());
+    };
+    lane_to(&welcome().encode(), Duration::from_millis(200), owner, |lane, wait| {
+        let extent = Extent { rid: RID, offset: 0, len: bytes.len() as u64 };
+        let mut lane = lane.unwrap();
+        let outcome = lane.write(extent, &[Source::new(&bytes)], wait);
+        assert!(matches!(outcome.result, Err(TransferError::Timeout { .. })) && !outcome.settled && !outcome.reusable);
+        drop((lane, end));
+    });
 }
 
 #[test]

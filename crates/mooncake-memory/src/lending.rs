@@ -1,0 +1,281 @@
+//! Bytes that go to a socket by reference: the kernel is lent the pages that
+//! they lie in, and only the receiver copies.
+//!
+//! Within a host that is one copy instead of two. The receiver copies later than
+//! the sender's call ends, so whoever lends must know from the receiver when it
+//! is done, and until then leave the bytes as they are, or expect that others
+//! arrive. Memory that is unmapped meanwhile stays the kernel's until then.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use parking_lot::Mutex;
+
+use crate::fork::{Guarded, forked};
+use crate::piece::{Source, total_of_sources};
+use crate::socket_io::{Ranges, refuse_forked};
+
+/// Of fewer bytes both ends copy at the same time, and that is quicker: measured on two processors, 1 MiB takes a tenth longer
+/// by reference, and 4 MiB a seventh less.
+const LEAST_LENT: u64 = 4 << 20;
+
+/// Nor are pages of pieces that are smaller than this on average: each is a reference of its own.
+const LEAST_PIECE: u64 = 16 << 10;
+
+/// Bytes of pages that a pipe has room for. Few, so that the receiver begins soon; each time costs two calls.
+const ROOM: usize = 256 << 10;
+
+/// A pipe with less room takes more calls than a copy saves: the user has too many of them.
+const LEAST_ROOM: usize = 128 << 10;
+
+/// Pipes that are kept for the next ones.
+const MOST_IDLE: usize = 8;
+
+static IDLE: Mutex<Vec<Pipe>> = Mutex::new(Vec::new());
+
+/// The way of one request's bytes: pages of memory are put into a pipe, and go from there to the socket.
+///
+/// A peer that hangs up is an error like any other here, and no `SIGPIPE`, which the kernel sends to whoever splices:
+/// so it stays on the thread that began it.
+#[derive(Debug)]
+pub struct Lending {
+    /// `None` in the end.
+    pipe: Option<Pipe>,
+    /// Bytes whose pages are in the pipe.
+    held: usize,
+    _signal: NoSignal,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    out: Guarded<OwnedFd>,
+    into: Guarded<OwnedFd>,
+}
+
+impl Lending {
+    /// Begins. `None` where this process has too many descriptors or pipes, or is a forked child: copies always work.
+    fn begin() -> Option<Lending> {
+        if forked() {
+            return None;
+        }
+        let kept = IDLE.lock().pop();
+        let pipe = kept.or_else(Pipe::new)?;
+        Some(Lending { pipe: Some(pipe), held: 0, _signal: NoSignal::new() })
+    }
+
+    /// Begins if that is worth it for these pieces. Stand-ins for a device's memory are used again before the receiver
+    /// has copied, so pieces of a device are not lent.
+    pub fn of_sources(parts: &[Source<'_>]) -> Option<Lending> {
+        let total = total_of_sources(parts);
+        let large = total >= LEAST_LENT && total / parts.len() as u64 >= LEAST_PIECE;
+        if large && !parts.iter().any(Source::is_on_device) { Lending::begin() } else { None }
+    }
+
+    /// Hands pages of the pieces to the socket, from byte `skip` on; `more` bytes follow on the socket behind them.
+    /// Returns the bytes that the socket has taken. It waits as long as the socket does: after `WouldBlock` and
+    /// `Interrupted` it may be called again in the same way. Any other error says that the bytes from `skip` on are to be
+    /// copied instead: it is the kernel that does not lend them, or the socket that is broken.
+    pub fn send_sources(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        parts: &[Source<'_>],
+        skip: u64,
+        more: bool,
+    ) -> io::Result<usize> {
+        let mut ranges = Ranges::new(skip, u64::MAX);
+        for part in parts {
+            if ranges.is_full() {
+                break;
+            }
+            ranges.push(part.ptr, part.len);
+        }
+        let more = more || skip + ranges.bytes() < total_of_sources(parts);
+        self.send(socket, &ranges, more)
+    }
+
+    fn send(&mut self, socket: BorrowedFd<'_>, ranges: &Ranges, more: bool) -> io::Result<usize> {
+        refuse_forked()?;
+        let pipe = self.pipe.as_ref().expect("there until the end");
+        if self.held == 0 {
+            self.held = pipe.fill(ranges)?;
+        }
+        let more = more || (self.held as u64) < ranges.bytes();
+        let count = pipe.drain(socket, self.held, more)?;
+        self.held -= count;
+        Ok(count)
+    }
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        let mut idle = IDLE.lock();
+        if self.held == 0 && idle.len() < MOST_IDLE {
+            idle.extend(self.pipe.take());
+        }
+    }
+}
+
+impl Pipe {
+    fn new() -> Option<Pipe> {
+        let mut ends = [0; 2];
+        // SAFETY: there is room for both numbers.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return None;
+        }
+        // SAFETY: fresh descriptors that nobody else has.
+        let [out, into] = ends.map(|end| Guarded::new(unsafe { OwnedFd::from_raw_fd(end) }));
+        // SAFETY: a number for a descriptor of ours. Refused, it has the room that it was made with.
+        let room = unsafe {
+            libc::fcntl(out.as_raw_fd(), libc::F_SETPIPE_SZ, ROOM);
+            libc::fcntl(out.as_raw_fd(), libc::F_GETPIPE_SZ)
+        };
+        usize::try_from(room).is_ok_and(|room| room >= LEAST_ROOM).then_some(Pipe { out, into })
+    }
+
+    /// Puts pages into the pipe as far as there is room. Memory that is not there, or is no memory, is `EFAULT`.
+    fn fill(&self, ranges: &Ranges) -> io::Result<usize> {
+        let list = ranges.list();
+        // SAFETY: the kernel reads the ranges' pages, and answers EFAULT for those that are not there.
+        let count =
+            unsafe { libc::vmsplice(self.into.as_raw_fd(), list.as_ptr(), list.len(), libc::SPLICE_F_NONBLOCK) };
+        match usize::try_from(count) {
+            // No page fits into an empty pipe, which cannot be.
+            Ok(0) => Err(io::ErrorKind::Unsupported.into()),
+            Ok(count) => Ok(count),
+            Err(_) => Err(into_io_of_pipe(io::Error::last_os_error())),
+        }
+    }
+
+    fn drain(&self, socket: BorrowedFd<'_>, len: usize, more: bool) -> io::Result<usize> {
+        let flags = if more { libc::SPLICE_F_MORE } else { 0 };
+        let none = ptr::null_mut;
+        // SAFETY: two descriptors and no memory of ours.
+        let count = unsafe { libc::splice(self.out.as_raw_fd(), none(), socket.as_raw_fd(), none(), len, flags) };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// A pipe that is full is no socket to be waited for.
+fn into_io_of_pipe(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::Unsupported.into() } else { error }
+}
+
+/// Keeps `SIGPIPE` from this thread for as long as it lives: what comes meanwhile is taken away.
+#[derive(Debug)]
+struct NoSignal {
+    /// The mask to go back to; `None` if it kept the signal off before.
+    before: Option<libc::sigset_t>,
+    /// Masks are a thread's.
+    _thread: PhantomData<*const ()>,
+}
+
+impl NoSignal {
+    fn new() -> NoSignal {
+        let mut before = MaybeUninit::uninit();
+        let only = only_sigpipe();
+        // SAFETY: valid sets, of which the second is filled where the call succeeds.
+        let before = unsafe {
+            let rc = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const only, before.as_mut_ptr());
+            (rc == 0).then(|| before.assume_init())
+        };
+        // SAFETY: a valid set.
+        let was_off = |before: &libc::sigset_t| unsafe { libc::sigismember(&raw const *before, libc::SIGPIPE) } == 1;
+        NoSignal { before: before.filter(|before| !was_off(before)), _thread: PhantomData }
+    }
+}
+
+impl Drop for NoSignal {
+    fn drop(&mut self) {
+        let Some(before) = self.before else { return };
+        let (only, now) = (only_sigpipe(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+        // SAFETY: valid sets, and a time; what the signal was like is not asked for.
+        unsafe {
+            libc::sigtimedwait(&raw const only, ptr::null_mut(), &raw const now);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        }
+    }
+}
+
+fn only_sigpipe() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the first call fills it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGPIPE);
+        set.assume_init()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::piece::ForeignRange;
+    use crate::registry::Registry;
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (out, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn pieces_that_begin_anywhere_arrive_whole_and_in_order() {
+        let bytes: Vec<u8> = (0..6_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 21) as u8).collect();
+        let (first, rest) = bytes[3..].split_at((1 << 20) + 17);
+        let (second, third) = rest.split_at(5);
+        let parts = [first, second, third].map(Source::new);
+        let (out, mut into) = connection();
+        let reads = std::thread::spawn(move || {
+            let mut found = Vec::new();
+            into.read_to_end(&mut found).unwrap();
+            found
+        });
+        let mut lending = Lending::of_sources(&parts).expect("a pipe");
+        let (mut sent, total) = (0, total_of_sources(&parts));
+        while sent < total {
+            sent += lending.send_sources(out.as_fd(), &parts, sent, false).unwrap() as u64;
+        }
+        drop((lending, out));
+        assert!(reads.join().unwrap() == bytes[3..], "other bytes than went");
+    }
+
+    #[test]
+    fn little_and_small_pieces_are_copied() {
+        let bytes = vec![1; LEAST_LENT as usize];
+        assert!(Lending::of_sources(&[]).is_none());
+        assert!(Lending::of_sources(&[Source::new(&bytes[1..])]).is_none());
+        let pieces: Vec<Source<'_>> = bytes.chunks(LEAST_PIECE as usize - 1).map(Source::new).collect();
+        assert!(Lending::of_sources(&pieces).is_none());
+        assert!(Lending::of_sources(&[Source::new(&bytes)]).is_some());
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_and_the_pipe_that_holds_something_is_not_used_again() {
+        let (out, _into) = connection();
+        // SAFETY: nothing is mapped there.
+        let range = unsafe { ForeignRange::new(1 << 12, LEAST_LENT as usize) };
+        let nowhere = [Source::foreign(range, &Registry::default()).unwrap()];
+        let mut lending = Lending::of_sources(&nowhere).expect("a pipe");
+        let e = lending.send_sources(out.as_fd(), &nowhere, 0, false).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::EFAULT));
+
+        let bytes = vec![1; LEAST_LENT as usize];
+        let parts = [Source::new(&bytes)];
+        out.shutdown(std::net::Shutdown::Write).unwrap();
+        lending.send_sources(out.as_fd(), &parts, 0, false).unwrap_err();
+        assert!(lending.held > 0);
+        let used = lending.pipe.as_ref().map(|pipe| pipe.out.as_raw_fd());
+        drop(lending);
+        assert!(
+            IDLE.lock().iter().all(|pipe| Some(pipe.out.as_raw_fd()) != used),
+            "its bytes would go to another peer"
+        );
+    }
+}
