@@ -47,6 +47,20 @@ pub enum Ended {
 /// Longest work of a peer that is waited for awake: a wake-up takes a fifth of it.
 const MOST_WORK: Duration = Duration::from_micros(150);
 
+/// Whether it is worth waiting for a peer awake: a client that sends its bytes by TCP needs the processor, and longer
+/// than for a copy, but asks again at once after its put's end.
+#[derive(Debug, Default)]
+struct Habits {
+    at_once: Habit,
+    behind_work: Habit,
+}
+
+impl Habits {
+    fn behind(&self, work: Duration) -> &Habit {
+        if work.is_zero() { &self.at_once } else { &self.behind_work }
+    }
+}
+
 /// A stream of bytes both ways, which can leave the runtime that reads it.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     /// The socket by itself.
@@ -92,13 +106,13 @@ pub struct Connection<S> {
     reader: FrameReader,
     read_size: usize,
     /// Whether the next request tends to come at once.
-    habit: Habit,
+    habits: Habits,
 }
 
 impl<S: Stream> Connection<S> {
     /// A connection that has not said anything yet.
     pub fn new(stream: S) -> Connection<S> {
-        Connection { stream, reader: FrameReader::default(), read_size: READ_MIN, habit: Habit::new() }
+        Connection { stream, reader: FrameReader::default(), read_size: READ_MIN, habits: Habits::default() }
     }
 
     /// Compares the connection's first bytes as they come, so that a stranger is cut at the first wrong one.
@@ -147,15 +161,15 @@ impl<S: Stream> Connection<S> {
 
     /// Leaves its runtime for another one.
     pub fn leave(self) -> io::Result<Leaving<S>> {
-        let Connection { stream, reader, read_size, habit } = self;
-        Ok(Leaving { socket: stream.leave()?, reader, read_size, habit })
+        let Connection { stream, reader, read_size, habits } = self;
+        Ok(Leaving { socket: stream.leave()?, reader, read_size, habits })
     }
 
     /// Reads what comes within a moment, awake, if a peer's next request tends to come at once: to be woken up for it costs
     /// more. `work`: what the peer has to do first. Only in a runtime of one thread, whose other connections are looked
     /// after meanwhile.
     pub async fn read_awake(&mut self, work: Duration) -> Result<(), Ended> {
-        if self.reader.is_partial() || work > MOST_WORK || turns() == 0 || self.habit.skips() {
+        if self.reader.is_partial() || work > MOST_WORK || turns() == 0 || self.habits.behind(work).skips() {
             return Ok(());
         }
         let until = Instant::now() + work + MOMENT;
@@ -172,11 +186,11 @@ impl<S: Stream> Connection<S> {
         };
         match read {
             Some(read) => {
-                self.habit.helped();
+                self.habits.behind(work).helped();
                 read
             }
             None => {
-                self.habit.was_in_vain();
+                self.habits.behind(work).was_in_vain();
                 Ok(())
             }
         }
@@ -209,7 +223,7 @@ impl<S: Stream> Connection<S> {
     /// Splits into the reading half and the stream's writing half.
     pub fn split(self) -> (Connection<tokio::io::ReadHalf<S>>, tokio::io::WriteHalf<S>) {
         let (read, write) = tokio::io::split(self.stream);
-        (Connection { stream: read, reader: self.reader, read_size: self.read_size, habit: self.habit }, write)
+        (Connection { stream: read, reader: self.reader, read_size: self.read_size, habits: self.habits }, write)
     }
 }
 
@@ -246,14 +260,14 @@ pub struct Leaving<S: Stream> {
     socket: S::Socket,
     reader: FrameReader,
     read_size: usize,
-    habit: Habit,
+    habits: Habits,
 }
 
 impl<S: Stream> Leaving<S> {
     /// In the runtime that this is called in.
     pub fn arrive(self) -> io::Result<Connection<S>> {
-        let Leaving { socket, reader, read_size, habit } = self;
-        Ok(Connection { stream: S::join(socket)?, reader, read_size, habit })
+        let Leaving { socket, reader, read_size, habits } = self;
+        Ok(Connection { stream: S::join(socket)?, reader, read_size, habits })
     }
 }
 
