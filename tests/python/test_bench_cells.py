@@ -9,6 +9,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.append(str(BENCH))
 import against  # noqa: E402
 import compare  # noqa: E402
+import scale_cells  # noqa: E402
 from cells import Session  # noqa: E402
 
 
@@ -127,3 +128,21 @@ def test_what_is_no_wheel_is_refused_at_once_with_the_command_that_makes_one(tmp
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2, result
     assert "packaging/wheel_of.sh" in result.stderr
+
+
+def test_the_longest_hold_of_the_core_is_neither_the_machines_nor_an_older_clients():
+    def figure(operation, cpu_us):
+        return {"operation": operation, "cpu_us": cpu_us}
+
+    told = [
+        figure("put_end", 900.0),
+        figure("pin, 512 keys", 1_100.0),
+        figure("put_start, 8,192 keys of an older client", 4_000.0),
+        figure("(the machine: the same walk through memory)", 9_000.0),
+    ]
+    assert scale_cells.cells(told) == {
+        "longest hold of the core, 10 M objects": 1_100.0,
+        "operations that hold it longer": 1,
+    }
+    source = (BENCH.parent / "crates" / "mooncake-scale" / "src" / "control.rs").read_text()
+    assert f'"{scale_cells.MACHINE}' in source, "the control has another name by now"
