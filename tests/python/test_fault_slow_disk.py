@@ -54,9 +54,12 @@ def test_no_client_is_lost_and_what_waits_for_it_is_done_when_it_goes_on(disk):
     waits = None
     while time.monotonic() - began < STANDS:
         assert pool.master.metric("mooncake_sessions_away") == 0
+        gave_up = gives_up.done  # Not before its deadline of 3 s.
+        assert not gave_up or time.monotonic() - began > 2.5, "the disk did not stand still"
         if waits is None and time.monotonic() - began > STANDS - 1.0:
             waits = writers[1].start("put", "late", value("late", KIB))
         time.sleep(0.1)
+    assert not waits.done, "the disk did not stand still"
     stands.unlink()
 
     assert waits.result() == 0, writers[1].call("last_error")

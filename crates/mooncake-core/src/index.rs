@@ -16,11 +16,11 @@ const FEW: usize = 14;
 #[derive(Debug, Clone, Copy)]
 struct Found {
     slot: u32,
-    /// Those bits that a table uses, the lowest and the top ones.
+    /// The bits of the hash that a table uses: its lowest 24 and its top 8.
     bits: u32,
 }
 
-/// Of them the lowest so many.
+/// How many of them are the lowest.
 const LOW: u32 = 24;
 
 impl Found {

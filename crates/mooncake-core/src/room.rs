@@ -112,14 +112,14 @@ pub(crate) struct Largest {
 }
 
 impl Search {
-    /// What it has looked at besides the keys and what it evicted, in objects.
-    pub fn looked_at(&self, segments: usize) -> usize {
-        self.populating.as_ref().map_or(0, |_| segments.div_ceil(SEGMENTS_AS_ONE))
-    }
-
     pub fn of(steps: usize, spares: Option<Own>) -> Search {
         let (denied, largest) = (Denied::Full(Why::Held), Largest::default());
         Search { steps, foreseen: 0, spares, full_from: u32::MAX, denied, largest, populating: None }
+    }
+
+    /// What it has looked at besides the keys and what it evicted, in objects.
+    pub fn looked_at(&self, segments: usize) -> usize {
+        self.populating.as_ref().map_or(0, |_| segments.div_ceil(SEGMENTS_AS_ONE))
     }
 
     fn found_none(&mut self, need: u32, denied: &Denied) {

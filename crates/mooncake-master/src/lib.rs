@@ -14,6 +14,8 @@ mod connections;
 mod control;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;
+#[cfg(test)]
+mod eventually;
 mod hello;
 mod http;
 #[doc(hidden)]

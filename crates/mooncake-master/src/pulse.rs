@@ -41,15 +41,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::eventually::eventually;
     use crate::loops::Loops;
-
-    fn eventually(what: &str, mut test: impl FnMut() -> bool) {
-        let began = Instant::now();
-        while !test() {
-            assert!(began.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
 
     #[test]
     fn a_thread_that_something_keeps_from_its_sockets_has_no_pulse_until_it_is_back() {

@@ -7,28 +7,26 @@
 //! arrive. Memory that is unmapped meanwhile stays the kernel's until then.
 
 use std::io;
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use parking_lot::Mutex;
 
 use crate::fork::{Guarded, forked};
+use crate::no_signal::NoSignal;
 use crate::piece::{Source, total_of_sources};
 use crate::socket_io::{Ranges, refuse_forked};
 
-/// Of fewer bytes both ends copy at the same time, and that is quicker: measured on two processors, 1 MiB takes a tenth longer
-/// by reference, and 4 MiB a seventh less.
+/// Of fewer bytes both ends copy at the same time, and that is quicker.
 const LEAST_LENT: u64 = 4 << 20;
 
-/// Nor are pages of pieces that are smaller than this on average: each is a reference of its own.
+/// Pieces smaller than this on average are copied: the kernel keeps a reference for each.
 const LEAST_PIECE: u64 = 16 << 10;
 
 /// Bytes of pages that a pipe has room for. Few, so that the receiver begins soon; each time costs two calls.
 const ROOM: usize = 256 << 10;
 
-/// A pipe with less room takes more calls than a copy saves: the user has too many of them.
+/// A pipe with less room costs more calls than a copy saves. The kernel makes such pipes for a user who has too many.
 const LEAST_ROOM: usize = 128 << 10;
 
 /// Pipes that are kept for the next ones.
@@ -42,7 +40,7 @@ static IDLE: Mutex<Vec<Pipe>> = Mutex::new(Vec::new());
 /// so it stays on the thread that began it.
 #[derive(Debug)]
 pub struct Lending {
-    /// `None` in the end.
+    /// Taken out when the lending ends.
     pipe: Option<Pipe>,
     /// Bytes whose pages are in the pipe.
     held: usize,
@@ -161,52 +159,6 @@ impl Pipe {
 /// A pipe that is full is no socket to be waited for.
 fn into_io_of_pipe(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::Unsupported.into() } else { error }
-}
-
-/// Keeps `SIGPIPE` from this thread for as long as it lives: what comes meanwhile is taken away.
-#[derive(Debug)]
-struct NoSignal {
-    /// The mask to go back to; `None` if it kept the signal off before.
-    before: Option<libc::sigset_t>,
-    /// Masks are a thread's.
-    _thread: PhantomData<*const ()>,
-}
-
-impl NoSignal {
-    fn new() -> NoSignal {
-        let mut before = MaybeUninit::uninit();
-        let only = only_sigpipe();
-        // SAFETY: valid sets, of which the second is filled where the call succeeds.
-        let before = unsafe {
-            let rc = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const only, before.as_mut_ptr());
-            (rc == 0).then(|| before.assume_init())
-        };
-        // SAFETY: a valid set.
-        let was_off = |before: &libc::sigset_t| unsafe { libc::sigismember(&raw const *before, libc::SIGPIPE) } == 1;
-        NoSignal { before: before.filter(|before| !was_off(before)), _thread: PhantomData }
-    }
-}
-
-impl Drop for NoSignal {
-    fn drop(&mut self) {
-        let Some(before) = self.before else { return };
-        let (only, now) = (only_sigpipe(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-        // SAFETY: valid sets, and a time; what the signal was like is not asked for.
-        unsafe {
-            libc::sigtimedwait(&raw const only, ptr::null_mut(), &raw const now);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-        }
-    }
-}
-
-fn only_sigpipe() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: the first call fills it.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGPIPE);
-        set.assume_init()
-    }
 }
 
 #[cfg(test)]

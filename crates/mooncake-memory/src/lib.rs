@@ -28,6 +28,7 @@ mod limits;
 mod mapped;
 mod mapping;
 mod memfd;
+mod no_signal;
 mod numa;
 #[doc(hidden)]
 pub mod order;

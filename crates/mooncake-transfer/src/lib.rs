@@ -18,6 +18,8 @@ mod attach_pipe;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;
 mod error;
+#[cfg(test)]
+mod eventually;
 mod gate;
 mod link;
 mod local;

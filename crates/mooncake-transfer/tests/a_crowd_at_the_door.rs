@@ -28,14 +28,6 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

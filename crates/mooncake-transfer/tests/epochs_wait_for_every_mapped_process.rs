@@ -5,7 +5,7 @@ mod support;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooncake_memory::Source;
 use mooncake_transfer::{EpochQuestion, Link, Links, Path, Paths, Reign, TransferError, TwoReigns};
@@ -364,12 +364,4 @@ fn descriptors_that_were_let_go_of_keep_nothing_closed_once_that_is_said() {
 fn nobody_is_waited_for(owner: &Owner) {
     eventually("nobody is attached", || owner.server.attached() == 0);
     assert_eq!(owner.take_epoch(2), [owner.memory.uuid()]);
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < until, "not within 5 s: {what}");
-        std::thread::yield_now();
-    }
 }

@@ -10,14 +10,6 @@ use mooncake_memory::{Source, Target};
 use mooncake_transfer::{LinkOptions, Path, Paths, ServerOptions, Wait};
 use support::*;
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// An owner whose lanes may stand still for this long.
 fn impatient(data_timeout: Duration) -> Owner {
     Owner::with(4 * MIB, ServerOptions { data_timeout, ..ServerOptions::new([127, 0, 0, 1].into(), 0, OWNER) })

@@ -13,14 +13,6 @@ fn other_process() {
     play_role();
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn whoever_still_has_a_link_of_closed_links_moves_no_byte_over_it() {
     for path in [Path::Local, Path::SharedMemory, Path::Tcp] {

@@ -202,7 +202,8 @@ impl Host {
                 if *sent == raw.len() {
                     self.state = State::Request(Vec::new());
                     self.moved = Instant::now();
-                    // Nor is it here. A peer that asks again at once keeps nobody in here for ever.
+                    // The passage is looked at here too: a peer that asks again at once would keep this thread for ever, so the
+                    // caller decides.
                     return Err(Some(Next::Read));
                 }
                 Ok(())

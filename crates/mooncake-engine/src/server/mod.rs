@@ -384,7 +384,8 @@ impl Shared {
                     if other.is_none() && stays() && !self.stop.load(Ordering::Relaxed) {
                         continue;
                     }
-                    // Who makes way may have been asked where nothing tells of it.
+                    // A peer may have asked through the passage while this thread makes way; no event tells of that, so OUT wakes a
+                    // thread at once.
                     if other.is_some() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN }
                 }
             };

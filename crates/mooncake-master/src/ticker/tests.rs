@@ -1,17 +1,9 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;
-use std::time::Instant;
 
 use super::*;
+use crate::eventually::eventually;
 use crate::log::Log;
-
-fn eventually(what: &str, mut test: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !test() {
-        assert!(began.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
-        std::thread::yield_now();
-    }
-}
 
 #[test]
 fn a_clock_ticks_until_it_is_dropped_or_nothing_can_be_logged() {

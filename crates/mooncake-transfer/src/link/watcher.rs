@@ -41,7 +41,7 @@ pub(crate) struct Watcher {
 #[derive(Default)]
 struct State {
     watched: HashMap<u64, Watched>,
-    /// Those that may have something to say which no event of their descriptors tells of.
+    /// Attachments that may have to tell their owner something of which no descriptor tells.
     due: HashSet<u64>,
     /// Of attachments that have ended: what they said last is still on its way to an owner that does not read.
     farewells: HashMap<u64, (AttachPipe, Watch<UnixStream>)>,

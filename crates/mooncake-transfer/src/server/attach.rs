@@ -13,7 +13,7 @@ use crate::attach_pipe::AttachPipe;
 use crate::local::Served;
 use crate::machine::Newcomer;
 use crate::readiness::{Readiness, Ready, Watch, words_and};
-use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, Hello, HelloReply, LANE_VERSION, Status};
+use crate::wire::{FEATURE_INTRODUCTIONS, FEATURE_KNOWN_PINS, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Status};
 
 /// The process of an attachment, as long as the owner's book has that.
 pub(super) struct Attached {
@@ -111,10 +111,8 @@ impl Shared {
             Attached::new(&self.readiness, id, hello.session, credentials.pid, pidfd, stream).and_then(|attached| {
                 let fds = [served.memory.data_fd(), served.memory.control_fd()];
                 // A fresh connection has room for 64 bytes: less means that it is dead.
-                match send_fds(stream.as_fd(), &reply.encode(), &fds)? == reply.encode().len() {
-                    true => Ok(attached),
-                    false => Err(io::ErrorKind::WriteZero.into()),
-                }
+                let sent = send_fds(stream.as_fd(), &reply.encode(), &fds)?;
+                if sent == HELLO_LEN { Ok(attached) } else { Err(io::ErrorKind::WriteZero.into()) }
             });
         if let Ok(attached) = attached {
             state.attached.insert(id, attached);
@@ -213,7 +211,7 @@ mod tests {
     use crate::machine::{Fence, Output, ProcessGone};
     use crate::reign::Reign;
     use crate::server::{ServerEvents, State};
-    use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, Op, Purpose};
+    use crate::wire::{FRAME_LEN, Frame, Op, Purpose};
 
     /// What a caller is answered, and the descriptors that it gets.
     fn answer(caller: &UnixStream) -> (Status, usize) {
@@ -349,7 +347,7 @@ mod tests {
             shared.attach_writable(id);
             let state = shared.state.lock();
             assert_eq!((state.owner.attached(), state.attached.len()), if farewell { (0, 0) } else { (1, 1) });
-            assert!(farewell || state.attached[&id].pipe.as_ref().is_none(), "it is not polled any more");
+            assert!(farewell || state.attached[&id].pipe.is_none(), "it is not waited for any more");
         }
     }
 }

@@ -274,7 +274,7 @@ mod tests {
             }
 
             // It may write on, unseen: its end is waited for. Until then nothing more is put down for it to be asked.
-            assert!(state.attached[&id].pipe.as_ref().is_none(), "the connection is not polled any more");
+            assert!(state.attached[&id].pipe.is_none(), "the connection is not waited for any more");
             assert_eq!(asked(&mut state, fence(uuid, 5)), None);
             let mut out = Vec::new();
             state.owner.heard(id, &asked_for[2], &mut out);
@@ -297,7 +297,7 @@ mod tests {
         let (mut state, uuid, id, process) = attached();
         drop(process);
         state.lost(id, &io::ErrorKind::UnexpectedEof.into());
-        assert!(state.attached[&id].pipe.as_ref().is_none());
+        assert!(state.attached[&id].pipe.is_none());
         assert_eq!(asked(&mut state, fence(uuid, 1)), None, "a list of questions would grow until its process ends");
         assert_eq!((settled(&mut state), state.owner.attached()), (vec![], 1), "that it hung up proves nothing");
     }

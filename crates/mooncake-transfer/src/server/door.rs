@@ -288,6 +288,7 @@ mod tests {
             assert_eq!(caller.read(&mut reply).unwrap(), 0, "and closed");
         }
     }
+
     fn connect_from(place: [u8; 4], to: SocketAddr) -> TcpStream {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((place, 0)).into()).unwrap();

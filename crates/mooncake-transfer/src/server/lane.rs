@@ -23,13 +23,13 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::Shared;
 use super::door::refuse;
 use super::lanes::Lanes;
+use super::patience::Patience;
 use crate::Uuid;
 use crate::gate::Admitted;
 use crate::local::Served;
 use crate::loopback::unpace;
 use crate::machine::Denied;
 use crate::readiness::Ready;
-use crate::wait::SLOWEST;
 use crate::wire::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
     is_placement,
@@ -133,7 +133,7 @@ impl<'a> Worker<'a> {
     }
 
     /// From here on the peer may let it wait until the request is done.
-    fn is_held_up(&mut self) {
+    pub(super) fn is_held_up(&mut self) {
         if !self.held_up {
             self.held_up = true;
             self.lanes.held_up();
@@ -149,58 +149,6 @@ pub(super) struct Lane {
     peer: SocketAddr,
     patience: Patience,
     step: Step,
-}
-
-/// How long a peer may take.
-#[derive(Debug)]
-struct Patience {
-    /// A peer that moves no byte for so long in the middle of a request loses its lane.
-    still: Duration,
-    /// Of the request.
-    bytes: u64,
-    /// The end of the request, since its peer first let its worker wait.
-    due: Option<Instant>,
-    /// The lane is put aside: when it is lost.
-    until: Option<Instant>,
-}
-
-impl Patience {
-    /// From here on a request of so many bytes has its time; 0: as much as is known of the next one.
-    fn begin(&mut self, bytes: u64) {
-        (self.bytes, self.due) = (bytes, None);
-    }
-
-    /// Moves some bytes of a request. `None`: the peer lets its worker wait, and the lane is to be put aside. The first try does
-    /// not wait unless the worker is held up already.
-    fn move_some(
-        &mut self,
-        worker: &mut Worker<'_>,
-        mut move_some: impl FnMut(bool) -> io::Result<usize>,
-    ) -> Result<Option<usize>, End> {
-        loop {
-            let waits = worker.held_up;
-            if waits {
-                let now = Instant::now();
-                let whole = self.still + Duration::from_secs(self.bytes / SLOWEST);
-                let due = *self.due.get_or_insert(now + whole);
-                if now >= due {
-                    return Err(End::Bad("it took too long for its request".into()));
-                }
-            }
-            match move_some(waits) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    if waits {
-                        let still = Instant::now() + self.still;
-                        self.until = Some(self.due.map_or(still, |due| due.min(still)));
-                        return Ok(None);
-                    }
-                    worker.is_held_up();
-                }
-                moved => return moved.map(Some).map_err(End::from),
-            }
-        }
-    }
 }
 
 /// How far a request is.
@@ -245,8 +193,7 @@ impl From<Errno> for End {
 impl Lane {
     fn new(served: Arc<Served>, stream: Guarded<TcpStream>, peer: SocketAddr, still: Duration) -> Lane {
         let control = LaneControl { stream, uuid: served.memory.uuid(), cut: AtomicBool::new(false) };
-        let patience = Patience { still, bytes: 0, due: None, until: None };
-        Lane { served, control: Arc::new(control), peer, patience, step: Step::NONE }
+        Lane { served, control: Arc::new(control), peer, patience: Patience::new(still), step: Step::NONE }
     }
 
     pub(super) fn control(&self) -> &Arc<LaneControl> {

@@ -7,6 +7,7 @@ mod door;
 mod fences;
 mod lane;
 mod lanes;
+mod patience;
 mod pending;
 mod strangers;
 

@@ -35,6 +35,15 @@ pub fn wait() -> Wait<'static> {
     Wait::until(Instant::now() + Duration::from_secs(20))
 }
 
+/// Returns once it holds, which must not take 5 s.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < until, "not within 5 s: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// What a server reported.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 
 use super::*;
+use crate::eventually::eventually;
 use crate::link::fixture::hello;
 use crate::reign::Reign;
 use crate::wire::{HELLO_LEN, HelloReply, LANE_REUSED, Purpose, Status};
@@ -57,14 +58,6 @@ fn soon() -> Wait<'static> {
 /// A request that is answered.
 fn answered(_: &mut Lane) -> Outcome<()> {
     Outcome { result: Ok(()), reusable: true, settled: true }
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + SOON;
-    while !holds() {
-        assert!(Instant::now() < until, "{what}");
-        sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use mooncake_memory::Guarded;
 
 use super::*;
+use crate::eventually::eventually;
 use crate::link::fixture::{Quiet, hello, owner};
 use crate::server::{SegmentServer, ServerOptions};
 use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, HelloReply, Op, Purpose, REPLY_LEN, Reply};
@@ -81,14 +82,6 @@ impl Dripping {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
         self.callers
-    }
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::yield_now();
     }
 }
 
