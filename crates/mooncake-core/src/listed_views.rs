@@ -1,7 +1,7 @@
 //! The views that a session says it has when it comes back, held against those that the books say it has.
 //!
 //! Both may be very many, so that they are compared in slices, between which the core is free: what changes meanwhile is noted
-//! and compared once more in the end. Views that have ended are taken out of the books in the background, and count for nothing
+//! and compared once more in the end. What a log lost is noted in steps, too, before the session is back. Views that have ended are taken out of the books in the background, and count for nothing
 //! until then.
 
 use std::collections::BTreeMap;
@@ -13,8 +13,11 @@ use crate::ids::{Rid, SessionId, Time};
 use crate::session::Session;
 use crate::work::Work;
 
-/// Views that change while they are compared, of one session: with more of them they are compared anew, in one go.
+/// Views that change while they are compared, of one session: with more of them they are compared anew.
 const CHANGED_MOST: usize = 1_024;
+
+/// So often a list is compared anew in slices; then in one go, so that a client cannot keep its own hello from its end.
+const ANEW_MOST: u32 = 8;
 
 /// A list of views, and how far it has been [compared](Core::look_for_views). Some may be of placements that nothing here says the
 /// place of at once: those are looked for among all objects.
@@ -25,6 +28,8 @@ pub struct ListedViews {
     step: Step,
     /// Of the comparison, as the session knows it; 0 before that.
     number: u64,
+    /// So often it has begun anew.
+    times: u32,
     /// The list has been gone through up to here, and the books up to that rid.
     at: usize,
     after: Option<Rid>,
@@ -33,7 +38,7 @@ pub struct ListedViews {
     next: u32,
     /// Where those that were looked for have been found.
     slots: BTreeMap<Rid, u32>,
-    /// Of the lost ones those of which a place is known, and the others, once they have been told apart.
+    /// Of the lost ones those of which a place is known, as far as they are not [noted](Core::note_found_views) yet, and the others, once they have been told apart.
     found: Vec<(Rid, u32)>,
     unknown: Vec<(Rid, u32)>,
 }
@@ -99,6 +104,17 @@ impl ListedViews {
         ListedViews { rids, ..ListedViews::default() }
     }
 
+    /// Whether views that a log lost are yet to be [noted](Core::note_found_views).
+    pub fn has_found(&self) -> bool {
+        !self.found.is_empty()
+    }
+
+    /// To be compared from the beginning. Where objects have been found they are, or nowhere.
+    fn anew(&mut self) {
+        let (rids, slots) = (std::mem::take(&mut self.rids), std::mem::take(&mut self.slots));
+        *self = ListedViews { rids, slots, times: self.times + 1, ..ListedViews::default() };
+    }
+
     fn count(&self, rid: Rid) -> u32 {
         let from = self.rids.partition_point(|other| *other < rid);
         self.rids[from..].iter().take_while(|other| **other == rid).count() as u32
@@ -122,10 +138,18 @@ impl ListedViews {
 
 impl Core {
     /// Goes on with a list before its session [resumes](Core::resume_session): over at most `budget` of its views and those in the
-    /// books, or slots of objects. True when there is nothing to do any more. A list of which something is left then is compared in
-    /// one go.
+    /// books, or slots of objects. True when there is nothing to do any more, but to [note](Core::note_found_views) what was found
+    /// and to go on then. A list of which something is left when its session resumes is compared in one go.
     pub fn look_for_views(&mut self, session: SessionId, views: &mut ListedViews, budget: usize) -> bool {
         let Some(entry) = self.sessions.get_mut(session) else { return true };
+        if views.number != 0 && !is_of(&entry.comparing, views) {
+            if views.times == ANEW_MOST {
+                views.found.clear();
+                views.step = Step::Done;
+                return true;
+            }
+            views.anew();
+        }
         match views.step {
             Step::Compare => {
                 if views.number == 0 {
@@ -154,7 +178,7 @@ impl Core {
             }
             Step::TellApart => {
                 let from = views.differing.lost.len().saturating_sub(budget);
-                for lost in views.differing.lost.drain(from..) {
+                for lost in views.differing.lost.drain(from..).rev() {
                     let is_found = self.pins.get(lost.0).is_some() || views.slots.contains_key(&lost.0);
                     if is_found { &mut views.found } else { &mut views.unknown }.push(lost);
                 }
@@ -169,6 +193,45 @@ impl Core {
         views.step == Step::Done
     }
 
+    /// Notes views that the log lost and of which the place is known, at most `budget` of them in one hold. Their session is not
+    /// back yet: whatever becomes of it, its next list says which of them it still has. If much has changed since they were
+    /// compared none is noted: [the list is gone through again](Core::look_for_views).
+    pub fn note_found_views(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        views: &mut ListedViews,
+        budget: usize,
+        fx: &mut Effects,
+    ) {
+        let Some(entry) = self.sessions.get_mut(session) else { return views.found.clear() };
+        if !is_of(&entry.comparing, views) {
+            return;
+        }
+        // Taken out: what is noted here is as the list says it, and no change.
+        let Some(mut comparing) = entry.comparing.take() else { return };
+        comparing.changed.sort_unstable();
+        comparing.changed.dedup();
+        let mut left = budget;
+        while left > 0
+            && let Some((rid, lost)) = views.found.pop()
+        {
+            left -= 1;
+            // What has changed is compared once more in the end.
+            if comparing.changed.binary_search(&rid).is_ok() {
+                continue;
+            }
+            let noted = lost.min(1 + left as u32);
+            left -= noted as usize - 1;
+            if !self.note_views(now, session, rid, noted, views, fx) {
+                views.unknown.push((rid, lost));
+            } else if noted < lost {
+                views.found.push((rid, lost - noted));
+            }
+        }
+        self.sessions.get_mut(session).expect("known").comparing = Some(comparing);
+    }
+
     /// Views that the session does not list have ended, unless it may yet receive the reply that gave them; views that it
     /// lists and the log lost are noted again. Returns those of which not even the place is known any more: nothing here
     /// keeps it from being given out, so their reader has to.
@@ -180,21 +243,21 @@ impl Core {
         fx: &mut Effects,
     ) -> Vec<Rid> {
         let Some(entry) = self.sessions.get_mut(session) else { return Vec::new() };
-        let comparing = entry.comparing.take();
-        let is_compared = |comparing: &Comparing| listed.step == Step::Done && comparing.number == listed.number;
-        match comparing.filter(is_compared) {
+        let is_compared = listed.step == Step::Done && is_of(&entry.comparing, &listed);
+        // Nearly in order: the few that turned out to be unknown when they were to be noted are behind the others.
+        listed.unknown.sort();
+        match entry.comparing.take().filter(|_| is_compared) {
             Some(Comparing { mut changed, .. }) if !changed.is_empty() => {
                 changed.sort_unstable();
                 changed.dedup();
-                let is_as_compared = |rid: &Rid| changed.binary_search(rid).is_err();
-                listed.differing.unlisted.retain(|(rid, _)| is_as_compared(rid));
-                listed.found.retain(|(rid, _)| is_as_compared(rid));
-                listed.unknown.retain(|(rid, _)| is_as_compared(rid));
+                for list in [&mut listed.differing.unlisted, &mut listed.found, &mut listed.unknown] {
+                    forget(list, &changed);
+                }
                 for rid in changed {
                     let known = entry.pins.get(&rid).copied().unwrap_or(0);
                     listed.differing.note(rid, listed.count(rid), known);
                 }
-                listed.differing.unlisted.sort_unstable();
+                listed.differing.unlisted.sort();
             }
             Some(_) => {}
             None => {
@@ -218,7 +281,7 @@ impl Core {
                 unknown.push((rid, views));
             }
         }
-        unknown.sort_unstable();
+        unknown.sort();
         let mut told = Vec::with_capacity(unknown.iter().map(|(_, views)| *views as usize).sum());
         unknown.iter().for_each(|(rid, views)| told.extend(std::iter::repeat_n(*rid, *views as usize)));
         self.sessions.get_mut(session).expect("known").unknown_pins = unknown;
@@ -277,6 +340,20 @@ impl Core {
         }
         true
     }
+}
+
+/// Whether it is this list that a session's views are being compared with.
+fn is_of(comparing: &Option<Comparing>, views: &ListedViews) -> bool {
+    comparing.as_ref().is_some_and(|comparing| comparing.number == views.number)
+}
+
+/// Takes what has changed out of a list. Both are in order, and the list may be long.
+fn forget(list: &mut Vec<(Rid, u32)>, changed: &[Rid]) {
+    let mut changed = changed.iter().peekable();
+    list.retain(|(rid, _)| {
+        while changed.next_if(|other| *other < rid).is_some() {}
+        changed.peek() != Some(&rid)
+    });
 }
 
 /// Whether one is listed that the session is not known to have, and which was not looked for already: an object that was

@@ -60,7 +60,9 @@ fn what_changes_while_a_list_is_compared_counts_as_it_is_in_the_end() {
         list.extend((0..below(20)).map(|nth| nth as usize * 7).filter(|nth| is_listed[*nth]).map(|nth| rids[nth]));
         let mut views = ListedViews::new(list.clone());
         let slice = 1 + below(90) as usize;
-        while !pool.core.look_for_views(reader, &mut views, slice) {
+        while !pool.core.look_for_views(reader, &mut views, slice) || views.has_found() {
+            pool.core.note_found_views(pool.now, reader, &mut views, slice, &mut pool.fx);
+            pool.collect();
             let nth = below(MANY);
             match below(6) {
                 0 => {
@@ -129,4 +131,60 @@ fn a_session_that_ends_while_its_views_leave_the_books_takes_all_of_them_with_it
     pool.over(reader);
     in_the_background(&mut pool);
     assert_eq!(pool.core.stats().pins, 0);
+}
+
+#[test]
+fn views_that_the_log_lost_are_noted_in_steps_before_their_session_is_back() {
+    let (mut pool, other, rids) = viewed();
+    // The log has no word of it that the other one had its answers: its next request says it.
+    pool.unpin(other, rids[0]);
+    pool.pin(other, &key(0));
+    let reader = pool.session(2);
+    // Of the last one it has very many.
+    let list: Vec<Rid> = rids.iter().copied().chain([rids[MANY as usize - 1]; 200]).collect();
+    let mut views = ListedViews::new(list.clone());
+    let mut noted = 0;
+    loop {
+        while !pool.core.look_for_views(reader, &mut views, 50) {}
+        if !views.has_found() {
+            break;
+        }
+        pool.core.note_found_views(pool.now, reader, &mut views, 50, &mut pool.fx);
+        assert!(pool.fx.records.len() <= 50, "{} records in one hold", pool.fx.records.len());
+        noted += pool.fx.records.len();
+        pool.collect();
+        pool.check();
+        if noted == 100 {
+            // It is gone before it is noted, and held by the other one's view; that one lets go of the next.
+            pool.remove(other, &key(300), true);
+            pool.unpin(other, rids[301]);
+        }
+    }
+    assert_eq!(noted, list.len());
+    assert!(resume(&mut pool, reader, views).is_empty());
+    assert!(pool.fx.records.len() < 20, "{} records in one hold", pool.fx.records.len());
+    pool.collect();
+    pool.check();
+    assert_eq!(pool.core.stats().pins as usize, list.len() + MANY as usize - 1);
+}
+
+#[test]
+fn a_list_whose_session_changes_very_much_meanwhile_is_compared_anew_in_slices() {
+    let (mut pool, _, rids) = viewed();
+    let reader = pool.session(2);
+    let mut views = ListedViews::new(rids.clone());
+    while !pool.core.look_for_views(reader, &mut views, 50) {}
+    // More than is noted by rid; each of them is void in the end, as it is on no list.
+    for _ in 0..2 {
+        for nth in 0..MANY {
+            let rid = pool.pin(reader, &key(nth)).expect("it is there").replicas[0].rid;
+            pool.unpin(reader, rid);
+        }
+    }
+    pool.compare(reader, &mut views, 50);
+    pool.collect();
+    assert!(resume(&mut pool, reader, views).is_empty());
+    assert!(pool.fx.records.len() < 20, "{} records in one hold", pool.fx.records.len());
+    pool.collect();
+    assert_eq!(pool.core.stats().pins, 2 * MANY);
 }

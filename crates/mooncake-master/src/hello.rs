@@ -60,7 +60,12 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
 }
 
 async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(HelloReply, Role), LogClosed> {
-    asked.look_for_views(&**shared);
+    while asked.look_for_views(&**shared) {
+        let ((), commit) = shared.apply_aside(|core, now, effects| asked.note_views(core, now, effects))?;
+        if let Some(mut commit) = commit {
+            commit.done().await?;
+        }
+    }
     let queue = Arc::new(AnchorQueue::default());
     let (admitted, commit) = shared.apply_aside(|core, now, effects| {
         let admission = Admission {

@@ -325,6 +325,7 @@ fn views_on_a_segment(pool: &mut Pool) {
     unpin_all(pool, 20, &views);
     lists_none(pool);
     lists_unknown_ones(pool);
+    lists_views_that_the_log_lost(pool);
 }
 
 /// A reader was away that let go of all that it viewed.
@@ -341,6 +342,22 @@ fn lists_unknown_ones(pool: &mut Pool) {
     let views = (0..very_many(pool)).map(|nth| Rid::new(u16::MAX, 1 + nth)).collect();
     comes_back(pool, views, "resume with very many views that are not known");
     comes_back(pool, Vec::new(), "resume without any of them");
+}
+
+/// The log lost its end, and with it very many views of what others view as well.
+fn lists_views_that_the_log_lost(pool: &mut Pool) {
+    let viewed = pool.newest(very_many(pool) as usize);
+    let mut views = Vec::new();
+    for viewed in viewed.chunks(REQUEST) {
+        let viewed: Vec<&[u8]> = viewed.iter().map(|key| &key[..]).collect();
+        let origin = pool.origin(21);
+        let found = pool.hold("pin, 512 keys", |core, now, fx| core.pin(now, origin, &viewed, fx)).expect("known");
+        views.extend(found.iter().flatten().filter_map(|found| Some(found.replicas.first()?.rid)));
+    }
+    assert_eq!(views.len(), viewed.len(), "all of them are there");
+    comes_back(pool, views.clone(), "resume with very many views that the log lost");
+    unpin_all(pool, 20, &views);
+    unpin_all(pool, 21, &views);
 }
 
 fn comes_back(pool: &mut Pool, views: Vec<Rid>, kind: &'static str) {
@@ -369,12 +386,16 @@ fn unpin_all(pool: &mut Pool, session: u64, rids: &[Rid]) {
 }
 
 fn resume_views(pool: &mut Pool, session: u64, views: Vec<Rid>) -> ListedViews {
-    let mut views = ListedViews::new(views);
-    while !pool
-        .hold("a list of views, a slice", |core, _, _| core.look_for_views(SessionId(session), &mut views, SEARCHED))
-    {
+    let (session, mut views) = (SessionId(session), ListedViews::new(views));
+    loop {
+        while !pool.hold("a list of views, a slice", |core, _, _| core.look_for_views(session, &mut views, SEARCHED)) {}
+        if !views.has_found() {
+            return views;
+        }
+        pool.hold("a list of views, a step of those that the log lost", |core, now, fx| {
+            core.note_found_views(now, session, &mut views, STEP, fx);
+        });
     }
-    views
 }
 
 fn puts_on_a_segment(pool: &mut Pool) {

@@ -496,7 +496,9 @@ impl Master {
         let secret = self.world.number() | 1;
         let mut asked = hello::Asked::read(hello, secret, self.state.borrow().anchors.count());
         if let Ok(asked) = &mut asked {
-            asked.look_for_views(self);
+            while asked.look_for_views(self) {
+                self.apply(|core, now, effects| asked.note_views(core, now, effects)).ok()?;
+            }
         }
         let admitted = self.apply_with(|state, now, effects| {
             state.next_queue += 1;

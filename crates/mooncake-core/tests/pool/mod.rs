@@ -361,13 +361,25 @@ impl Pool {
     ) -> Result<Resumed, Refused> {
         let segments: Vec<(SegmentUuid, u16)> = segments.iter().map(|(id, epoch)| (uuid(*id), *epoch)).collect();
         let mut views = ListedViews::new(pins.to_vec());
-        while !self.core.look_for_views(session, &mut views, 1) {}
+        self.compare(session, &mut views, 1);
         let result = self.core.resume_session(self.now, session, secret(session), &segments, views, &mut self.fx);
         if result.is_ok() {
             self.here.insert(session);
         }
         self.collect();
         result
+    }
+
+    /// Compares a list with the books, and notes what the log lost.
+    pub fn compare(&mut self, session: SessionId, views: &mut ListedViews, budget: usize) {
+        loop {
+            while !self.core.look_for_views(session, views, budget) {}
+            if !views.has_found() {
+                return;
+            }
+            self.core.note_found_views(self.now, session, views, budget, &mut self.fx);
+            self.collect();
+        }
     }
 
     pub fn close(&mut self, session: SessionId) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Core, Effects, ListedViews, Resumed, Rid, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_core::{Core, Effects, ListedViews, Resumed, Rid, STEP, SegmentUuid, SessionId, SessionSpec, Time};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
 use mooncake_wire::{FEATURES, Feature, VERSION};
@@ -159,15 +159,27 @@ impl Asked {
     }
 
     /// Looks for views that the client lists and the books do not have, before it is admitted. That may take long, and the core
-    /// is free between any two slices of it.
-    pub fn look_for_views<D: CoreDriver>(&mut self, driver: &D) {
-        let Role::Resume { resume, views, .. } = &mut self.role else { return };
+    /// is free between any two slices of it. True: some are to be [noted](Asked::note_views), and then this goes on.
+    pub fn look_for_views<D: CoreDriver>(&mut self, driver: &D) -> bool {
+        let Role::Resume { resume, views, .. } = &mut self.role else { return false };
         let session = SessionId(resume.session);
-        let is_done = |core: &mut Core, views: &mut ListedViews| {
-            // Nobody searches for strangers.
-            core.check_session(session, resume.secret).is_err() || core.look_for_views(session, views, SEARCHED)
-        };
-        while !driver.read(|core, _| is_done(core, views)) {}
+        loop {
+            let (is_refused, is_done) = driver.read(|core, _| {
+                let is_refused = is_refused(core, resume);
+                (is_refused, is_refused || core.look_for_views(session, views, SEARCHED))
+            });
+            if is_done {
+                return !is_refused && views.has_found();
+            }
+        }
+    }
+
+    /// Notes some of the views that were found and the log lost.
+    pub fn note_views(&mut self, core: &mut Core, now: Time, effects: &mut Effects) {
+        let Role::Resume { resume, views, .. } = &mut self.role else { return };
+        if !is_refused(core, resume) {
+            core.note_found_views(now, SessionId(resume.session), views, STEP, effects);
+        }
     }
 
     /// Admits a client that is known, or new. What goes down an anchor goes to `queue`.
@@ -265,6 +277,12 @@ fn signed(reply: HelloReply, identity: &Identity, position: LogPosition) -> Hell
         lookup_protect_ms: identity.lookup_protect_ms,
         ..reply
     }
+}
+
+/// Nobody searches for strangers, and what an older list says counts for nothing.
+fn is_refused(core: &mut Core, resume: &message::ResumeSession) -> bool {
+    let session = SessionId(resume.session);
+    core.check_session(session, resume.secret).is_err() || !core.is_latest_list(session, resume.list)
 }
 
 /// Raises the epoch if what an admitted client has seen asks for it.

@@ -75,7 +75,9 @@ impl Testbed {
         self.queues += 1;
         let (queue, secret) = (self.queues, 900 + u64::from(self.queues));
         let mut asked = AskedByHello::read(hello, secret, self.anchors.count())?;
-        asked.look_for_views(&RefCell::new(&mut *self));
+        while asked.look_for_views(&RefCell::new(&mut *self)) {
+            asked.note_views(&mut self.core, self.now, &mut self.effects);
+        }
         let reign = self.core.reign();
         let position = LogPosition { log_id: LOG_ID, epoch: reign.epoch.into(), lsn: 50, reign: reign.id };
         let admission = Admission {
