@@ -296,7 +296,7 @@ impl Drop for Parked<'_> {
     fn drop(&mut self) {
         self.shared.routes.unpark(self.ticket);
         // Answered tickets are unknown to the core by now, which ignores them.
-        let cancelled = self.shared.apply_and_leave(|core, now, effects| core.cancel_ticket(now, self.ticket, effects));
+        let cancelled = self.shared.apply_aside(|core, now, effects| core.cancel_ticket(now, self.ticket, effects));
         if cancelled.is_err() {
             tracing::debug!("the master stops with a put still parked");
         }

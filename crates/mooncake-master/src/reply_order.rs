@@ -14,10 +14,10 @@ use mooncake_core::{
     SessionSpec, Time,
 };
 use mooncake_wire::message::{
-    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, RemoveAll, RemoveByRegex, Reply, Request,
-    ResumeSession, Segments, anchor_down, anchor_up, hello, reply, request,
+    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, PutStart, RemoveAll, RemoveByRegex, Reply,
+    Request, ResumeSession, Segments, anchor_down, anchor_up, hello, reply, request,
 };
-use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame};
+use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame, pack_keys};
 use prost::Message;
 use rustix::fs::{OFlags, fcntl_setfl};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -77,10 +77,14 @@ impl Master {
     }
 
     fn reserve(&mut self) -> Rid {
+        self.reserve_bytes(9)
+    }
+
+    fn reserve_bytes(&mut self, bytes: u64) -> Rid {
         let origin = self.origin();
         let config = PutConfig::default();
         let started =
-            self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", 9)], &config, false, effects));
+            self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", bytes)], &config, false, effects));
         let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
         let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
         replicas[0].rid
@@ -267,6 +271,56 @@ async fn a_change_that_is_said_again_is_not_answered_before_it_is_in_the_log_and
 }
 
 #[tokio::test]
+async fn a_put_that_is_given_up_in_line_keeps_no_other_call_waiting_while_the_log_takes_nothing() {
+    for fsync in [false, true] {
+        let mut master = Master::new("cancelled", fsync);
+        master.reserve_bytes(512 << 10);
+        let spec = SessionSpec { secret: 1, name: "w:1".to_owned(), boot_id: vec![7; 16], process: Vec::new() };
+        let waits = master.core(|core, now, effects| core.open_session(now, spec, effects).unwrap());
+        let ((large, mut large_far), (small, mut small_far), (other, mut other_far)) = (pair(), pair(), pair());
+        let serve = |near: std::os::unix::net::UnixStream| {
+            let (shared, session) = (master.shared.clone(), waits);
+            async move {
+                let mut connection = Connection::new(UnixStream::from_std(near).unwrap());
+                call::serve(&shared, session, &Idle::of_one(), &mut connection).await
+            }
+        };
+        let calls = elsewhere({
+            let all = (serve(large), serve(small), serve(other));
+            async || _ = tokio::join!(all.0, all.1, all.2)
+        });
+        for (far, key, size, in_line) in
+            [(&mut large_far, "large", 768 << 10, 1), (&mut small_far, "small", 1 << 10, 2)]
+        {
+            let keys = Some(pack_keys(&[key]));
+            let body =
+                Some(request::Body::PutStart(PutStart { keys, sizes: vec![size], wait: true, ..PutStart::default() }));
+            send(far, &Request { id: 1, sequence: master.origin().sequence, body, ..Request::default() }).await;
+            let waits = async {
+                while master.shared.routes.parked() != in_line {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(SOON, waits).await.expect("it does not wait for room");
+        }
+        let mut blocked = master.block();
+        // It makes way for the one behind it, whose room goes to the log.
+        drop(large_far);
+        blocked.is_awaited(&master).await;
+        let body = Some(request::Body::Segments(Segments::default()));
+        send(&mut other_far, &Request { id: 2, body, ..Request::default() }).await;
+        let reply: Reply = next_frame(&mut other_far).await;
+        assert!(matches!(reply.body, Some(reply::Body::Segments(_))), "{reply:?}");
+        assert!(is_silent(&mut small_far).await, "it is told of room that the log does not know");
+        blocked.release();
+        let reply: Reply = next_frame(&mut small_far).await;
+        assert!(matches!(reply.body, Some(reply::Body::PutStart(_))), "{reply:?}");
+        drop((small_far, other_far));
+        calls.join().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_answered_meanwhile() {
     for fsync in [false, true] {
         let mut master = Master::new("beat", fsync);
@@ -290,9 +344,15 @@ async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_
             let pong = next_pong(&mut far).await;
             assert_eq!((pong.number, pong.unpin_sequence, pong.position), (0, 0, None), "of {number}");
         }
+        let held = Arc::strong_count(&master.shared);
+        for number in 11..60 {
+            send(&mut far, &beat(number, true)).await;
+            next_pong(&mut far).await;
+        }
+        assert_eq!(Arc::strong_count(&master.shared), held, "one commit is under way, and no more are in line");
         blocked.release();
         let confirmed = async {
-            for number in 11.. {
+            for number in 60.. {
                 send(&mut far, &beat(number, true)).await;
                 let pong = next_pong(&mut far).await;
                 if pong.number > 0 {
@@ -397,6 +457,8 @@ async fn a_client_that_comes_back_twice_is_told_nothing_before_what_its_first_re
             let reply = told.recv_timeout(SOON).expect("no answer");
             assert_eq!(reply.refusal.is_some(), is_refused, "{reply:?}");
         }
-        [first_answering, again_answering, stranger_answering].map(|answering| answering.join().unwrap());
+        for answering in [first_answering, again_answering, stranger_answering] {
+            answering.join().unwrap();
+        }
     }
 }
