@@ -11,13 +11,14 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::time::timeout;
 
+use crate::committer::Commit;
 use crate::connection::{Connection, Ended, Stream};
 use crate::log::LogClosed;
 use crate::machine::anchor_frames::{Heard, Judged, Pongs, Said};
 use crate::machine::anchors::{self, Anchor, Superseded};
 use crate::metrics::Op;
 use crate::routes::AnchorQueue;
-use crate::shared::{Commit, Shared};
+use crate::shared::Shared;
 
 /// Beats come every 0.5 s: a connection this silent leads nowhere any more.
 const SILENT: Duration = Duration::from_secs(15);

@@ -99,11 +99,11 @@ impl Call<'_> {
             Asked::Query(query) => query.run(&**self.shared, self.session),
             Asked::Change(change) => self.change(change).await?,
             Asked::PutStart(put) => return self.put_start(put, connection).await,
-            Asked::RemoveAll { force } => match self.removed_before() {
+            Asked::RemoveAll { force } => match self.removed_before().await? {
                 Some(answer) => answer,
                 None => self.removed(remove_all(self.shared, force, Some(self.origin)).await?).await?,
             },
-            Asked::RemoveMatching { pattern, force } => match self.removed_before() {
+            Asked::RemoveMatching { pattern, force } => match self.removed_before().await? {
                 Some(answer) => answer,
                 None => self.removed(remove_matching(self.shared, &pattern, force, self.origin).await?).await?,
             },
@@ -175,8 +175,9 @@ impl Call<'_> {
         Ok(Answer::put_start(&slots))
     }
 
-    fn removed_before(&self) -> Option<Answer> {
-        self.shared.read(|core, _| Removal::answered_before(core, self.origin))
+    /// That a removal is through is not told before the log has it, whoever asked for it first.
+    async fn removed_before(&self) -> Result<Option<Answer>, LogClosed> {
+        self.shared.apply_async(|core, _, _| Removal::answered_before(core, self.origin)).await
     }
 
     async fn removed(&self, removed: u64) -> Result<Answer, LogClosed> {
@@ -295,7 +296,7 @@ impl Drop for Parked<'_> {
     fn drop(&mut self) {
         self.shared.routes.unpark(self.ticket);
         // Answered tickets are unknown to the core by now, which ignores them.
-        let cancelled = self.shared.apply_and_leave(|core, now, effects| core.cancel_ticket(now, self.ticket, effects));
+        let cancelled = self.shared.apply_aside(|core, now, effects| core.cancel_ticket(now, self.ticket, effects));
         if cancelled.is_err() {
             tracing::debug!("the master stops with a put still parked");
         }

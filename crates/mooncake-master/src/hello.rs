@@ -87,6 +87,11 @@ async fn admit(shared: &Arc<Shared>, mut asked: Asked, via: Via) -> Result<(Hell
         };
         Ok((admitted, role))
     })?;
+    // What changes nothing may tell of what an earlier hello did: that it is back, or that its session is no more.
+    let commit = match commit {
+        Some(commit) => Some(commit),
+        None => shared.commit_all_aside()?,
+    };
     if let Some(mut commit) = commit {
         commit.done().await?;
     }

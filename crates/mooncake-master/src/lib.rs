@@ -9,6 +9,7 @@
 
 mod anchor;
 mod call;
+mod committer;
 mod connection;
 mod connections;
 mod control;

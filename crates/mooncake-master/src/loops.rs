@@ -26,10 +26,7 @@ const REST_FROM: Duration = Duration::from_micros(200);
 /// Most of it, however many there are.
 const REST_MOST: Duration = Duration::from_millis(4);
 
-/// Threads beside that of anchors, for commits: one does those of all that wait for it.
-const COMMITS_MOST: usize = 4;
-
-/// They stay for as long as the master runs.
+/// The thread beside that of anchors does the commits of all that wait for it. It stays for as long as the master runs.
 const COMMITS_STAY: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Threads that connections are spread over; they end when dropped, and their tasks with them.
@@ -62,7 +59,7 @@ impl Loops {
         let served = Arc::<AtomicUsize>::default();
         let count = served.clone();
         let mut builder = Builder::new_current_thread();
-        builder.max_blocking_threads(COMMITS_MOST).thread_keep_alive(COMMITS_STAY);
+        builder.max_blocking_threads(1).thread_keep_alive(COMMITS_STAY);
         builder.on_thread_park(move || {
             let rest = rest(count.load(Ordering::Relaxed));
             if !rest.is_zero() {
@@ -70,7 +67,7 @@ impl Loops {
             }
         });
         let loops = Loops { loops: vec![Loop::start("anchors-0", &mut builder)?], next: AtomicUsize::new(0), served };
-        // One is there from the beginning, and stays: commits go on when no more threads can be had.
+        // It is there from the beginning: commits go on when no more threads can be had.
         loops.spawn_blocking(|| ());
         Ok(loops)
     }

@@ -14,10 +14,10 @@ use mooncake_core::{
     SessionSpec, Time,
 };
 use mooncake_wire::message::{
-    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, Reply, Request, Segments, anchor_down,
-    anchor_up, hello, reply, request,
+    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, PutStart, RemoveAll, RemoveByRegex, Reply,
+    Request, ResumeSession, Segments, anchor_down, anchor_up, hello, reply, request,
 };
-use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame};
+use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame, pack_keys};
 use prost::Message;
 use rustix::fs::{OFlags, fcntl_setfl};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -77,10 +77,14 @@ impl Master {
     }
 
     fn reserve(&mut self) -> Rid {
+        self.reserve_bytes(9)
+    }
+
+    fn reserve_bytes(&mut self, bytes: u64) -> Rid {
         let origin = self.origin();
         let config = PutConfig::default();
         let started =
-            self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", 9)], &config, false, effects));
+            self.core(|core, now, effects| core.put_start(now, origin, &[(b"k", bytes)], &config, false, effects));
         let Ok(PutStarted::Now(slots)) = started else { panic!("{started:?}") };
         let [PutSlot::Placed(replicas)] = &slots[..] else { panic!("{slots:?}") };
         replicas[0].rid
@@ -213,44 +217,106 @@ async fn neither_the_reply_to_a_change_nor_a_push_that_tells_of_it_leaves_before
 #[tokio::test]
 async fn a_change_that_is_said_again_is_not_answered_before_it_is_in_the_log_and_keeps_nobody_waiting() {
     for fsync in [false, true] {
-        let mut master = Master::new("again", fsync);
-        let (rid, mut blocked) = (master.reserve(), master.block());
+        let said_again = async |name, change: fn(Rid) -> request::Body, is_answer: fn(&reply::Body) -> bool| {
+            let mut master = Master::new(name, fsync);
+            let rid = master.reserve();
+            let mut blocked = master.block();
+            let (first, mut first_far) = pair();
+            let (again, mut far) = pair();
+            let (other, mut other_far) = pair();
+            let serve = |near: std::os::unix::net::UnixStream| {
+                let (shared, session) = (master.shared.clone(), master.session);
+                async move {
+                    let mut connection = Connection::new(UnixStream::from_std(near).unwrap());
+                    call::serve(&shared, session, &Idle::of_one(), &mut connection).await
+                }
+            };
+            let stands = elsewhere({
+                let first = serve(first);
+                async || first.await
+            });
+            // Both are one thread's.
+            let goes_on = elsewhere({
+                let both = (serve(again), serve(other));
+                async || tokio::join!(both.0, both.1)
+            });
+            let sequence = master.origin().sequence;
+            let asked = Request { id: 1, sequence, body: Some(change(rid)), ..Request::default() };
+            send(&mut first_far, &asked).await;
+            blocked.is_awaited(&master).await;
+            send(&mut far, &asked).await;
+            assert!(is_silent(&mut far).await, "a reply to {name}");
+            let body = Some(request::Body::Segments(Segments::default()));
+            send(&mut other_far, &Request { id: 2, body, ..Request::default() }).await;
+            let reply: Reply = next_frame(&mut other_far).await;
+            assert!(matches!(reply.body, Some(reply::Body::Segments(_))), "{reply:?}");
+            blocked.release();
+            for far in [&mut first_far, &mut far] {
+                let reply: Reply = next_frame(far).await;
+                assert!(reply.body.as_ref().is_some_and(is_answer), "{reply:?}");
+            }
+            drop((first_far, far, other_far));
+            assert!(stands.join().unwrap().is_err(), "it ends with its connection");
+            let (again, other) = goes_on.join().unwrap();
+            assert!(again.is_err() && other.is_err());
+        };
+        let abort = |rid: Rid| request::Body::Abort(Abort { rids: vec![rid.0], writer_done: true });
+        said_again("abort", abort, |told| matches!(told, reply::Body::Done(_))).await;
+        // Nothing is there to be removed: that nothing was is all that waits for the log.
+        let is_none = |told: &reply::Body| matches!(told, reply::Body::RemoveAll(told) if told.removed == 0);
+        said_again("all", |_| request::Body::RemoveAll(RemoveAll { force: true }), is_none).await;
+        let matching = |_| request::Body::RemoveByRegex(RemoveByRegex { pattern: "^gone".to_owned(), force: true });
+        said_again("matching", matching, is_none).await;
+    }
+}
+
+#[tokio::test]
+async fn a_put_that_is_given_up_in_line_keeps_no_other_call_waiting_while_the_log_takes_nothing() {
+    for fsync in [false, true] {
+        let mut master = Master::new("cancelled", fsync);
+        master.reserve_bytes(512 << 10);
+        let spec = SessionSpec { secret: 1, name: "w:1".to_owned(), boot_id: vec![7; 16], process: Vec::new() };
+        let waits = master.core(|core, now, effects| core.open_session(now, spec, effects).unwrap());
+        let ((large, mut large_far), (small, mut small_far), (other, mut other_far)) = (pair(), pair(), pair());
         let serve = |near: std::os::unix::net::UnixStream| {
-            let (shared, session) = (master.shared.clone(), master.session);
+            let (shared, session) = (master.shared.clone(), waits);
             async move {
                 let mut connection = Connection::new(UnixStream::from_std(near).unwrap());
                 call::serve(&shared, session, &Idle::of_one(), &mut connection).await
             }
         };
-        let ((first, mut first_far), (again, mut far), (other, mut other_far)) = (pair(), pair(), pair());
-        let stands = elsewhere({
-            let first = serve(first);
-            async || first.await
+        let calls = elsewhere({
+            let all = (serve(large), serve(small), serve(other));
+            async || _ = tokio::join!(all.0, all.1, all.2)
         });
-        // Both are one thread's.
-        let goes_on = elsewhere({
-            let both = (serve(again), serve(other));
-            async || tokio::join!(both.0, both.1)
-        });
-        let body = Some(request::Body::Abort(Abort { rids: vec![rid.0], writer_done: true }));
-        let abort = Request { id: 1, sequence: master.origin().sequence, body, ..Request::default() };
-        send(&mut first_far, &abort).await;
+        for (far, key, size, in_line) in
+            [(&mut large_far, "large", 768 << 10, 1), (&mut small_far, "small", 1 << 10, 2)]
+        {
+            let keys = Some(pack_keys(&[key]));
+            let body =
+                Some(request::Body::PutStart(PutStart { keys, sizes: vec![size], wait: true, ..PutStart::default() }));
+            send(far, &Request { id: 1, sequence: master.origin().sequence, body, ..Request::default() }).await;
+            let waits = async {
+                while master.shared.routes.parked() != in_line {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(SOON, waits).await.expect("it does not wait for room");
+        }
+        let mut blocked = master.block();
+        // It makes way for the one behind it, whose room goes to the log.
+        drop(large_far);
         blocked.is_awaited(&master).await;
-        send(&mut far, &abort).await;
-        assert!(is_silent(&mut far).await, "a reply");
         let body = Some(request::Body::Segments(Segments::default()));
         send(&mut other_far, &Request { id: 2, body, ..Request::default() }).await;
         let reply: Reply = next_frame(&mut other_far).await;
         assert!(matches!(reply.body, Some(reply::Body::Segments(_))), "{reply:?}");
+        assert!(is_silent(&mut small_far).await, "it is told of room that the log does not know");
         blocked.release();
-        for far in [&mut first_far, &mut far] {
-            let reply: Reply = next_frame(far).await;
-            assert!(matches!(reply.body, Some(reply::Body::Done(_))), "{reply:?}");
-        }
-        drop((first_far, far, other_far));
-        assert!(stands.join().unwrap().is_err(), "it ends with its connection");
-        let (again, other) = goes_on.join().unwrap();
-        assert!(again.is_err() && other.is_err());
+        let reply: Reply = next_frame(&mut small_far).await;
+        assert!(matches!(reply.body, Some(reply::Body::PutStart(_))), "{reply:?}");
+        drop((small_far, other_far));
+        calls.join().unwrap();
     }
 }
 
@@ -278,9 +344,15 @@ async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_
             let pong = next_pong(&mut far).await;
             assert_eq!((pong.number, pong.unpin_sequence, pong.position), (0, 0, None), "of {number}");
         }
+        let held = Arc::strong_count(&master.shared);
+        for number in 11..60 {
+            send(&mut far, &beat(number, true)).await;
+            next_pong(&mut far).await;
+        }
+        assert_eq!(Arc::strong_count(&master.shared), held, "one commit is under way, and no more are in line");
         blocked.release();
         let confirmed = async {
-            for number in 11.. {
+            for number in 60.. {
                 send(&mut far, &beat(number, true)).await;
                 let pong = next_pong(&mut far).await;
                 if pong.number > 0 {
@@ -324,28 +396,69 @@ async fn while_the_log_takes_nothing_every_client_is_answered_and_owners_are_ask
     assert!(serving.join().unwrap().is_err(), "it ends with its connection");
 }
 
+/// Answers a hello in a thread of its own.
+fn greet(master: &Master, role: hello::Role) -> (std::sync::mpsc::Receiver<HelloReply>, JoinHandle<()>) {
+    let shared = master.shared.clone();
+    let hello = Hello { version_min: VERSION, version_max: VERSION, role: Some(role), ..Hello::default() };
+    let (tell, told) = std::sync::mpsc::channel();
+    let answering = elsewhere(async move || {
+        let (reply, _role) = answer(&shared, hello, Via::Tcp).await.unwrap();
+        let mut reader = FrameReader::default();
+        reader.buffer_mut().extend_from_slice(&reply);
+        let reply = HelloReply::decode(reader.next_frame(MAX_FRAME).unwrap().unwrap()).unwrap();
+        tell.send(reply).unwrap();
+    });
+    (told, answering)
+}
+
 #[tokio::test]
 async fn a_session_is_told_its_id_once_it_is_in_the_log() {
     for fsync in [false, true] {
         let master = Master::new("hello", fsync);
         let mut blocked = master.block();
         let open = OpenSession { host_name: "h:1".to_owned(), process: None };
-        let role = Some(hello::Role::Open(open));
-        let hello = Hello { version_min: VERSION, version_max: VERSION, role, ..Hello::default() };
-        let shared = master.shared.clone();
-        let (tell, told) = std::sync::mpsc::channel();
-        let answering = elsewhere(async move || {
-            let (reply, _role) = answer(&shared, hello, Via::Tcp).await.unwrap();
-            tell.send(reply).unwrap();
-        });
+        let (told, answering) = greet(&master, hello::Role::Open(open));
         blocked.is_awaited(&master).await;
         assert!(told.recv_timeout(QUIET).is_err());
         blocked.release();
         let reply = told.recv_timeout(SOON).expect("no answer");
         answering.join().unwrap();
-        let mut reader = FrameReader::default();
-        reader.buffer_mut().extend_from_slice(&reply);
-        let reply = HelloReply::decode(reader.next_frame(MAX_FRAME).unwrap().unwrap()).unwrap();
         assert!(reply.session > master.session.0 && reply.refusal.is_none(), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_twice_is_told_nothing_before_what_its_first_return_changed_is_in_the_log() {
+    for fsync in [false, true] {
+        let mut master = Master::new("resume", fsync);
+        master.view();
+        let mut blocked = master.block();
+        // Its view is given up by not being listed. There is nothing left to change when it comes again.
+        let resume = |secret| {
+            let resume = ResumeSession {
+                session: master.session.0,
+                secret,
+                host_name: "o:1".to_owned(),
+                segments: vec![vec![3; 16].into()],
+                settled_below: master.sequence + 1,
+                ..ResumeSession::default()
+            };
+            greet(&master, hello::Role::Resume(resume))
+        };
+        let (first, first_answering) = resume(1);
+        blocked.is_awaited(&master).await;
+        let (again, again_answering) = resume(1);
+        let (stranger, stranger_answering) = resume(2);
+        assert!(first.recv_timeout(QUIET).is_err());
+        assert!(again.recv_timeout(QUIET).is_err(), "its return changes nothing, and tells of what did");
+        assert!(stranger.recv_timeout(QUIET).is_err(), "what a session is refused by may not be in the log yet");
+        blocked.release();
+        for (told, is_refused) in [(first, false), (again, false), (stranger, true)] {
+            let reply = told.recv_timeout(SOON).expect("no answer");
+            assert_eq!(reply.refusal.is_some(), is_refused, "{reply:?}");
+        }
+        for answering in [first_answering, again_answering, stranger_answering] {
+            answering.join().unwrap();
+        }
     }
 }

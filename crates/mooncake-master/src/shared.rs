@@ -8,8 +8,8 @@ use mooncake_core::{AsideFull, Core, Effects, SnapshotSlice, Time};
 use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 
+use crate::committer::{Commit, Committer};
 use crate::connections::Connections;
 use crate::log::{Living, Log, LogClosed};
 use crate::loops::Loops;
@@ -48,6 +48,8 @@ pub struct Shared {
     pub identity: Identity,
     /// Every connection.
     pub connections: Connections,
+    /// Commits that another thread does.
+    pub committer: Committer,
     /// Where connections are served once it is known what they are.
     pub threads: Threads,
     /// Watches of client processes.
@@ -57,20 +59,6 @@ pub struct Shared {
     /// Rung when the master cannot go on.
     pub failed: Notify,
     started: Instant,
-}
-
-/// A commit that another thread does.
-#[derive(Debug)]
-pub struct Commit(Option<JoinHandle<Result<(), LogClosed>>>);
-
-impl Commit {
-    /// Returns when it is done.
-    pub async fn done(&mut self) -> Result<(), LogClosed> {
-        match &mut self.0 {
-            Some(commit) => commit.await.map_err(|_| LogClosed)?,
-            None => Ok(()),
-        }
-    }
 }
 
 /// Threads behind the hello.
@@ -137,6 +125,7 @@ impl Shared {
             peers: PeerLog::default(),
             identity,
             connections,
+            committer: Committer::default(),
             threads,
             processes,
             epoch_claims: Mutex::new(claims(Duration::ZERO)),
@@ -211,25 +200,9 @@ impl Shared {
     /// Where there is no disk to wait for, or no other thread, it is done when this returns.
     fn commit_aside(self: &Arc<Self>, number: u64) -> Result<Commit, LogClosed> {
         if !self.log.is_enabled() || tokio::runtime::Handle::try_current().is_err() {
-            return self.commit(number).map(|()| Commit(None));
+            return self.commit(number).map(|()| Commit::in_place());
         }
-        let shared = self.clone();
-        // Its failure stops the master, which is told there.
-        let commit = self.threads.anchors.spawn_blocking(move || shared.commit(number));
-        Ok(Commit(Some(commit)))
-    }
-
-    /// [`Shared::apply`] where nobody waits for the outcome, in a task or not: a commit that waits for the disk does so on
-    /// another thread than the task's.
-    pub fn apply_and_leave(
-        self: &Arc<Self>,
-        operation: impl FnOnce(&mut Core, Time, &mut Effects),
-    ) -> Result<(), LogClosed> {
-        let ((), Some(number)) = self.run(operation) else { return Ok(()) };
-        match self.log.is_fsync() {
-            true => self.commit_aside(number).map(|_| ()),
-            false => self.commit(number),
-        }
+        Ok(Commit::ask(self, number))
     }
 
     /// Where the log stands now: behind everything that a reply may tell.
@@ -267,7 +240,8 @@ impl Shared {
         committed.inspect_err(|_| self.failed.notify_one())
     }
 
-    fn commit(&self, number: u64) -> Result<(), LogClosed> {
+    /// Returns when everything up to `number` is logged and delivered.
+    pub fn commit(&self, number: u64) -> Result<(), LogClosed> {
         self.log.commit(number, |delivery| self.deliver(delivery)).inspect_err(|_| self.failed.notify_one())
     }
 

@@ -114,6 +114,8 @@ pub struct Log {
     lost: AtomicBool,
     /// Set under the lock of the writer.
     closed: AtomicBool,
+    /// A commit takes its time: those that have something else to do do not wait for it.
+    is_slow: AtomicBool,
     fsync: bool,
     bytes: AtomicU64,
     frames: AtomicU64,
@@ -319,6 +321,7 @@ impl Log {
             enabled: AtomicBool::new(sink.is_some()),
             lost: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            is_slow: AtomicBool::new(false),
             fsync: fsync && sink.is_some(),
             bytes: AtomicU64::new(sink.as_ref().map_or(0, |s| s.since_snapshot)),
             frames: AtomicU64::new(0),
@@ -418,14 +421,23 @@ impl Log {
         self.commit_in(self.writer.lock(), number, deliver)
     }
 
-    /// [`Log::commit`], unless another one is in the midst of it for longer than `patience`: false then.
+    /// [`Log::commit`], unless another one is in the midst of it for longer than `patience`: false then, and at once for as long
+    /// as that one is, so that a thread loses that time once.
     pub fn commit_soon(&self, number: u64, patience: Duration, deliver: impl Fn(Delivery)) -> Result<bool, LogClosed> {
         if self.is_done(number) {
             return Ok(true);
         }
-        match self.writer.try_lock_for(patience) {
+        let patiently = || match self.is_slow.load(Ordering::Relaxed) {
+            true => None,
+            false => self.writer.try_lock_for(patience),
+        };
+        match self.writer.try_lock().or_else(patiently) {
             Some(writer) => self.commit_in(writer, number, deliver).map(|()| true),
-            None => Ok(false),
+            None => {
+                // If that one is through by now the next one sets it right.
+                self.is_slow.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
         }
     }
 
@@ -444,6 +456,9 @@ impl Log {
         let Writer { sink, spare } = &mut *writer;
         let end = self.queue.lock().take(spare);
         commit::commit(&mut Committing { log: self, sink, deliver }, spare, end)?;
+        if self.is_slow.load(Ordering::Relaxed) {
+            self.is_slow.store(false, Ordering::Relaxed);
+        }
         spare.frames.clear();
         if spare.frames.capacity() > BUFFER_KEPT {
             spare.frames = Vec::new();

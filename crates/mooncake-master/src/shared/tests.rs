@@ -87,7 +87,7 @@ async fn what_nobody_waits_for_is_logged_and_delivered_all_the_same() {
     let (shared, log) = (&synced.1, &synced.1.log);
     assert!(log.is_fsync());
     for lsn in 1..=3 {
-        shared.apply_and_leave(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).unwrap();
+        shared.apply_aside(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).unwrap();
         let logged = async {
             while log.lsn() < lsn {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -95,11 +95,11 @@ async fn what_nobody_waits_for_is_logged_and_delivered_all_the_same() {
         };
         tokio::time::timeout(SOON, logged).await.expect("it never comes");
     }
-    shared.apply_and_leave(|_, _, _| ()).unwrap();
+    shared.apply_aside(|_, _, _| ()).unwrap();
     // Where there is no runtime it is done at once.
     let other = shared.clone();
     let lsn = std::thread::spawn(move || {
-        other.apply_and_leave(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).unwrap();
+        other.apply_aside(|_, _, effects| effects.records.push(Record::Dropped(Rid(2)))).unwrap();
         other.log.lsn()
     });
     assert_eq!(lsn.join().unwrap(), 4);

@@ -278,3 +278,30 @@ fn a_log_that_can_neither_be_written_nor_given_up_ends_and_nobody_hears_what_it_
         }
     }
 }
+
+#[test]
+fn a_thread_loses_its_patience_with_a_slow_commit_once() {
+    let log = Log::new(LOG, 0, None, false);
+    let queue = || log.enqueue(&mut dropped()).unwrap();
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(600));
+    for _ in 0..2 {
+        let slow = log.writer.lock();
+        assert_eq!(log.commit_soon(queue(), short, |_| ()), Ok(false));
+        // This would take its ten minutes.
+        assert_eq!(log.commit_soon(queue(), long, |_| ()), Ok(false));
+        drop(slow);
+        assert_eq!(log.commit_soon(queue(), short, |_| ()), Ok(true));
+        // Patience is back: the next one is waited for.
+        let (held, holds) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let writer = log.writer.lock();
+                held.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+                drop(writer);
+            });
+            holds.recv().unwrap();
+            assert_eq!(log.commit_soon(queue(), long, |_| ()), Ok(true));
+        });
+    }
+}
