@@ -32,6 +32,9 @@ const SLOW: Duration = Duration::from_millis(100);
 /// More than so many bytes of frames that are not in the log are not taken over one anchor.
 const UNLOGGED_MOST: usize = 1 << 20;
 
+/// While no more are, the client is there all the same, and hears that the master is: as often as it would beat.
+const UNREAD: Duration = Duration::from_millis(500);
+
 /// Fences that an owner is asked for in one go, where there are more than its anchor takes at once.
 const FENCES_SLICE: usize = 2_048;
 
@@ -69,15 +72,26 @@ async fn receive<R: AsyncRead + Unpin>(
             shared.apply_aside(|core, now, effects| said.obey(core, &mut &shared.routes, now, anchor, effects))?;
         let heard = obeyed.map_err(|Superseded| Ended::Superseded)?;
         tell(shared, anchor.session, &heard);
+        let changed = if commit.is_some() { bytes } else { 0 };
         if commit.is_none() && heard.confirms() {
             commit = shared.commit_all_aside()?;
         }
-        let logged = unlogged.settle(commit, bytes).await?;
+        let logged = unlogged.settle(commit, changed).await?;
         if let Some(reply) = pongs.reply(&heard, logged, shared.position()) {
             anchor.queue.push(&reply);
         }
         if let Heard::Beat { .. } = heard {
             shared.metrics.answered(RequestKind::Beat, began);
+        }
+        while !unlogged.has_room(UNREAD).await? {
+            // Its beats lie unread for the log's sake: their silence is the master's.
+            let stays = |core: &mut Core, now, effects: &mut Effects| {
+                Said::still_there().obey(core, &mut &shared.routes, now, anchor, effects)
+            };
+            let heard = shared.apply_aside(stays)?.0.map_err(|Superseded| Ended::Superseded)?;
+            if let Some(reply) = pongs.reply(&heard, false, shared.position()) {
+                anchor.queue.push(&reply);
+            }
         }
     }
 }
@@ -92,22 +106,30 @@ struct Unlogged {
 }
 
 impl Unlogged {
-    /// Whether everything is in the log, with what a further frame has changed: it says so at once or, if nothing was under way,
-    /// after a moment.
+    /// Whether everything is in the log, with what a further frame has changed, of so many bytes: it says so at once or, if
+    /// nothing was under way, after a moment.
     async fn settle(&mut self, commit: Option<Commit>, bytes: usize) -> Result<bool, LogClosed> {
         let patience = if self.last.is_none() { SLOW } else { Duration::ZERO };
         if commit.is_some() {
             self.last = commit;
             self.bytes += bytes;
         }
+        self.is_through(patience).await
+    }
+
+    /// Whether another frame may be taken, within `patience` if that is so.
+    async fn has_room(&mut self, patience: Duration) -> Result<bool, LogClosed> {
+        match self.bytes > UNLOGGED_MOST {
+            true => self.is_through(patience).await,
+            false => Ok(true),
+        }
+    }
+
+    async fn is_through(&mut self, patience: Duration) -> Result<bool, LogClosed> {
         let Some(last) = &mut self.last else { return Ok(true) };
-        if self.bytes > UNLOGGED_MOST {
-            last.done().await?;
-        } else {
-            match timeout(patience, last.done()).await {
-                Ok(done) => done?,
-                Err(_) => return Ok(false),
-            }
+        match timeout(patience, last.done()).await {
+            Ok(done) => done?,
+            Err(_) => return Ok(false),
         }
         *self = Unlogged::default();
         Ok(true)

@@ -49,7 +49,7 @@ impl Commit {
         };
         if !is_under_way {
             let run = Run { shared: shared.clone(), is_through: false };
-            shared.threads.anchors.spawn_blocking(|| run.to_the_end());
+            shared.threads.anchors.spawn_blocking(|| run.serve());
         }
         Commit(Some((number, committer.done.subscribe())))
     }
@@ -69,7 +69,7 @@ struct Run {
 }
 
 impl Run {
-    fn to_the_end(mut self) {
+    fn serve(mut self) {
         let Committer { wanted, done } = &self.shared.committer;
         loop {
             let number = wanted.lock().number;

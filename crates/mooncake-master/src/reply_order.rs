@@ -7,15 +7,15 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_core::{
-    Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid, SessionId,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid, SessionId,
     SessionSpec, Time,
 };
 use mooncake_wire::message::{
-    Abort, AnchorDown, AnchorUp, Beat, Hello, HelloReply, OpenSession, Pong, PutStart, RemoveAll, RemoveByRegex, Reply,
-    Request, ResumeSession, Segments, anchor_down, anchor_up, hello, reply, request,
+    Abort, AnchorDown, AnchorUp, Beat, FenceDone, Hello, HelloReply, OpenSession, Pong, PutStart, RemoveAll,
+    RemoveByRegex, Reply, Request, ResumeSession, Segments, anchor_down, anchor_up, hello, reply, request,
 };
 use mooncake_wire::{FrameReader, MAX_FRAME, VERSION, encode_frame, pack_keys};
 use prost::Message;
@@ -365,6 +365,40 @@ async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_
         drop(far);
         assert!(anchor.join().unwrap().is_err(), "it ends with its connection");
     }
+}
+
+#[tokio::test]
+async fn a_client_that_has_said_more_than_the_log_takes_is_neither_read_nor_away_until_the_log_goes_on() {
+    let mut master = Master::new("much", false);
+    let rid = master.reserve();
+    let given_up = master.origin();
+    master.core(|core, now, effects| core.abort(now, given_up, &[rid], true, effects).unwrap());
+    timeout(SOON, master.anchor.next()).await.expect("a fence");
+    let mut blocked = master.block();
+    let (near, mut far) = pair();
+    let (shared, session, queue) = (master.shared.clone(), master.session, master.anchor.clone());
+    let anchor = elsewhere(async move || {
+        let registered = Registered { shared: shared.clone(), session, queue };
+        anchor::serve(registered, Connection::new(UnixStream::from_std(near).unwrap())).await
+    });
+    let done = FenceDone { uuid: vec![3; 16].into(), rids: vec![rid.0; (1 << 17) + 1] };
+    send(&mut far, &AnchorUp { body: Some(anchor_up::Body::FenceDone(done)) }).await;
+    let beat = Beat { number: 8, ..Beat::default() };
+    send(&mut far, &AnchorUp { body: Some(anchor_up::Body::Beat(beat)) }).await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2 * Config::default().away_ms) {
+        assert_eq!(next_pong(&mut far).await.number, 0, "the beat lies unread");
+        let away = master.shared.read(|core, now| {
+            core.tick(now, &mut Effects::default());
+            core.stats().sessions_away
+        });
+        assert_eq!(away, 0, "it is there, and was not listened to");
+    }
+    blocked.release();
+    let read = async { while next_pong(&mut far).await.number != 8 {} };
+    timeout(SOON, read).await.expect("it is never read");
+    drop(far);
+    assert!(anchor.join().unwrap().is_err(), "it ends with its connection");
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ pub enum Said {
 }
 
 /// What a beat says.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Heartbeat {
     number: u64,
     /// Rids whose bytes have moved since the last one.
@@ -101,6 +101,11 @@ pub enum Judged {
 }
 
 impl Said {
+    /// What a client would say whose frames are not read: that it is there.
+    pub fn still_there() -> Said {
+        Said::Beat(Heartbeat::default())
+    }
+
     /// Reads a frame. `None`: a newer client's message, which is ignored, as unknown fields are.
     pub fn read(message: AnchorUp) -> Result<Option<Said>, Bad> {
         use anchor_up::Body;
