@@ -108,7 +108,9 @@ impl Index {
         found.remove();
         self.len -= 1;
         let (len, room) = (table.len(), table.capacity());
-        if room > FEW && len < room / 8 + room / 8 * share(number) / 256 {
+        if len == 0 {
+            *table = HashTable::new();
+        } else if room > FEW && len < room / 8 + room / 8 * share(number) / 256 {
             table.shrink_to(len * 2, Found::hash);
         }
         true
@@ -174,7 +176,7 @@ mod tests {
             assert!(index.remove(hash(slot), slot));
             note(&index, slot, number, before);
         }
-        assert_eq!((index.len(), index.tables.iter().map(HashTable::capacity).max() <= Some(FEW)), (0, true));
+        assert_eq!((index.len(), room(&index)), (0, 0), "memory is given back");
         // A table has 400 of them in the end.
         let mut expected = Index::new(SMALL);
         expected.expect(all as usize);
