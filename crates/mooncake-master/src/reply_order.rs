@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::anchor::{self, Registered};
 use crate::call;
-use crate::connection::Connection;
+use crate::connection::{self, Connection};
 use crate::connections::Idle;
 use crate::hello::{Via, answer};
 use crate::log::{Folder, Log, Sink};
@@ -149,6 +149,15 @@ impl Blocked {
 fn elsewhere<T: Send + 'static>(task: impl AsyncFnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     std::thread::spawn(move || runtime.block_on(task()))
+}
+
+/// Serves the session's anchor in a thread of its own: the client's end, and how it ended.
+fn serve_anchor(master: &Master) -> (UnixStream, JoinHandle<Result<(), connection::Ended>>) {
+    let (near, far) = pair();
+    let registered =
+        Registered { shared: master.shared.clone(), session: master.session, queue: master.anchor.clone() };
+    let serve = async move || anchor::serve(registered, Connection::new(UnixStream::from_std(near).unwrap())).await;
+    (far, elsewhere(serve))
 }
 
 /// Both ends of a connection; the first one is for another thread.
@@ -326,12 +335,7 @@ async fn a_beat_that_changes_something_is_confirmed_once_that_is_in_the_log_and_
         let mut master = Master::new("beat", fsync);
         let rid = master.view();
         let mut blocked = master.block();
-        let (near, mut far) = pair();
-        let (shared, session, queue) = (master.shared.clone(), master.session, master.anchor.clone());
-        let anchor = elsewhere(async move || {
-            let registered = Registered { shared: shared.clone(), session, queue };
-            anchor::serve(registered, Connection::new(UnixStream::from_std(near).unwrap())).await
-        });
+        let (mut far, anchor) = serve_anchor(&master);
         let unpin_sequence = master.origin().sequence;
         let beat = |number, unpins| {
             let (unpin, unpin_sequence) = if unpins { (vec![rid.0], unpin_sequence) } else { Default::default() };
@@ -375,12 +379,7 @@ async fn a_client_that_has_said_more_than_the_log_takes_is_neither_read_nor_away
     master.core(|core, now, effects| core.abort(now, given_up, &[rid], true, effects).unwrap());
     timeout(SOON, master.anchor.next()).await.expect("a fence");
     let mut blocked = master.block();
-    let (near, mut far) = pair();
-    let (shared, session, queue) = (master.shared.clone(), master.session, master.anchor.clone());
-    let anchor = elsewhere(async move || {
-        let registered = Registered { shared: shared.clone(), session, queue };
-        anchor::serve(registered, Connection::new(UnixStream::from_std(near).unwrap())).await
-    });
+    let (mut far, anchor) = serve_anchor(&master);
     let done = FenceDone { uuid: vec![3; 16].into(), rids: vec![rid.0; (1 << 17) + 1] };
     send(&mut far, &AnchorUp { body: Some(anchor_up::Body::FenceDone(done)) }).await;
     let beat = Beat { number: 8, ..Beat::default() };
