@@ -284,7 +284,12 @@ static int fails(const char *call) {
     pthread_mutex_lock(&lock);                         \
     int rc = fails(call);                              \
     if (rc != OK) return pthread_mutex_unlock(&lock), rc
-#define LEAVE(value) return pthread_mutex_unlock(&lock), (value)
+#define LEAVE(value)                                   \
+    do {                                               \
+        int outcome = (value); /* with the lock held */ \
+        pthread_mutex_unlock(&lock);                   \
+        return outcome;                                \
+    } while (0)
 
 int cuInit(unsigned flags) {
     (void)flags;
