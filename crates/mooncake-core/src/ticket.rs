@@ -31,7 +31,7 @@ pub(crate) struct Waits {
     pub room: bool,
     /// Room that later requests may have: they need less, or may take what this one spares.
     pub own: bool,
-    /// The room is to come from the owner's populator.
+    /// It is to come from an owner's populator: with `room` all of it, else that for a further replica.
     pub population: bool,
     /// Its own session's unfinished puts.
     pub capped: bool,
@@ -49,6 +49,11 @@ impl Waits {
     pub fn for_room(&self) -> bool {
         self.room || self.own || self.capped || self.held.is_some()
     }
+
+    /// For a populator, and keeps those waiting that come after it.
+    fn for_population(&self) -> bool {
+        self.room && self.population
+    }
 }
 
 /// Place in the line. What waits for a populator goes ahead of what waits for others' space.
@@ -61,6 +66,10 @@ pub(crate) struct Place {
 impl Place {
     pub const FIRST: Place = Place { behind: false, number: 0 };
     const LAST: Place = Place { behind: true, number: u64::MAX };
+
+    fn of(number: u64, waits: &Waits) -> Place {
+        Place { behind: !waits.population, number }
+    }
 }
 
 #[derive(Default)]
@@ -97,9 +106,9 @@ impl Tickets {
         self.for_room.first().is_some_and(|first| place.is_none_or(|place| *first < place))
     }
 
-    /// Parks a request: at the place of the one that it repeats, or last.
-    pub fn push(&mut self, parked: Parked, place: Option<Place>) {
-        let place = place.unwrap_or(Place { behind: !parked.waits.population, number: parked.ticket.0 });
+    /// Parks a request: as early as it came first, which the place says that it had, and now as one that waits for what it does.
+    pub fn push(&mut self, parked: Parked, before: Option<Place>) {
+        let place = Place::of(before.map_or(parked.ticket.0, |place| place.number), &parked.waits);
         let Parked { ticket, origin, deadline, ref waits, .. } = parked;
         self.places.insert(ticket, place);
         self.by_origin.insert((origin.session, origin.sequence, place));
@@ -111,7 +120,7 @@ impl Tickets {
         if waits.own {
             self.for_own.insert(place);
         }
-        if waits.population {
+        if waits.for_population() {
             self.for_population.insert(place);
         }
         if waits.capped {
@@ -185,6 +194,7 @@ impl Tickets {
         self.by_deadline.first().filter(|(deadline, _)| *deadline <= now).map(|(_, place)| *place)
     }
 
+    /// Whether the first in line for room may be one that waits for a populator.
     pub fn any_for_population(&self) -> bool {
         !self.for_population.is_empty()
     }
@@ -227,6 +237,7 @@ impl Tickets {
             ensure!(!parked.entries.is_empty(), "{ticket:?} has no keys");
             ensure!(waits.for_anything(), "{ticket:?} waits for nothing");
             ensure!(waits.room || waits.own || !waits.population, "{ticket:?} waits for a populator and not for room");
+            ensure!(*place == Place::of(place.number, waits), "{ticket:?} waits for {waits:?} at {place:?}");
             ensure!(waits.held != Some(0), "{ticket:?} waits for the end of views over nothing");
             let is = [
                 self.places.get(ticket) == Some(place),
@@ -239,7 +250,7 @@ impl Tickets {
                 waits.held.is_some_and(|need| self.held.contains(&(need, *place))),
             ];
             let held = waits.held.is_some();
-            let right = [true, true, true, waits.room, waits.own, waits.population, waits.capped, held];
+            let right = [true, true, true, waits.room, waits.own, waits.for_population(), waits.capped, held];
             ensure!(is == right, "{ticket:?} is to be found by {right:?}, and is by {is:?}");
             let lost = waits.keys.iter().find(|hash| !self.by_key.contains(&(**hash, *place)));
             ensure!(lost.is_none(), "{ticket:?} waits for the key {lost:?}, and is not found by it");

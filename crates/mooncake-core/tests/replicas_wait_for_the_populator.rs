@@ -135,3 +135,50 @@ fn a_node_that_has_a_replica_already_is_not_waited_for_and_room_is_made_elsewher
     assert_eq!((replicas(&slots[0]), pool.core.stats().evicted_objects), (2, 1));
     pool.check();
 }
+
+/// A node of 16 KiB, half of which `old` has, and one of 4 KiB with 1 KiB populated.
+fn with_an_old_value() -> (Pool, [SessionId; 2]) {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 16 * KIB);
+    pool.put(a, "old", 8 * KIB);
+    pool.try_mount(b, 2, 4 * KIB, KIB).unwrap();
+    (pool, [a, b])
+}
+
+#[test]
+fn one_whose_populator_failed_waits_for_room_behind_those_that_came_before_it() {
+    let (mut pool, [a, b]) = with_an_old_value();
+    let writer = pool.session(3);
+    pool.mount(writer, 3, KIB);
+    let there = PutConfig { preferred_segments: vec!["segment-3".to_owned()], ..plain() };
+    let rid = pool::placed(&pool.slots(writer, &[("busy", KIB)], &there)[0])[0].rid;
+    let first = pool.park(a, &[("busy", 8 * KIB)]);
+    let second = park(&mut pool, b, &[("k", 3 * KIB)]);
+    pool.reserve(b, "fills", 6 * KIB);
+    pool.pass(100);
+    assert!(pool.exists("old"), "it is protected now");
+    pool.abort(writer, rid, true);
+    populate(&mut pool, b, KIB, true);
+    pool.pass(100);
+    assert!(pool.woken.is_empty(), "both wait for room: {:?}", pool.woken);
+    pool.remove(a, "old", true);
+    assert!(pool.woken.contains_key(&first), "it came first");
+    assert!(!pool.woken.contains_key(&second), "{:?}", pool.woken);
+    pool.check();
+}
+
+#[test]
+fn one_that_does_with_fewer_replicas_has_nobody_else_look_for_room_at_each_tick() {
+    let (mut pool, [a, b]) = with_an_old_value();
+    park(&mut pool, a, &[("k", 3 * KIB)]);
+    assert!(pool.exists("old"), "it is protected now");
+    pool.park(b, &[("large", 9 * KIB)]);
+    pool.pass(20);
+    let looked = |pool: &Pool| pool.core.stats().evictions_attempted;
+    let before = looked(&pool);
+    pool.pass(400);
+    assert_eq!(looked(&pool), before, "nothing has changed for it");
+    populate(&mut pool, b, KIB, true);
+    assert!(looked(&pool) > before, "something has");
+}
