@@ -14,6 +14,7 @@
 //! Nothing here knows objects, keys or the master.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod attach_pipe;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;

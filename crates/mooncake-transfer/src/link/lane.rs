@@ -219,8 +219,8 @@ impl Lane {
         let lending = if self.within_host { Lending::of_sources(parts) } else { None };
         let lent = lending.is_some();
         let outcome = self.write_by(lending, extent, parts, wait);
-        if lent && !outcome.settled {
-            // The caller's memory is its own again: what the owner has not got yet stays here.
+        if lent && !outcome.reusable {
+            // The caller has its memory again: what of it still waits in the socket, by reference, never leaves, refused or not.
             let _ = socket2::SockRef::from(&*self.stream).set_linger(Some(Duration::ZERO));
         }
         outcome

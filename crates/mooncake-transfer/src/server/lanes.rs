@@ -19,7 +19,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -27,15 +26,13 @@ use parking_lot::{Condvar, Mutex};
 
 use super::lane::{End, Lane, LaneControl, Worker};
 use crate::Uuid;
+use crate::alarm::Alarm;
 use crate::readiness::{Readiness, Ready};
 use crate::wake::Bell;
 use crate::wire::{LANE_KEPT, Status};
 
 /// A worker that had nothing to do for so long ends, if another one waits.
 const REST: Duration = Duration::from_secs(5);
-
-/// Between two looks at those whose peers stand still in the middle of a request.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Ample for the small buffers of a worker.
 const STACK: usize = 256 << 10;
@@ -44,8 +41,9 @@ const STACK: usize = 256 << 10;
 /// same time are laid back after each request, they cost more than all of them with a thread of their own.
 const STAYING: usize = 16;
 
-/// Stands for the bell among the numbers of lanes.
+/// Stand for the bell and the alarm among the numbers of lanes.
 const BELL: u64 = 0;
+const ALARM: u64 = u64::MAX;
 
 /// Lanes are closed for want of descriptors so many at a time, and for want of places by this share of all: they have to be looked for.
 const CLOSED_AT_ONCE: usize = 64;
@@ -60,8 +58,8 @@ pub(super) struct Lanes {
     end: Bell,
     max_lanes: usize,
     max_workers: usize,
-    /// Some lanes are put aside.
-    some_stand_still: AtomicBool,
+    /// Wakes one worker at the end of the patience with lanes that are put aside: the others rest meanwhile.
+    alarm: Alarm,
     table: Mutex<Table>,
     /// A lane has ended.
     ended: Condvar,
@@ -72,6 +70,8 @@ struct Table {
     lanes: HashMap<u64, Held>,
     /// Those in the middle of a request that no worker has, by the ends of their patience.
     aside: BTreeSet<(Instant, u64)>,
+    /// The alarm goes off then: no later than the first of those ends.
+    alarm: Option<Instant>,
     last: u64,
     workers: Workers,
     stopping: bool,
@@ -124,11 +124,12 @@ impl Lanes {
             end: Bell::new()?,
             max_lanes: max_lanes.max(1),
             max_workers: max_workers.max(1),
-            some_stand_still: AtomicBool::new(false),
+            alarm: Alarm::new()?,
             table: Mutex::default(),
             ended: Condvar::new(),
         };
         lanes.readiness.add(lanes.end.fd(), BELL, Ready::IN)?;
+        lanes.readiness.add(lanes.alarm.fd(), ALARM, Alarm::WANTED)?;
         Ok(Arc::new(lanes))
     }
 
@@ -254,9 +255,8 @@ impl Lanes {
     fn next_ready(&self) -> Option<u64> {
         loop {
             // One at a time: what this worker does not serve at once is for the others.
-            let looks = self.some_stand_still.load(Ordering::Relaxed);
-            let ready = match self.readiness.wait::<1>(Some(if looks { LOOK } else { REST })) {
-                Ok(mut ready) => ready.next(),
+            let ready = match self.readiness.wait::<1>(Some(REST)) {
+                Ok(mut ready) => ready.next().map(|(id, _)| id),
                 // The descriptor is closed in a forked child only, which has no such thread.
                 Err(e) => {
                     tracing::error!("data lanes: epoll_wait: {e}");
@@ -264,15 +264,16 @@ impl Lanes {
                     continue;
                 }
             };
-            if let Some((id, _)) = ready.filter(|(id, _)| *id != BELL) {
-                return Some(id);
-            }
-            let mut table = self.table.lock();
-            if looks {
-                self.end_overdue(&mut table);
-            }
-            let rests = ready.is_none() && !looks;
-            if table.stopping || rests && (table.workers.waiting > 1 || table.lanes.is_empty()) {
+            let mut table = match ready {
+                Some(BELL) | None => self.table.lock(),
+                Some(ALARM) => {
+                    let mut table = self.table.lock();
+                    self.end_overdue(&mut table);
+                    table
+                }
+                id => return id,
+            };
+            if table.stopping || ready.is_none() && (table.workers.waiting > 1 || table.lanes.is_empty()) {
                 table.workers.all -= 1;
                 table.workers.waiting -= 1;
                 return None;
@@ -303,7 +304,7 @@ impl Lanes {
             let armed = armed(&lane);
             if let Some(until) = lane.until() {
                 table.aside.insert((until, id));
-                self.some_stand_still.store(true, Ordering::Relaxed);
+                self.set_alarm(&mut table);
             }
             if let Some(held) = table.lanes.get_mut(&id) {
                 held.idle = Some((lane, Instant::now()));
@@ -336,7 +337,18 @@ impl Lanes {
                 self.ended.notify_all();
             }
         }
-        self.some_stand_still.store(!table.aside.is_empty(), Ordering::Relaxed);
+        table.alarm = None;
+        self.set_alarm(table);
+    }
+
+    /// One that goes off too early, as its lane has gone on, is set anew then.
+    fn set_alarm(&self, table: &mut Table) {
+        if let Some((until, _)) = table.aside.first().copied()
+            && table.alarm.is_none_or(|alarm| until < alarm)
+        {
+            table.alarm = Some(until);
+            self.alarm.set(until);
+        }
     }
 
     /// The worker of a lane may have to wait in the middle of a request.

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mooncake_memory::Guarded;
 
@@ -178,6 +179,47 @@ fn peers_that_stand_still_in_a_request_keep_no_worker_and_are_served_when_they_g
         assert_eq!(reply, Some((Status::Ok, number * 1024)));
     }
     eventually("none is aside", || lanes.table.lock().aside.is_empty());
+}
+
+/// An idle worker ends after [`REST`], and the others a little after it.
+#[test]
+fn workers_that_have_nothing_to_do_end_while_a_peer_stands_still_in_a_request() {
+    const WORKERS: usize = 6;
+    let (server, memory) = small(100, WORKERS);
+    let lanes = &server.shared.lanes;
+    let mut callers: Vec<TcpStream> = (0..WORKERS).map(|_| knock(&server, memory.uuid()).1).collect();
+    let mut still = knock(&server, memory.uuid()).1;
+    callers = Dripping::start(lanes, callers, WORKERS).end();
+    still.write_all(&request(0)[..20]).unwrap();
+    eventually("all are put aside", || lanes.table.lock().aside.len() == WORKERS + 1);
+    assert_eq!(lanes.table.lock().workers.all, WORKERS);
+    eventually("all but one have ended", || lanes.table.lock().workers.all == 1);
+    assert_eq!(lanes.len(), WORKERS + 1, "no lane is lost for it");
+    drop(callers);
+    eventually("those that go on are served, the one that hangs up in a request is ended", || lanes.len() == 1);
+}
+
+#[test]
+fn each_lane_that_stands_still_in_a_request_ends_in_its_time_however_many_did_before() {
+    let data_timeout = Duration::from_millis(100);
+    let local = ServerOptions::new([127, 0, 0, 1].into(), 0, 1);
+    let server = SegmentServer::start(ServerOptions { data_timeout, ..local }, Box::new(Quiet)).unwrap();
+    let memory = mooncake_memory::SegmentMemory::create(1 << 20, mooncake_memory::SegmentOptions::default()).unwrap();
+    let memory = Arc::new(memory);
+    server.add(memory.clone(), 1);
+    let idle = knock(&server, memory.uuid()).1;
+    for _ in 0..3 {
+        // The first of each two goes on, so that the alarm that was set for it finds nothing.
+        let mut callers = [knock(&server, memory.uuid()).1, knock(&server, memory.uuid()).1];
+        callers[0].write_all(&request(0)[..20]).unwrap();
+        eventually("it is put aside", || server.shared.lanes.table.lock().aside.len() == 1);
+        callers[1].write_all(&request(1024)[..20]).unwrap();
+        let _ = callers[0].write_all(&[&request(0)[20..], &[7]].concat());
+        assert!(matches!(callers[1].read(&mut [0]), Ok(0)), "it is ended");
+        drop(callers);
+        eventually("only those between two requests are left", || server.lanes() == 1);
+    }
+    drop(idle);
 }
 
 /// Has a worker that stays at this caller's lane.
