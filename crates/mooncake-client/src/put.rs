@@ -115,6 +115,10 @@ impl PutDriver for Driver<'_> {
         self.items[index].key.len() + self.options.groups.get(index).map_or(0, String::len)
     }
 
+    fn replicas(&self) -> usize {
+        self.options.replica_num.clamp(1, MAX_REPLICAS) as usize
+    }
+
     fn is_current(&self, origin: &Origin) -> bool {
         self.store.shared.control.session().is(&origin.session)
     }

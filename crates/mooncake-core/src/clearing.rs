@@ -5,7 +5,7 @@ use crate::effect::{Effects, Record};
 use crate::ids::{Rid, Time};
 use crate::pin::PinnedExtent;
 use crate::snapshot_walk::Unit;
-use crate::work::Work;
+use crate::work::{ENDED_AS, Work};
 
 impl Core {
     /// The unfinished put of a key, if it is not over.
@@ -92,6 +92,7 @@ impl Core {
             if let Some(put) = self.reservations.at(next).filter(|put| put.rid().epoch() < self.epoch) {
                 let rid = put.rid();
                 self.drop_reservation(now, rid, false, fx);
+                work.did(ENDED_AS - 1);
             }
             self.older_puts = (next + 1 < self.reservations.bound()).then_some(next + 1);
             work.did(1);

@@ -51,6 +51,12 @@ pub struct Core {
     pub(crate) random: Random,
     pub(crate) reign_random: Random,
     pub(crate) counts: Counts,
+    /// Sessions that may have said that they have replies which are yet to be forgotten.
+    pub(crate) settled: BTreeSet<SessionId>,
+    /// The session that is looked at next for whether it is there.
+    pub(crate) next_watched: SessionId,
+    /// Whether the views of those that linger are looked at this time.
+    pub(crate) looks_at_lingering: bool,
     /// What may have come to help parked requests.
     pub(crate) changes: Changes,
     /// Objects may lie on segments that are Gone.
@@ -96,6 +102,9 @@ impl Core {
             random: Random::new(config.seed),
             reign_random: Random::new(config.reign_seed),
             counts: Counts::default(),
+            settled: BTreeSet::new(),
+            next_watched: SessionId(0),
+            looks_at_lingering: false,
             changes: Changes::default(),
             purge: None,
             purge_again: false,

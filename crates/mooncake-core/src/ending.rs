@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::effect::{Effects, Push, Record, To};
 use crate::ids::{Rid, SegmentNo, SessionId, Time};
 use crate::segment::GoneSegment;
-use crate::work::{STEP, Work};
+use crate::work::{ENDED_AS, STEP, Work};
 
 /// What the end of a segment costs, in [`Work`]. What lies on it is cleared away later.
 const SEGMENT: usize = 32;
@@ -82,9 +82,8 @@ impl Core {
             self.endings.line.push_back((session, ending, 0));
             // Nothing is read or placed there from now on.
             entry.away.get_or_insert(now);
-            for number in entry.segments.clone() {
-                self.set_live(number, false);
-            }
+            let segments = entry.segments.clone();
+            self.set_live(&segments, false);
         } else if ending.is_proven()
             && let Some(begun) = self.endings.line.iter_mut().find(|(other, ..)| *other == session)
         {
@@ -144,6 +143,7 @@ impl Core {
             if let Some(put) = self.reservations.at(next).filter(|put| put.session == session) {
                 let rid = put.rid();
                 self.drop_reservation(now, rid, false, fx);
+                work.did(ENDED_AS - 1);
             }
             next += 1;
             work.did(1);

@@ -1,10 +1,10 @@
 //! The views that a session says it has when it comes back, held against those that the books say it has.
 //!
-//! Both may be very many, so that they are compared in slices, between which the core is free: what changes meanwhile is noted
-//! and compared once more in the end. What a log lost is noted in steps, too, before the session is back. Views that have ended are taken out of the books in the background, and count for nothing
-//! until then.
+//! Both may be very many, so that they are compared in slices, between which the core is free: what changes meanwhile is put aside
+//! and compared once more, in slices as long as it is much, and the last of it in the end. What a log lost is noted in steps, too,
+//! before the session is back. Views that have ended are taken out of the books in the background, and count for nothing until then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::core::Core;
@@ -13,11 +13,12 @@ use crate::ids::{Rid, SessionId, Time};
 use crate::session::Session;
 use crate::work::Work;
 
-/// Views that change while they are compared, of one session: with more of them they are compared anew.
-const CHANGED_MOST: usize = 1_024;
+/// Placements whose views change while a list is compared, of one session: with more of them, which takes as many requests of it
+/// meanwhile, the list is compared anew.
+const CHANGED_MOST: usize = 65_536;
 
-/// So often a list is compared anew in slices; then in one go, so that a client cannot keep its own hello from its end.
-const ANEW_MOST: u32 = 8;
+/// So many of them are compared once more in the hold in which their session comes back; more of them before, in slices.
+const CHANGED_AT_ONCE: usize = 256;
 
 /// A list of views, and how far it has been [compared](Core::look_for_views). Some may be of placements that nothing here says the
 /// place of at once: those are looked for among all objects.
@@ -28,12 +29,12 @@ pub struct ListedViews {
     step: Step,
     /// Of the comparison, as the session knows it; 0 before that.
     number: u64,
-    /// So often it has begun anew.
-    times: u32,
     /// The list has been gone through up to here, and the books up to that rid.
     at: usize,
     after: Option<Rid>,
     differing: Differing,
+    /// Placements whose views have changed since, and which are yet to be compared once more: the last ones first.
+    changed: Vec<Rid>,
     /// Objects have been looked at up to this slot.
     next: u32,
     /// Where those that were looked for have been found.
@@ -50,6 +51,7 @@ enum Step {
     Compare,
     Search,
     TellApart,
+    CompareChanged,
     Done,
 }
 
@@ -77,14 +79,14 @@ impl Differing {
 pub(crate) struct Comparing {
     number: u64,
     /// Whose number has changed since.
-    changed: Vec<Rid>,
+    changed: BTreeSet<Rid>,
 }
 
 impl Session {
     /// The number of its views of a placement changes.
     pub fn views_change(&mut self, rid: Rid) {
         if let Some(comparing) = &mut self.comparing {
-            comparing.changed.push(rid);
+            comparing.changed.insert(rid);
             if comparing.changed.len() > CHANGED_MOST {
                 self.comparing = None;
             }
@@ -112,7 +114,32 @@ impl ListedViews {
     /// To be compared from the beginning. Where objects have been found they are, or nowhere.
     fn anew(&mut self) {
         let (rids, slots) = (std::mem::take(&mut self.rids), std::mem::take(&mut self.slots));
-        *self = ListedViews { rids, slots, times: self.times + 1, ..ListedViews::default() };
+        *self = ListedViews { rids, slots, ..ListedViews::default() };
+    }
+
+    /// What has changed is to be compared once more, whatever was found of it.
+    fn begin_changed(&mut self, changed: BTreeSet<Rid>) {
+        self.changed = changed.into_iter().collect();
+        self.unknown.sort();
+        for list in [&mut self.differing.unlisted, &mut self.found, &mut self.unknown] {
+            forget(list, &self.changed);
+        }
+        self.step = Step::CompareChanged;
+    }
+
+    /// Goes on with it, over so many placements at most. True at the end.
+    fn compare_changed(&mut self, session: &Session, budget: usize) -> bool {
+        for rid in self.changed.split_off(self.changed.len().saturating_sub(budget)) {
+            let known = session.pins.get(&rid).copied().unwrap_or(0);
+            self.differing.note(rid, self.count(rid), known);
+        }
+        let ends = self.changed.is_empty();
+        if ends {
+            // Each is a few runs.
+            self.differing.lost.sort();
+            self.differing.unlisted.sort();
+        }
+        ends
     }
 
     fn count(&self, rid: Rid) -> u32 {
@@ -143,11 +170,6 @@ impl Core {
     pub fn look_for_views(&mut self, session: SessionId, views: &mut ListedViews, budget: usize) -> bool {
         let Some(entry) = self.sessions.get_mut(session) else { return true };
         if views.number != 0 && !is_of(&entry.comparing, views) {
-            if views.times == ANEW_MOST {
-                views.found.clear();
-                views.step = Step::Done;
-                return true;
-            }
             views.anew();
         }
         match views.step {
@@ -155,7 +177,7 @@ impl Core {
                 if views.number == 0 {
                     self.last_comparison += 1;
                     views.number = self.last_comparison;
-                    entry.comparing = Some(Comparing { number: views.number, changed: Vec::new() });
+                    entry.comparing = Some(Comparing { number: views.number, changed: BTreeSet::new() });
                 }
                 if views.compare(entry, budget) {
                     views.step = if has_to_look(entry, views) { Step::Search } else { Step::TellApart };
@@ -183,12 +205,23 @@ impl Core {
                     if is_found { &mut views.found } else { &mut views.unknown }.push(lost);
                 }
                 if from == 0 {
-                    views.found.reverse();
-                    views.unknown.reverse();
+                    views.found.sort();
+                    views.unknown.sort();
                     views.step = Step::Done;
                 }
             }
+            Step::CompareChanged => {
+                if views.compare_changed(entry, budget) {
+                    views.step = Step::TellApart;
+                }
+            }
             Step::Done => {}
+        }
+        let changed = self.sessions.get_mut(session).and_then(|entry| Some(&mut entry.comparing.as_mut()?.changed));
+        if views.step == Step::Done
+            && let Some(changed) = changed.filter(|changed| changed.len() > CHANGED_AT_ONCE)
+        {
+            views.begin_changed(std::mem::take(changed));
         }
         views.step == Step::Done
     }
@@ -209,16 +242,14 @@ impl Core {
             return;
         }
         // Taken out: what is noted here is as the list says it, and no change.
-        let Some(mut comparing) = entry.comparing.take() else { return };
-        comparing.changed.sort_unstable();
-        comparing.changed.dedup();
+        let Some(comparing) = entry.comparing.take() else { return };
         let mut left = budget;
         while left > 0
             && let Some((rid, lost)) = views.found.pop()
         {
             left -= 1;
             // What has changed is compared once more in the end.
-            if comparing.changed.binary_search(&rid).is_ok() {
+            if comparing.changed.contains(&rid) {
                 continue;
             }
             let noted = lost.min(1 + left as u32);
@@ -247,9 +278,8 @@ impl Core {
         // Nearly in order: the few that turned out to be unknown when they were to be noted are behind the others.
         listed.unknown.sort();
         match entry.comparing.take().filter(|_| is_compared) {
-            Some(Comparing { mut changed, .. }) if !changed.is_empty() => {
-                changed.sort_unstable();
-                changed.dedup();
+            Some(Comparing { changed, .. }) if !changed.is_empty() => {
+                let changed: Vec<Rid> = changed.into_iter().collect();
                 for list in [&mut listed.differing.unlisted, &mut listed.found, &mut listed.unknown] {
                     forget(list, &changed);
                 }

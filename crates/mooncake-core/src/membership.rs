@@ -167,17 +167,18 @@ impl Core {
         }
         entry.away = Some(now);
         self.counts.sessions_lost += 1;
-        for number in entry.segments.clone() {
-            self.set_live(number, false);
-        }
+        let segments = entry.segments.clone();
+        self.set_live(&segments, false);
         self.yields_its_keys(session);
     }
 
-    pub(crate) fn set_live(&mut self, number: SegmentNo, live: bool) {
-        if self.segments.set_live(number, live) {
+    /// Segments are Live from now on, or Hidden: all those that are it together, as objects are looked at once for all of them.
+    pub(crate) fn set_live(&mut self, numbers: &[SegmentNo], live: bool) {
+        let changed = numbers.iter().filter(|number| self.segments.set_live(**number, live)).count();
+        if changed > 0 {
             self.objects.segments_changed(&self.segments);
         }
-        self.open_or_close(number);
+        numbers.iter().for_each(|number| self.open_or_close(*number));
     }
 
     fn come_back(&mut self, now: Time, session: SessionId, fx: &mut Effects) {
@@ -186,8 +187,8 @@ impl Core {
         entry.lingering = false;
         let was_away = entry.away.take().is_some();
         let segments = entry.segments.clone();
+        self.set_live(&segments, true);
         for number in &segments {
-            self.set_live(*number, true);
             self.segments.get_mut(*number).expect("a session's segments are there").progress = now;
         }
         self.objects.unpark();
@@ -265,7 +266,7 @@ impl Core {
             self.log(now, Record::SegmentPopulated { number, bytes: populated }, fx);
         }
         self.segments.get_mut(number).expect("mounted").progress = now;
-        self.set_live(number, live);
+        self.set_live(&[number], live);
         Ok(number)
     }
 

@@ -87,14 +87,11 @@ impl Core {
         }
     }
 
-    /// Replies of a session are about to be forgotten, which no record says.
-    pub(crate) fn put_aside_replies(&mut self, session: SessionId) {
-        if self.walk.as_ref().is_some_and(|walk| walk.next < Unit::Through) {
-            self.with_walk(|core, walk| {
-                for unit in core.replies_of(session, u64::MAX) {
-                    core.put_aside(walk, unit);
-                }
-            });
+    /// A reply of a session is about to be forgotten, which no record says.
+    pub(crate) fn put_aside_reply(&mut self, session: SessionId, sequence: u64) {
+        let unit = Unit::Replied(session, sequence);
+        if self.walk.as_ref().is_some_and(|walk| walk.next <= unit) {
+            self.with_walk(|core, walk| core.put_aside(walk, unit));
         }
     }
 

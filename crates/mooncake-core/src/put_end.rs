@@ -7,7 +7,7 @@ use crate::effect::{Effects, Push, Record};
 use crate::ids::{Replica, Rid, SessionId, Time};
 use crate::objects::AHEAD;
 use crate::request::{EndOutcome, Ended, Origin, Refused, Remembered};
-use crate::work::Work;
+use crate::work::{ENDED_AS, Work};
 
 impl Core {
     /// The writer is through. What is committed is readable from now on.
@@ -120,7 +120,7 @@ impl Core {
         while !work.is_used_up()
             && let Some(slot) = self.reservations.expired(now)
         {
-            work.did(1);
+            work.did(ENDED_AS);
             if self.is_unfinished(now, slot, fx) {
                 let rid = self.reservations.get(slot).rid();
                 self.counts.puts_expired += 1;

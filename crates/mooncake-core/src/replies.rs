@@ -4,9 +4,13 @@ use crate::core::Core;
 use crate::effect::{Effects, Record};
 use crate::ids::{SessionId, Time};
 use crate::request::{Origin, Refused, Remembered};
+use crate::work::Work;
 
 /// Keys, rids or views that a client of this version asks about in one mutation at most.
 const REQUEST_MOST: usize = 512;
+
+/// Things in a reply that take as long as an object when it is put aside or forgotten.
+const THINGS_AS_ONE: usize = 16;
 
 impl Core {
     /// Whether a mutation is new (`None`), a repeat (its reply), or not to be taken at all.
@@ -31,8 +35,28 @@ impl Core {
     /// The client has the answers to all mutations below a mark but these few. What [`Origin::answered_below`] says
     /// stops at the first of them, and that one may take long.
     pub fn settle_replies(&mut self, session: SessionId, below: u64, unsettled: &[u64]) {
-        self.put_aside_replies(session);
-        self.sessions.settle(session, below, unsettled);
+        if self.sessions.settle(session, below, unsettled) {
+            self.settled.insert(session);
+        }
+    }
+
+    /// Goes on forgetting replies that clients have said they have.
+    pub(crate) fn forget_settled(&mut self, _: Time, work: &mut Work, _: &mut Effects) {
+        while let Some(session) = self.settled.first().copied() {
+            let Some((sequence, things)) = self.sessions.get(session).and_then(|entry| {
+                let (sequence, reply) = entry.next_settled()?;
+                Some((sequence, reply.things()))
+            }) else {
+                self.settled.pop_first();
+                continue;
+            };
+            if work.is_used_up() {
+                return;
+            }
+            self.put_aside_reply(session, sequence);
+            self.sessions.get_mut(session).expect("it has replies").replies.remove(&sequence);
+            work.did(1 + things / THINGS_AS_ONE);
+        }
     }
 
     /// Whether nobody waits any more for a mutation that is under way in slices: it was abandoned, and perhaps the client has
@@ -54,6 +78,15 @@ impl Core {
 }
 
 impl Remembered {
+    /// What it is of: keys or views.
+    fn things(&self) -> usize {
+        match self {
+            Remembered::PutStart(slots) => slots.len(),
+            Remembered::Pin(found) => found.len(),
+            _ => 1,
+        }
+    }
+
     /// What to say to a repeat whose first answer was of another kind than its own.
     pub(crate) fn refusal(self, origin: Origin) -> Refused {
         match self {

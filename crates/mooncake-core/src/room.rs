@@ -12,6 +12,7 @@ use crate::put::{Entry, Terms};
 use crate::reservation::{self, Reservation};
 use crate::segment::{Open, Segment};
 use crate::why_full::Why;
+use crate::work::YIELDED_MOST;
 
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICTED_MORE: usize = 64;
@@ -80,6 +81,10 @@ pub(crate) struct Search {
     pub steps: usize,
     /// Objects that are on their way from memory to be evicted.
     pub foreseen: usize,
+    /// Unfinished puts of others that it may still end.
+    pub yields: usize,
+    /// One that has more.
+    pub yielding: Option<SessionId>,
     /// What its call has stored.
     pub spares: Option<Own>,
     /// So many granules and more are not to be had: the keys after the first that found out need not try again.
@@ -114,7 +119,17 @@ pub(crate) struct Largest {
 impl Search {
     pub fn of(steps: usize, spares: Option<Own>) -> Search {
         let (denied, largest) = (Denied::Full(Why::Held), Largest::default());
-        Search { steps, foreseen: 0, spares, full_from: u32::MAX, denied, largest, populating: None }
+        Search {
+            steps,
+            foreseen: 0,
+            yields: YIELDED_MOST,
+            yielding: None,
+            spares,
+            full_from: u32::MAX,
+            denied,
+            largest,
+            populating: None,
+        }
     }
 
     /// What it has looked at besides the keys and what it evicted, in objects.
@@ -260,10 +275,11 @@ impl Core {
         let Search { steps, spares, foreseen, .. } = search;
         loop {
             if *foreseen == 0 {
-                *foreseen = self.objects.foresee_victims(*steps);
+                *foreseen = self.objects.foresee_victims(*steps, reach);
             }
-            *foreseen = foreseen.saturating_sub(1);
+            let before = *steps;
             let victim = self.objects.victim(now, &self.segments, reach, spares.as_mut(), steps);
+            *foreseen = foreseen.saturating_sub(before - *steps);
             let Some(victim) = victim else { break };
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));

@@ -105,13 +105,22 @@ impl Session {
     /// Views given in replies that the client has not said it has.
     pub fn pins_under_way(&self) -> BTreeMap<Rid, u32> {
         let mut rids = BTreeMap::new();
-        for reply in self.replies.values() {
+        for (sequence, reply) in &self.replies {
             let Remembered::Pin(found) = reply else { continue };
+            if self.is_settled(*sequence).is_some() {
+                continue;
+            }
             for found in found.iter().flatten() {
                 *rids.entry(found.replicas[0].rid).or_default() += 1;
             }
         }
         rids
+    }
+
+    /// The next reply that the client has said it has, though it waits for earlier ones.
+    pub fn next_settled(&self) -> Option<(u64, &Remembered)> {
+        let mut before = self.replies.range(..self.settled_to).map(|(sequence, reply)| (*sequence, reply));
+        before.find(|(sequence, _)| !self.unsettled.contains(sequence))
     }
 
     /// The mark that the sequence is below and not one of those that the client still waits for: it has the answer, or
@@ -256,17 +265,18 @@ impl Sessions {
         if origin.sequence == 0 {
             return Ok(None);
         }
-        if let Some(reply) = session.replies.get(&origin.sequence) {
-            return Ok(Some(reply.clone()));
-        }
         if let Some(answered_below) = session.is_settled(origin.sequence) {
             return Err(Refused::Forgotten { sequence: origin.sequence, answered_below });
+        }
+        if let Some(reply) = session.replies.get(&origin.sequence) {
+            return Ok(Some(reply.clone()));
         }
         if session.abandoned.contains(&origin.sequence) {
             return Err(Refused::Abandoned { sequence: origin.sequence });
         }
         if session.replies.len() >= unanswered_max {
-            let unanswered = session.replies.range(origin.answered_below..).count();
+            let kept = session.replies.range(origin.answered_below..);
+            let unanswered = kept.filter(|(sequence, _)| session.is_settled(**sequence).is_none()).count();
             if unanswered >= unanswered_max {
                 return Err(Refused::TooManyUnanswered(origin.session.0, unanswered, unanswered_max));
             }
@@ -285,18 +295,17 @@ impl Sessions {
     }
 
     /// The client has the answers to all below a mark but a few. Of two such words the one with the higher mark is the
-    /// later one, whichever comes first.
-    pub fn settle(&mut self, session: SessionId, below: u64, unsettled: &[u64]) {
-        let Some(session) = self.map.get_mut(&session) else { return };
+    /// later one, whichever comes first. Whether some are kept that need not be.
+    pub fn settle(&mut self, session: SessionId, below: u64, unsettled: &[u64]) -> bool {
+        let Some(session) = self.map.get_mut(&session) else { return false };
         if below < session.settled_to || unsettled.len() > UNSETTLED_MAX {
-            return;
+            return false;
         }
         let same = below == session.settled_to;
         let said = unsettled.iter().copied().filter(|sequence| !same || session.unsettled.contains(sequence));
         session.unsettled = said.collect();
         session.settled_to = below;
-        let Session { replies, unsettled, .. } = session;
-        replies.retain(|sequence, _| *sequence >= below || unsettled.contains(sequence));
+        session.next_settled().is_some()
     }
 
     pub fn remember(&mut self, session: SessionId, sequence: u64, answered_below: u64, reply: &Remembered) -> bool {

@@ -12,11 +12,17 @@ use crate::work::{EVICTED_MOST, STEP, Work};
 /// Time between two looks at what the views of lingering sessions are on.
 const LINGERING_LOOK_MS: u64 = 1_000;
 
+/// Sessions that one tick looks at: of more of them each is looked at every few ticks.
+const WATCHED: usize = 2_048;
+
+/// Sessions of which one tick finds that they are away, or over.
+const FOUND: usize = 128;
+
 /// Objects that cost as much as one, where they are only looked at.
 const LOOKED_AT_AS_ONE: usize = 8;
 
 /// What is done in the background, as far as there is any of it. What makes room comes first.
-const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 11] = [
+const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 12] = [
     Core::end_sessions,
     Core::expire_reservations,
     Core::clear_away,
@@ -28,6 +34,7 @@ const CHORES: [fn(&mut Core, Time, &mut Work, &mut Effects); 11] = [
     Core::tell,
     Core::purge,
     Core::look_at_several,
+    Core::forget_settled,
 ];
 
 /// How far eviction down from the high watermark is.
@@ -78,15 +85,27 @@ impl Core {
         is_ending || !self.tellings.is_empty() || !self.tickets.is_empty() && !self.changes.is_empty()
     }
 
+    /// Looks for sessions that have fallen silent or were away for too long.
     fn watch_sessions(&mut self, now: Time) {
         let (away_ms, retention_ms) = (self.config.away_ms, self.config.retention_ms);
         let mut silent: Vec<SessionId> = Vec::new();
         let mut over: Vec<SessionId> = Vec::new();
-        let look = self.next_look_at_lingering <= now;
-        if look {
-            self.next_look_at_lingering = now.plus_ms(LINGERING_LOOK_MS);
+        if self.next_watched == SessionId(0) {
+            self.looks_at_lingering = self.next_look_at_lingering <= now;
+            if self.looks_at_lingering {
+                self.next_look_at_lingering = now.plus_ms(LINGERING_LOOK_MS);
+            }
         }
-        for (id, session) in self.sessions.iter().filter(|(_, session)| !session.ends) {
+        let look = self.looks_at_lingering;
+        let mut next = SessionId(0);
+        for (nth, (id, session)) in self.sessions.from(self.next_watched).enumerate() {
+            if nth == WATCHED || silent.len() + over.len() == FOUND {
+                next = id;
+                break;
+            }
+            if session.ends {
+                continue;
+            }
             match session.away {
                 None if session.last_heard.plus_ms(away_ms) < now => silent.push(id),
                 Some(_) if session.lingering && session.pins.is_empty() => over.push(id),
@@ -95,6 +114,7 @@ impl Core {
                 _ => {}
             }
         }
+        self.next_watched = next;
         for session in silent {
             self.set_away(now, session);
         }

@@ -9,6 +9,16 @@ const BESIDE: usize = 128;
 /// Objects that one look at a request evicts at most; it goes on at another one.
 pub(crate) const EVICTED_MOST: usize = 256;
 
+/// The same in the background, where what the request does otherwise comes on top of a whole step.
+pub(crate) const EVICTED_BEHIND: usize = 128;
+
+/// An unfinished put that ends takes as long as so many objects: it is taken out of its books, its extents are put into those of
+/// quarantine, and their owners are asked for them.
+pub(crate) const ENDED_AS: usize = 2;
+
+/// Unfinished puts of writers that are away that one look at a request ends: each leaves more behind than one that is placed.
+pub(crate) const YIELDED_MOST: usize = 128;
+
 /// What is left of it.
 #[derive(Debug)]
 pub(crate) struct Work {
@@ -45,6 +55,11 @@ impl Work {
             self.left = 0;
         }
         has
+    }
+
+    /// Objects that a look at a request may evict.
+    pub fn evictions(&self) -> usize {
+        self.left(if self.is_step { EVICTED_BEHIND } else { EVICTED_MOST })
     }
 
     /// Something was touched.

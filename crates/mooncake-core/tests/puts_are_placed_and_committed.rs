@@ -3,7 +3,7 @@
 mod pool;
 
 use mooncake_core::{
-    Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutSlot, PutStarted, Refused,
+    Config, EndOutcome, Ended, Origin, PinKind, PlacementStrategy, PutConfig, PutSlot, PutStarted, Record, Refused,
     RemoveOutcome,
 };
 use pool::{KIB, Pool, is_busy, is_full, placed, plain};
@@ -404,4 +404,28 @@ fn soft_pins_are_no_longer_than_allowed() {
     }
     assert_eq!(pool.keys(), ["n0", "n1", "n2", "n3"], "an unlapsed pin would have outlived n0");
     pool.check();
+}
+
+#[test]
+fn replies_that_a_client_has_count_for_nothing_at_once_and_are_forgotten_in_steps() {
+    let (mut pool, a) = Pool::single(64 * KIB);
+    let origin = |sequence| Origin { session: a, sequence, answered_below: 1 };
+    for sequence in 2..=600 {
+        pool.core.remove(pool.now, origin(sequence), &[b"x"], false, &mut pool.fx).unwrap();
+    }
+    pool.core.settle_replies(a, 601, &[7]);
+    let error = pool.core.remove(pool.now, origin(300), &[b"x"], false, &mut pool.fx).unwrap_err();
+    assert_eq!(error, Refused::Forgotten { sequence: 300, answered_below: 601 });
+    let kept = |pool: &Pool| pool.core.snapshot().filter(|record| matches!(record, Record::Replied { .. })).count();
+    let mut before = kept(&pool);
+    loop {
+        let more = pool.core.background(pool.now, 100, &mut pool.fx);
+        assert!(before - kept(&pool) <= 100, "{} in one step", before - kept(&pool));
+        before = kept(&pool);
+        if !more {
+            break;
+        }
+    }
+    pool.core.remove(pool.now, origin(7), &[b"x"], false, &mut pool.fx).expect("the one that it waits for");
+    assert!(before <= 2, "{before} are kept");
 }

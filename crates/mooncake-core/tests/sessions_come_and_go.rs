@@ -2,7 +2,9 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP, SegmentState};
+use mooncake_core::{
+    EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP, SegmentState, SessionId,
+};
 use pool::{KIB, Pool, secret, uuid};
 
 #[test]
@@ -31,6 +33,29 @@ fn two_seconds_of_silence_make_a_session_away_and_one_beat_brings_it_back() {
     assert_eq!(pool.core.stats().sessions_away, 1);
     pool.core.beat(pool.now, a, &[], &[], &mut pool.fx);
     assert!(pool.get("k").is_some());
+}
+
+#[test]
+fn of_very_many_sessions_that_fall_silent_each_tick_finds_some_and_leaves_none_out() {
+    let mut pool = Pool::new();
+    let sessions: Vec<SessionId> = (0..5_000).map(|_| pool.session(1)).collect();
+    pool.pass_without(1_000, &[]);
+    let lost = |pool: &Pool| pool.core.stats().sessions_lost;
+    pool.now = pool.now.plus_ms(1_500);
+    // One in five is still there.
+    let here = |id: &&SessionId| id.0 % 5 == 0;
+    sessions.iter().filter(here).for_each(|id| _ = pool.core.beat(pool.now, *id, &[], &[], &mut pool.fx));
+    pool.now = pool.now.plus_ms(600);
+    let mut ticks = 0;
+    while lost(&pool) < 4_000 {
+        let before = lost(&pool);
+        pool.core.tick(pool.now, &mut pool.fx);
+        assert!(lost(&pool) - before <= 128, "{} in one tick", lost(&pool) - before);
+        ticks += 1;
+        assert!(ticks < 50, "{} are found in {ticks} ticks", lost(&pool));
+    }
+    (0..10).for_each(|_| pool.core.tick(pool.now, &mut pool.fx));
+    assert_eq!(lost(&pool), 4_000, "those that beat are there");
 }
 
 #[test]

@@ -83,6 +83,38 @@ fn keys_of_a_writer_that_goes_away_are_given_to_those_in_line_at_once() {
 }
 
 #[test]
+fn a_writer_that_is_away_yields_its_keys_so_many_at_a_time_and_all_of_them_in_the_end() {
+    let (mut pool, _) = Pool::single(2_048 * KIB);
+    let (b, away) = (pool.session(2), pool.session(3));
+    let keys: Vec<String> = (0..800).map(|nth| format!("k{nth}")).collect();
+    keys.iter().for_each(|key| _ = pool.reserve(away, key, KIB));
+    pool.anchor_lost(away);
+    // Nothing of this can be placed, so that it is parked for the rest of them.
+    let large: Vec<(&str, u64)> = keys[..400].iter().map(|key| (key.as_str(), 4_096 * KIB)).collect();
+    let before = pool.log.len();
+    let ticket = pool.park(b, &large);
+    assert!(pool.log.len() - before <= 130, "{} records", pool.log.len() - before);
+    pool.pass(20);
+    let slots = pool.woken.remove(&ticket).expect("it has had its turns");
+    assert!(slots.iter().all(|slot| matches!(slot, PutSlot::TooLarge(_))), "{slots:?}");
+    // Of this some is placed at once.
+    let mut left: Vec<(&str, u64)> = keys[400..].iter().map(|key| (key.as_str(), KIB)).collect();
+    for round in 0.. {
+        let before = pool.log.len();
+        let slots = pool.slots(b, &left, &plain());
+        assert!(pool.log.len() - before <= 260, "{} records", pool.log.len() - before);
+        let mut placed = slots.iter().map(is_placed);
+        left.retain(|_| !placed.next().unwrap());
+        if left.is_empty() {
+            assert_eq!(round, 3, "400 keys, 128 at a time");
+            break;
+        }
+        assert!(slots.iter().all(|slot| is_placed(slot) || is_busy(slot)), "{slots:?}");
+    }
+    pool.check();
+}
+
+#[test]
 fn a_writer_that_is_back_before_those_in_line_have_heard_keeps_its_keys() {
     let (mut pool, a) = Pool::single(64 * KIB);
     let (b, writer) = (pool.session(2), pool.session(3));

@@ -1,6 +1,6 @@
 //! What happens to a large pool on a bad day.
 
-use mooncake_core::{GRANULE, ListedViews, PutConfig, RemoveAll, Rid, STEP, SessionId};
+use mooncake_core::{GRANULE, ListedViews, Origin, PutConfig, RemoveAll, Rid, STEP, SessionId};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::hello::SEARCHED;
 
@@ -37,6 +37,8 @@ pub const CASES: &[Case] = &[
     gone_segments,
     several_replicas,
     another_epoch,
+    replies_of_a_session,
+    segments_of_a_session,
     many_sessions_over,
     remove_all,
 ];
@@ -459,9 +461,11 @@ fn gone_segments(pool: &mut Pool) {
 
 fn several_replicas(pool: &mut Pool) {
     let config = PutConfig { replica_num: 2, ..PutConfig::default() };
-    for _ in 0..(pool.size().objects / 4).min(500_000) / REQUEST as u64 {
-        let new = fresh(pool, REQUEST as u64);
-        let rids = pool.reserve_with(1, &new, &config, "put_start, 512 keys of two replicas");
+    // As its client cuts them.
+    let request = REQUEST as u64 / 2;
+    for _ in 0..(pool.size().objects / 4).min(500_000) / request {
+        let new = fresh(pool, request);
+        let rids = pool.reserve_with(1, &new, &config, "put_start, 256 keys of two replicas");
         pool.end(1, rids, "put_end");
     }
     for _ in 0..5 {
@@ -501,6 +505,47 @@ fn another_epoch(pool: &mut Pool) {
     pool.tick("tick, owners have taken an epoch");
     pool.forget_fences();
     pool.refill();
+}
+
+/// One mutation takes long, and its client has the answers to very many after it; a snapshot is being taken.
+fn replies_of_a_session(pool: &mut Pool) {
+    let first = pool.origin(23).sequence;
+    let new = fresh(pool, REQUEST as u64);
+    let entries: Vec<(&[u8], u64)> = new.iter().map(|key| (&key[..], GRANULE)).collect();
+    for _ in 0..(pool.size().objects / 1_000).min(1_000) {
+        let origin = Origin { answered_below: first, ..pool.origin(23) };
+        pool.quietly(|core, now, fx| core.put_start(now, origin, &entries, &PutConfig::default(), false, fx))
+            .expect("known");
+    }
+    let next = pool.origin(23).sequence;
+    pool.core.begin_snapshot();
+    pool.hold("a client has the answers to 1,000 requests of 512 keys", |core, _, _| {
+        core.settle_replies(SessionId(23), next, &[first]);
+    });
+    pool.tick("tick, 1,000 replies are forgotten beside a snapshot");
+    drop(pool.core.end_snapshot());
+    pool.pass(40_000, |_| false);
+    pool.tick("tick");
+    pool.answer_fences("owners answer for them");
+    pool.refill();
+}
+
+/// An owner of very many segments flaps, in a pool with few objects of several replicas or very many.
+fn segments_of_a_session(pool: &mut Pool) {
+    for _ in 0..1_000 {
+        pool.mount_as(24, "small:24", GRANULE);
+    }
+    for _ in 0..5 {
+        let held = pool.segments_of(24);
+        pool.hold("an anchor breaks, 1,000 segments", |core, now, fx| core.anchor_lost(now, SessionId(24), fx));
+        pool.tick("tick, behind it");
+        let views = ListedViews::default();
+        pool.hold("a session comes back, 1,000 segments", |core, now, fx| {
+            core.resume_session(now, SessionId(24), 24, &held, views, fx)
+        })
+        .expect("known");
+        pool.tick("tick, behind it");
+    }
 }
 
 fn many_sessions_over(pool: &mut Pool) {

@@ -94,6 +94,10 @@ impl PutDriver for Driver<'_> {
         self.items[index].key.len()
     }
 
+    fn replicas(&self) -> usize {
+        self.options.replicas as usize
+    }
+
     fn is_current(&self, origin: &Origin) -> bool {
         self.store.session().is_some_and(|session| session.is(&origin.session))
     }

@@ -8,7 +8,7 @@ use mooncake_mutant::mutant;
 use mooncake_wire::message::{Ended, PutSlot, Replica, ReplicaOutcome, put_end_reply, put_slot};
 
 use crate::error::{Cause, StoreError};
-use crate::machine::rounds::{CHANGED_KEYS, ROUND_KEY_BYTES};
+use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys};
 
 /// Most bytes reserved at a time: space held by puts under way is space that nobody can use.
 const ROUND_BYTES: u64 = 64 << 20;
@@ -41,6 +41,9 @@ pub trait PutDriver {
 
     /// Bytes that a key takes in a request, with the name of its group.
     fn key_bytes(&self, index: usize) -> usize;
+
+    /// Replicas that are asked for of each key.
+    fn replicas(&self) -> usize;
 
     /// Whether the store is still in the session that a reservation was made in.
     fn is_current(&self, origin: &Self::Origin) -> bool;
@@ -188,7 +191,8 @@ impl<D: PutDriver> Put<'_, D> {
         while let Some(&index) = pending.front() {
             bytes = bytes.saturating_add(self.sizes[index]);
             key_bytes += self.driver.key_bytes(index);
-            let full = keys.len() == most.min(CHANGED_KEYS) || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
+            let most = most.min(changed_keys(self.driver.replicas()));
+            let full = keys.len() == most || bytes > ROUND_BYTES || key_bytes > ROUND_KEY_BYTES;
             if full && !keys.is_empty() {
                 break;
             }

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use smallvec::SmallVec;
 
-use super::Objects;
+use super::{Objects, Reach};
 
 /// So many are touched together: what they take stays in the nearest caches until they are read.
 pub(crate) const AHEAD: usize = 32;
@@ -40,11 +40,13 @@ impl Objects {
         }
     }
 
-    /// The next ones that are evicted, most likely, are about to be: so many at most. How many there are.
-    pub fn foresee_victims(&self, most: usize) -> usize {
+    /// The next ones that are evicted, most likely, are about to be, or to be set aside: so many at most. How many there are.
+    pub fn foresee_victims(&self, most: usize, reach: Reach) -> usize {
         let first = self.policy.victim(&self.slab);
         let coldest = std::iter::successors(first, |slot| self.policy.after(&self.slab, *slot));
-        let slots: SmallVec<[u32; AHEAD]> = coldest.take(most.min(AHEAD)).collect();
+        let looked_up = self.protected.head().filter(|_| reach >= Reach::Protected);
+        let looked_up = std::iter::successors(looked_up, |slot| self.protected.next(&self.slab, *slot));
+        let slots: SmallVec<[u32; AHEAD]> = coldest.chain(looked_up).take(most.min(AHEAD)).collect();
         if self.slab.len() >= MANY {
             self.foresee_removal(&slots);
         }

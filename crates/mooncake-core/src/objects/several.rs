@@ -6,8 +6,8 @@ use crate::object::Object;
 use crate::segment::Segments;
 
 /// So many objects are looked at in no time, as long as they are not scattered over more slots than this.
-const FEW: usize = 2_048;
-const FEW_SLOTS: u32 = 32_768;
+const FEW: usize = 1_024;
+const FEW_SLOTS: u32 = 4_096;
 
 #[derive(Default)]
 pub(crate) struct Several {

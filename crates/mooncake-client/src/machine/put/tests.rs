@@ -7,6 +7,7 @@ use mooncake_wire::message::Extent;
 
 use super::*;
 use crate::machine::ready;
+use crate::machine::rounds::CHANGED_KEYS;
 
 /// What a master and owners say, step by step, and what they were told.
 #[derive(Default)]
@@ -86,6 +87,10 @@ impl PutDriver for Script {
 
     fn key_bytes(&self, _: usize) -> usize {
         self.key_bytes.max(1)
+    }
+
+    fn replicas(&self) -> usize {
+        self.replicas as usize
     }
 
     fn is_current(&self, origin: &Session) -> bool {
@@ -305,6 +310,11 @@ fn no_more_is_reserved_at_a_time_than_may_be_and_what_was_refused_comes_behind_t
     let script = Script::new(&[(&vec![Exists; CHANGED_KEYS], 1), (&[Given], 1)]);
     assert_eq!(script.put(CHANGED_KEYS + 1).len(), CHANGED_KEYS + 1);
     assert_eq!(script.reserved()[1], format!("reserve [{CHANGED_KEYS}] wait false first 0"));
+
+    let half = CHANGED_KEYS / 2;
+    let script = Script { replicas: 2, ..Script::new(&[(&vec![Exists; half], 1), (&[Exists], 1)]) };
+    assert_eq!(script.put(half + 1).len(), half + 1, "two replicas are as much work as two keys");
+    assert_eq!(script.reserved()[1], format!("reserve [{half}] wait false first 0"));
 }
 
 #[test]
