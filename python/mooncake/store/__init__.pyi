@@ -509,14 +509,22 @@ class MooncakeDistributedStore:
         split_dim: int = 0,
     ) -> list[int]: ...
     def get_tensor_with_tp(
-        self, key: str | bytes, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
-    ) -> Tensor | None: ...
+        self, key: str | bytes, tp_rank: int = 0, tp_size: int = 1, split_dim: int | None = None
+    ) -> Tensor | None:
+        """The shard of that rank along `split_dim`; without one the shard that is stored, however it was cut."""
     def batch_get_tensor_with_tp(
         self, base_keys: Sequence[str | bytes], tp_rank: int = 0, tp_size: int = 1
     ) -> list[Tensor | None]: ...
     def get_tensor_with_tp_into(
-        self, key: str | bytes, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
-    ) -> Tensor | None: ...
+        self,
+        key: str | bytes,
+        buffer_ptr: int,
+        size: int,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int | None = None,
+    ) -> Tensor | None:
+        """As `get_tensor_with_tp`, on the caller's memory."""
     def batch_get_tensor_with_tp_into(
         self,
         base_keys: Sequence[str | bytes],
