@@ -148,9 +148,9 @@ def test_regions_bound_what_is_leased(store):
     options = {"min_size_class": 4096, "max_size_class": 8192}
     pool = BufferPool(store, max_regions=2, block_on_exhaustion=False, **options)
     first, second = pool.acquire(1), pool.acquire(8192)
-    with pytest.raises(RuntimeError, match="exhausted.*2 of 2 regions"):
+    with pytest.raises(RuntimeError, match=r"exhausted.*2 of 2 regions"):
         pool.acquire(1)
-    with pytest.raises(RuntimeError, match="timed out.*2 of 2 regions"):
+    with pytest.raises(RuntimeError, match=r"timed out.*2 of 2 regions"):
         pool.acquire(1, block=True, timeout=0.05)
     first.release()
     with pytest.raises(RuntimeError, match="exhausted"):

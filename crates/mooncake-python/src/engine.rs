@@ -22,7 +22,7 @@ use crate::held_engine::Held;
 use crate::integer::{unsigned, unsigned_list};
 use crate::interrupt;
 use crate::last_error::LastError;
-use crate::log::logging;
+use crate::log::{logging, read_level};
 use crate::text::text;
 use crate::transfer_call::{Call, TransferNotify, opcode_of};
 
@@ -100,9 +100,13 @@ impl TransferEngine {
         Ok(self.engine().ok().map(InnerTransferEngine))
     }
 
-    /// An integer that is 0 before `initialize` only: the address of an engine of C++, which there is none of here.
+    /// 0, with the reason in `last_error()`: who asks for the address of an engine of C++ would use it as one.
     fn get_engine_ptr(&self) -> usize {
-        self.engine().map_or(0, |engine| Arc::as_ptr(&engine).addr())
+        self.errors.clear();
+        self.errors.set(|| {
+            "get_engine_ptr: 0, as there is no engine of C++ at any address; share this object, or make another engine".into()
+        });
+        0
     }
 
     /// Ends the engine: peers are served no more, calls of other threads fail, and memory that it was lent, or that a transfer
@@ -707,6 +711,7 @@ impl TransferEngine {
         protocol: &str,
         devices: &str,
     ) -> Result<i64, EngineError> {
+        read_level(py);
         let taken = || {
             self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
             Ok(-1)

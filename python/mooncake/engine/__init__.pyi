@@ -84,7 +84,8 @@ class TransferEngine:
     def get_local_server_name(self) -> str:
         """The name that peers know it by; "" before ``initialize``."""
     def get_engine(self) -> InnerTransferEngine | None: ...
-    def get_engine_ptr(self) -> int: ...
+    def get_engine_ptr(self) -> int:
+        """0, with the reason in `last_error()`: there is no engine of C++ at any address."""
     def get_local_topology(self, device_name: str | None = None) -> str: ...
     def last_error(self) -> str:
         """Why the last call of this thread failed, or ""."""

@@ -115,6 +115,11 @@ impl Reading {
         out.gauge("master_soft_pin_key_count", "soft-pinned objects", s.soft_pinned_objects);
         out.gauge("mooncake_hard_pinned_objects", "hard-pinned objects", s.hard_pinned_objects);
         out.counter("mooncake_removed_objects_total", "objects removed by request", s.removed_objects);
+        out.counter(
+            "mooncake_cleared_objects_total",
+            "objects of which copies were dropped by request (batch_replica_clear)",
+            s.cleared_objects,
+        );
     }
 
     fn tell_cache(&self, out: &mut Page) {
@@ -191,8 +196,10 @@ impl Reading {
             let name = op.metric_name();
             let mut tell = |what: &str, help: &str, value| out.counter(&format!("master_{what}_total"), help, value);
             let one = if op.has_batches() { "requests for one key" } else { op.unit() };
-            tell(&format!("{name}_requests"), one, read.requests);
-            tell(&format!("{name}_failures"), "requests of that kind that failed", read.failures);
+            if op.has_singles() {
+                tell(&format!("{name}_requests"), one, read.requests);
+                tell(&format!("{name}_failures"), "requests of that kind that failed", read.failures);
+            }
             if op.has_batches() {
                 tell(&format!("batch_{name}_requests"), "requests for several keys", read.batch_requests);
                 tell(
