@@ -76,6 +76,27 @@ def test_the_dict_may_have_a_name(shared_cluster, fresh):
     assert fresh.setup(config=config) == 0
 
 
+def test_keys_of_the_dict_that_mean_nothing_are_told(shared_cluster):
+    source = f"""
+from mooncake.store import MooncakeDistributedStore
+config = {{
+    "local_hostname": "127.0.0.1", "metadata_server": "", "master_server_addr": {shared_cluster.master.addr!r},
+    "global_segment_size": 0, "device_name": "", "mooncake_local_buffer_size": "1MB", "local_bufer_size": 1, "x": 2,
+}}
+for _ in range(2):
+    s = MooncakeDistributedStore()
+    assert s.setup(config) == 0, s.last_error()
+    s.close()
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told = [line.split(" WARN ")[-1].strip() for line in done.stderr.splitlines() if "no setting" in line]
+    assert told == [
+        'setup: "local_bufer_size" is no setting and has no effect; did you mean "local_buffer_size"?',
+        'setup: "x" is no setting and has no effect',
+    ], done.stderr
+
+
 def test_an_empty_alias_does_not_hide_the_other(shared_cluster, fresh):
     config = {
         "local_hostname": "127.0.0.1",

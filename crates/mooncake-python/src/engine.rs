@@ -10,7 +10,7 @@ use mooncake_engine::{
     BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Protocol, Request, Status, Topology,
 };
 use mooncake_memory::{ForeignRange, wait_for_stream};
-use mooncake_settings::environment;
+use mooncake_settings::environment::{self, Reader};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -23,6 +23,7 @@ use crate::integer::{unsigned, unsigned_list};
 use crate::interrupt;
 use crate::last_error::LastError;
 use crate::log::{logging, read_level};
+use crate::setup::say_what_has_no_effect;
 use crate::text::text;
 use crate::transfer_call::{Call, TransferNotify, opcode_of};
 
@@ -719,6 +720,7 @@ impl TransferEngine {
         if self.engine.read().is_some() {
             return taken();
         }
+        say_what_has_no_effect(Reader::Engine);
         let variable = environment::variable;
         let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
         let begun = EngineOptions::default().from_env(variable).and_then(|mut options| {

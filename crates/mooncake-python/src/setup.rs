@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mooncake_client::{Cause, InterruptHook, Introduction, Store, StoreError, StoreOptions, parse_size};
 use mooncake_client_http::ClientServer;
-use mooncake_settings::environment;
+use mooncake_settings::environment::{self, Reader};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
@@ -59,7 +59,7 @@ pub struct Setup {
 impl Setup {
     /// For the client, with the environment laid over it.
     pub fn options(self) -> Result<StoreOptions, StoreError> {
-        say_what_the_environment_does_not_do();
+        say_what_has_no_effect(Reader::Store);
         let mut options = StoreOptions::new(self.local_hostname, self.master).from_env()?;
         options.global_segment_size = self.global_segment_size;
         options.local_buffer_size = self.local_buffer_size;
@@ -86,7 +86,7 @@ pub fn serve_http(port: u64, client: &Store) -> Option<ClientServer> {
 /// A client of the pool that a storage node of this host belongs to.
 pub fn connect_dummy(node: &str, local_buffer_size: u64) -> Result<Store, StoreError> {
     let interrupted: InterruptHook = Arc::new(interrupt::requested);
-    say_what_the_environment_does_not_do();
+    say_what_has_no_effect(Reader::Store);
     let found = Introduction::ask(node, Some(&interrupted))?;
     let connect = |hostname: &str| {
         let mut options = StoreOptions::new(hostname, &found.master).from_env()?;
@@ -332,9 +332,10 @@ fn say_what_has_no_meaning(ssd: bool, tenant: &str) {
     }
 }
 
-fn say_what_the_environment_does_not_do() {
+/// Which variables do nothing for stores, or for engines; each once a process.
+pub fn say_what_has_no_effect(reader: Reader) {
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    environment::remarks(variables).iter().for_each(|remark| say_once(remark));
+    environment::remarks(reader, variables).iter().for_each(|remark| say_once(remark));
 }
 
 fn type_error(text: String) -> PyErr {

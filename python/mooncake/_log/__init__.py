@@ -26,7 +26,8 @@ class _Stderr(logging.StreamHandler[TextIO]):
         return sys.stderr
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{record.stamp} {record.levelname:>5} {record.getMessage()}"  # type: ignore[attr-defined]
+        level = record.levelname.removesuffix("ING")
+        return f"{record.stamp} {level:>5} {record.getMessage()}"  # type: ignore[attr-defined]
 
 
 _stderr = _Stderr()
