@@ -1,7 +1,7 @@
 """Exceptions for those who want them beside the integer codes of the store.
 
-``checked(store)`` is the same store with every failure raised, and every miss of ``get``, ``get_buffer`` and
-``get_tensor``::
+``checked(store)`` is the same store with every failure raised, and every miss of ``get``, ``get_buffer``,
+``get_tensor`` and ``get_array``::
 
     from mooncake.errors import NoSpace, checked
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 from mooncake import _native
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from mooncake.async_store import MooncakeDistributedStoreAsync
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
 
         def get_buffer(self, key: str | bytes, /) -> BufferHandle: ...
         def get_tensor(self, key: str | bytes) -> Tensor: ...
+        def get_array(self, key: str | bytes) -> NDArray[Any]: ...
 
     class CheckedStoreAsync(MooncakeDistributedStoreAsync):
         """What `checked` makes of an asynchronous store."""
 
         def get_buffer(self, key: str | bytes, /) -> BufferHandle: ...
         def get_tensor(self, key: str | bytes) -> Tensor: ...
+        def get_array(self, key: str | bytes) -> NDArray[Any]: ...
 
 
 class StoreError(Exception):
@@ -124,7 +127,7 @@ class FileUnwritable(StoreError, OSError):
 NOT_FOUND = -704
 
 # Calls that answer a miss, or a failure, with a value: none that could be stored is empty.
-_MISSES: dict[str, bytes | None] = {"get": b"", "get_buffer": None, "get_tensor": None}
+_MISSES: dict[str, bytes | None] = {"get": b"", "get_buffer": None, "get_tensor": None, "get_array": None}
 
 # The one table of codes is the native module's.
 BY_CODE: dict[int, type[StoreError]] = {
@@ -219,7 +222,8 @@ def checked(store: MooncakeDistributedStore) -> CheckedStore: ...
 def checked(store: Any) -> Any:
     """The store, raising ``StoreError`` where it would return a negative code; its coroutines too.
 
-    A miss of ``get``, ``get_buffer`` or ``get_tensor`` is raised as ``NotFound``. Batches keep ``b""`` and ``None``.
+    A miss of ``get``, ``get_buffer``, ``get_tensor`` or ``get_array`` is raised as ``NotFound``; batches keep
+    ``b""`` and ``None``.
     """
     return Checked(store)
 

@@ -5,6 +5,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, SupportsIndex, overload
 
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Buffer
 
@@ -495,6 +496,10 @@ class MooncakeDistributedStore:
         """`setup` with everything on this host and the master at its usual port."""
     def alloc_from_mem_pool(self, size: int, /) -> int:
         """After `setup_dummy` the address of memory that lives as long as this object; 0 otherwise, or without room."""
+    def put_array(self, key: str | bytes, array: NDArray[Any], config: ReplicateConfig | None = None) -> int:
+        """0, or a code. A numpy array is stored as the tensor that it is: `get_tensor` reads it too."""
+    def get_array(self, key: str | bytes) -> NDArray[Any] | None:
+        """The array, or tensor, in memory of its own; None when it is missing, none, or of a type unknown to numpy."""
     def put_tensor(self, key: str | bytes, tensor: Tensor) -> int:
         """0, or a negative code; -600 for what is no tensor that can be stored."""
     def batch_put_tensor(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]:

@@ -6,6 +6,7 @@ import socket
 from typing import Any, Self
 
 from mooncake import _native
+from mooncake.store._arrays import ArrayCalls
 from mooncake.store._entry import DOCS
 from mooncake.store._placement import PlacementCalls
 from mooncake.store._tensor_files import TensorFileCalls
@@ -15,7 +16,7 @@ from mooncake.store._tensors import TensorCalls
 
 
 class MooncakeDistributedStore(
-    _native.MooncakeDistributedStore, PlacementCalls, TensorCalls, TensorParallelCalls, TensorFileCalls
+    _native.MooncakeDistributedStore, PlacementCalls, TensorCalls, TensorParallelCalls, TensorFileCalls, ArrayCalls
 ):
     """A client of the pool. Calls may be made from several threads at once.
 
