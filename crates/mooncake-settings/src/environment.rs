@@ -38,7 +38,7 @@ pub const VARIABLES: &[Setting] = &[
         "MC_LOG_LEVEL",
         Type::LogLevel,
         "INFO",
-        "what the store says on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
+        "what clients say, by Python's logger `mooncake` or on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
     ),
     Setting::done("MC_STORE_CLIENT_METRIC", Type::Bool, "1", "count calls, bytes and times of a client; 0: do not"),
     Setting::done(
