@@ -1,8 +1,8 @@
 """Mooncake: a distributed KV-cache pool for LLM inference.
 
-``mooncake.store`` has the store; ``mooncake_master`` and ``mooncake_client``
-are the commands. Importing does nothing but look for the reference's
-distribution, whose files would be mixed with ours.
+``mooncake.store`` has the store, ``mooncake.engine`` the transfer engine; ``mooncake_master``
+and ``mooncake_client`` are the commands. Importing does nothing but look for a distribution
+of Mooncake itself, whose files would be mixed with ours.
 """
 
 from mooncake import _clash
@@ -20,6 +20,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from mooncake import _native
+
+        return _native.__version__
     if name in __all__:
         from mooncake import buffer_pool
 

@@ -84,6 +84,11 @@ def test_views_hold_a_lease(pool):
     part[:] = b"0123456789"
     assert bytes(lease.buffer[10:20]) == b"0123456789"
     part.release()
+    whole = lease.buffer
+    with pytest.raises(RuntimeError, match="exported views"):
+        lease.release()
+    whole[:3] = b"abc"
+    del whole
     lease.release()
     for call in (lambda: lease.ptr, lambda: lease.buffer, lease.__enter__):
         with pytest.raises(RuntimeError, match="released"):
@@ -127,10 +132,53 @@ def test_without_a_number_it_has_twice_the_local_buffer(shared_cluster):
     small.close()
 
 
-@pytest.mark.parametrize("size", [0, -1], ids=str)
+def test_an_empty_buffer_is_leased_like_any_other(pool):
+    with pool.acquire(0) as lease:
+        assert (lease.size, len(lease.buffer), lease.buffer.format) == (0, 0, "B")
+        assert lease.ptr != 0
+
+
+@pytest.mark.parametrize("size", [-1, (1 << 64) - 1], ids=str)
 def test_sizes_that_no_buffer_has_are_refused(pool, size):
     with pytest.raises(RuntimeError):
         pool.acquire(size)
+
+
+def test_regions_bound_what_is_leased(store):
+    options = {"min_size_class": 4096, "max_size_class": 8192}
+    pool = BufferPool(store, max_regions=2, block_on_exhaustion=False, **options)
+    first, second = pool.acquire(1), pool.acquire(8192)
+    with pytest.raises(RuntimeError, match=r"exhausted.*2 of 2 regions"):
+        pool.acquire(1)
+    with pytest.raises(RuntimeError, match=r"timed out.*2 of 2 regions"):
+        pool.acquire(1, block=True, timeout=0.05)
+    first.release()
+    with pytest.raises(RuntimeError, match="exhausted"):
+        pool.acquire(8193)
+    second.release()
+    pool.acquire(16384).release()
+    with pytest.raises(RuntimeError, match="2 regions of 8192 bytes"):
+        pool.acquire(16385)
+    pool.close()
+    unbounded = BufferPool(store, **options)
+    with unbounded.acquire((1 << 20) + 1) as large:
+        assert len(large.buffer) == (1 << 20) + 1
+        address = large.ptr
+    # What is above the largest class is not kept: its memory is registered no more.
+    assert store.unregister_buffer(address) != 0
+    unbounded.close()
+
+
+@pytest.mark.parametrize("alignment", [12345, 0, -4096, 4096.0], ids=repr)
+def test_an_alignment_is_a_power_of_two(store, alignment):
+    with pytest.raises(RuntimeError, match="alignment"):
+        BufferPool(store, alignment=alignment)
+
+
+@pytest.mark.parametrize("bound", ["max_size_class", "max_regions"])
+def test_bounds_are_positive(store, bound):
+    with pytest.raises(ValueError, match=bound):
+        BufferPool(store, **{bound: 0})
 
 
 @pytest.mark.parametrize("size", [None, "1", 1.5], ids=repr)

@@ -138,6 +138,21 @@ def test_a_callback_that_raises_fails_the_call_and_not_the_server(receiver, send
     assert sender.send_data(receiver.address, b"x") == 0
 
 
+def test_a_server_without_a_callback_takes_what_comes_and_counts_it(sender):
+    made = engine.RpcInterface()
+    assert made.initialize_server("127.0.0.1:0")
+    assert made.start_server_async()
+    address = f"127.0.0.1:{made.local_port}"
+    assert [sender.send_data(address, b"x" * size) for size in (0, 1, 70_000)] == [0, 0, 0]
+    assert made.unhandled == 3
+    got: list[engine.ReceivedData] = []
+    made.set_data_receive_callback(got.append)
+    assert sender.send_data(address, b"y") == 0
+    assert [one.get_bytes() for one in got] == [b"y"]
+    assert made.unhandled == 3
+    made.stop_server()
+
+
 def test_a_server_that_was_restarted_is_sent_to_again(sender):
     first = Receiver()
     assert sender.send_data(first.address, b"1") == 0

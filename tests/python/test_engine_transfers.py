@@ -9,6 +9,7 @@ import time
 import pytest
 from engine_process import EngineProcess
 
+from mooncake.engine import TransferEngine
 from mooncake.http_metadata_server import KVBootstrapServer
 
 pytestmark = pytest.mark.timeout(120)
@@ -40,6 +41,14 @@ def pair(request, process):
 
 def link(engine: EngineProcess) -> dict:
     return json.loads(engine.call("show_links", json=True))["peers"][0]
+
+
+def test_an_address_of_an_engine_of_c_is_0_and_says_why():
+    made = TransferEngine()
+    assert made.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    assert made.get_engine_ptr() == 0
+    assert "get_engine_ptr" in made.last_error()
+    made.close()
 
 
 def test_every_form_of_a_transfer_moves_the_bytes(pair):

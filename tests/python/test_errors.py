@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import inspect
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
@@ -17,14 +19,47 @@ def test_a_failure_is_raised_with_its_code_and_reason(store):
     raising = errors.checked(store)
     assert raising.put("k", b"v") == 0
     assert raising.get("k") == b"v"
-    assert raising.get("no") == b""
+    for call in (raising.get, raising.get_buffer, raising.get_tensor):
+        with pytest.raises(errors.NotFound, match="no such object"):
+            call("no")
+    assert raising.get_batch(["k", "no"]) == [b"v", b""]
+    assert raising.batch_get_buffer(["no"]) == [None]
     assert raising.is_exist("no") == 0
+    assert "k" in raising
+    assert "no" not in raising
     with pytest.raises(errors.NotFound, match="no such object") as missing:
         raising.get_size("no")
     assert missing.value.code == -704
     with pytest.raises(errors.InvalidKey, match="65536") as bad:
         raising.put("k" * 70_000, b"v")
     assert bad.value.code == -400
+
+
+def test_a_value_that_cannot_be_had_for_another_reason_is_no_miss(cluster):
+    pool = cluster()
+    raising = errors.checked(pool.store())
+    assert raising.put("k", b"v") == 0
+    pool.master.stop()
+    try:
+        with pytest.raises(errors.MasterUnreachable):
+            raising.get("k")
+    finally:
+        pool.master.cont()
+    raising.close()
+    with pytest.raises(errors.InvalidParams, match="setup"):
+        raising.get("k")
+
+
+def test_what_is_no_tensor_is_refused_as_that(store):
+    raising = errors.checked(store)
+    assert raising.put("k", b"no tensor") == 0
+    with pytest.raises(errors.InvalidParams, match="header"):
+        raising.get_tensor("k")
+
+
+def test_a_checked_store_has_the_types_of_the_store():
+    overloads = {inspect.signature(one).return_annotation for one in get_overloads(errors.checked)}
+    assert overloads == {"CheckedStore", "CheckedStoreAsync"}
 
 
 def test_the_first_bad_key_of_a_batch_is_named(store):
@@ -91,6 +126,9 @@ def test_coroutines_raise_too_each_with_its_own_reason(shared_cluster):
     async def use():
         assert await raising.async_put("k", b"v") == 0
         assert await raising.async_get("k") == b"v"
+        misses = await asyncio.gather(*(reason_of(raising.async_get, "gone") for _ in range(50)))
+        assert {kind for kind, _ in misses} == {errors.NotFound}
+        assert all("no such object" in reason for _, reason in misses)
         with pytest.raises(errors.InvalidKey):
             await raising.async_put("", b"x")
         with pytest.raises(errors.NotFound) as missing:

@@ -55,6 +55,20 @@ def test_values_are_kept_as_they_are(server):
     assert call(server, "DELETE", "?key=mooncake/ram/a%20b")[0] == 404
 
 
+@pytest.mark.parametrize("query", ["", "?key=", "?key=%20%20", "?key=%09", "?other=k"])
+def test_a_request_without_a_key_is_refused_whatever_its_method(server, query):
+    for method, body in (("GET", None), ("PUT", b"v"), ("DELETE", None)):
+        assert call(server, method, query, body) == (400, b"metadata key is required"), method
+
+
+def test_blanks_around_a_key_are_not_part_of_it(server):
+    assert call(server, "PUT", "?key=%20%20k%20", b"v")[0] == 200
+    assert call(server, "GET", "?key=k") == (200, b"v")
+    assert call(server, "GET", "?key=%20k") == (200, b"v")
+    assert call(server, "DELETE", "?key=k%09")[0] == 200
+    assert call(server, "GET", "?key=k")[0] == 404
+
+
 def test_wrong_requests_are_told_what_is_wrong(server):
     assert call(server, "GET") == (400, b"metadata key is required")
     assert call(server, "GET", "?key=" + "k" * 5000)[0] == 400

@@ -48,6 +48,11 @@ def test_a_file_gives_values_and_defaults(tmp_path):
         (8, 8),
         ("3b", 3),
         ("1T", 1 << 40),
+        (1.5, 1),
+        ("1.5", 1),
+        ("1e9", 10**9),
+        ("1.5e3 KB", 1536000),
+        (str((1 << 62) + 1), (1 << 62) + 1),
     ],
 )
 def test_sizes_are_powers_of_1024(tmp_path, text, size):
@@ -60,15 +65,52 @@ def test_sizes_are_powers_of_1024(tmp_path, text, size):
         ("global_segment_size", "many"),
         ("global_segment_size", -1),
         ("local_buffer_size", "1PB"),
+        ("global_segment_size", ""),
+        ("global_segment_size", " gb"),
+        ("global_segment_size", "1e400"),
+        ("global_segment_size", "nan"),
+        ("global_segment_size", True),
         ("enable_ssd_offload", "perhaps"),
+        ("protocol", ""),
+        ("protocol", "  "),
+        ("protocol", 7),
         ("client_http_port", "x"),
         ("local_hostname", ""),
         ("master_server_address", None),
     ],
 )
 def test_what_means_nothing_is_named(tmp_path, name, value):
-    with pytest.raises(ValueError, match=name):
-        MooncakeConfig.from_file(written(tmp_path, **{name: value}))
+    path = written(tmp_path, **{name: value})
+    with pytest.raises(ValueError, match=name) as refused:
+        MooncakeConfig.from_file(path)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{\n"protocol": tcp}', "line 2 column 13"),
+        (b"", "line 1"),
+        (b"[1]", "object"),
+        (b"\xff\xfe", "UTF-8"),
+        (b'{"local_hostname": "h"}', "Missing required config field: metadata_server"),
+    ],
+)
+def test_a_file_that_is_none_is_named(tmp_path, content, reason):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=reason) as refused:
+        MooncakeConfig.from_file(path)
+    assert str(path) in str(refused.value)
+
+
+def test_keys_that_are_no_settings_are_told_and_one_that_is_nearly_one_is_a_warning(tmp_path, caplog):
+    caplog.set_level("INFO", "mooncake")
+    MooncakeConfig.from_file(written(tmp_path, vllm_own_key=1, globl_segment_size=1))
+    told = {record.levelname: record.getMessage() for record in caplog.records}
+    assert "'vllm_own_key'" in told["INFO"]
+    assert "did you mean 'global_segment_size'" in told["WARNING"]
+    assert all(record.name == "mooncake.mooncake_config" for record in caplog.records)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
@@ -77,13 +119,16 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
     assert MooncakeConfig.from_file(path) == MooncakeConfig.from_file(written(tmp_path))
 
 
-def test_an_unknown_protocol_is_only_a_warning(tmp_path):
-    with pytest.warns(UserWarning, match="pigeon"):
-        assert MooncakeConfig.from_file(written(tmp_path, protocol="pigeon")).protocol == "pigeon"
+def test_an_unknown_protocol_is_only_a_warning_of_the_modules_logger(tmp_path, caplog):
+    assert MooncakeConfig.from_file(written(tmp_path, protocol=" Pigeon")).protocol == "pigeon"
+    [told] = caplog.records
+    assert (told.name, told.levelname) == ("mooncake.mooncake_config", "WARNING")
+    assert "'pigeon'" in told.getMessage()
 
 
 def test_the_environment_serves_where_there_is_no_file(monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match="MOONCAKE_MASTER"):
+    words = "^Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set"
+    with pytest.raises(ValueError, match=words):
         MooncakeConfig.load_from_env()
     monkeypatch.setenv("MOONCAKE_MASTER", "m:2")
     monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", "2gb")

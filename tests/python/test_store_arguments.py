@@ -169,15 +169,9 @@ def test_calls_of_a_tier_of_ssds_answer_as_without_one(store):
     assert store.unmount_local_disk_segment(3600) == 0, "there is nothing to wait for"
     assert store.unmount_local_disk_segment(grace_period_seconds=0) == 0
     assert store.get_offload_rpc_read_count() == 0
-    assert store.batch_replica_clear(["k", "none"]) == []
-    assert store.batch_replica_clear(keys=["k"], segment_name="nobody") == []
-    assert store.get("k") == b"v"
     for wrong in (-1, "1", 1.5):
         with pytest.raises(TypeError):
             store.unmount_local_disk_segment(wrong)
-    for wrong in ("k", [1], None):
-        with pytest.raises(TypeError):
-            store.batch_replica_clear(wrong)
     assert MooncakeDistributedStore().unmount_local_disk_segment() == 0
 
 

@@ -1,4 +1,4 @@
-"""The store says on stderr which way bytes go, and no more than was asked for."""
+"""The store says which way bytes go, and no more than was asked for: to Python's logging, or else on stderr."""
 
 from __future__ import annotations
 
@@ -87,9 +87,91 @@ def test_a_level_that_is_none_is_named(shared_cluster, monkeypatch):
 
 
 def test_variables_that_do_nothing_here_are_told_once_a_process(shared_cluster, monkeypatch):
-    lines = said(shared_cluster, monkeypatch, MC_TRANSFER_TIMEOUT="60", MC_GID_INDEX="3", MC_DATA_TIMEOUT_MS="3000")
+    given = {"MC_TRANSFER_TIMEOUT": "60", "MC_GID_INDEX": "3", "MC_DATA_TIMEOUT_MS": "3000"}
+    lines = said(shared_cluster, monkeypatch, **given, MOONCAKE_OFFLOAD_ENABLED="1", MOONCAKE_NOBODY_KNOWS="1")
     assert lines.count("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS") == 1
     assert lines.count("MC_GID_INDEX has no effect: there is no RDMA in this version\n") == 1
+    assert lines.count("MOONCAKE_OFFLOAD_ENABLED has no effect: this version does not have the SSD tier\n") == 1
+    assert lines.count("without effect: MOONCAKE_NOBODY_KNOWS\n") == 1
+
+
+LOGGED = """
+import logging, os, sys, threading
+from mooncake.store import MooncakeDistributedStore
+
+class Kept(logging.Handler):
+    def emit(self, record):
+        kept.append((record.name, record.levelname, record.getMessage(), record.threadName))
+
+kept = []
+def use():
+    before = len(kept)
+    store = MooncakeDistributedStore()
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, sys.argv[2], "", sys.argv[1]) == 0
+    assert store.put("logged", b"v") == 0 and store.get("logged") == b"v"
+    assert store.remove("logged", True) == 0
+    store.close()
+"""
+
+
+def test_lines_are_those_of_a_logger_of_python(shared_cluster):
+    script = (
+        LOGGED
+        + """
+handler = Kept()
+logging.getLogger("mooncake").addHandler(handler)
+logging.getLogger("mooncake").setLevel(logging.INFO)
+use()
+import atexit
+def check():
+    links = [one for one in kept if "path=" in one[2]]
+    assert [one[:2] for one in links] == [("mooncake", "INFO")], kept
+    assert any(one[1] == "WARNING" and "rdma" in one[2] for one in kept), kept
+    print("checked", flush=True)
+# Runs behind the hook of the library, which hands over what is left.
+atexit._run_exitfuncs()
+check()
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, shared_cluster.master.addr, "rdma"], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "checked\n"
+    assert done.stderr == ""
+
+
+def test_the_level_is_read_anew_at_each_setup(shared_cluster, monkeypatch):
+    monkeypatch.delenv("MC_LOG_LEVEL", raising=False)
+    script = (
+        LOGGED
+        + """
+for level in ("ERROR", "INFO", None):
+    os.environ.pop("MC_LOG_LEVEL", None)
+    if level:
+        os.environ["MC_LOG_LEVEL"] = level
+    print(f"-- {level}", file=sys.stderr, flush=True)
+    use()
+    threading.Event().wait(0.3)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, shared_cluster.master.addr, "tcp"], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    silent, said, default = (part.count("path=") for part in done.stderr.split("-- ")[1:])
+    assert (silent, said, default) == (0, 1, 1), done.stderr
+
+
+def test_an_application_that_configures_logging_has_all_lines_there(shared_cluster, tmp_path, monkeypatch):
+    monkeypatch.delenv("MC_LOG_LEVEL", raising=False)
+    path = tmp_path / "app.log"
+    script = f"import logging; logging.basicConfig(filename={str(path)!r}, level=logging.INFO)\n" + LOGGED + "use()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", script, shared_cluster.master.addr, "tcp"], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert path.read_text().count("INFO:mooncake:link ") == 1
 
 
 def test_a_storage_node_says_what_it_was_told_and_where(cluster):

@@ -76,6 +76,27 @@ def test_the_dict_may_have_a_name(shared_cluster, fresh):
     assert fresh.setup(config=config) == 0
 
 
+def test_keys_of_the_dict_that_mean_nothing_are_told(shared_cluster):
+    source = f"""
+from mooncake.store import MooncakeDistributedStore
+config = {{
+    "local_hostname": "127.0.0.1", "metadata_server": "", "master_server_addr": {shared_cluster.master.addr!r},
+    "global_segment_size": 0, "device_name": "", "mooncake_local_buffer_size": "1MB", "local_bufer_size": 1, "x": 2,
+}}
+for _ in range(2):
+    s = MooncakeDistributedStore()
+    assert s.setup(config) == 0, s.last_error()
+    s.close()
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told = [line.split(" WARN ")[-1].strip() for line in done.stderr.splitlines() if "no setting" in line]
+    assert told == [
+        'setup: "local_bufer_size" is no setting and has no effect; did you mean "local_buffer_size"?',
+        'setup: "x" is no setting and has no effect',
+    ], done.stderr
+
+
 def test_an_empty_alias_does_not_hide_the_other(shared_cluster, fresh):
     config = {
         "local_hostname": "127.0.0.1",
@@ -102,6 +123,40 @@ def test_what_makes_no_sense_is_refused_with_its_name(fresh, change, named):
     config = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_addr": "127.0.0.1:1"}
     assert fresh.setup({**config, **change}) < 0
     assert named in fresh.last_error()
+
+
+@pytest.mark.parametrize("given", ["positional", "dict"])
+def test_a_second_master_is_refused_with_the_reason(shared_cluster, fresh, given):
+    masters = f"{shared_cluster.master.addr},127.0.0.1:{free_port()}"
+    if given == "dict":
+        code = fresh.setup({"local_hostname": "h", "metadata_server": "", "master_server_addr": masters})
+    else:
+        code = fresh.setup(*POSITIONAL, masters)
+    assert code == -600
+    assert masters.replace(",", ", ") in fresh.last_error()
+    assert "no standby" in fresh.last_error()
+
+
+def test_an_engine_is_accepted_with_one_line(shared_cluster):
+    source = f"""
+from mooncake.engine import TransferEngine
+from mooncake.store import MooncakeDistributedStore
+engine = TransferEngine()
+for engine in (engine.get_engine(), engine):
+    s = MooncakeDistributedStore()
+    assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", {shared_cluster.master.addr!r}, engine) == 0
+    assert s.put("k", b"v") == 0 and s.remove("k", True) == 0
+    s.close()
+engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "")
+assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", {shared_cluster.master.addr!r}, engine=engine) == 0
+assert s.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", {shared_cluster.master.addr!r},
+               engine=engine.get_engine()) == 0
+assert s.put("k", b"v") == 0 and s.remove("k", True) == 0
+s.close()
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("engine: ") == 1
 
 
 def test_a_dict_without_required_names_is_refused(fresh):

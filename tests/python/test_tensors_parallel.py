@@ -200,6 +200,20 @@ def test_a_shard_of_another_cut_is_not_mistaken_for_the_one_that_is_asked_for(st
     assert store.get_tensor_with_tp("u", 1, 2) is None
 
 
+@given(cuts())
+@RELAXED
+def test_without_a_dimension_a_rank_gets_its_stored_shard(store, cut):
+    shape, dim, size, _ = cut
+    store.remove_all(True)
+    tensor = numbered(*shape)
+    assert store.put_tensor_with_tp("t", tensor, 0, size, dim) == 0
+    room = ctypes.create_string_buffer(304 + tensor.numel() * 4)
+    for rank, part in enumerate(tensor.chunk(size, dim)):
+        assert torch.equal(store.get_tensor_with_tp("t", rank, size), part)
+        into = store.get_tensor_with_tp_into("t", ctypes.addressof(room), len(room), rank, size)
+        assert torch.equal(into, part)
+
+
 def test_batches_answer_for_each_key(store):
     whole = numbered(4, 4)
     codes = store.batch_put_tensor_with_parallelism(
@@ -305,6 +319,8 @@ def test_ranks_and_sizes_are_integers(store, value):
     for arguments in ((value, 2, 0), (0, value, 0), (0, 2, value)):
         with pytest.raises(TypeError):
             store.put_tensor_with_tp("t", numbered(4), *arguments)
+        if arguments == (0, 2, None):
+            continue  # A read need not say along which dimension.
         with pytest.raises(TypeError):
             store.get_tensor_with_tp("t", *arguments)
 

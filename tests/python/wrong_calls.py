@@ -193,11 +193,12 @@ ANSWERS = {
     "view": lambda result: result is None or isinstance(result, BufferHandle),
     "views": _list_of(lambda one: one is None or isinstance(one, BufferHandle)),
     "tensor": _tensor,
+    "array": lambda result: result is None or type(result).__name__ == "ndarray",
     "tensors": _list_of(lambda one: _tensor(one) or _code(one)),
     "copies": _list_of(lambda one: one.is_memory_replica()),
     "copies by key": lambda result: type(result) is dict,
     "mounted": _mounted,
-    "no keys": lambda result: result == [],
+    "cleared": lambda result: type(result) is list and all(isinstance(key, (str, bytes)) for key in result),
     "text": lambda result: type(result) is str,
     "health": lambda result: result in (0, 1, 2),
 }
@@ -249,10 +250,12 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "alloc_from_mem_pool": (["bytes"], "count"),
     "unmount_local_disk_segment": (["seconds"], "code"),
     "get_offload_rpc_read_count": ([], "count"),
-    "batch_replica_clear": (["keys", "text"], "no keys"),
+    "batch_replica_clear": (["keys", "text"], "cleared"),
     "get_hostname": ([], "text"),
     "health_check": ([], "health"),
     "last_error": ([], "text"),
+    "put_array": (["key", "tensor", *PUT], "code"),
+    "get_array": (["key"], "array"),
     "put_tensor": (["key", "tensor"], "code"),
     "batch_put_tensor": (["keys", "tensors"], "codes"),
     "pub_tensor": (["key", "tensor", *PUT], "code"),
@@ -301,10 +304,10 @@ BEGINS = {
     "setup": (["host", "text", "bytes", "bytes", "text", "text", "master"], "code"),
     "setup_dummy": (["bytes", "bytes", "master"], "code"),
 }
-# `init_all` goes to whichever master has the usual port of this host: it is called in ways that go nowhere only.
-OTHERS = {"close", "init_all"}
+# `init_all` and `connect` may go to whichever master has the usual port of this host: they have tests of their own.
+OTHERS = {"close", "init_all", "connect"}
 # Of what is not there: the same answers, whatever the store's state.
-WITHOUT_SSDS = {"unmount_local_disk_segment", "get_offload_rpc_read_count", "batch_replica_clear"}
+WITHOUT_SSDS = {"unmount_local_disk_segment", "get_offload_rpc_read_count"}
 FILES = {"save_tensor_to_safetensor", "load_tensor_from_safetensor"}
 
 

@@ -10,6 +10,7 @@ use mooncake_client::{
 };
 use mooncake_client_http::ClientServer;
 use mooncake_master::{address, bind_remedy, resolve};
+use mooncake_settings::environment::Reader;
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
 use crate::{descriptors, logging, say, signals};
@@ -88,7 +89,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         tracing::info!("{name}={value} ({source})");
     }
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for line in given.notes.iter().chain(&environment::remarks(variables)) {
+    for line in given.notes.iter().chain(&environment::remarks(Reader::Store, variables)) {
         tracing::info!("{line}");
     }
     if !matches!(given.text("metadata_server"), None | Some("" | "P2PHANDSHAKE")) {

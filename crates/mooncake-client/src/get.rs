@@ -12,6 +12,7 @@ use crate::machine::numbering::Numbering;
 use crate::machine::ready;
 use crate::machine::suspects::{self, Suspect};
 use crate::put::{is_no_staging, link_error, transfer_error};
+use crate::query::OWNER_AWAY;
 use crate::store::Inner;
 use crate::team::{share, threads_for};
 
@@ -52,6 +53,9 @@ impl GetDriver for Inner {
         let answer = control.query(WHAT, body, control.lookup_timeout)?;
         match answer.body {
             reply::Body::Lookup(found) if found.objects.len() == keys.len() => {
+                if found.away {
+                    self.keep_miss(OWNER_AWAY.to_owned());
+                }
                 let replicas = found.objects.iter().flat_map(|object| &object.replicas);
                 self.shared.directory.meet(control, answer.numbering, replicas)?;
                 Ok((found.objects, answer.numbering))

@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What a storage node says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Introduction {
-    /// "host:port" of the master, or several separated by commas.
+    /// "host:port" of the master.
     pub master: String,
     /// Name of the node and of its segment.
     pub segment: String,

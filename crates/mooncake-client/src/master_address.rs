@@ -13,9 +13,9 @@ pub(crate) struct MasterAddress {
     hosts: Vec<(String, u16)>,
 }
 
-/// Hosts and ports of the masters that `host:port[,host:port...]` names, in the order in which they are tried.
+/// Hosts and ports of the masters that `host:port` names, which is one: see [`MasterAddress::alone`].
 pub fn masters(text: &str) -> Result<Vec<(String, u16)>, StoreError> {
-    MasterAddress::parse(text).map(|address| address.hosts)
+    MasterAddress::parse(text)?.alone().map(|address| address.hosts)
 }
 
 impl MasterAddress {
@@ -24,7 +24,7 @@ impl MasterAddress {
         if let Some((scheme, _)) = text.split_once("://") {
             return Err(Cause::Unsupported(format!(
                 "master address {text:?}: masters found through {scheme} are not part of this version; \
-                 name them directly, host:port, several separated by commas"
+                 name it directly, host:port"
             ))
             .into());
         }
@@ -48,6 +48,19 @@ impl MasterAddress {
             return Err(Cause::InvalidParams("no master address given; it is host:port".into()).into());
         }
         Ok(Self { hosts })
+    }
+
+    /// Refused if there are several: each has a pool of its own as long as none stands by for another, and a client that
+    /// changed over would find nothing.
+    pub fn alone(self) -> Result<Self, StoreError> {
+        match self.hosts.len() {
+            1 => Ok(self),
+            several => Err(Cause::InvalidParams(format!(
+                "master address \"{self}\": {several} masters, each with a pool of its own, for this version has no standby; \
+                 give one, host:port"
+            ))
+            .into()),
+        }
     }
 
     /// Resolves one of them, counted from 0 and starting over after the last.
@@ -129,6 +142,14 @@ mod tests {
         let resolve = |index| masters.resolve(index, &patience).unwrap();
         assert_eq!(resolve(1), ["[::1]:2".parse::<SocketAddr>().unwrap()]);
         assert_eq!(resolve(2), resolve(0));
+    }
+
+    #[test]
+    fn a_second_master_is_refused_with_its_reason() {
+        let two = MasterAddress::parse("127.0.0.1:1,[::1]:2").unwrap().alone().unwrap_err();
+        assert_eq!(two.kind(), ErrorKind::InvalidParams);
+        assert!(two.to_string().contains("127.0.0.1:1, [::1]:2") && two.to_string().contains("standby"), "{two}");
+        assert!(MasterAddress::parse("127.0.0.1:1,").unwrap().alone().is_ok());
     }
 
     #[test]

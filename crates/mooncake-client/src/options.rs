@@ -19,7 +19,7 @@ pub struct StoreOptions {
     /// Name of this client, `host` or `host:port`. The host is what it listens
     /// on for data; without a port a free one of [`StoreOptions::ports`] is taken.
     pub local_hostname: String,
-    /// `host:port` of the master, or several separated by commas, tried in order.
+    /// `host:port` of the master.
     pub master: String,
     /// Bytes given to the pool; 0 = none, a pure client.
     pub global_segment_size: u64,

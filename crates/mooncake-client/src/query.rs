@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mooncake_wire::message::{
-    Exists, ExistsReply, Ping, Remove, RemoveAll, RemoveByRegex, remove_reply, reply, request,
+    ClearReplicas, Exists, ExistsReply, Keys, Ping, Remove, RemoveAll, RemoveByRegex, remove_reply, reply, request,
 };
 use mooncake_wire::pack_keys;
 
@@ -18,6 +18,10 @@ const ROUND_KEYS: usize = 65_536;
 
 /// A `remove_all` looks at every object; the master's pongs say that it gets on.
 const REMOVE_ALL: Duration = Duration::from_secs(60);
+
+/// Why something is missing that is stored.
+pub(crate) const OWNER_AWAY: &str =
+    "it is stored, but its owner is away: it does not answer at the moment, or has just ended";
 
 /// What became of a remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +70,15 @@ impl Inner {
         Ok(results)
     }
 
-    fn ask(&self, keys: mooncake_wire::message::Keys, count: usize, sizes: bool) -> Result<ExistsReply, StoreError> {
+    fn ask(&self, keys: Keys, count: usize, sizes: bool) -> Result<ExistsReply, StoreError> {
         const WHAT: &str = "an existence query";
         let control = &self.shared.control;
         let body = request::Body::Exists(Exists { keys: Some(keys), sizes });
         match control.query(WHAT, body, control.lookup_timeout)?.body {
             reply::Body::Exists(reply) if reply.found.len() == count && (!sizes || reply.sizes.len() == count) => {
+                if reply.away {
+                    self.keep_miss(OWNER_AWAY.to_owned());
+                }
                 Ok(reply)
             }
             _ => Err(control.confused(WHAT)),
@@ -79,17 +86,35 @@ impl Inner {
     }
 
     pub(crate) fn remove(&self, keys: &[impl AsRef<[u8]>], force: bool) -> Result<Vec<RemoveOutcome>, StoreError> {
-        const WHAT: &str = "a remove";
+        self.remove_by("a remove", keys, |keys| request::Body::Remove(Remove { keys: Some(keys), force }))
+    }
+
+    pub(crate) fn clear_replicas(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        segment: &str,
+    ) -> Result<Vec<RemoveOutcome>, StoreError> {
+        self.remove_by("clearing replicas", keys, |keys| {
+            request::Body::ClearReplicas(ClearReplicas { keys: Some(keys), segment: segment.to_owned() })
+        })
+    }
+
+    fn remove_by(
+        &self,
+        what: &'static str,
+        keys: &[impl AsRef<[u8]>],
+        ask: impl Fn(Keys) -> request::Body,
+    ) -> Result<Vec<RemoveOutcome>, StoreError> {
         let control = &self.shared.control;
         let mut results = Vec::with_capacity(keys.len());
         for round in rounds(keys, CHANGED_KEYS) {
             let valid: Vec<&[u8]> = round.iter().map(AsRef::as_ref).filter(|key| check_key(key).is_ok()).collect();
             let mut outcomes = Vec::new();
             if !valid.is_empty() {
-                let body = request::Body::Remove(Remove { keys: Some(pack_keys(&valid)), force });
-                outcomes = match control.mutate(WHAT, body, control.lookup_timeout * 2, Abandoned::Stays)?.body {
+                let body = ask(pack_keys(&valid));
+                outcomes = match control.mutate(what, body, control.lookup_timeout * 2, Abandoned::Stays)?.body {
                     reply::Body::Remove(reply) if reply.outcomes.len() == valid.len() => reply.outcomes,
-                    _ => return Err(control.confused(WHAT)),
+                    _ => return Err(control.confused(what)),
                 };
             }
             let mut outcomes = outcomes.into_iter();
@@ -103,7 +128,7 @@ impl Inner {
                     Some(remove_reply::Outcome::Missing) => RemoveOutcome::Missing,
                     Some(remove_reply::Outcome::Protected) => RemoveOutcome::Protected,
                     Some(remove_reply::Outcome::Busy) => RemoveOutcome::Busy,
-                    Some(remove_reply::Outcome::Unspecified) | None => return Err(control.confused(WHAT)),
+                    Some(remove_reply::Outcome::Unspecified) | None => return Err(control.confused(what)),
                 });
             }
         }
@@ -144,7 +169,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_wire::message::{Keys, RemoveReply};
+    use mooncake_wire::message::RemoveReply;
     use mooncake_wire::unpack_keys;
 
     use super::*;
@@ -161,7 +186,7 @@ mod tests {
             Some(match &request.body {
                 Some(request::Body::Exists(asked)) => {
                     let found: Vec<u8> = there(&asked.keys).into_iter().map(u8::from).collect();
-                    answer(request, reply::Body::Exists(ExistsReply { found: found.into(), sizes: Vec::new() }))
+                    answer(request, reply::Body::Exists(ExistsReply { found: found.into(), ..ExistsReply::default() }))
                 }
                 Some(request::Body::Remove(asked)) => {
                     let outcome = |there: bool| match there {

@@ -89,7 +89,7 @@ impl Store {
         if forked() {
             return Err(Cause::Forked.into());
         }
-        let masters = MasterAddress::parse(&options.master)?;
+        let masters = MasterAddress::parse(&options.master)?.alone()?;
         check_sizes(&options)?;
         if options.raise_descriptors {
             descriptors::raise();
@@ -317,6 +317,14 @@ impl Store {
         self.inner.remove(keys, force)
     }
 
+    /// Drops the copies of objects that lie on segments of that name, all of them if it is empty; an object leaves with its
+    /// last one. [`RemoveOutcome::Removed`] are those of which one was dropped, [`RemoveOutcome::Protected`] those that were
+    /// looked up a moment ago, have a pin, or are under a view, [`RemoveOutcome::Busy`] those that are being put or replaced.
+    pub fn clear_replicas<K: AsRef<[u8]>>(&self, keys: &[K], segment: &str) -> Result<Vec<RemoveOutcome>, StoreError> {
+        self.inner.check()?;
+        self.inner.clear_replicas(keys, segment)
+    }
+
     /// Removes every object that is there now; how many those were.
     pub fn remove_all(&self, force: bool) -> Result<u64, StoreError> {
         self.inner.check()?;
@@ -384,6 +392,11 @@ impl Store {
     /// What this store has counted, in one line for people; `None` with [`StoreOptions::metrics`] off.
     pub fn metrics_summary(&self) -> Option<String> {
         self.inner.shared.control.metrics.as_ref().map(|metrics| metrics.read().summary(None))
+    }
+
+    /// The master, "host:port".
+    pub fn master(&self) -> String {
+        self.inner.shared.control.masters.to_string()
     }
 
     /// How the segments met so far are reached.

@@ -97,7 +97,7 @@ mod tests {
                 let replicas = vec![Replica { rid: 4, extents: Vec::new() }];
                 let object = Object { replicas, ..Object::default() };
                 let objects = vec![object.clone(), object];
-                Some(answer(request, reply::Body::Lookup(LookupReply { objects })))
+                Some(answer(request, reply::Body::Lookup(LookupReply { objects, away: false })))
             }
             _ => Some(usual(request)),
         });

@@ -100,6 +100,7 @@ fn what_an_older_master_does_not_know_is_an_error_that_names_it_and_nothing_is_d
     refused(store.put(b"in-a-group", &[Source::new(&new)], &grouped), Feature::Groups, software);
     refused(store.remove_by_regex("k", true), Feature::RemoveByRegex, software);
     refused(store.describe(&["k"]), Feature::Describe, software);
+    refused(store.clear_replicas(&["k"], ""), Feature::ClearReplicas, software);
 
     let (segment, _) = store.mount_memory(MIB).unwrap();
     refused(store.unmount_segment(segment, Duration::from_secs(60)), Feature::UnmountGrace, software);

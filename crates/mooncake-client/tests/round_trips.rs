@@ -154,12 +154,13 @@ fn a_value_that_can_never_fit_fails_at_once_with_the_figures() {
 }
 
 #[test]
-fn masters_that_are_not_there_are_skipped_and_named() {
+fn a_master_that_is_not_there_is_named_and_a_second_one_is_refused() {
     let cluster = Cluster::start();
     let mut options = cluster.options(0);
     options.master = format!("127.0.0.1:1,{}", cluster.address());
-    let store = Store::connect(options).unwrap();
-    assert_eq!(store.health(), mooncake_client::Health::Ok);
+    let error = Store::connect(options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidParams);
+    assert!(error.to_string().contains("standby"), "{error}");
 
     let error = Store::connect(StoreOptions::new("localhost", "127.0.0.1:1")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MasterUnreachable);

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod clear;
 mod clearing;
 mod config;
 mod core;
@@ -61,7 +62,7 @@ pub use eviction::EvictionPolicy;
 pub use extents::{ExtentError, Extents};
 pub use ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
 pub use listed_views::ListedViews;
-pub use lookup::FoundRef;
+pub use lookup::{Absent, FoundRef};
 pub use lru::Lru;
 pub use reign::Reign;
 pub use remove::{Candidate, KeysCursor, RemoveAll};

@@ -46,12 +46,26 @@ impl<'a> FoundRef<'a> {
     }
 }
 
+/// Why nothing is found under a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// No object has it.
+    Unknown,
+    /// The owners of all its replicas are away, or have just ended.
+    OwnersAway,
+}
+
 impl Core {
     /// The slot of an object that can be seen.
     #[inline]
     pub(crate) fn visible(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        let slot = self.objects.find(hash, key)?;
-        self.is_visible(slot).then_some(slot)
+        self.seen(hash, key).ok()
+    }
+
+    #[inline]
+    fn seen(&self, hash: u64, key: &[u8]) -> Result<u32, Absent> {
+        let slot = self.objects.find(hash, key).ok_or(Absent::Unknown)?;
+        if self.is_visible(slot) { Ok(slot) } else { Err(Absent::OwnersAway) }
     }
 
     #[inline]
@@ -81,13 +95,21 @@ impl Core {
     }
 
     /// Existence query: gives the size of each key that is there, in order, and protects what it found.
-    pub fn exists<'k>(&mut self, now: Time, keys: impl Iterator<Item = &'k [u8]>, mut found: impl FnMut(Option<u64>)) {
+    pub fn exists<'k>(
+        &mut self,
+        now: Time,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut found: impl FnMut(Result<u64, Absent>),
+    ) {
         self.for_each_key(keys, |core, key, hash| {
             core.counts.exists_keys += 1;
-            let Some(slot) = core.visible(hash, key) else { return found(None) };
+            let slot = match core.seen(hash, key) {
+                Ok(slot) => slot,
+                Err(absent) => return found(Err(absent)),
+            };
             core.counts.exists_hits += 1;
             core.objects.protect(now, slot, core.config.lookup_protect_ms);
-            found(Some(core.objects.object(slot).size));
+            found(Ok(core.objects.object(slot).size));
         });
     }
 
@@ -119,18 +141,21 @@ impl Core {
         now: Time,
         session: SessionId,
         keys: impl Iterator<Item = &'k [u8]>,
-        mut found: impl FnMut(Option<FoundRef<'_>>),
+        mut found: impl FnMut(Result<FoundRef<'_>, Absent>),
     ) {
         let host = self.sessions.get(session).and_then(|session| session.host);
         self.for_each_key(keys, |core, key, hash| {
             core.counts.lookup_keys += 1;
-            let Some(slot) = core.visible(hash, key) else {
-                core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
-                return found(None);
+            let slot = match core.seen(hash, key) {
+                Ok(slot) => slot,
+                Err(absent) => {
+                    core.counts.lookup_then_miss += u64::from(core.evicted_lately.contains(hash));
+                    return found(Err(absent));
+                }
             };
             core.counts.lookup_hits += 1;
             core.objects.touch(now, slot);
-            found(Some(FoundRef::new(core.objects.object(slot), &core.segments, host)));
+            found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host)));
         });
     }
 

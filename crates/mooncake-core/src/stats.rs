@@ -85,6 +85,8 @@ pub struct Stats {
     pub evicted_bytes: u64,
     /// Objects removed by request.
     pub removed_objects: u64,
+    /// Objects of which replicas were dropped by request.
+    pub cleared_objects: u64,
     /// Replicas found bad by their owners.
     pub replicas_bad: u64,
     /// Extents that came back from quarantine.

@@ -26,6 +26,7 @@ enum Step {
     Pin { session: usize, key: u8 },
     Unpin(usize),
     Remove { session: usize, key: u8, force: bool },
+    Clear { session: usize, key: u8, on: Option<u8> },
     RemoveAll(bool),
     RemoveSome { last: u8, force: bool },
     Fence(usize),
@@ -61,6 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<usize>().prop_map(Step::Unpin),
         3 => (session.clone(), key.clone(), any::<bool>())
             .prop_map(|(session, key, force)| Step::Remove { session, key, force }),
+        2 => (session.clone(), key.clone(), proptest::option::of(1..4u8)).prop_map(|(session, key, on)| Step::Clear { session, key, on }),
         1 => any::<bool>().prop_map(Step::RemoveAll),
         1 => (0..10u8, any::<bool>()).prop_map(|(last, force)| Step::RemoveSome { last, force }),
         4 => any::<usize>().prop_map(Step::Fence),
@@ -395,6 +397,37 @@ impl World {
                     RemoveOutcome::Removed => assert!(there),
                     RemoveOutcome::Protected => assert!(there && !force),
                     RemoveOutcome::Missing | RemoveOutcome::Busy => assert!(!there),
+                }
+            }
+            Step::Clear { session, key, on } => {
+                let session = self.sessions[*session];
+                if !self.known(session) {
+                    return;
+                }
+                let segment = on.map(|id| format!("segment-{id}")).unwrap_or_default();
+                let before = self.visible(&name(*key)).map(|value| value.replicas.clone());
+                let told = self.pool.clear(session, &name(*key), &segment);
+                self.observe();
+                let is_on_it = |replica: &Replica| {
+                    let view = self.pool.core.segment(replica.extent.segment);
+                    segment.is_empty() || view.is_some_and(|view| view.name == segment)
+                };
+                let after = self.model.get(&name(*key)).map(|value| value.replicas.clone());
+                let Some(before) = before else {
+                    return assert!(matches!(told, RemoveOutcome::Missing | RemoveOutcome::Busy), "{told:?}");
+                };
+                let left: Vec<Replica> = before.iter().filter(|replica| !is_on_it(replica)).copied().collect();
+                match told {
+                    RemoveOutcome::Removed => {
+                        assert!(left.len() < before.len());
+                        assert_eq!(after.unwrap_or_default(), left);
+                        let viewed = |replica: &Replica| self.views.iter().any(|(_, rid)| *rid == replica.rid);
+                        assert!(!before.iter().any(viewed), "under a view");
+                    }
+                    told => {
+                        assert_eq!(after.as_ref(), Some(&before), "{told:?}");
+                        assert!(told != RemoveOutcome::Missing || left.len() == before.len());
+                    }
                 }
             }
             Step::RemoveAll(force) => {

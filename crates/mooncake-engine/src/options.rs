@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Once;
 use std::time::Duration;
 
-use mooncake_settings::environment::{BadVariable, parsed, switch};
-use mooncake_settings::{Kind, engine};
+use mooncake_settings::environment::{self, BadVariable, Reader, parsed, switch};
 
 use crate::address;
 use crate::error::EngineError;
@@ -154,12 +154,16 @@ impl EngineOptions {
                 self.ports.end()
             );
         }
-        for passed_over in engine::VARIABLES.iter().filter(|variable| variable.kind != Kind::Done) {
-            if var(passed_over.name).is_some() {
-                tracing::info!("{} has no effect: {}", passed_over.name, passed_over.help);
-            }
-        }
         Ok(self)
+    }
+
+    /// Warns of the variables of this process that do nothing for engines; once a process.
+    pub fn warn_of_the_environment() {
+        static TOLD: Once = Once::new();
+        TOLD.call_once(|| {
+            let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+            environment::remarks(Reader::Engine, variables).iter().for_each(|remark| tracing::warn!("{remark}"));
+        });
     }
 
     pub(crate) fn warn_of_what_is_not_there(&self) {

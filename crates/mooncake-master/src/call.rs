@@ -191,7 +191,7 @@ impl Call<'_> {
         if let (Some(op), Some(tally)) = (asked.and_then(op_of), tally) {
             let metrics = &self.shared.metrics;
             match &body {
-                reply::Body::Remove(_) => metrics.count_items(op, tally.items, tally.failed),
+                reply::Body::Remove(_) if op == Op::Remove => metrics.count_items(op, tally.items, tally.failed),
                 _ => metrics.count(op, tally.items, tally.failed),
             }
             metrics.hit_bytes(tally.hit_bytes);
@@ -212,6 +212,7 @@ fn op_of(asked: RequestKind) -> Option<Op> {
         RequestKind::Remove => Op::Remove,
         RequestKind::RemoveAll => Op::RemoveAll,
         RequestKind::RemoveByRegex => Op::RemoveByRegex,
+        RequestKind::ClearReplicas => Op::ReplicaClear,
         RequestKind::Mount => Op::MountSegment,
         RequestKind::Unmount => Op::UnmountSegment,
         RequestKind::Segments

@@ -160,11 +160,11 @@ type Asked = Result<Query<Wanted>, QueryRejection>;
 fn key(asked: Asked) -> Result<String, BadRequest> {
     let bad = |what: String| (StatusCode::BAD_REQUEST, what);
     match asked {
-        Ok(Query(Wanted { key: Some(key) })) if key.len() > KEY_MAX => {
-            Err(bad(format!("a key has at most {KEY_MAX} bytes, not {}", key.len())))
-        }
-        Ok(Query(Wanted { key: Some(key) })) if !key.is_empty() => Ok(key),
-        Ok(_) => Err(bad("metadata key is required".into())),
+        Ok(Query(wanted)) => match wanted.key.as_deref().map_or("", str::trim) {
+            "" => Err(bad("metadata key is required".into())),
+            key if key.len() > KEY_MAX => Err(bad(format!("a key has at most {KEY_MAX} bytes, not {}", key.len()))),
+            key => Ok(key.to_owned()),
+        },
         Err(error) => Err(bad(error.to_string())),
     }
 }

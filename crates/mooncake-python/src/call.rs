@@ -22,7 +22,7 @@ pub fn entry<T>(
     errors.clear();
     let done = catch_unwind(AssertUnwindSafe(|| logging(body))).unwrap_or_else(|panic| {
         let text = panic_text(&*panic);
-        errors.set(|| format!("{name}: internal error, please report it: {text}"));
+        errors.set_code(INTERNAL, || format!("{name}: internal error, please report it: {text}"));
         Ok(failed(INTERNAL))
     });
     match interrupt::raised() {
@@ -38,8 +38,9 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 /// Notes the reason and gives the integer.
 pub fn failed(errors: &LastError, error: &StoreError) -> i64 {
-    errors.set(|| error.to_string());
-    code(error.kind())
+    let code = code(error.kind());
+    errors.set_code(code, || error.to_string());
+    code
 }
 
 /// Notes why arguments were refused and gives the integer.

@@ -25,7 +25,8 @@ const NO_SPACE: Code = is(-200, "NO_AVAILABLE_HANDLE", "NoSpace", "the pool has 
 const INVALID_KEY: Code = is(-400, "INVALID_KEY", "InvalidKey", "no object can have this key");
 const INVALID: Code =
     is(-600, "INVALID_PARAMS", "InvalidParams", "the arguments make no sense, or the store is not set up");
-const FORKED: Code = is(-601, "ILLEGAL_CLIENT", "Forked", "this process was forked from the one that set the store up");
+const FORKED_CHILD: Code =
+    is(-601, "ILLEGAL_CLIENT", "Forked", "this process was forked from the one that set the store up");
 const BUSY: Code = is(-703, "REPLICA_IS_NOT_READY", "NotReady", "another put of the key is under way");
 const MISSING: Code = is(-704, "OBJECT_NOT_FOUND", "NotFound", "no such object");
 const PROTECTED: Code = is(-706, "OBJECT_HAS_LEASE", "Protected", "looked up a moment ago");
@@ -55,7 +56,7 @@ pub const CODES: &[Code] = &[
     NO_SPACE,
     INVALID_KEY,
     INVALID,
-    FORKED,
+    FORKED_CHILD,
     BUSY,
     MISSING,
     PROTECTED,
@@ -78,6 +79,10 @@ pub const ABSENT: i64 = 0;
 pub const INTERNAL: i64 = INTERNAL_ERROR.number;
 /// Also what a store that is not set up answers.
 pub const INVALID_PARAMS: i64 = INVALID.number;
+/// A child of the process that set the store up.
+pub const FORKED: i64 = FORKED_CHILD.number;
+/// No master answers.
+pub const MASTER_UNREACHABLE: i64 = MASTER.number;
 /// No such object.
 pub const NOT_FOUND: i64 = MISSING.number;
 
@@ -87,7 +92,7 @@ pub fn code(kind: ErrorKind) -> i64 {
         ErrorKind::NoSpace => NO_SPACE,
         ErrorKind::InvalidKey => INVALID_KEY,
         ErrorKind::InvalidParams | ErrorKind::Closed | ErrorKind::Setup => INVALID,
-        ErrorKind::Forked => FORKED,
+        ErrorKind::Forked => FORKED_CHILD,
         ErrorKind::Busy => BUSY,
         ErrorKind::NotFound => MISSING,
         ErrorKind::Protected => PROTECTED,

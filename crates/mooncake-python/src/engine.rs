@@ -10,7 +10,7 @@ use mooncake_engine::{
     BatchId, Engine, EngineError, EngineOptions, Notify, Opcode, Protocol, Request, Status, Topology,
 };
 use mooncake_memory::{ForeignRange, wait_for_stream};
-use mooncake_settings::environment;
+use mooncake_settings::environment::{self, Reader};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -22,7 +22,8 @@ use crate::held_engine::Held;
 use crate::integer::{unsigned, unsigned_list};
 use crate::interrupt;
 use crate::last_error::LastError;
-use crate::log::logging;
+use crate::log::{logging, read_level};
+use crate::setup::say_what_has_no_effect;
 use crate::text::text;
 use crate::transfer_call::{Call, TransferNotify, opcode_of};
 
@@ -100,9 +101,13 @@ impl TransferEngine {
         Ok(self.engine().ok().map(InnerTransferEngine))
     }
 
-    /// An integer that is 0 before `initialize` only: the address of an engine of C++, which there is none of here.
+    /// 0, with the reason in `last_error()`: who asks for the address of an engine of C++ would use it as one.
     fn get_engine_ptr(&self) -> usize {
-        self.engine().map_or(0, |engine| Arc::as_ptr(&engine).addr())
+        self.errors.clear();
+        self.errors.set(|| {
+            "get_engine_ptr: 0, as there is no engine of C++ at any address; share this object, or make another engine".into()
+        });
+        0
     }
 
     /// Ends the engine: peers are served no more, calls of other threads fail, and memory that it was lent, or that a transfer
@@ -707,6 +712,7 @@ impl TransferEngine {
         protocol: &str,
         devices: &str,
     ) -> Result<i64, EngineError> {
+        read_level(py);
         let taken = || {
             self.errors.set(|| "initialize: the engine is initialized already; close it first".into());
             Ok(-1)
@@ -714,6 +720,7 @@ impl TransferEngine {
         if self.engine.read().is_some() {
             return taken();
         }
+        say_what_has_no_effect(Reader::Engine);
         let variable = environment::variable;
         let cluster = variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
         let begun = EngineOptions::default().from_env(variable).and_then(|mut options| {

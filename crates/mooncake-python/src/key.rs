@@ -29,6 +29,11 @@ impl<'py> Keys<'py> {
         items(any, "keys").map(Self)
     }
 
+    /// As Python gave them.
+    pub fn objects(&self) -> &[Bound<'py, PyAny>] {
+        &self.0
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.0.len()

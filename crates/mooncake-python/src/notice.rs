@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 
 static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
-/// Prints a line to stderr, the first time only.
+/// A warning of the log, the first time only. Within a call.
 pub fn say_once(line: &str) {
     if SAID.lock().get_or_insert_default().insert(line.to_owned()) {
-        eprintln!("mooncake: {line}");
+        tracing::warn!("{line}");
     }
 }

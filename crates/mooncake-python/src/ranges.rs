@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::buffers::range;
 use crate::call::{failed, refused};
-use crate::code::{INVALID_PARAMS, NOT_FOUND};
+use crate::code::INVALID_PARAMS;
 use crate::integer::{unsigned_list, unsigned_lists};
 use crate::key::Keys;
 use crate::sequence::items;
@@ -140,7 +140,7 @@ impl MooncakeDistributedStore {
             Wanted::Fragments(_) => {
                 let codes = outcomes.next().into_iter().flatten().map(|outcome| match outcome {
                     Ok(Some(bytes)) => bytes as i64,
-                    Ok(None) => NOT_FOUND,
+                    Ok(None) => self.missing(&client),
                     Err(error) => failed(self.errors(), &error),
                 });
                 codes.collect()

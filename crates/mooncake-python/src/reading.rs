@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use mooncake_client::{ErrorKind, GetInto, Receive, Refused, Store, StoreError, Target};
+use mooncake_client::{ErrorKind, GetInto, Receive, Refused, RemoveOutcome, Store, StoreError, Target};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
@@ -10,7 +10,7 @@ use pyo3::types::{PyByteArray, PyBytes};
 use crate::buffer_handle::BufferHandle;
 use crate::buffers::Pieces;
 use crate::call::{failed, refused};
-use crate::code::{ABSENT, INVALID_PARAMS, NOT_FOUND, removed};
+use crate::code::{ABSENT, INVALID_PARAMS, NOT_FOUND, OK, removed};
 use crate::object_memory::{LARGE, ObjectMemory};
 use crate::store::MooncakeDistributedStore;
 
@@ -113,7 +113,7 @@ impl MooncakeDistributedStore {
             .map(|found| match found {
                 Ok(Some(array)) => array.into_object(py).map(Some),
                 Ok(None) => {
-                    self.say_miss(client);
+                    self.missing(client);
                     Ok(None)
                 }
                 Err(error) => {
@@ -135,7 +135,7 @@ impl MooncakeDistributedStore {
             .map(|found| match found {
                 Ok(Some(bytes)) => bytes.object.into_bound(py),
                 Ok(None) => {
-                    self.say_miss(client);
+                    self.missing(client);
                     empty()
                 }
                 Err(error) => {
@@ -154,7 +154,7 @@ impl MooncakeDistributedStore {
             .map(|found| match found {
                 Ok(Some(view)) => Some(BufferHandle::new(view)),
                 Ok(None) => {
-                    self.say_miss(client);
+                    self.missing(client);
                     None
                 }
                 Err(error) => {
@@ -190,25 +190,30 @@ impl MooncakeDistributedStore {
     pub(crate) fn bytes_read(&self, client: &Store, outcome: Result<Option<u64>, StoreError>) -> i64 {
         match outcome {
             Ok(Some(bytes)) => bytes as i64,
-            Ok(None) => {
-                self.say_miss(client);
-                NOT_FOUND
-            }
+            Ok(None) => self.missing(client),
             Err(error) => failed(self.errors(), &error),
         }
     }
 
-    /// A miss that the master did not know of has a reason.
-    fn say_miss(&self, client: &Store) {
-        if let Some(cause) = client.take_miss_cause() {
-            self.errors().set(|| cause);
+    /// -704, with the reason: what the client knows of this miss, or else what misses come of.
+    pub(crate) fn missing(&self, client: &Store) -> i64 {
+        if self.errors().is_noted() {
+            return NOT_FOUND;
         }
+        let cause = client.take_miss_cause();
+        self.errors().set_code(NOT_FOUND, || cause.unwrap_or_else(|| NO_OBJECT.to_owned()));
+        NOT_FOUND
     }
 
     /// 1 or 0 per key.
     pub(crate) fn exist(&self, py: Python<'_>, client: &Store, keys: &[&[u8]]) -> Vec<i64> {
         match py.detach(|| client.exists(keys)) {
-            Ok(found) => found.into_iter().map(i64::from).collect(),
+            Ok(found) => {
+                if let Some(cause) = found.contains(&false).then(|| client.take_miss_cause()).flatten() {
+                    self.errors().set_code(NOT_FOUND, || cause);
+                }
+                found.into_iter().map(i64::from).collect()
+            }
             Err(error) => {
                 let code = failed(self.errors(), &error);
                 // Engines take any other number for "it is there".
@@ -222,11 +227,39 @@ impl MooncakeDistributedStore {
     /// An integer per key.
     pub(crate) fn remove_keys(&self, py: Python<'_>, client: &Store, keys: &[&[u8]], force: bool) -> Vec<i64> {
         match py.detach(|| client.remove(keys, force)) {
-            Ok(outcomes) => outcomes.into_iter().map(removed).collect(),
+            Ok(outcomes) => outcomes.into_iter().map(|outcome| self.spared(outcome)).collect(),
             Err(error) => vec![failed(self.errors(), &error); keys.len()],
         }
     }
+
+    /// Per key: whether a copy of it was dropped.
+    pub(crate) fn clear_keys(&self, py: Python<'_>, client: &Store, keys: &[&[u8]], segment: &str) -> Vec<bool> {
+        match py.detach(|| client.clear_replicas(keys, segment)) {
+            Ok(outcomes) => outcomes.into_iter().map(|outcome| self.spared(outcome) == OK).collect(),
+            Err(error) => {
+                failed(self.errors(), &error);
+                vec![false; keys.len()]
+            }
+        }
+    }
+
+    /// The integer of a removal, with the reason where nothing was removed.
+    fn spared(&self, outcome: RemoveOutcome) -> i64 {
+        let code = removed(outcome);
+        let reason = match outcome {
+            RemoveOutcome::Removed => return code,
+            RemoveOutcome::Missing => NO_OBJECT,
+            RemoveOutcome::Protected => IN_USE,
+            RemoveOutcome::Busy => "a put or a replacement of it is under way; try again when it has ended",
+        };
+        self.errors().set_code(code, || reason.to_owned());
+        code
+    }
 }
+
+const NO_OBJECT: &str = "no such object: nobody stored it, it was removed or evicted, or its owner has ended";
+const IN_USE: &str = "it is in use: looked up a moment ago (by is_exist, get_size or a replica query, for 2 s unless the master was \
+                      told otherwise), or, for batch_replica_clear, pinned or under a view; try again later, or remove it with force=True";
 
 #[cold]
 fn out_of_memory(size: u64, error: &PyErr) -> StoreError {

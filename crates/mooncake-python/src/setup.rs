@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use mooncake_client::{Cause, InterruptHook, Introduction, Store, StoreError, StoreOptions, parse_size};
 use mooncake_client_http::ClientServer;
-use mooncake_settings::environment;
+use mooncake_settings::environment::{self, Reader};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::flag::Flag;
 use crate::integer::unsigned;
@@ -59,7 +59,7 @@ pub struct Setup {
 impl Setup {
     /// For the client, with the environment laid over it.
     pub fn options(self) -> Result<StoreOptions, StoreError> {
-        say_what_the_environment_does_not_do();
+        say_what_has_no_effect(Reader::Store);
         let mut options = StoreOptions::new(self.local_hostname, self.master).from_env()?;
         options.global_segment_size = self.global_segment_size;
         options.local_buffer_size = self.local_buffer_size;
@@ -86,7 +86,7 @@ pub fn serve_http(port: u64, client: &Store) -> Option<ClientServer> {
 /// A client of the pool that a storage node of this host belongs to.
 pub fn connect_dummy(node: &str, local_buffer_size: u64) -> Result<Store, StoreError> {
     let interrupted: InterruptHook = Arc::new(interrupt::requested);
-    say_what_the_environment_does_not_do();
+    say_what_has_no_effect(Reader::Store);
     let found = Introduction::ask(node, Some(&interrupted))?;
     let connect = |hostname: &str| {
         let mut options = StoreOptions::new(hostname, &found.master).from_env()?;
@@ -153,11 +153,27 @@ fn lone_config<'py>(
     };
     match config.cast_into::<PyDict>() {
         Ok(config) => Ok(Some(config)),
-        Err(other) if kwargs_len == 1 => {
-            Err(type_error(format!("config: a dict is needed, not {}", other.into_inner().get_type().name()?)))
+        Err(other) => {
+            let other = other.into_inner();
+            // A `MooncakeConfig`, or what an engine has in its place.
+            if let Some(fields) = fields_of(&other)? {
+                return Ok(Some(fields));
+            }
+            if kwargs_len == 1 {
+                let what = other.get_type().name()?;
+                return Err(type_error(format!("config: a dict or a MooncakeConfig is needed, not {what}")));
+            }
+            Ok(None)
         }
-        Err(_) => Ok(None),
     }
+}
+
+/// The values of a dataclass.
+fn fields_of<'py>(config: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    if config.is_instance_of::<PyType>() || !config.hasattr("__dataclass_fields__")? {
+        return Ok(None);
+    }
+    Ok(config.getattr("__dict__")?.cast_into::<PyDict>().ok())
 }
 
 fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parsed> {
@@ -184,7 +200,7 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
         http_port: switch(11)?.then_some(http_port),
     };
     if slots[7].as_ref().is_some_and(|engine| !engine.is_none()) {
-        return Ok(Err("setup: engine: sharing a TransferEngine is not supported; leave it None".into()));
+        say_once("engine: a TransferEngine is accepted, but the store needs none: it moves its bytes itself");
     }
     for unused in [5, 9] {
         text(unused)?;
@@ -197,6 +213,7 @@ fn from_slots(slots: &[Option<Bound<'_, PyAny>>; NAMES.len()]) -> PyResult<Parse
 /// All values are taken by their `str()`. Names may carry `mooncake_` in front;
 /// the reference's own names win over the documented aliases.
 fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
+    tell_unknown_keys(config)?;
     let value = |names: &[&str]| -> PyResult<Option<String>> {
         for prefix in ["", "mooncake_"] {
             for name in names {
@@ -252,6 +269,26 @@ fn from_dict(config: &Bound<'_, PyDict>) -> PyResult<Parsed> {
     }))
 }
 
+/// Names of the dict form besides those of the positional one.
+const ALIASES: [&str; 2] = ["device_name", "master_server_address"];
+
+/// What has no meaning is told, once, with what it may have been meant for.
+fn tell_unknown_keys(config: &Bound<'_, PyDict>) -> PyResult<()> {
+    let known: Vec<&str> = NAMES.into_iter().chain(ALIASES).collect();
+    for (key, _) in config {
+        let key = key.str()?.to_string_lossy().into_owned();
+        let name = key.strip_prefix("mooncake_").unwrap_or(&key);
+        if known.contains(&name) {
+            continue;
+        }
+        let close = config.py().import("difflib")?.call_method1("get_close_matches", (name, &known, 1))?;
+        let meant: Vec<String> = close.extract()?;
+        let meant = meant.first().map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default();
+        say_once(&format!("setup: {key:?} is no setting and has no effect{meant}"));
+    }
+    Ok(())
+}
+
 fn check(setup: Setup) -> Parsed {
     for (name, bytes) in
         [("global_segment_size", setup.global_segment_size), ("local_buffer_size", setup.local_buffer_size)]
@@ -295,9 +332,10 @@ fn say_what_has_no_meaning(ssd: bool, tenant: &str) {
     }
 }
 
-fn say_what_the_environment_does_not_do() {
+/// Which variables do nothing for stores, or for engines; each once a process.
+pub fn say_what_has_no_effect(reader: Reader) {
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    environment::remarks(variables).iter().for_each(|remark| say_once(remark));
+    environment::remarks(reader, variables).iter().for_each(|remark| say_once(remark));
 }
 
 fn type_error(text: String) -> PyErr {

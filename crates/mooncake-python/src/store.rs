@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 use crate::buffer_handle::BufferHandle;
 use crate::buffers::{Pieces, range};
 use crate::call::{entry, failed, refused};
-use crate::code::{ABSENT, INTERNAL, INVALID_PARAMS, NOT_FOUND, OK, health};
+use crate::code::{ABSENT, FORKED, INTERNAL, INVALID_PARAMS, MASTER_UNREACHABLE, OK, code, health};
 use crate::flag::Flag;
 use crate::integer::unsigned;
 use crate::key::{Keys, key};
@@ -24,7 +24,7 @@ use crate::ranges::Ranges;
 use crate::replicate_config::ReplicateConfig;
 use crate::text::{path, text, texts};
 use crate::writing::Write;
-use crate::{open_stores, segments, setup};
+use crate::{log, open_stores, segments, setup};
 
 /// A client that is set up.
 struct Live {
@@ -37,6 +37,8 @@ struct Live {
     local_buffer_size: u64,
     /// "host:port" of the storage node that it was set up through; then it has no name of its own.
     node: Option<String>,
+    /// "host:port" of the master, as it was given.
+    master: String,
 }
 
 /// A store client: one session with the master, whatever process it is in.
@@ -109,21 +111,22 @@ impl MooncakeDistributedStore {
             drop_client(before);
             let client = connect()?;
             let http = http_port.and_then(|port| setup::serve_http(port, &client));
-            Ok((client, http))
+            Ok::<_, StoreError>((client, http))
         });
         match connected {
             Ok((client, http)) => {
                 open_stores::remember(py, &client)?;
                 let storage_only = local_buffer_size == 0 && node.is_none();
                 // Another thread may have set it up meanwhile: the last one counts, as said.
-                let live = Live { http, client, storage_only, local_buffer_size, node };
+                let master = client.master();
+                let live = Live { http, client, storage_only, local_buffer_size, node, master };
                 let overtaken = self.live.write().replace(live);
                 py.detach(|| drop_client(overtaken));
                 Ok(OK)
             }
             Err(error) => {
                 if replaces {
-                    self.errors.set(|| format!("{error}; what was set up before is closed"));
+                    self.errors.set_code(code(error.kind()), || format!("{error}; what was set up before is closed"));
                 }
                 Ok(failed(&self.errors, &error))
             }
@@ -145,15 +148,33 @@ impl MooncakeDistributedStore {
         Ok(Self { live: RwLock::new(None), errors: LastError::new(), pool: Mutex::default() })
     }
 
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let name = slf.get_type().name()?;
+        let Some(live) = slf.get().live.try_read() else { return Ok(format!("<{name}>")) };
+        Ok(match live.as_ref() {
+            None => format!("<{name}, not set up>"),
+            Some(live) if live.client.is_closed() => format!("<{name}, closed>"),
+            Some(Live { node: Some(node), master, .. }) => format!("<{name} through node {node} at master {master}>"),
+            Some(live) => format!("<{name} {} at master {}>", live.client.hostname(), live.master),
+        })
+    }
+
     // ------------------------------------------------------------ lifecycle
 
-    #[pyo3(signature = (*args, **kwargs))]
+    #[doc = doc!(setup)]
+    #[pyo3(
+        signature = (*args, **kwargs),
+        text_signature = "($self, local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, \
+                          rdma_devices, master_server_addr, engine=None, enable_ssd_offload=False, ssd_offload_path='', \
+                          tenant_id='default', enable_client_http_server=False, client_http_port=9300)"
+    )]
     fn setup(&self, py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<i64> {
         entry(
             &self.errors,
             "setup",
             |code| code,
             || {
+                log::read_level(py);
                 let setup = match setup::parse(args, kwargs)? {
                     Ok(setup) => setup,
                     Err(reason) => return Ok(refused(&self.errors, || reason)),
@@ -167,7 +188,7 @@ impl MooncakeDistributedStore {
         )
     }
 
-    /// A client of the pool that the storage node at `server_address` belongs to.
+    #[doc = doc!(setup_dummy)]
     #[pyo3(signature = (mem_pool_size, local_buffer_size, server_address))]
     fn setup_dummy(
         &self,
@@ -181,6 +202,7 @@ impl MooncakeDistributedStore {
             "setup_dummy",
             |code| code,
             || {
+                log::read_level(py);
                 // There is no pool of its own: the memory of the nodes is mapped.
                 unsigned(mem_pool_size, "mem_pool_size")?;
                 let buffer = unsigned(local_buffer_size, "local_buffer_size")?;
@@ -192,6 +214,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(close)]
     fn close(&self, py: Python<'_>) -> PyResult<i64> {
         entry(
             &self.errors,
@@ -205,6 +228,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(health_check)]
     fn health_check(&self, py: Python<'_>) -> PyResult<i64> {
         entry(
             &self.errors,
@@ -214,13 +238,16 @@ impl MooncakeDistributedStore {
                 let Some(client) = self.client("health_check") else { return Ok(1) };
                 let found = py.detach(|| client.health());
                 if let Health::MasterUnreachable = found {
-                    self.errors.set(|| "health_check: the master does not answer; is mooncake_master running?".into());
+                    self.errors.set_code(MASTER_UNREACHABLE, || {
+                        "health_check: the master does not answer; is mooncake_master running?".into()
+                    });
                 }
                 Ok(health(found))
             },
         )
     }
 
+    #[doc = doc!(get_hostname)]
     fn get_hostname(&self) -> String {
         let live = self.live.read();
         live.as_ref()
@@ -229,8 +256,7 @@ impl MooncakeDistributedStore {
             .unwrap_or_default()
     }
 
-    /// Address of memory for the zero-copy calls of a store that was set up through a storage node; 0 for others, and
-    /// where there is none.
+    #[doc = doc!(alloc_from_mem_pool)]
     #[pyo3(signature = (size, /))]
     fn alloc_from_mem_pool(&self, py: Python<'_>, size: &Bound<'_, PyAny>) -> PyResult<usize> {
         const NAME: &str = "alloc_from_mem_pool";
@@ -246,7 +272,7 @@ impl MooncakeDistributedStore {
                     return Ok(0);
                 }
                 if forked() {
-                    self.errors.set(|| format!("{NAME}: this process was forked from the store's"));
+                    self.errors.set_code(FORKED, || format!("{NAME}: this process was forked from the store's"));
                     return Ok(0);
                 }
                 match py.detach(|| allocate_shared(size)) {
@@ -263,13 +289,14 @@ impl MooncakeDistributedStore {
         )
     }
 
-    /// Why this thread's last call failed, or "".
+    #[doc = doc!(last_error)]
     fn last_error(&self) -> String {
         self.errors.get()
     }
 
     // ---------------------------------------------------------------- bytes
 
+    #[doc = doc!(put)]
     #[pyo3(signature = (key, value, config=None))]
     fn put(
         &self,
@@ -281,6 +308,7 @@ impl MooncakeDistributedStore {
         entry(&self.errors, "put", |code| code, || self.put_value(py, "put", key, value, config, Write::Put))
     }
 
+    #[doc = doc!(put_parts)]
     #[pyo3(signature = (key, *parts, config=None))]
     fn put_parts(
         &self,
@@ -297,6 +325,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(put_batch)]
     #[pyo3(signature = (keys, values, config=None))]
     fn put_batch(
         &self,
@@ -319,6 +348,7 @@ impl MooncakeDistributedStore {
         entry(&self.errors, "put", |code| vec![code; held.len()], || self.put_each(py, &held, values))
     }
 
+    #[doc = doc!(get)]
     #[pyo3(signature = (key, /))]
     fn get<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         entry(
@@ -333,6 +363,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(get_batch)]
     #[pyo3(signature = (keys, /))]
     fn get_batch<'py>(&self, py: Python<'py>, keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         entry(
@@ -351,6 +382,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(get_buffer)]
     #[pyo3(signature = (key, /))]
     fn get_buffer(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<BufferHandle>> {
         entry(
@@ -365,6 +397,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_get_buffer)]
     #[pyo3(signature = (keys, /))]
     fn batch_get_buffer(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<BufferHandle>>> {
         let held = Keys::hold(keys)?;
@@ -378,6 +411,7 @@ impl MooncakeDistributedStore {
 
     // -------------------------------------------------------------- queries
 
+    #[doc = doc!(is_exist)]
     #[pyo3(signature = (key, /))]
     fn is_exist(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<i64> {
         entry(
@@ -393,6 +427,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_is_exist)]
     #[pyo3(signature = (keys))]
     fn batch_is_exist(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         let held = Keys::hold(keys)?;
@@ -404,6 +439,7 @@ impl MooncakeDistributedStore {
         })
     }
 
+    #[doc = doc!(get_size)]
     #[pyo3(signature = (key, /))]
     fn get_size(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<i64> {
         entry(
@@ -414,13 +450,14 @@ impl MooncakeDistributedStore {
                 let key = self::key(key)?;
                 let Some(client) = self.client("get_size") else { return Ok(INVALID_PARAMS) };
                 Ok(match py.detach(|| client.sizes(&[key])) {
-                    Ok(sizes) => sizes[0].map_or(NOT_FOUND, |bytes| bytes as i64),
+                    Ok(sizes) => sizes[0].map_or_else(|| self.missing(&client), |bytes| bytes as i64),
                     Err(error) => failed(&self.errors, &error),
                 })
             },
         )
     }
 
+    #[doc = doc!(remove)]
     #[pyo3(signature = (key, force=Flag(false)), text_signature = "($self, key, force=False)")]
     fn remove(&self, py: Python<'_>, key: &Bound<'_, PyAny>, force: Flag) -> PyResult<i64> {
         entry(
@@ -435,6 +472,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_remove)]
     #[pyo3(signature = (keys, force=Flag(false)), text_signature = "($self, keys, force=False)")]
     fn batch_remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, force: Flag) -> PyResult<Vec<i64>> {
         let held = Keys::hold(keys)?;
@@ -446,6 +484,7 @@ impl MooncakeDistributedStore {
         })
     }
 
+    #[doc = doc!(remove_all)]
     #[pyo3(signature = (force=Flag(false)), text_signature = "($self, force=False)")]
     fn remove_all(&self, py: Python<'_>, force: Flag) -> PyResult<i64> {
         entry(
@@ -462,6 +501,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(remove_by_regex)]
     #[pyo3(signature = (regex_pattern, force=Flag(false)), text_signature = "($self, regex_pattern, force=False)")]
     fn remove_by_regex(&self, py: Python<'_>, regex_pattern: &Bound<'_, PyAny>, force: Flag) -> PyResult<i64> {
         entry(
@@ -536,32 +576,50 @@ impl MooncakeDistributedStore {
         )
     }
 
-    /// 0: there is no tier of SSDs to take out of the pool, so that nothing is waited for either.
+    #[doc = doc!(unmount_local_disk_segment)]
     #[pyo3(signature = (grace_period_seconds=None), text_signature = "($self, grace_period_seconds=0)")]
     fn unmount_local_disk_segment(&self, grace_period_seconds: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
         grace_period_seconds.map_or(Ok(0), |seconds| unsigned(seconds, "grace_period_seconds"))?;
         entry(&self.errors, "unmount_local_disk_segment", |code| code, || Ok(OK))
     }
 
-    /// How many reads other clients' SSDs have served: none.
+    #[doc = doc!(get_offload_rpc_read_count)]
     fn get_offload_rpc_read_count(&self) -> i64 {
         0
     }
 
-    /// The keys whose copies were dropped because an SSD has them: none.
+    #[doc = doc!(batch_replica_clear)]
     #[pyo3(signature = (keys, segment_name=None), text_signature = "($self, keys, segment_name='')")]
-    fn batch_replica_clear(
+    fn batch_replica_clear<'py>(
         &self,
-        keys: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
         segment_name: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<String>> {
-        segment_name.map_or(Ok(String::new()), |name| text(name, "segment_name"))?;
-        Keys::hold(keys)?.slices()?;
-        entry(&self.errors, "batch_replica_clear", |_| Vec::new(), || Ok(Vec::new()))
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        const NAME: &str = "batch_replica_clear";
+        let segment = segment_name.map_or(Ok(String::new()), |name| text(name, "segment_name"))?;
+        let held = Keys::hold(keys)?;
+        entry(
+            &self.errors,
+            NAME,
+            |_| Vec::new(),
+            || {
+                let Some(client) = self.client(NAME) else { return Ok(Vec::new()) };
+                let cleared = self.clear_keys(py, &client, &held.slices()?, &segment);
+                Ok(held
+                    .objects()
+                    .iter()
+                    .zip(cleared)
+                    .filter(|(_, cleared)| *cleared)
+                    .map(|(key, _)| key.clone())
+                    .collect())
+            },
+        )
     }
 
     // -------------------------------------------------------------- upserts
 
+    #[doc = doc!(upsert)]
     #[pyo3(signature = (key, value, config=None))]
     fn upsert(
         &self,
@@ -573,6 +631,7 @@ impl MooncakeDistributedStore {
         entry(&self.errors, "upsert", |code| code, || self.put_value(py, "upsert", key, value, config, Write::Upsert))
     }
 
+    #[doc = doc!(upsert_parts)]
     #[pyo3(signature = (key, *parts, config=None))]
     fn upsert_parts(
         &self,
@@ -589,6 +648,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(upsert_batch)]
     #[pyo3(signature = (keys, values, config=None))]
     fn upsert_batch(
         &self,
@@ -605,6 +665,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(upsert_from)]
     #[pyo3(signature = (key, buffer_ptr, size, config=None))]
     fn upsert_from(
         &self,
@@ -622,6 +683,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_upsert_from)]
     #[pyo3(signature = (keys, buffer_ptrs, sizes, config=None))]
     fn batch_upsert_from(
         &self,
@@ -669,6 +731,7 @@ impl MooncakeDistributedStore {
 
     // ------------------------------------------------------------ zero copy
 
+    #[doc = doc!(register_buffer)]
     #[pyo3(signature = (buffer_ptr, size))]
     fn register_buffer(&self, py: Python<'_>, buffer_ptr: &Bound<'_, PyAny>, size: &Bound<'_, PyAny>) -> PyResult<i64> {
         entry(
@@ -686,6 +749,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(unregister_buffer)]
     #[pyo3(signature = (buffer_ptr))]
     fn unregister_buffer(&self, py: Python<'_>, buffer_ptr: &Bound<'_, PyAny>) -> PyResult<i64> {
         entry(
@@ -703,6 +767,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(put_from)]
     #[pyo3(signature = (key, buffer_ptr, size, config=None))]
     fn put_from(
         &self,
@@ -720,6 +785,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(put_from_with_metadata)]
     #[pyo3(signature = (key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None))]
     #[expect(clippy::too_many_arguments, reason = "those of the Python method")]
     fn put_from_with_metadata(
@@ -745,6 +811,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(get_into_ranges)]
     #[pyo3(signature = (buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes))]
     fn get_into_ranges(
         &self,
@@ -759,6 +826,7 @@ impl MooncakeDistributedStore {
         entry(&self.errors, "get_into_ranges", |code| wanted.all(code), || self.get_ranges(py, &wanted))
     }
 
+    #[doc = doc!(get_into)]
     #[pyo3(signature = (key, buffer_ptr, size))]
     fn get_into(
         &self,
@@ -784,6 +852,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_put_from)]
     #[pyo3(signature = (keys, buffer_ptrs, sizes, config=None))]
     fn batch_put_from(
         &self,
@@ -802,6 +871,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_get_into)]
     #[pyo3(signature = (keys, buffer_ptrs, sizes))]
     fn batch_get_into(
         &self,
@@ -819,6 +889,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_put_from_multi_buffers)]
     #[pyo3(signature = (keys, all_buffer_ptrs, all_sizes, config=None))]
     fn batch_put_from_multi_buffers(
         &self,
@@ -837,6 +908,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_get_into_multi_buffers)]
     #[pyo3(
         signature = (keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=Flag(false)),
         text_signature = "($self, keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=False)"

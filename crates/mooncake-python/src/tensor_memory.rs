@@ -135,8 +135,14 @@ fn _begin(store: &Bound<'_, MooncakeDistributedStore>) {
 fn _fail(store: &Bound<'_, MooncakeDistributedStore>, code: i64, reason: String) -> i64 {
     let errors = store.get().errors();
     errors.clear();
-    errors.set(|| reason);
+    errors.set_code(code, || reason);
     code
+}
+
+/// The code of what `last_error()` says; 0 where it says nothing.
+#[pyfunction]
+fn _last_code(store: &Bound<'_, MooncakeDistributedStore>) -> i64 {
+    store.get().errors().code()
 }
 
 /// What `setup` was given, in bytes; None when it was not set up.
@@ -153,5 +159,6 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_poke, module)?)?;
     module.add_function(wrap_pyfunction!(_begin, module)?)?;
     module.add_function(wrap_pyfunction!(_fail, module)?)?;
+    module.add_function(wrap_pyfunction!(_last_code, module)?)?;
     module.add_function(wrap_pyfunction!(_local_buffer_size, module)?)
 }

@@ -9,7 +9,7 @@ use pyo3::types::PyTuple;
 
 use crate::buffers::{Pieces, range};
 use crate::call::{failed, refused};
-use crate::code::{INVALID_PARAMS, OK};
+use crate::code::{INVALID_PARAMS, OK, code};
 use crate::integer::unsigned;
 use crate::key::{self, Keys};
 use crate::options::{Form, put_options};
@@ -44,7 +44,7 @@ impl MooncakeDistributedStore {
         if let Cause::TooLarge { .. } = error.cause()
             && let Some(gone) = gone.get_or_init(|| self.node_has_gone(py))
         {
-            self.errors().set(|| format!("{error}: {gone}"));
+            self.errors().set_code(code(error.kind()), || format!("{error}: {gone}"));
         }
         failed(self.errors(), &error)
     }

@@ -17,7 +17,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "master_server_address",
         Type::Text,
         "127.0.0.1:50051",
-        "host:port of the master; several separated by commas",
+        "host:port of the master; one only, as there is no standby",
     ),
     Setting::done("global_segment_size", Type::Size, "4 GB", "memory lent to the pool"),
     Setting::done("local_buffer_size", Type::Size, "0", "most bytes borrowed from others at a time"),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::engine;
 pub use crate::setting::log_level;
 use crate::setting::{Kind, Setting, Type, boolean};
+use crate::{engine, mooncake_config};
 
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
@@ -38,7 +38,7 @@ pub const VARIABLES: &[Setting] = &[
         "MC_LOG_LEVEL",
         Type::LogLevel,
         "INFO",
-        "what the store says on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
+        "what clients say, by Python's logger `mooncake` or on stderr: TRACE, DEBUG, INFO, WARNING, ERROR or OFF",
     ),
     Setting::done("MC_STORE_CLIENT_METRIC", Type::Bool, "1", "count calls, bytes and times of a client; 0: do not"),
     Setting::done(
@@ -79,14 +79,34 @@ pub const PROCESS_VARIABLES: &[Setting] = &[
     Setting::done("MOONCAKE_STATE_DIR", Type::Text, "", "folder for the master's logs, where --wal_dir names none"),
 ];
 
+/// Who reads the environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    /// A store, or a storage node.
+    Store,
+    /// A transfer engine.
+    Engine,
+}
+
 /// What there is to say of the variables that a process has: those of Mooncake's that do nothing here, and why.
-pub fn remarks(names: impl IntoIterator<Item = String>) -> Vec<String> {
+pub fn remarks(reader: Reader, names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut unknown = Vec::new();
-    for name in names.into_iter().filter(|name| name.starts_with("MC_")).collect::<BTreeSet<_>>() {
-        // What only transfer engines read is no store's affair, unless they pass over it too.
-        match VARIABLES.iter().chain(engine::VARIABLES).find(|variable| variable.name == name) {
+    let (own, others) = match reader {
+        Reader::Store => (VARIABLES, engine::VARIABLES),
+        Reader::Engine => (engine::VARIABLES, VARIABLES),
+    };
+    let config = std::iter::once(&mooncake_config::CONFIG_PATH)
+        .chain(mooncake_config::VALUES.iter().map(|value| &value.variable));
+    // What somebody else reads is not this one's affair, unless they pass over it too.
+    let known: Vec<&Setting> = own.iter().chain(others).chain(PROCESS_VARIABLES).chain(config).collect();
+    let is_ours = |name: &String| name.starts_with("MC_") || name.starts_with("MOONCAKE_");
+    for name in names.into_iter().filter(is_ours).collect::<BTreeSet<_>>() {
+        match known.iter().find(|variable| variable.name == name) {
             Some(variable) if variable.kind == Kind::Done => {}
+            Some(Setting { kind: Kind::Idle, help, .. }) => {
+                remarks.push(format!("{name} has no effect: this version does not have {help}"));
+            }
             Some(variable) => remarks.push(format!("{name} has no effect: {}", variable.help)),
             None => unknown.push(name),
         }

@@ -1,13 +1,34 @@
 //! Variables of Mooncake that do nothing here are told, for those who rely on them.
 
-use mooncake_settings::environment::remarks;
+use mooncake_settings::environment::{Reader, remarks};
+
+const SET: [&str; 11] = [
+    "MC_SHM",
+    "MC_TRANSFER_TIMEOUT",
+    "MC_LOOKUP_TIMEOUT_MS",
+    "MC_GID_INDEX",
+    "MC_DATA_TIMOUT_MS",
+    "PATH",
+    "MOONCAKE_MASTER",
+    "MOONCAKE_STATE_DIR",
+    "MOONCAKE_OFFLOAD_ENABLED",
+    "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
+    "MOONCAKE_CONFIG_PATH",
+];
 
 #[test]
-fn variables_without_effect_are_told_and_others_are_not() {
-    let set = ["MC_SHM", "MC_TRANSFER_TIMEOUT", "MC_GID_INDEX", "MC_DATA_TIMOUT_MS", "PATH", "MOONCAKE_MASTER"];
-    let remarks = remarks(set.map(str::to_owned));
-    assert_eq!(remarks.len(), 3, "{remarks:?}");
-    assert_eq!(remarks[0], "MC_GID_INDEX has no effect: there is no RDMA in this version");
-    assert!(remarks[1].starts_with("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS"), "{remarks:?}");
-    assert_eq!(remarks[2], "not known here, without effect: MC_DATA_TIMOUT_MS");
+fn variables_without_effect_are_told_to_stores_and_engines_and_others_are_not() {
+    for reader in [Reader::Store, Reader::Engine] {
+        let mut remarks = remarks(reader, SET.map(str::to_owned));
+        assert_eq!(remarks.remove(0), "MC_GID_INDEX has no effect: there is no RDMA in this version");
+        if reader == Reader::Store {
+            // An engine reads it.
+            let told = remarks.remove(0);
+            assert!(told.starts_with("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS"), "{told}");
+        }
+        let told = remarks.remove(0);
+        assert!(told.starts_with("MOONCAKE_OFFLOAD_ENABLED has no effect: ") && told.contains("SSD"), "{told}");
+        let unknown = "not known here, without effect: MC_DATA_TIMOUT_MS, MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS";
+        assert_eq!(remarks, [unknown]);
+    }
 }

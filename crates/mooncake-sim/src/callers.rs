@@ -5,7 +5,7 @@ use std::time::Duration;
 use mooncake_client::machine::lending;
 use mooncake_client::machine::owner::{Output, Pinned};
 use mooncake_client::{Cause, PutOutcome, SegmentId};
-use mooncake_wire::message::{Endpoint, Mount, Remove, Segment, request};
+use mooncake_wire::message::{ClearReplicas, Endpoint, Mount, Remove, Segment, request};
 use mooncake_wire::pack_keys;
 
 use crate::calls::{Abandoned, PATIENCE};
@@ -207,11 +207,18 @@ impl Store {
 
     /// Removes some.
     pub async fn remove(self, stops: Duration) {
+        let mut turn = 0_u32;
         while self.goes_on(stops) {
             self.rest(400_000).await;
             let _calling = self.inner.network.whims.begin_call(&self.inner.world);
-            let remove = Remove { keys: Some(pack_keys(&[self.key()])), force: true };
-            let _ = self.mutate(request::Body::Remove(remove), 2 * PATIENCE, Abandoned::Stays).await;
+            let keys = Some(pack_keys(&[self.key()]));
+            // By turns, so that no chance is taken that other schedules have.
+            turn += 1;
+            let body = match turn % 4 {
+                0 => request::Body::ClearReplicas(ClearReplicas { keys, segment: String::new() }),
+                _ => request::Body::Remove(Remove { keys, force: true }),
+            };
+            let _ = self.mutate(body, 2 * PATIENCE, Abandoned::Stays).await;
         }
     }
 

@@ -139,6 +139,7 @@ fn request_seeds() -> Vec<Vec<u8>> {
         }),
         Body::Segments(Segments { numbers: vec![1, 2] }),
         Body::RemoveByRegex(RemoveByRegex { pattern: "a.*".into(), force: false }),
+        Body::ClearReplicas(ClearReplicas { keys: keys(), segment: "a:1".into() }),
     ];
     let whole = |body| Request { id: 1, sequence: 2, abandoned: vec![3], body: Some(body), ..Request::default() };
     bodies.into_iter().map(|body| whole(body).encode_to_vec()).collect()
@@ -155,8 +156,8 @@ fn reply_seeds() -> Vec<Vec<u8>> {
     let slot = PutSlot { kind: put_slot::Kind::Placed as i32, replicas: vec![replica], reason: "r".into() };
     let segments = vec![SegmentName { number: 1, name: "s".into() }];
     let bodies = [
-        Body::Exists(ExistsReply { found: vec![0, 1].into(), sizes: vec![0, 9] }),
-        Body::Lookup(LookupReply { objects: vec![object.clone()] }),
+        Body::Exists(ExistsReply { found: vec![0, 1].into(), sizes: vec![0, 9], away: true }),
+        Body::Lookup(LookupReply { objects: vec![object.clone()], away: true }),
         Body::Describe(DescribeReply { objects: vec![object], segments }),
         Body::PutStart(PutStartReply { slots: vec![slot] }),
         Body::PutEnd(PutEndReply { outcomes: vec![1, 2, 3, 99] }),

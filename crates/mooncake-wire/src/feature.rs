@@ -25,11 +25,13 @@ pub enum Feature {
     ReaderGone = 7,
     /// Reigns, in positions of the log.
     Reigns = 8,
+    /// Replicas dropped by request.
+    ClearReplicas = 9,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Feature; 9] = [
+    pub const ALL: [Feature; 10] = [
         Feature::Replace,
         Feature::Groups,
         Feature::Describe,
@@ -39,6 +41,7 @@ impl Feature {
         Feature::UnknownPins,
         Feature::ReaderGone,
         Feature::Reigns,
+        Feature::ClearReplicas,
     ];
 
     /// Its bit.
@@ -58,6 +61,7 @@ impl Feature {
             Feature::UnknownPins => "pins that a log has lost",
             Feature::ReaderGone => "the ends of readers, told by owners",
             Feature::Reigns => "reigns over one log, told apart",
+            Feature::ClearReplicas => "replicas that are dropped by request (batch_replica_clear)",
         }
     }
 
@@ -78,6 +82,7 @@ impl Feature {
             Body::Unmount(ask) if ask.grace_ms > 0 => Feature::UnmountGrace,
             Body::Describe(_) => Feature::Describe,
             Body::RemoveByRegex(_) => Feature::RemoveByRegex,
+            Body::ClearReplicas(_) => Feature::ClearReplicas,
             _ => return None,
         };
         (features & needed.bit() == 0).then_some(needed)
@@ -102,8 +107,8 @@ mod tests {
 
     #[test]
     fn bits_are_what_they_were_when_they_were_first_sent() {
-        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256]);
-        assert_eq!(FEATURES, 511);
+        assert_eq!(Feature::ALL.map(Feature::bit), [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
+        assert_eq!(FEATURES, 1023);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub enum RequestKind {
     RemoveAll,
     /// Removing by pattern.
     RemoveByRegex,
+    /// Dropping replicas by key.
+    ClearReplicas,
     /// Mounting.
     Mount,
     /// Unmounting.
@@ -47,7 +49,7 @@ pub enum RequestKind {
 
 impl RequestKind {
     /// All of them, in the order of their numbers.
-    pub const ALL: [RequestKind; 19] = [
+    pub const ALL: [RequestKind; 20] = [
         RequestKind::Exists,
         RequestKind::Describe,
         RequestKind::Lookup,
@@ -60,6 +62,7 @@ impl RequestKind {
         RequestKind::Remove,
         RequestKind::RemoveAll,
         RequestKind::RemoveByRegex,
+        RequestKind::ClearReplicas,
         RequestKind::Mount,
         RequestKind::Unmount,
         RequestKind::Segments,
@@ -84,6 +87,7 @@ impl RequestKind {
             Body::Remove(_) => RequestKind::Remove,
             Body::RemoveAll(_) => RequestKind::RemoveAll,
             Body::RemoveByRegex(_) => RequestKind::RemoveByRegex,
+            Body::ClearReplicas(_) => RequestKind::ClearReplicas,
             Body::Mount(_) => RequestKind::Mount,
             Body::Unmount(_) => RequestKind::Unmount,
             Body::Segments(_) => RequestKind::Segments,
@@ -113,6 +117,7 @@ impl RequestKind {
             RequestKind::Remove => "remove",
             RequestKind::RemoveAll => "remove_all",
             RequestKind::RemoveByRegex => "remove_by_regex",
+            RequestKind::ClearReplicas => "clear_replicas",
             RequestKind::Mount => "mount",
             RequestKind::Unmount => "unmount",
             RequestKind::Segments => "segments",

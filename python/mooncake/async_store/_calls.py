@@ -120,7 +120,7 @@ async def _call(store: MooncakeDistributedStoreAsync, name: str, /, *args: Any, 
         raise
     # For this thread it is the call made last, wherever it was carried out.
     if call.reason:
-        _native._fail(store, 0, call.reason)
+        _native._fail(store, call.code, call.reason)
     else:
         _native._begin(store)
     return result

@@ -34,7 +34,20 @@ def _closed() -> RuntimeError:
 class Call:
     """One call: what to do, and the future that waits for it."""
 
-    __slots__ = ("args", "future", "kind", "kwargs", "loop", "name", "reason", "shared", "state", "wanted", "watchers")
+    __slots__ = (
+        "args",
+        "code",
+        "future",
+        "kind",
+        "kwargs",
+        "loop",
+        "name",
+        "reason",
+        "shared",
+        "state",
+        "wanted",
+        "watchers",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, kind: str | None, args: tuple, kwargs: dict):
         self.loop = loop
@@ -50,7 +63,7 @@ class Call:
         # What it is carried out with.
         self.shared: _Shared | None = None
         # Why it failed.
-        self.reason = ""
+        self.reason, self.code = "", 0
         # Who waits until no thread works on it any more; hardly any call has one.
         self.watchers: list[asyncio.Future] | None = None
 
@@ -271,7 +284,7 @@ class Crew:
                     results = [getattr(store, call.name)(*call.args, **call.kwargs)]
                 else:
                     results = self._run_batch(calls[0].kind, store, [call.args for call in calls])
-            _note_reason(store.last_error(), calls, results)
+            _note_reason(store.last_error(), _native._last_code(store), calls, results)
             outcomes = [(call, result, None) for call, result in zip(calls, results, strict=True)]
         except BaseException as error:
             if len(calls) > 1 and isinstance(error, Exception):
@@ -300,15 +313,15 @@ class Crew:
                 loop.call_soon_threadsafe(_settle, ready)
 
 
-def _note_reason(reason: str, calls: list[Call], results: list[Any]) -> None:
+def _note_reason(reason: str, code: int, calls: list[Call], results: list[Any]) -> None:
     """Whose reason it is: the first failure's, and theirs that failed alike."""
     if len(calls) == 1:
-        calls[0].reason = reason
+        calls[0].reason, calls[0].code = reason, code
     elif reason:
         failed = [(call, result) for call, result in zip(calls, results, strict=True) if _is_failure(result)]
         for call, result in failed:
             if result == failed[0][1]:
-                call.reason = reason
+                call.reason, call.code = reason, code
 
 
 def _is_failure(result: Any) -> bool:

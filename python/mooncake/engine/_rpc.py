@@ -115,6 +115,7 @@ class RpcInterface:
         self._server: Server | None = None
         self._on_data: Callable[[ReceivedData], object] | None = None
         self._on_tensor: Callable[[ReceivedTensor], object] | None = None
+        self._unhandled = 0
 
     # ------------------------------------------------------------ beginning and end
 
@@ -184,6 +185,11 @@ class RpcInterface:
         server = self._server
         return server.port if server is not None else 0
 
+    @property
+    def unhandled(self) -> int:
+        """Messages that came while there was no callback for their kind: taken, answered with 0, and dropped."""
+        return self._unhandled
+
     def set_data_receive_callback(self, callback: Callable[[ReceivedData], object], /) -> None:
         """Called in a thread of the server for each message of bytes, before its sender's call returns."""
         self._on_data = _callable(callback)
@@ -195,7 +201,7 @@ class RpcInterface:
     # ------------------------------------------------------------ sending
 
     def send_data(self, target_address: str, data: bytes | bytearray | memoryview | str) -> int:
-        """0 once the receiver's callback has returned, else -1."""
+        """0 once the receiver's callback has returned, or it has taken the bytes and has no callback; else -1."""
         return self._send(target_address, BYTES, b"", _body(data))
 
     def send_tensor(self, target_address: str, tensor: Any) -> int:
@@ -247,17 +253,20 @@ class RpcInterface:
                 connection.close()
             return 0 if status == b"ok" else -1
 
-    def _deliver(self, source: str, kind: int, head: bytes, body: bytearray) -> bool:
+    def _deliver(self, source: str, kind: int, head: bytes, body: bytearray) -> None:
         if kind == BYTES:
-            if self._on_data is None:
-                return False
-            self._on_data(ReceivedData(source, body))
-            return True
-        dtype, shape = tensor_head(head, len(body))
-        if self._on_tensor is None:
-            return False
-        self._on_tensor(ReceivedTensor(source, dtype, shape, body))
-        return True
+            self._hand_over(self._on_data, ReceivedData(source, body))
+        else:
+            dtype, shape = tensor_head(head, len(body))
+            self._hand_over(self._on_tensor, ReceivedTensor(source, dtype, shape, body))
+
+    def _hand_over(self, callback: Callable[[Any], object] | None, received: ReceivedData | ReceivedTensor) -> None:
+        if callback is not None:
+            callback(received)
+            return
+        # Mooncake tells the sender that its message arrived; the receiver can see that it dropped some.
+        with self._lock:
+            self._unhandled += 1
 
 
 def create_rpc_client(local_rank: int = 0, world_size: int = 1) -> RpcInterface:

@@ -45,14 +45,14 @@ class _Connection:
 
 class Server:
     """Begins to receive at a listener, which is its own from now on. ``deliver`` is given each message, in one of
-    ``threads`` threads at most, and says whether it was taken."""
+    ``threads`` threads at most."""
 
     def __init__(
         self,
         listener: socket.socket,
         timeout: float,
         threads: int,
-        deliver: Callable[[str, int, bytes, bytearray], bool],
+        deliver: Callable[[str, int, bytes, bytearray], None],
     ):
         self._listener, self._timeout, self._most_threads, self._deliver = listener, timeout, threads, deliver
         listener.setblocking(False)
@@ -211,8 +211,8 @@ class Server:
         while (one := self._messages.get()) is not None:
             message = one.incoming
             try:
-                taken = self._deliver(one.source, message.kind, bytes(message.head), message.body)
-                status = b"ok" if taken else b"refused"
+                self._deliver(one.source, message.kind, bytes(message.head), message.body)
+                status: bytes | None = b"ok"
             except Refused:
                 status = None
             except Exception:  # The callback's own matter: told as an unhandled one of a thread is.

@@ -1,6 +1,7 @@
 """Exceptions for those who want them beside the integer codes of the store.
 
-``checked(store)`` is the same store with every failure raised::
+``checked(store)`` is the same store with every failure raised, and every miss of ``get``, ``get_buffer``,
+``get_tensor`` and ``get_array``::
 
     from mooncake.errors import NoSpace, checked
 
@@ -13,9 +14,30 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from mooncake import _native
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from mooncake.async_store import MooncakeDistributedStoreAsync
+    from mooncake.store import BufferHandle, MooncakeDistributedStore
+
+    class CheckedStore(MooncakeDistributedStore):
+        """What `checked` makes of a store, for those who check types."""
+
+        def get_buffer(self, key: str | bytes, /) -> BufferHandle: ...
+        def get_tensor(self, key: str | bytes) -> Tensor: ...
+        def get_array(self, key: str | bytes) -> NDArray[Any]: ...
+
+    class CheckedStoreAsync(MooncakeDistributedStoreAsync):
+        """What `checked` makes of an asynchronous store."""
+
+        def get_buffer(self, key: str | bytes, /) -> BufferHandle: ...
+        def get_tensor(self, key: str | bytes) -> Tensor: ...
+        def get_array(self, key: str | bytes) -> NDArray[Any]: ...
 
 
 class StoreError(Exception):
@@ -104,6 +126,9 @@ class FileUnwritable(StoreError, OSError):
 
 NOT_FOUND = -704
 
+# Calls that answer a miss, or a failure, with a value: none that could be stored is empty.
+_MISSES: dict[str, bytes | None] = {"get": b"", "get_buffer": None, "get_tensor": None, "get_array": None}
+
 # The one table of codes is the native module's.
 BY_CODE: dict[int, type[StoreError]] = {
     number: globals()[exception] for number, _, exception, _ in _native._error_codes() if exception
@@ -131,17 +156,33 @@ class Checked:
 
             @functools.wraps(found)
             async def later(*args: Any, **kwargs: Any) -> Any:
-                return self._judge(await found(*args, **kwargs), args, kwargs)
+                return self._judge(name, await found(*args, **kwargs), args, kwargs)
 
             return later
 
         @functools.wraps(found)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._judge(found(*args, **kwargs), args, kwargs)
+            return self._judge(name, found(*args, **kwargs), args, kwargs)
 
         return call
 
-    def _judge(self, result: Any, args: tuple, kwargs: dict) -> Any:
+    def __enter__(self) -> Checked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+    def __contains__(self, key: str | bytes) -> bool:
+        return key in self._store
+
+    def __repr__(self) -> str:
+        return f"checked({self._store!r})"
+
+    def _judge(self, name: str, result: Any, args: tuple, kwargs: dict) -> Any:
+        call = name.removeprefix("async_")
+        if call in _MISSES and result == _MISSES[call]:
+            code = _native._last_code(self._store) or NOT_FOUND
+            raise error(code, self._store.last_error(), _key_at((), [*args, *kwargs.values()]))
         # The calls for segments return several things.
         failure = _failure(result.get("ret", 0) if isinstance(result, dict) else result)
         if failure is not None:
@@ -174,10 +215,15 @@ def _key_at(path: tuple[int, ...], args: list[Any]) -> str | bytes | None:
     return None
 
 
+@overload
+def checked(store: MooncakeDistributedStoreAsync) -> CheckedStoreAsync: ...
+@overload
+def checked(store: MooncakeDistributedStore) -> CheckedStore: ...
 def checked(store: Any) -> Any:
     """The store, raising ``StoreError`` where it would return a negative code; its coroutines too.
 
-    A miss of ``get`` or ``get_buffer`` is no failure: it stays ``b""`` or ``None``.
+    A miss of ``get``, ``get_buffer``, ``get_tensor`` or ``get_array`` is raised as ``NotFound``; batches keep
+    ``b""`` and ``None``.
     """
     return Checked(store)
 

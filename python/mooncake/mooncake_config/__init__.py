@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
 import os
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -29,6 +30,8 @@ _PROTOCOLS = frozenset(
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TRUE = frozenset({"true", "1", "yes", "on", "enable"})
 _FALSE = frozenset({"false", "0", "no", "off", "disable", ""})
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -55,9 +58,11 @@ class MooncakeConfig:
                 raise ValueError(f"{name} is {value!r}: a text that is not empty is needed")
         for name in ("global_segment_size", "local_buffer_size"):
             setattr(self, name, _named(name, _parse_segment_size, getattr(self, name)))
-        self.protocol = str(self.protocol).strip().lower()
+        if not isinstance(self.protocol, str) or not self.protocol.strip():
+            raise ValueError(f"protocol is {self.protocol!r}: a text that is not empty is needed, such as 'tcp'")
+        self.protocol = self.protocol.strip().lower()
         if self.protocol not in _PROTOCOLS:
-            warnings.warn(f"protocol {self.protocol!r} is unknown", stacklevel=3)
+            _log.warning("protocol %r is unknown; known are %s", self.protocol, ", ".join(sorted(_PROTOCOLS)))
         self.device_name = "" if self.device_name is None else str(self.device_name)
         self.ssd_offload_path = "" if self.ssd_offload_path is None else str(self.ssd_offload_path)
         self.tenant_id = str(self.tenant_id or "default")
@@ -70,18 +75,31 @@ class MooncakeConfig:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> MooncakeConfig:
-        """Reads a JSON file. Keys that are no attributes belong to somebody else and are left alone."""
+        """Reads a JSON file. ValueError, with its name, if it is not what is needed.
+
+        Keys that are no attributes belong to the program around the store and are left alone; the log names them.
+        """
+        name = os.fspath(path)
         with open(path, encoding="utf-8-sig") as file:
-            found = json.load(file)
+            try:
+                found = json.load(file)
+            except json.JSONDecodeError as error:
+                raise json.JSONDecodeError(f"{name}: {error.msg}", error.doc, error.pos) from None
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{name}: no text in UTF-8: {error}") from None
         if not isinstance(found, dict):
-            raise ValueError(f"{os.fspath(path)}: an object with names and values is needed")
-        missing = [
-            name for name in ("local_hostname", "metadata_server", "master_server_address") if not found.get(name)
-        ]
-        if missing:
-            raise ValueError(f"{os.fspath(path)}: {', '.join(missing)} must be given")
-        given = {field.name: found[field.name] for field in fields(cls) if found.get(field.name) is not None}
-        return cls(**{**_DEFAULTS, **given})
+            raise ValueError(f"{name}: an object with names and values is needed")
+        # Scripts look for the words before the name.
+        for required in ("local_hostname", "metadata_server", "master_server_address"):
+            if not found.get(required):
+                raise ValueError(f"Missing required config field: {required} (in {name})")
+        known = [field.name for field in fields(cls)]
+        _tell_others(name, [key for key in found if key not in known], known)
+        given = {key: found[key] for key in known if found.get(key) is not None}
+        try:
+            return cls(**{**_DEFAULTS, **given})
+        except ValueError as reason:
+            raise ValueError(f"{name}: {reason}") from None
 
     @classmethod
     def load_from_env(cls) -> MooncakeConfig:
@@ -91,30 +109,48 @@ class MooncakeConfig:
             return cls.from_file(path)
         found = {name: os.environ.get(variable, "") for name, (variable, _) in _REGISTRY.items()}
         if not found["master_server_address"].strip():
-            raise ValueError("neither MOONCAKE_CONFIG_PATH nor MOONCAKE_MASTER (host:port of the master) is set")
+            # The words that scripts look for.
+            raise ValueError(
+                "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set. "
+                "The latter is host:port of the master"
+            )
         return cls(**{name: value if value.strip() else _REGISTRY[name][1] for name, value in found.items()})
+
+
+def _tell_others(file: str, keys: list[str], known: list[str]) -> None:
+    for key in keys:
+        meant = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        if meant:
+            _log.warning("%s: %r is no setting of a store and has no effect; did you mean %r?", file, key, meant[0])
+        else:
+            _log.info("%s: %r is no setting of a store and is left alone", file, key)
 
 
 def _named(name: str, parse: Callable[[Any], Any], value: Any) -> Any:
     try:
         return parse(value)
     except ValueError as reason:
-        raise ValueError(f"{name} is {reason}") from None
+        raise ValueError(f"{name}: {reason}") from None
 
 
 def _parse_segment_size(value: Any) -> int:
-    if isinstance(value, bool) or value is None:
-        raise ValueError(f"{value!r}: a number of bytes is needed")
-    if isinstance(value, (int, float)):
-        size = int(value)
-    else:
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", str(value).lower())
-        if not match:
-            raise ValueError(f"{value!r}: a number of bytes is needed, or one with KB, MB, GB or TB")
-        size = int(float(match[1]) * _UNITS[match[2]]) if "." in match[1] else int(match[1]) * _UNITS[match[2]]
-    if size < 0:
-        raise ValueError(f"{value!r}: it cannot be negative")
-    return size
+    size = value
+    if not isinstance(value, (int, float)) and value is not None:
+        text = str(value).strip().lower()
+        number, unit = re.fullmatch(r"(.*?)\s*([kmgt]?)b?", text, re.DOTALL).groups()
+        if not text:
+            raise ValueError("Invalid segment size: empty string")
+        if not number:
+            raise ValueError(f"Invalid segment size: missing number before {text!r}")
+        try:
+            # A whole number stays exact where a float would not.
+            size = (int if number.isdecimal() else float)(number) * _UNITS[unit]
+        except ValueError:
+            size = None
+    # Comparisons with what is no number are false.
+    if size is None or isinstance(value, bool) or not 0 <= size < 1 << 64:
+        raise ValueError(f"Invalid segment size: {value!r}, a number of bytes is needed, or one with KB, MB, GB or TB")
+    return int(size)
 
 
 def _parse_bool(value: Any) -> bool:
@@ -123,4 +159,4 @@ def _parse_bool(value: Any) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise ValueError(f"{value!r}: true or false is needed")
+    raise ValueError(f"Invalid boolean value: {value!r}, true or false is needed")

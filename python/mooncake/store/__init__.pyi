@@ -3,10 +3,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, SupportsIndex, overload
+from typing import Any, ClassVar, Protocol, Self, SupportsIndex, overload
 
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Buffer
+
+from mooncake.mooncake_config import MooncakeConfig
 
 __all__ = [
     "BufferHandle",
@@ -298,8 +301,25 @@ class MooncakeDistributedStore:
     """
 
     def __init__(self) -> None: ...
+    @classmethod
+    def connect(
+        cls,
+        master: str = "127.0.0.1:50051",
+        *,
+        local_hostname: str | None = None,
+        global_segment_size: int = 0,
+        local_buffer_size: int = 1 << 30,
+    ) -> Self:
+        """A store that is set up with the master at "host:port"; raises `mooncake.errors.StoreError` otherwise.
+
+        It lends `global_segment_size` bytes to the pool. `local_hostname` is how peers reach this process; without one
+        it is this host's address on the way to the master. `local_buffer_size` bounds what it borrows.
+        """
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def __contains__(self, key: str | bytes) -> bool: ...
     @overload
-    def setup(self, config: Mapping[str, Any]) -> int: ...
+    def setup(self, config: Mapping[str, Any] | MooncakeConfig) -> int: ...
     @overload
     def setup(
         self,
@@ -310,7 +330,7 @@ class MooncakeDistributedStore:
         protocol: str,
         rdma_devices: str,
         master_server_addr: str,
-        engine: None = None,
+        engine: object = None,
         enable_ssd_offload: bool = False,
         ssd_offload_path: str = "",
         tenant_id: str = "default",
@@ -319,11 +339,20 @@ class MooncakeDistributedStore:
     ) -> int:
         """0, or a negative code. An earlier setup of this object is closed first, also when this one then fails.
 
+        `local_hostname` is how peers reach this process, `global_segment_size` what it lends to the pool, in bytes, and
+        `local_buffer_size` bounds what it borrows; 0: it only lends. `master_server_addr` is "host:port". The other
+        arguments are accepted for Mooncake's sake. A dict, or a `MooncakeConfig`, may have all of it.
+
         With `enable_client_http_server` this client serves /health, /metrics and /metrics/summary on 127.0.0.1, at
         `client_http_port`, from 1 to 65535. A port that is taken is a line on stderr, and no failure.
         """
-    def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int: ...
-    def close(self) -> int: ...
+    def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
+        """A client of the pool that a storage node of this host, at "host:port", belongs to: 0, or -1.
+
+        Everything works as after `setup`; nothing passes through the node. `mem_pool_size` has no meaning.
+        """
+    def close(self) -> int:
+        """0. Ends the session with the master; memory that this client lent leaves the pool. Views stay valid."""
     def health_check(self) -> int:
         """0 healthy, 1 not set up or closed, 2 the master does not answer."""
     def get_hostname(self) -> str:
@@ -340,20 +369,22 @@ class MooncakeDistributedStore:
         """0, or the first failure's code; of a key given twice the first value is stored."""
     def upsert(self, key: str | bytes, value: Buffer, config: ReplicateConfig | None = None) -> int:
         """As `put`, but replaces a value that is there; the old one is read until the new one is whole."""
-    def upsert_parts(self, key: str | bytes, *parts: Buffer, config: ReplicateConfig | None = None) -> int: ...
+    def upsert_parts(self, key: str | bytes, *parts: Buffer, config: ReplicateConfig | None = None) -> int:
+        """As `put_parts`, and replaces what is there."""
     def upsert_batch(
         self, keys: Sequence[str | bytes], values: Sequence[Buffer], config: ReplicateConfig | None = None
-    ) -> int: ...
-    def upsert_from(
-        self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None
-    ) -> int: ...
+    ) -> int:
+        """As `put_batch`, and replaces what is there."""
+    def upsert_from(self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None) -> int:
+        """As `put_from`, and replaces what is there."""
     def batch_upsert_from(
         self,
         keys: Sequence[str | bytes],
         buffer_ptrs: Sequence[int],
         sizes: Sequence[int],
         config: ReplicateConfig | None = None,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """As `batch_put_from`, and replaces what is there."""
     def put_from_with_metadata(
         self,
         key: str | bytes,
@@ -366,18 +397,30 @@ class MooncakeDistributedStore:
         """The object is the metadata, then the data."""
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
         """How many objects were removed whose key contains a match, or a negative code."""
-    def get_replica_desc(self, key: str | bytes) -> list[ReplicaDescriptor]: ...
-    def batch_get_replica_desc(self, keys: Sequence[str | bytes]) -> dict[str | bytes, list[ReplicaDescriptor]]: ...
-    def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]: ...
+    def get_replica_desc(self, key: str | bytes) -> list[ReplicaDescriptor]:
+        """Where the copies of an object lie; [] when it is missing. Protects it for a moment, as `is_exist` does."""
+    def batch_get_replica_desc(self, keys: Sequence[str | bytes]) -> dict[str | bytes, list[ReplicaDescriptor]]:
+        """The copies of each object that is there, by key. Protects what it found for a moment."""
+    def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> dict[str, Any]:
+        """Lends more memory to the pool: {"ret": 0 or a code, "segment_ids": [...], "allocated_size": bytes}."""
     def mount_segment(
         self, path: str | PathLike[str], size: int, offset: int = 0, protocol: str = "tcp", location: str = ""
-    ) -> dict[str, Any]: ...
-    def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int: ...
-    def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int: ...
+    ) -> dict[str, Any]:
+        """Lends a part of a file, or of a shared-memory object: {"ret": 0 or a code, "segment_ids": [...]}."""
+    def unmount_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
+        """Takes segments back, 0 or a code. They are read for `grace_period_seconds` still, and take nothing new."""
+    def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
+        """As `unmount_segment`, of what `allocate_and_mount_segment` gave."""
     def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
         """0: there is no tier of SSDs."""
-    def get_offload_rpc_read_count(self) -> int: ...
-    def batch_replica_clear(self, keys: Sequence[str | bytes], segment_name: str = "") -> list[str]: ...
+    def get_offload_rpc_read_count(self) -> int:
+        """Reads that SSDs of other clients have served: 0."""
+    def batch_replica_clear(self, keys: Sequence[str | bytes], segment_name: str = "") -> list[str]:
+        """Drops the copies of these objects on the segment of that name, or all of them without one.
+
+        The keys of which some were dropped. Objects that are pinned, under a view, looked up a moment ago or being
+        replaced keep theirs; `last_error()` says why of the first.
+        """
     def get_into_ranges(
         self,
         buffer_ptrs: Sequence[int],
@@ -389,20 +432,36 @@ class MooncakeDistributedStore:
         """Fragments of objects into buffers: bytes read for each, or its code."""
     def get(self, key: str | bytes, /) -> bytes:
         """The value; b"" when it is missing or cannot be read."""
-    def get_batch(self, keys: Sequence[str | bytes], /) -> list[bytes]: ...
-    def get_buffer(self, key: str | bytes, /) -> BufferHandle | None: ...
-    def batch_get_buffer(self, keys: Sequence[str | bytes], /) -> list[BufferHandle | None]: ...
+    def get_batch(self, keys: Sequence[str | bytes], /) -> list[bytes]:
+        """The values, in the order of the keys; b"" for those that are missing or cannot be read."""
+    def get_buffer(self, key: str | bytes, /) -> BufferHandle | None:
+        """A read-only view of the value where it lies, pinned and verified; None when it is missing.
+
+        It stays valid across removal, eviction and `close`, and holds its space in the pool until it is gone.
+        """
+    def batch_get_buffer(self, keys: Sequence[str | bytes], /) -> list[BufferHandle | None]:
+        """A view of each value; None for those that are missing."""
     def is_exist(self, key: str | bytes, /) -> int:
         """1 or 0; protects what it found for a moment. 0 with a reason when nobody can be asked."""
-    def batch_is_exist(self, keys: Sequence[str | bytes]) -> list[int]: ...
-    def get_size(self, key: str | bytes, /) -> int: ...
-    def remove(self, key: str | bytes, force: bool = False) -> int: ...
-    def remove_all(self, force: bool = False) -> int: ...
-    def batch_remove(self, keys: Sequence[str | bytes], force: bool = False) -> list[int]: ...
+    def batch_is_exist(self, keys: Sequence[str | bytes]) -> list[int]:
+        """1 or 0 per key; protects what it found for a moment. All 0, with a reason, when nobody can be asked."""
+    def get_size(self, key: str | bytes, /) -> int:
+        """Bytes of the value, or a code: -704 when it is missing. Protects it for a moment."""
+    def remove(self, key: str | bytes, force: bool = False) -> int:
+        """0, or a code: -704 when it is missing, -703 while it is put, -706 when it was looked up in the last 2 s.
+
+        With `force` an object that was looked up is removed all the same.
+        """
+    def remove_all(self, force: bool = False) -> int:
+        """How many objects were removed. Those that were looked up in the last 2 s stay, unless `force` is given."""
+    def batch_remove(self, keys: Sequence[str | bytes], force: bool = False) -> list[int]:
+        """A code per key, as of `remove`."""
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
         """Host memory, or memory of a CUDA device: addresses in a registered range are used without a question."""
-    def unregister_buffer(self, buffer_ptr: int) -> int: ...
-    def put_from(self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None) -> int: ...
+    def unregister_buffer(self, buffer_ptr: int) -> int:
+        """0, or a code. Nothing uses the memory any more when it returns."""
+    def put_from(self, key: str | bytes, buffer_ptr: int, size: int, config: ReplicateConfig | None = None) -> int:
+        """Stores memory: 0, or a code. It may be registered or not."""
     def get_into(self, key: str | bytes, buffer_ptr: int, size: int) -> int:
         """Bytes read, or a negative code; -600 when the buffer is smaller than the object."""
     def batch_put_from(
@@ -411,10 +470,12 @@ class MooncakeDistributedStore:
         buffer_ptrs: Sequence[int],
         sizes: Sequence[int],
         config: ReplicateConfig | None = None,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `put_from`."""
     def batch_get_into(
         self, keys: Sequence[str | bytes], buffer_ptrs: Sequence[int], sizes: Sequence[int]
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """Bytes read, or a code, per key."""
     def batch_put_from_multi_buffers(
         self,
         keys: Sequence[str | bytes],
@@ -429,43 +490,62 @@ class MooncakeDistributedStore:
         all_buffer_ptrs: Sequence[Sequence[int]],
         all_sizes: Sequence[Sequence[int]],
         prefer_alloc_in_same_node: bool = False,
-    ) -> list[int]: ...
-    def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int: ...
+    ) -> list[int]:
+        """Reads each object into pieces of memory, in order: bytes read, or a code, per key."""
+    def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int:
+        """`setup` with everything on this host and the master at its usual port."""
     def alloc_from_mem_pool(self, size: int, /) -> int:
         """After `setup_dummy` the address of memory that lives as long as this object; 0 otherwise, or without room."""
+    def put_array(self, key: str | bytes, array: NDArray[Any], config: ReplicateConfig | None = None) -> int:
+        """0, or a code. A numpy array is stored as the tensor that it is: `get_tensor` reads it too."""
+    def get_array(self, key: str | bytes) -> NDArray[Any] | None:
+        """The array, or tensor, in memory of its own; None when it is missing, none, or of a type unknown to numpy."""
     def put_tensor(self, key: str | bytes, tensor: Tensor) -> int:
         """0, or a negative code; -600 for what is no tensor that can be stored."""
-    def batch_put_tensor(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]: ...
-    def pub_tensor(self, key: str | bytes, tensor: Tensor, config: ReplicateConfig | None = None) -> int: ...
+    def batch_put_tensor(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]:
+        """A code per key, as of `put_tensor`."""
+    def pub_tensor(self, key: str | bytes, tensor: Tensor, config: ReplicateConfig | None = None) -> int:
+        """`put_tensor` with a config."""
     def batch_pub_tensor(
         self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor], config: ReplicateConfig | None = None
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `pub_tensor`."""
     def put_tensor_from(self, key: str | bytes, buffer_ptr: int, size: int) -> int:
         """Stores an object, header and data, that lies ready in memory."""
     def batch_put_tensor_from(
         self, keys: Sequence[str | bytes], buffer_ptrs: Sequence[int], sizes: Sequence[int]
-    ) -> list[int]: ...
-    def upsert_tensor(self, key: str | bytes, tensor: Tensor) -> int: ...
-    def batch_upsert_tensor(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]: ...
-    def upsert_pub_tensor(self, key: str | bytes, tensor: Tensor, config: ReplicateConfig | None = None) -> int: ...
+    ) -> list[int]:
+        """A code per key, as of `put_tensor_from`."""
+    def upsert_tensor(self, key: str | bytes, tensor: Tensor) -> int:
+        """As `put_tensor`, and replaces what is there."""
+    def batch_upsert_tensor(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]:
+        """A code per key, as of `upsert_tensor`."""
+    def upsert_pub_tensor(self, key: str | bytes, tensor: Tensor, config: ReplicateConfig | None = None) -> int:
+        """As `pub_tensor`, and replaces what is there."""
     def batch_upsert_pub_tensor(
         self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor], config: ReplicateConfig | None = None
-    ) -> list[int]: ...
-    def upsert_tensor_from(self, key: str | bytes, buffer_ptr: int, size: int) -> int: ...
+    ) -> list[int]:
+        """A code per key, as of `upsert_pub_tensor`."""
+    def upsert_tensor_from(self, key: str | bytes, buffer_ptr: int, size: int) -> int:
+        """As `put_tensor_from`, and replaces what is there."""
     def batch_upsert_tensor_from(
         self, keys: Sequence[str | bytes], buffer_ptrs: Sequence[int], sizes: Sequence[int]
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `upsert_tensor_from`."""
     def get_tensor(self, key: str | bytes) -> Tensor | None:
         """The tensor, in host memory of its own; None when it is missing or is no tensor."""
-    def batch_get_tensor(self, keys: Sequence[str | bytes]) -> list[Tensor | None]: ...
+    def batch_get_tensor(self, keys: Sequence[str | bytes]) -> list[Tensor | None]:
+        """The tensors; None for those that are missing or are none."""
     def get_tensor_into(self, key: str | bytes, buffer_ptr: int, size: int) -> Tensor | None:
         """A tensor on the caller's memory, where header and data are written."""
     def batch_get_tensor_into(
         self, keys: Sequence[str | bytes], buffer_ptrs: Sequence[int], sizes: Sequence[int]
-    ) -> list[Tensor | int | None]: ...
+    ) -> list[Tensor | int | None]:
+        """As `get_tensor_into`, per key; -600 for all where the arguments make no sense."""
     def get_tensor_into_cuda(self, key: str | bytes, tensor: Tensor) -> int:
         """Bytes read into a contiguous tensor of the same type and size, on any device."""
-    def batch_get_tensor_into_cuda(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]: ...
+    def batch_get_tensor_into_cuda(self, keys: Sequence[str | bytes], tensors_list: Sequence[Tensor]) -> list[int]:
+        """Bytes read, or a code, per key, as of `get_tensor_into_cuda`."""
     def put_tensor_with_tp(
         self, key: str | bytes, tensor: Tensor, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
     ) -> int:
@@ -477,7 +557,8 @@ class MooncakeDistributedStore:
         tp_rank: int = 0,
         tp_size: int = 1,
         split_dim: int = 0,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `put_tensor_with_tp`."""
     def pub_tensor_with_tp(
         self,
         key: str | bytes,
@@ -486,7 +567,8 @@ class MooncakeDistributedStore:
         tp_rank: int = 0,
         tp_size: int = 1,
         split_dim: int = 0,
-    ) -> int: ...
+    ) -> int:
+        """`put_tensor_with_tp` with a config."""
     def batch_pub_tensor_with_tp(
         self,
         base_keys: Sequence[str | bytes],
@@ -495,10 +577,12 @@ class MooncakeDistributedStore:
         tp_rank: int = 0,
         tp_size: int = 1,
         split_dim: int = 0,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `pub_tensor_with_tp`."""
     def put_tensor_with_tp_from(
         self, key: str | bytes, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
-    ) -> int: ...
+    ) -> int:
+        """As `put_tensor_with_tp`, of an object that lies ready in memory."""
     def batch_put_tensor_with_tp_from(
         self,
         base_keys: Sequence[str | bytes],
@@ -507,16 +591,26 @@ class MooncakeDistributedStore:
         tp_rank: int = 0,
         tp_size: int = 1,
         split_dim: int = 0,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `put_tensor_with_tp_from`."""
     def get_tensor_with_tp(
-        self, key: str | bytes, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
-    ) -> Tensor | None: ...
+        self, key: str | bytes, tp_rank: int = 0, tp_size: int = 1, split_dim: int | None = None
+    ) -> Tensor | None:
+        """The shard of that rank along `split_dim`; without one the shard that is stored, however it was cut."""
     def batch_get_tensor_with_tp(
         self, base_keys: Sequence[str | bytes], tp_rank: int = 0, tp_size: int = 1
-    ) -> list[Tensor | None]: ...
+    ) -> list[Tensor | None]:
+        """The stored shard of that rank, however it was cut, per key; None for those that are missing."""
     def get_tensor_with_tp_into(
-        self, key: str | bytes, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
-    ) -> Tensor | None: ...
+        self,
+        key: str | bytes,
+        buffer_ptr: int,
+        size: int,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int | None = None,
+    ) -> Tensor | None:
+        """As `get_tensor_with_tp`, on the caller's memory."""
     def batch_get_tensor_with_tp_into(
         self,
         base_keys: Sequence[str | bytes],
@@ -524,7 +618,8 @@ class MooncakeDistributedStore:
         sizes: Sequence[int],
         tp_rank: int = 0,
         tp_size: int = 1,
-    ) -> list[Tensor | int | None]: ...
+    ) -> list[Tensor | int | None]:
+        """As `batch_get_tensor_with_tp`, on the caller's memory."""
     def put_tensor_with_parallelism(
         self,
         key: str | bytes,
@@ -542,7 +637,8 @@ class MooncakeDistributedStore:
         parallelism: TensorParallelism | None = None,
         config: ReplicateConfig | None = None,
         writer_partition: _WriterPartition | None = None,
-    ) -> int: ...
+    ) -> int:
+        """As `put_tensor_with_parallelism`, of an object that lies ready in memory."""
     def batch_put_tensor_with_parallelism(
         self,
         keys: Sequence[str | bytes],
@@ -550,7 +646,8 @@ class MooncakeDistributedStore:
         parallelisms: Sequence[TensorParallelism | None] | None = None,
         config: ReplicateConfig | None = None,
         writer_partitions: Sequence[_WriterPartition | None] | None = None,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `put_tensor_with_parallelism`."""
     def batch_put_tensor_with_parallelism_from(
         self,
         keys: Sequence[str | bytes],
@@ -559,7 +656,8 @@ class MooncakeDistributedStore:
         parallelisms: Sequence[TensorParallelism | None] | None = None,
         config: ReplicateConfig | None = None,
         writer_partitions: Sequence[_WriterPartition | None] | None = None,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `put_tensor_with_parallelism_from`."""
     def upsert_tensor_with_parallelism(
         self,
         key: str | bytes,
@@ -567,7 +665,8 @@ class MooncakeDistributedStore:
         parallelism: TensorParallelism | None = None,
         config: ReplicateConfig | None = None,
         writer_partition: _WriterPartition | None = None,
-    ) -> int: ...
+    ) -> int:
+        """As `put_tensor_with_parallelism`, and replaces what is there."""
     def upsert_tensor_with_parallelism_from(
         self,
         key: str | bytes,
@@ -576,7 +675,8 @@ class MooncakeDistributedStore:
         parallelism: TensorParallelism | None = None,
         config: ReplicateConfig | None = None,
         writer_partition: _WriterPartition | None = None,
-    ) -> int: ...
+    ) -> int:
+        """As `put_tensor_with_parallelism_from`, and replaces what is there."""
     def batch_upsert_tensor_with_parallelism(
         self,
         keys: Sequence[str | bytes],
@@ -584,7 +684,8 @@ class MooncakeDistributedStore:
         parallelisms: Sequence[TensorParallelism | None] | None = None,
         config: ReplicateConfig | None = None,
         writer_partitions: Sequence[_WriterPartition | None] | None = None,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `upsert_tensor_with_parallelism`."""
     def batch_upsert_tensor_with_parallelism_from(
         self,
         keys: Sequence[str | bytes],
@@ -593,23 +694,28 @@ class MooncakeDistributedStore:
         parallelisms: Sequence[TensorParallelism | None] | None = None,
         config: ReplicateConfig | None = None,
         writer_partitions: Sequence[_WriterPartition | None] | None = None,
-    ) -> list[int]: ...
+    ) -> list[int]:
+        """A code per key, as of `upsert_tensor_with_parallelism_from`."""
     def get_tensor_with_parallelism(self, key: str | bytes, target: ReadTarget | None = None) -> Tensor | None:
         """As stored, as any shard, or whole: put together from what is there."""
     def batch_get_tensor_with_parallelism(
         self, keys: Sequence[str | bytes], targets: Sequence[ReadTarget | None] | None = None
-    ) -> list[Tensor | None]: ...
+    ) -> list[Tensor | None]:
+        """The tensors, as of `get_tensor_with_parallelism`; None for those that cannot be made."""
     def get_tensor_with_parallelism_into(
         self, key: str | bytes, buffer_ptr: int, size: int, target: ReadTarget | None = None
-    ) -> Tensor | None: ...
+    ) -> Tensor | None:
+        """As `get_tensor_with_parallelism`, on the caller's memory."""
     def batch_get_tensor_with_parallelism_into(
         self,
         keys: Sequence[str | bytes],
         buffer_ptrs: Sequence[int],
         sizes: Sequence[int],
         targets: Sequence[ReadTarget | None] | None = None,
-    ) -> list[Tensor | int | None]: ...
-    def save_tensor_to_safetensor(self, key: str | bytes, file_name: str | os.PathLike[str] | None = None) -> int: ...
+    ) -> list[Tensor | int | None]:
+        """As `get_tensor_with_parallelism_into`, per key; -600 for all where the arguments make no sense."""
+    def save_tensor_to_safetensor(self, key: str | bytes, file_name: str | os.PathLike[str] | None = None) -> int:
+        """Writes a stored tensor to a file, `KEY.safetensors` without a name: 0, or a code."""
     def load_tensor_from_safetensor(
         self, key: str | None = None, file_name: str | os.PathLike[str] | None = None
     ) -> Tensor | None:

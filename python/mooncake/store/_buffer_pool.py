@@ -19,8 +19,10 @@ class BufferPool:
     """Buffers of registered memory for the zero-copy calls of a store.
 
     At most `max_bytes` are leased at a time (0: twice the store's local buffer;
-    never less than the local buffer). Buffers that were given back are kept and
-    leased again. All methods may be called from several threads.
+    never less than the local buffer), in at most `max_regions` regions: a buffer
+    that is larger than `max_size_class` counts as the regions of that size that
+    it would fill. Buffers that were given back are kept and leased again, but for
+    those above `max_size_class`. All methods may be called from several threads.
     """
 
     def __init__(
@@ -42,17 +44,24 @@ class BufferPool:
         for name, value in (("max_bytes", max_bytes), ("min_size_class", min_size_class)):
             if not isinstance(value, int) or value < 0:
                 raise ValueError(f"BufferPool: {name}={value!r}: a number of bytes is needed")
-        # Regions come in whole pages and grow by size classes, so that most can be used again. The size of the largest
-        # class, of regions and their alignment were the reference's way to that.
-        del max_size_class, alignment, max_regions, prewarm_size, prewarm_count
+        for name, value in (("max_size_class", max_size_class), ("max_regions", max_regions)):
+            if value is not None and (not isinstance(value, int) or value <= 0):
+                raise ValueError(f"BufferPool: {name}={value!r}: a positive number is needed, or None")
+        if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+            raise RuntimeError(f"BufferPool: alignment={alignment!r} is no power of two")
+        # Buffers begin at a page, whatever the alignment, and are made when they are first leased.
+        del prewarm_size, prewarm_count
         self._store = store
         self._capacity = max(max_bytes, local) if max_bytes else 2 * local
-        self._least = max(min_size_class, _PAGE)
+        self._least = _whole_pages(max(min_size_class, _PAGE))
+        self._most_regions = max_regions
+        self._largest = None if max_size_class is None else max(_whole_pages(max_size_class), self._least)
         self._block = block_on_exhaustion
         self._timeout = default_timeout
         self._free: dict[int, list[int]] = {}
         self._owned = 0
         self._leased = 0
+        self._regions = 0
         self._active = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -61,12 +70,17 @@ class BufferPool:
         """A buffer of `size` bytes, registered. RuntimeError when there is none (in time)."""
         if not isinstance(size, int):
             raise TypeError(f"size: an int is needed, not {type(size).__name__}")
-        if size <= 0:
+        if size < 0:
             raise RuntimeError(f"BufferPool: {size} is not a size of a buffer")
-        region = self._class_of(size)
         if size > self._capacity:
             raise RuntimeError(f"buffer of {size} bytes exceeds the pool's capacity of {self._capacity} bytes")
-        region = min(region, -(-self._capacity // _PAGE) * _PAGE)
+        region = min(self._class_of(size), _whole_pages(self._capacity))
+        regions = self._regions_of(region)
+        if self._most_regions is not None and regions > self._most_regions:
+            raise RuntimeError(
+                f"buffer of {size} bytes exceeds the pool's capacity of {self._most_regions} regions of "
+                f"{self._largest} bytes"
+            )
         block = self._block if block is None else block
         timeout = self._timeout if timeout is None else timeout
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -74,15 +88,14 @@ class BufferPool:
             while True:
                 if self._closed:
                     raise RuntimeError("buffer pool is closed")
-                if self._leased == 0 or self._leased + region <= self._capacity:
+                room = self._leased == 0 or self._leased + region <= self._capacity
+                if room and (self._most_regions is None or self._regions + regions <= self._most_regions):
                     return self._lease(size, region)
                 if not block:
-                    raise RuntimeError(
-                        f"buffer pool is exhausted: {self._leased} of {self._capacity} bytes are leased, {size} wanted"
-                    )
+                    raise RuntimeError(f"buffer pool is exhausted: {self._state()}, {size} bytes wanted")
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise RuntimeError(f"timed out waiting for buffer of {size} bytes")
+                    raise RuntimeError(f"timed out waiting for buffer of {size} bytes: {self._state()}")
                 # An endless wait could not be interrupted.
                 self._changed.wait(0.5 if left is None else min(left, 0.5))
 
@@ -111,14 +124,24 @@ class BufferPool:
             self.close()
 
     def _class_of(self, size: int) -> int:
-        """Powers of two and the middles between them: at most a third is unused."""
+        """Powers of two and the middles between them: at most a third is unused. Above the largest, whole pages."""
+        if self._largest is not None and size > self._largest:
+            return _whole_pages(size)
         region = self._least
         while region < size:
             if size <= region + region // 2:
                 region += region // 2
                 break
             region *= 2
-        return -(-region // _PAGE) * _PAGE
+        region = _whole_pages(region)
+        return region if self._largest is None else min(region, self._largest)
+
+    def _regions_of(self, region: int) -> int:
+        return 1 if self._largest is None else -(-region // self._largest)
+
+    def _state(self) -> str:
+        regions = "" if self._most_regions is None else f" and {self._regions} of {self._most_regions} regions"
+        return f"{self._leased} of {self._capacity} bytes{regions} are leased"
 
     def _lease(self, size: int, region: int) -> BufferLease:
         kept = self._free.get(region)
@@ -133,24 +156,36 @@ class BufferPool:
                 raise RuntimeError(f"BufferPool: {region} bytes cannot be registered: {self._store.last_error()}")
             self._owned += region
         self._leased += region
+        self._regions += self._regions_of(region)
         self._active += 1
         return BufferLease(self, address, size, region)
 
     def _give_back(self, address: int, region: int) -> None:
         with self._changed:
             self._leased -= region
+            self._regions -= self._regions_of(region)
             self._active -= 1
-            self._free.setdefault(region, []).append(address)
-            self._changed.notify()
+            if self._largest is None or region <= self._largest:
+                self._free.setdefault(region, []).append(address)
+            else:
+                self._free_region(address, region)
+            # What came back may be enough for several who wait, and not for the first of them.
+            self._changed.notify_all()
 
     def _drop_free(self, most: int) -> None:
         """Frees kept buffers until at most so many bytes are owned, or none is kept."""
         for region, kept in self._free.items():
             while kept and self._owned > most:
-                address = kept.pop()
-                self._store.unregister_buffer(address)
-                _ALLOCATOR.free(address)
-                self._owned -= region
+                self._free_region(kept.pop(), region)
+
+    def _free_region(self, address: int, region: int) -> None:
+        self._store.unregister_buffer(address)
+        _ALLOCATOR.free(address)
+        self._owned -= region
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
 
 
 class BufferLease:
@@ -159,7 +194,6 @@ class BufferLease:
     def __init__(self, pool: BufferPool, address: int, size: int, region: int):
         self._pool, self._address, self._size, self._region = pool, address, size, region
         self._memory: Any = None
-        self._exports: memoryview | None = None
 
     @property
     def ptr(self) -> int:
@@ -176,25 +210,19 @@ class BufferLease:
     def buffer(self) -> memoryview:
         """The bytes, writable. Views of it must be gone before the release."""
         self._check()
-        if self._exports is None:
-            if self._memory is None:
-                self._memory = (ctypes.c_ubyte * self._size).from_address(self._address)
-            self._exports = memoryview(self._memory).cast("B")
-        return self._exports
+        if self._size == 0:
+            return memoryview(bytearray())
+        if self._memory is None:
+            self._memory = (ctypes.c_ubyte * self._size).from_address(self._address)
+        return memoryview(self._memory).cast("B")
 
     def release(self) -> None:
         """Gives the buffer back; again, it does nothing. RuntimeError while there are views of `buffer`."""
         if self._pool is None:
             return
-        if self._exports is not None:
-            try:
-                self._exports.release()
-            except BufferError as error:
-                raise RuntimeError(f"buffer lease has exported views: {error}") from None
-            self._exports = None
-        # Views that are parts of it hold on to the memory's object; two references are ours.
+        # Every view, and every part of one, holds on to the memory's object; two references are ours.
         if self._memory is not None and sys.getrefcount(self._memory) > 2:
-            raise RuntimeError("buffer lease has exported views of parts of it")
+            raise RuntimeError("buffer lease has exported views; drop or release them first")
         self._memory = None
         pool, self._pool = self._pool, None
         pool._give_back(self._address, self._region)

@@ -10,6 +10,9 @@ from mooncake import _native
 
 T = TypeVar("T", bound=type)
 
+# The stub's texts: the one place that has them.
+DOCS: dict[str, str] = _native._docs()
+
 
 def entries(cls: T) -> T:
     """The class, each public method of which is a call of the store."""
@@ -25,4 +28,5 @@ def _entry(method: Callable[..., Any]) -> Callable[..., Any]:
         _native._begin(store)
         return method(store, *args, **kwargs)
 
+    call.__doc__ = DOCS.get(method.__name__)
     return call

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Any, Self
 
 from mooncake import _native
+from mooncake.store._arrays import ArrayCalls
+from mooncake.store._entry import DOCS
 from mooncake.store._placement import PlacementCalls
 from mooncake.store._tensor_files import TensorFileCalls
 from mooncake.store._tensor_header import HEADER_SIZE, decode
@@ -13,7 +16,7 @@ from mooncake.store._tensors import TensorCalls
 
 
 class MooncakeDistributedStore(
-    _native.MooncakeDistributedStore, PlacementCalls, TensorCalls, TensorParallelCalls, TensorFileCalls
+    _native.MooncakeDistributedStore, PlacementCalls, TensorCalls, TensorParallelCalls, TensorFileCalls, ArrayCalls
 ):
     """A client of the pool. Calls may be made from several threads at once.
 
@@ -29,14 +32,56 @@ class MooncakeDistributedStore(
             raise TypeError(f"MooncakeDistributedStore() takes no arguments, {given} given")
         return super().__new__(cls)
 
+    @classmethod
+    def connect(
+        cls,
+        master: str = "127.0.0.1:50051",
+        *,
+        local_hostname: str | None = None,
+        global_segment_size: int = 0,
+        local_buffer_size: int = 1 << 30,
+    ) -> Self:
+        from mooncake.errors import error
+
+        made = cls()
+        hostname = _own_address(master) if local_hostname is None else local_hostname
+        code = made.setup(hostname, "P2PHANDSHAKE", global_segment_size, local_buffer_size, "tcp", "", master)
+        if code != 0:
+            raise error(code, made.last_error())
+        return made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __contains__(self, key: str | bytes) -> bool:
+        return self.is_exist(key) == 1
+
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16 << 20, /) -> int:
-        """`setup` as it was before it had arguments for addresses: everything on this host."""
         nowhere = "127.0.0.1:2379"
         master = "127.0.0.1:50051"
         return self.setup("localhost:12345", nowhere, mount_segment_size, 1 << 30, protocol, device_name, master)
 
 
 MooncakeDistributedStore.__module__ = "mooncake.store"
+for _name in ("connect", "init_all"):
+    _method = vars(MooncakeDistributedStore)[_name]
+    getattr(_method, "__func__", _method).__doc__ = DOCS[_name]
+
+
+def _own_address(master: str) -> str:
+    """This host's address on the way to the master; connecting a datagram socket sends nothing."""
+    host, _, port = master.rpartition(":")
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, number) as probe:
+            probe.connect(address)
+            return probe.getsockname()[0]
+    except (OSError, ValueError):
+        # The setup says what is wrong with the address.
+        return "127.0.0.1"
 
 
 def _tensor_metadata_size() -> int:

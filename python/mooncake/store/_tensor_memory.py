@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ def check(tensor: Any) -> int:
     """The dtype code of a tensor that can be stored."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
-        raise Refused(f"a torch tensor is needed, not {type(tensor).__name__}")
+        raise Refused(f"a torch tensor is needed, not {type(tensor).__name__}{_instead(tensor)}")
     code = _codes().get(tensor.dtype)
     if code is None:
         raise Refused(f"{tensor.dtype} cannot be stored; there are {', '.join(CODES)}")
@@ -49,6 +50,16 @@ def check(tensor: Any) -> int:
     if tensor.dim() > MOST_DIMS:
         raise Refused(f"{tensor.dim()} dimensions, at most {MOST_DIMS} can be stored")
     return code
+
+
+def _instead(value: Any) -> str:
+    """What may help whoever has no tensor."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return "; put_array takes arrays"
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        return ", and torch is not installed here"
+    return ""
 
 
 def _in_reach(device: str, cuda: str | None) -> bool:

@@ -64,10 +64,10 @@ class TensorParallelCalls:
         name = "batch_put_tensor_with_tp_from"
         return _put_tp_from(self, name, base_keys, buffer_ptrs, sizes, tp_rank, tp_size, split_dim)
 
-    def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=0):
-        if _whole(tp_rank, tp_size, split_dim):
+    def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=None):
+        if _whole(tp_rank, tp_size, 0 if split_dim is None else split_dim):
             return self.get_tensor(key)
-        place = lambda: ("shard", tp_axes(tp_rank, tp_size, split_dim))  # noqa: E731
+        place = lambda: _rank(tp_rank, tp_size, split_dim)  # noqa: E731
         return _read(self, "get_tensor_with_tp", [key], [place])[0]
 
     def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
@@ -90,11 +90,11 @@ class TensorParallelCalls:
             made.append(objects.tensor(self, name, found))
         return made
 
-    def get_tensor_with_tp_into(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=0):
-        if _whole(tp_rank, tp_size, split_dim):
+    def get_tensor_with_tp_into(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=None):
+        if _whole(tp_rank, tp_size, 0 if split_dim is None else split_dim):
             return self.get_tensor_into(key, buffer_ptr, size)
         name = "get_tensor_with_tp_into"
-        return _read_into(self, name, key, buffer_ptr, size, lambda: ("shard", tp_axes(tp_rank, tp_size, split_dim)))
+        return _read_into(self, name, key, buffer_ptr, size, lambda: _rank(tp_rank, tp_size, split_dim))
 
     def batch_get_tensor_with_tp_into(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1):
         if _whole(tp_rank, tp_size):
@@ -304,9 +304,25 @@ def _with_options(store, name, keys, config, upsert, prepare, columns, paralleli
     return write_each(store, name, keys, config, upsert, prepare, *columns, parallelisms, partitions)
 
 
-def _check_rank(header: Header, rank: int, size: int) -> None:
+def _rank(rank: int, size: int, split_dim: int | None) -> tuple[str, Axes]:
+    """What a read by rank wants: where no dimension is named, the stored shard of that rank, however it was cut."""
+    return ("shard", tp_axes(rank, size, split_dim)) if split_dim is not None else ("rank", tp_axes(rank, size, 0))
+
+
+def _fits(header: Header, mode: str, axes: Axes) -> bool:
+    """Whether what lies under the shard's name is what is wanted."""
+    if mode == "rank":
+        return len(header.axes) == 1 and _is_rank(header, axes[0].rank, axes[0].size)
+    return is_at(header, axes)
+
+
+def _is_rank(header: Header, rank: int, size: int) -> bool:
     axis = header.axis("tp")
-    if axis is None or (axis.rank, axis.count) != (rank, size):
+    return axis is not None and (axis.rank, axis.count) == (rank, size)
+
+
+def _check_rank(header: Header, rank: int, size: int) -> None:
+    if not _is_rank(header, rank, size):
         raise Refused(f"what is stored is not the shard of rank {rank} of {size}")
 
 
@@ -344,7 +360,7 @@ def _read(store, name: str, keys: list[Any], wanted: list[Callable]) -> list[Any
 def _one(store, name: str, key: Any, mode: str, axes: Axes | None, found: tuple[Header, bytearray] | None) -> Any:
     """One of them, when it is known what lies under its exact name."""
     try:
-        if mode == "as_stored" or (mode == "shard" and found is not None and is_at(found[0], axes)):
+        if mode == "as_stored" or (mode != "full" and found is not None and _fits(found[0], mode, axes)):
             return objects.tensor(store, name, found)
         made = shards.find_full(store, name, key, axes) if mode == "full" else shards.make_shard(store, name, key, axes)
     except Refused as reason:
@@ -359,10 +375,10 @@ def _read_into(store, name: str, key: Any, buffer_ptr: Any, size: Any, wanted) -
         mode, axes = wanted()
         if mode == "as_stored":
             return store.get_tensor_into(key if axes is None else shard_key(key, axes), buffer_ptr, size)
-        if mode == "shard":
+        if mode != "full":
             # The usual case, without a copy: the shard lies there as it is.
             code = store.get_into(shard_key(key, axes), buffer_ptr, size)
-            if code >= HEADER_SIZE and is_at(objects.header_at(store, buffer_ptr, code), axes):
+            if code >= HEADER_SIZE and _fits(objects.header_at(store, buffer_ptr, code), mode, axes):
                 return objects.tensor_at(store, name, key, buffer_ptr, code)
             made = shards.find_shard(store, name, key, axes)
         else:

@@ -80,6 +80,7 @@ fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> R
 
 /// An engine under `name`.
 fn connect(metadata: &str, name: &str) -> Result<Engine, ToolError> {
+    EngineOptions::warn_of_the_environment();
     let options = EngineOptions::default().from_env(environment::variable)?;
     let cluster = environment::variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
     Ok(Engine::connect(metadata, name, options, &cluster)?)

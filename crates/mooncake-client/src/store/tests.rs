@@ -36,11 +36,12 @@ fn is_confused<T>(result: &Result<T, StoreError>) -> bool {
 fn about(request: &Request, keys: usize) -> Reply {
     let body = match &request.body {
         Some(request::Body::Lookup(_) | request::Body::Pin(_)) => {
-            reply::Body::Lookup(LookupReply { objects: vec![Object::default(); keys] })
+            reply::Body::Lookup(LookupReply { objects: vec![Object::default(); keys], away: false })
         }
         Some(request::Body::Exists(asked)) => reply::Body::Exists(ExistsReply {
             found: vec![1; keys].into(),
             sizes: if asked.sizes { vec![4; keys] } else { Vec::new() },
+            away: false,
         }),
         Some(request::Body::Remove(_)) => {
             reply::Body::Remove(RemoveReply { outcomes: vec![remove_reply::Outcome::Removed.into(); keys] })
@@ -83,7 +84,10 @@ fn an_answer_about_another_number_of_keys_fails_the_call_that_it_is_for() {
     }
     // As many answers as keys, and sizes that are not.
     master.answers(|request| {
-        Some(answer(request, reply::Body::Exists(ExistsReply { found: vec![1; 2].into(), sizes: vec![4] })))
+        Some(answer(
+            request,
+            reply::Body::Exists(ExistsReply { found: vec![1; 2].into(), sizes: vec![4], away: false }),
+        ))
     });
     assert!(is_confused(&store.sizes(&keys)) && store.exists(&keys).is_ok());
 }
@@ -171,7 +175,7 @@ fn bytes_that_are_not_those_of_the_object_are_a_miss_where_they_are_verified() {
         master.answers(move |request| match &request.body {
             Some(request::Body::Lookup(_)) => {
                 let object = Object { size: 4, replicas: vec![replica(1)], crc32c: 77 };
-                Some(answer(request, reply::Body::Lookup(LookupReply { objects: vec![object] })))
+                Some(answer(request, reply::Body::Lookup(LookupReply { objects: vec![object], away: false })))
             }
             _ => segments(request, std::slice::from_ref(&segment)).or_else(|| Some(usual(request))),
         });

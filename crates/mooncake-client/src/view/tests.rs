@@ -23,7 +23,7 @@ fn viewed() -> (Master, Lender, Store, Caller, View) {
             let extent = Extent { segment: 1, offset: 0, length: 4 };
             let replicas = vec![Replica { rid: RID, extents: vec![extent] }];
             let objects = vec![Object { size: 4, replicas, ..Object::default() }];
-            Some(answer(request, reply::Body::Lookup(LookupReply { objects })))
+            Some(answer(request, reply::Body::Lookup(LookupReply { objects, away: false })))
         }
         _ => Some(usual(request)),
     });

@@ -267,14 +267,14 @@ impl Pool {
 
     pub fn exists(&mut self, key: &str) -> bool {
         let mut there = false;
-        self.core.exists(self.now, [key.as_bytes()].into_iter(), |size| there = size.is_some());
+        self.core.exists(self.now, [key.as_bytes()].into_iter(), |size| there = size.is_ok());
         there
     }
 
     pub fn get(&mut self, key: &str) -> Option<Found> {
         let mut all = None;
         self.core.lookup(self.now, SessionId(1), [key.as_bytes()].into_iter(), |found| {
-            all = found.map(|found| found.to_found());
+            all = found.ok().map(|found| found.to_found());
         });
         all
     }
@@ -296,6 +296,13 @@ impl Pool {
     pub fn remove(&mut self, session: SessionId, key: &str, force: bool) -> RemoveOutcome {
         let origin = self.origin(session);
         let outcome = self.core.remove(self.now, origin, &[key.as_bytes()], force, &mut self.fx).unwrap();
+        self.collect();
+        outcome[0]
+    }
+
+    pub fn clear(&mut self, session: SessionId, key: &str, segment: &str) -> RemoveOutcome {
+        let origin = self.origin(session);
+        let outcome = self.core.clear_replicas(self.now, origin, &[key.as_bytes()], segment, &mut self.fx).unwrap();
         self.collect();
         outcome[0]
     }

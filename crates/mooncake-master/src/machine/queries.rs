@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Take;
 
 use bytes::Bytes;
-use mooncake_core::{SegmentNo, SessionId};
+use mooncake_core::{Absent, SegmentNo, SessionId};
 use mooncake_wire::message::{self, reply};
 use mooncake_wire::{UnpackedKeys, unpack_keys};
 
@@ -99,17 +99,19 @@ impl Exists<'_> {
     fn run<D: CoreDriver>(self, driver: &D) -> Answer {
         let Exists { keys, mut found, mut sizes } = self;
         let tally = Tally { items: keys.len(), ..Tally::default() };
+        let mut away = false;
         in_slices(keys, |some| {
             driver.read(|core, now| {
                 core.exists(now, some, |size| {
-                    found.push(u8::from(size.is_some()));
+                    away |= size == Err(Absent::OwnersAway);
+                    found.push(u8::from(size.is_ok()));
                     if let Some(sizes) = &mut sizes {
                         sizes.push(size.unwrap_or(0));
                     }
                 });
             });
         });
-        let reply = message::ExistsReply { found: Bytes::from(found), sizes: sizes.unwrap_or_default() };
+        let reply = message::ExistsReply { found: Bytes::from(found), sizes: sizes.unwrap_or_default(), away };
         Answer::counted(reply::Body::Exists(reply), tally)
     }
 }
@@ -117,18 +119,22 @@ impl Exists<'_> {
 fn lookup<D: CoreDriver>(asked: Objects<'_>, driver: &D, session: SessionId) -> Answer {
     let Objects { keys, found: mut objects } = asked;
     let mut tally = Tally { items: keys.len(), ..Tally::default() };
+    let mut away = false;
     in_slices(keys, |some| {
         driver.read(|core, now| {
             core.lookup(now, session, some, |found| {
                 match &found {
-                    Some(found) => tally.hit_bytes += found.size,
-                    None => tally.failed += 1,
+                    Ok(found) => tally.hit_bytes += found.size,
+                    Err(absent) => {
+                        tally.failed += 1;
+                        away |= *absent == Absent::OwnersAway;
+                    }
                 }
-                objects.push(convert::object(found));
+                objects.push(convert::object(found.ok()));
             });
         });
     });
-    Answer::counted(reply::Body::Lookup(message::LookupReply { objects }), tally)
+    Answer::counted(reply::Body::Lookup(message::LookupReply { objects, away }), tally)
 }
 
 fn describe<D: CoreDriver>(asked: Objects<'_>, driver: &D) -> Answer {

@@ -64,6 +64,13 @@ pub enum Change<'m> {
         /// Also those that were looked up a moment ago.
         force: bool,
     },
+    /// Drops replicas.
+    ClearReplicas {
+        /// Keys of their objects.
+        keys: Vec<&'m [u8]>,
+        /// Name of the segments that they are on; empty: of all.
+        segment: &'m str,
+    },
     /// Contributes memory.
     Mount {
         /// What it is.
@@ -179,6 +186,9 @@ pub fn read(request: &mut Request, soft_pin: SoftPinTtl) -> Result<Asked<'_>, Ba
         Body::Pin(ask) => Asked::Change(Change::Pin(keys(&ask.keys)?)),
         Body::Unpin(ask) => Asked::Change(Change::Unpin(convert::rids(&ask.rids))),
         Body::Remove(ask) => Asked::Change(Change::Remove { keys: keys(&ask.keys)?, force: ask.force }),
+        Body::ClearReplicas(ask) => {
+            Asked::Change(Change::ClearReplicas { keys: keys(&ask.keys)?, segment: &ask.segment })
+        }
         Body::Mount(ask) => {
             let spec = convert::segment_spec(ask.segment.take())?;
             Asked::Change(Change::Mount { spec, populated: ask.populated })
@@ -256,6 +266,12 @@ impl Change<'_> {
                 Ok(outcomes) => Outcome::Remove(outcomes),
                 Err(refused) => Outcome::Refused(refused, keys.len()),
             },
+            Change::ClearReplicas { keys, segment } => {
+                match core.clear_replicas(now, origin, &keys, segment, effects) {
+                    Ok(outcomes) => Outcome::Remove(outcomes),
+                    Err(refused) => Outcome::Refused(refused, keys.len()),
+                }
+            }
             Change::Mount { spec, populated } => match core.mount(now, origin, spec, populated, effects) {
                 Ok(number) => Outcome::Mount(number),
                 Err(refused) => Outcome::Refused(refused, 1),
@@ -290,7 +306,7 @@ impl Outcome {
                 let hit_bytes = found.iter().flatten().map(|found| found.size).sum();
                 let tally = Tally { items: found.len(), failed, hit_bytes };
                 let objects = found.iter().map(convert::pinned_object).collect();
-                Answer::counted(reply::Body::Lookup(message::LookupReply { objects }), tally)
+                Answer::counted(reply::Body::Lookup(message::LookupReply { objects, away: false }), tally)
             }
             Outcome::Remove(outcomes) => {
                 let failed = outcomes.iter().filter(|outcome| **outcome != RemoveOutcome::Removed).count();

@@ -2,6 +2,7 @@
 //!
 //! Nothing here takes a lock when it counts.
 
+mod not_here;
 mod page;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,8 @@ pub enum Op {
     RemoveAll,
     /// Remove by pattern.
     RemoveByRegex,
+    /// Drop replicas by key.
+    ReplicaClear,
     /// Mount.
     MountSegment,
     /// Unmount.
@@ -46,7 +49,7 @@ pub enum Op {
 
 impl Op {
     /// All of them, in the order of the summary.
-    pub const ALL: [Op; 13] = [
+    pub const ALL: [Op; 14] = [
         Op::PutStart,
         Op::PutEnd,
         Op::PutRevoke,
@@ -55,6 +58,7 @@ impl Op {
         Op::Remove,
         Op::RemoveAll,
         Op::RemoveByRegex,
+        Op::ReplicaClear,
         Op::MountSegment,
         Op::UnmountSegment,
         Op::Ping,
@@ -73,6 +77,7 @@ impl Op {
             Op::Remove => "remove",
             Op::RemoveAll => "remove_all",
             Op::RemoveByRegex => "remove_by_regex",
+            Op::ReplicaClear => "replica_clear",
             Op::MountSegment => "mount_segment",
             Op::UnmountSegment => "unmount_segment",
             Op::Ping => "ping",
@@ -93,7 +98,13 @@ impl Op {
 
     /// The reference has counters for batches of it.
     fn has_batches(self) -> bool {
-        matches!(self, Op::PutStart | Op::PutEnd | Op::PutRevoke | Op::GetReplicaList | Op::ExistKey)
+        use Op::{ExistKey, GetReplicaList, PutEnd, PutRevoke, PutStart, ReplicaClear};
+        matches!(self, PutStart | PutEnd | PutRevoke | GetReplicaList | ExistKey | ReplicaClear)
+    }
+
+    /// It has counters for requests of one key.
+    fn has_singles(self) -> bool {
+        self != Op::ReplicaClear
     }
 }
 
@@ -162,7 +173,7 @@ impl Metrics {
     /// Counts a request for `items` keys of which `failed` failed.
     pub fn count(&self, op: Op, items: usize, failed: usize) {
         let counters = &self.ops[op as usize];
-        if items <= 1 || !op.has_batches() {
+        if (items <= 1 && op.has_singles()) || !op.has_batches() {
             add(&counters.requests, 1);
             if failed > 0 {
                 add(&counters.failures, 1);
@@ -284,6 +295,13 @@ mod tests {
         metrics.count(Op::ExistKey, 1, 0);
         metrics.count(Op::ExistKey, 5, 2);
         metrics.count(Op::ExistKey, 3, 3);
+        metrics.count(Op::ReplicaClear, 1, 0);
+        let cleared = metrics.reading(Op::ReplicaClear);
+        assert_eq!(
+            (cleared.requests, cleared.batch_requests, cleared.batch_items),
+            (0, 1, 1),
+            "there are batches only"
+        );
         let read = metrics.reading(Op::ExistKey);
         assert_eq!((read.requests, read.failures), (1, 0));
         assert_eq!((read.batch_requests, read.batch_partial, read.batch_failures), (2, 1, 1));

@@ -6,6 +6,7 @@ use mooncake_core::Stats;
 use mooncake_metrics::{Kind, Page};
 use mooncake_wire::RequestKind;
 
+use super::not_here;
 use super::{Metrics, Op, REFUSALS, ShellReading};
 use crate::log::{LogReading, LogStats};
 use crate::segment_list::{self, Listed};
@@ -85,6 +86,7 @@ impl Reading {
         self.tell_safety(out);
         self.tell_clients(out);
         self.tell_log(out);
+        not_here::tell(out);
     }
 
     fn tell_pool(&self, out: &mut Page) {
@@ -115,6 +117,11 @@ impl Reading {
         out.gauge("master_soft_pin_key_count", "soft-pinned objects", s.soft_pinned_objects);
         out.gauge("mooncake_hard_pinned_objects", "hard-pinned objects", s.hard_pinned_objects);
         out.counter("mooncake_removed_objects_total", "objects removed by request", s.removed_objects);
+        out.counter(
+            "mooncake_cleared_objects_total",
+            "objects of which copies were dropped by request (batch_replica_clear)",
+            s.cleared_objects,
+        );
     }
 
     fn tell_cache(&self, out: &mut Page) {
@@ -142,6 +149,8 @@ impl Reading {
         out.counter("mooncake_put_keys_total", "keys of puts that were answered", s.put_keys);
         out.counter("mooncake_put_placed_total", "keys of puts that got room", s.put_placed);
         out.counter("mooncake_put_exists_total", "keys of puts that were there already", s.put_exists);
+        let help = "keys of puts that were there already, those of batches too";
+        out.counter("master_put_start_object_already_exists_total", help, s.put_exists);
         out.counter("mooncake_put_busy_total", "keys of puts with another put under way", s.put_busy);
         out.counter("mooncake_put_full_total", "keys of puts that found no room", s.put_full);
         out.counter("mooncake_put_too_large_total", "keys of puts that can never fit", s.put_too_large);
@@ -191,8 +200,10 @@ impl Reading {
             let name = op.metric_name();
             let mut tell = |what: &str, help: &str, value| out.counter(&format!("master_{what}_total"), help, value);
             let one = if op.has_batches() { "requests for one key" } else { op.unit() };
-            tell(&format!("{name}_requests"), one, read.requests);
-            tell(&format!("{name}_failures"), "requests of that kind that failed", read.failures);
+            if op.has_singles() {
+                tell(&format!("{name}_requests"), one, read.requests);
+                tell(&format!("{name}_failures"), "requests of that kind that failed", read.failures);
+            }
             if op.has_batches() {
                 tell(&format!("batch_{name}_requests"), "requests for several keys", read.batch_requests);
                 tell(

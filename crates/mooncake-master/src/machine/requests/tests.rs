@@ -137,7 +137,7 @@ fn what_is_put_is_there_for_all_that_asks_until_it_is_removed() {
     let keys = || Some(pack_keys(&["k", "missing"]));
 
     let answer = testbed.call(client, Body::Exists(message::Exists { keys: keys(), sizes: true }));
-    let told = message::ExistsReply { found: vec![1, 0].into(), sizes: vec![1000, 0] };
+    let told = message::ExistsReply { found: vec![1, 0].into(), sizes: vec![1000, 0], away: false };
     assert_eq!((answer.body, answer.tally), (reply::Body::Exists(told), tally(2, 0, 0)));
 
     for body in [Body::Lookup(message::Lookup { keys: keys() }), Body::Pin(message::Pin { keys: keys() })] {

@@ -1,0 +1,73 @@
+//! Metrics of Mooncake's master about things that this one does not have: told as 0, so that its dashboard draws every panel
+//! and alerts that are written for it have something to look at.
+
+use mooncake_metrics::{Histogram, Page, Unit};
+
+/// Requests that nobody can make here, and what the reference counts of them.
+const REQUESTS: &[(&str, &str)] = &[
+    ("get_replica_list_by_regex", "look-ups by pattern"),
+    ("mount_nof_segment", "mounts of NVMe-oF segments"),
+    ("unmount_nof_segment", "unmounts of NVMe-oF segments"),
+    ("remount_nof_segment", "clients that came back with NVMe-oF segments"),
+    ("copy_start", "copies of objects that began"),
+    ("copy_end", "copies of objects that ended"),
+    ("copy_revoke", "copies of objects that were given up"),
+    ("move_start", "moves of objects that began"),
+    ("move_end", "moves of objects that ended"),
+    ("move_revoke", "moves of objects that were given up"),
+    ("create_copy_task", "tasks of copying that were asked for"),
+    ("create_move_task", "tasks of moving that were asked for"),
+    ("query_task", "questions about tasks"),
+    ("fetch_tasks", "clients that came for tasks"),
+    ("update_task", "reports about tasks"),
+    ("evict_disk_replica", "copies on disks that were evicted"),
+];
+
+/// Counters.
+const COUNTERS: &[(&str, &str)] = &[
+    ("master_batch_put_start_object_already_exists_total", "told by master_put_start_object_already_exists_total"),
+    ("master_batch_query_ip_requests_total", "questions for clients' addresses"),
+    ("master_batch_query_ip_items_total", "clients in questions for addresses"),
+    ("master_attempted_evictions_nof", "evictions from NVMe-oF that were tried"),
+    ("master_successful_evictions_nof", "evictions from NVMe-oF that made room"),
+    ("master_evicted_key_count_nof", "objects evicted from NVMe-oF"),
+    ("master_evicted_size_bytes_nof", "bytes evicted from NVMe-oF"),
+    ("master_promotion_admitted_total", "copies from disks to memory that began"),
+    ("master_promotion_completed_total", "copies from disks to memory that ended well"),
+    ("master_promotion_failed_total", "copies from disks to memory that failed"),
+    ("master_promotion_cancelled_total", "copies from disks to memory that were given up"),
+    ("master_promotion_expired_total", "copies from disks to memory that took too long"),
+    ("master_promotion_completed_bytes_total", "bytes copied from disks to memory"),
+    ("master_promotion_rejected_frequency_total", "objects read too rarely to be copied to memory"),
+    ("master_promotion_rejected_watermark_total", "objects not copied to memory for want of room"),
+    ("master_promotion_rejected_cap_total", "objects not copied to memory as too many were under way"),
+    ("file_cache_hit_nums_", "keys looked up by gets, and found on disks"),
+    ("file_cache_hit_bytes_total", "bytes of the objects that gets found on disks"),
+    ("master_nof_heartbeat_success_total", "NVMe-oF targets that answered"),
+    ("master_nof_heartbeat_failure_total", "NVMe-oF targets that answered with an error"),
+    ("master_nof_heartbeat_timeout_total", "NVMe-oF targets that did not answer"),
+    ("master_nof_segments_unmounted_by_heartbeat_total", "NVMe-oF segments taken out as their target was silent"),
+];
+
+/// Gauges.
+const GAUGES: &[(&str, &str)] = &[
+    ("master_nof_allocated_bytes", "bytes taken in NVMe-oF segments"),
+    ("master_total_nof_capacity_bytes", "bytes of NVMe-oF segments"),
+    ("master_allocated_file_size_bytes", "bytes of objects on file systems"),
+    ("master_total_file_capacity_bytes", "bytes that file systems may take"),
+    ("file_cache_nums_", "objects on disks"),
+    ("master_promotion_in_flight", "copies from disks to memory under way"),
+];
+
+/// Tells all of them.
+pub fn tell(out: &mut Page) {
+    out.section("What is not here: always 0, for dashboards that ask for it");
+    for (name, help) in REQUESTS {
+        out.counter(&format!("master_{name}_requests_total"), help, 0);
+        out.counter(&format!("master_{name}_failures_total"), &format!("{help}, and failed"), 0);
+    }
+    COUNTERS.iter().for_each(|(name, help)| out.counter(name, help, 0));
+    GAUGES.iter().for_each(|(name, help)| out.gauge(name, help, 0));
+    let nothing = Histogram::new(Unit::Milliseconds, &[1_000_000, 10_000_000, 100_000_000, 1_000_000_000]).read();
+    out.histogram("master_nof_heartbeat_probe_latency_ms", "how long NVMe-oF targets took to answer", &nothing);
+}

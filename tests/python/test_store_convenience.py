@@ -1,0 +1,110 @@
+"""What Python developers expect of a class: texts in `help`, `with`, a short way to connect, a telling `repr`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+import mooncake
+from mooncake import _native, errors
+from mooncake.async_store import MooncakeDistributedStoreAsync
+from mooncake.mooncake_config import MooncakeConfig
+from mooncake.store import MooncakeDistributedStore
+
+STUB = Path(mooncake.__file__).parent / "store/__init__.pyi"
+
+
+def texts() -> dict[str, str]:
+    """The docstrings of the store's methods in the stub."""
+    found: dict[str, str] = {}
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name == "MooncakeDistributedStore":
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and (text := ast.get_docstring(method)):
+                    found.setdefault(method.name, text)
+    return found
+
+
+def test_every_method_says_at_run_time_what_the_stub_says():
+    methods = [name for name in dir(MooncakeDistributedStore) if not name.startswith("_")]
+    stub = texts()
+    assert len(methods) > 80
+    assert sorted(set(methods) - set(stub)) == [], "without a text in the stub"
+    for name in methods:
+        assert inspect.getdoc(getattr(MooncakeDistributedStore, name)) == stub[name], name
+
+
+def test_the_arguments_of_setup_are_told():
+    names = list(inspect.signature(MooncakeDistributedStore.setup).parameters)
+    assert names[:4] == ["self", "local_hostname", "metadata_server", "global_segment_size"]
+    assert names[-1] == "client_http_port"
+
+
+def test_a_store_is_closed_by_with(shared_cluster):
+    with MooncakeDistributedStore.connect(shared_cluster.master.addr) as store:
+        assert store.put("k", b"v") == 0
+        assert "k" in store
+        assert "none" not in store
+        assert store.remove("k", True) == 0
+    assert store.health_check() == 1
+    with errors.checked(MooncakeDistributedStore.connect(shared_cluster.master.addr)) as store:
+        assert store.health_check() == 0
+    assert store.health_check() == 1
+
+
+def test_connect_lends_what_it_is_told_and_raises_where_it_fails(cluster):
+    pool = cluster(nodes=0)
+    for kind in (MooncakeDistributedStore, MooncakeDistributedStoreAsync):
+        with kind.connect(pool.master.addr, global_segment_size=32 << 20, local_buffer_size=1 << 20) as store:
+            assert type(store) is kind
+            assert pool.master.metric("master_total_capacity_bytes") == 32 << 20
+            assert store.get_hostname().startswith("127.0.0.1:")
+    pool.master.kill()
+    with pytest.raises(errors.MasterUnreachable, match="mooncake_master"):
+        MooncakeDistributedStore.connect(pool.master.addr)
+    with pytest.raises(errors.InvalidParams, match="host:port"):
+        MooncakeDistributedStore.connect("nonsense")
+
+
+def test_a_config_sets_a_store_up(shared_cluster, tmp_path):
+    path = tmp_path / "mooncake.json"
+    path.write_text(
+        json.dumps(
+            {
+                "local_hostname": "127.0.0.1",
+                "metadata_server": "P2PHANDSHAKE",
+                "master_server_address": shared_cluster.master.addr,
+                "global_segment_size": 0,
+                "local_buffer_size": "16MB",
+            }
+        )
+    )
+    config = MooncakeConfig.from_file(path)
+    for given in ((config,), {"config": config}):
+        store = MooncakeDistributedStore()
+        code = store.setup(**given) if isinstance(given, dict) else store.setup(*given)
+        assert code == 0, store.last_error()
+        assert _native._local_buffer_size(store) == 16 << 20
+        store.close()
+    with pytest.raises(TypeError):
+        MooncakeDistributedStore().setup(config=7)
+
+
+def test_a_store_shows_what_it_is(shared_cluster):
+    store = MooncakeDistributedStore()
+    assert repr(store) == "<MooncakeDistributedStore, not set up>"
+    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", shared_cluster.master.addr) == 0
+    address = f"{store.get_hostname()} at master {shared_cluster.master.addr}"
+    assert repr(store) == f"<MooncakeDistributedStore {address}>"
+    assert repr(errors.checked(store)) == f"checked({store!r})"
+    store.close()
+    assert repr(store) == "<MooncakeDistributedStore, not set up>"
+
+
+def test_the_package_has_its_version():
+    assert mooncake.__version__ == _native.__version__
+    assert mooncake.__version__.count(".") == 2
