@@ -25,6 +25,8 @@ pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>
         Err(error) => return fail(&error),
     };
     if given.boolean("check_config") {
+        // What has to be seen does not stand below a table, nor in what scripts read.
+        settings.notes.iter().for_each(|note| eprintln!("note: {note}"));
         say(&in_force(&given));
         return ExitCode::SUCCESS;
     }
@@ -75,8 +77,7 @@ fn in_force(given: &Given) -> String {
     let width = |of: fn(&(&str, &str, Source)) -> usize| rows.iter().map(of).max().unwrap_or(0);
     let (names, values) = (width(|row| row.0.len()), width(|row| row.1.len()));
     let lines = rows.iter().map(|(name, value, source)| format!("{name:names$}  {value:values$}  {source}\n"));
-    let notes = given.notes.iter().map(|note| format!("note: {note}\n"));
-    lines.chain(notes).collect()
+    lines.collect()
 }
 
 fn fail(error: &dyn std::error::Error) -> ExitCode {

@@ -11,8 +11,13 @@ pub(crate) const BENCH: &[Setting] = &[
     Setting::done("mode", Type::Text, "initiator", "initiator: moves bytes; target: lends memory until Ctrl-C"),
     Setting::done("operation", Type::Text, "read", "read or write"),
     Setting::done("metadata_server", Type::Text, "P2PHANDSHAKE", "P2PHANDSHAKE, or a URL of http:// or https://"),
-    Setting::done("local_server_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
-    Setting::done("segment_id", Type::Text, "", "the target's name, which it prints"),
+    Setting::done(
+        "local_server_name",
+        Type::Text,
+        "127.0.0.1",
+        "name or address by which peers reach this host; it listens on that address alone, on all if it is a name",
+    ),
+    Setting::done("segment_id", Type::Text, "", "the target's name, which it prints; an initiator needs it"),
     Setting::done("block_size", Type::Size, "65536", "bytes of a request"),
     Setting::done("batch_size", COUNT, "128", "requests of a batch"),
     Setting::done("threads", COUNT, "12", "threads, each with a batch at a time"),
@@ -48,7 +53,12 @@ pub(crate) const BENCH: &[Setting] = &[
 /// `tebench`, in the order of `--help`.
 pub(crate) const SWEEP: &[Setting] = &[
     Setting::done("target_seg_name", Type::Text, "", "the target's name, which it prints; none: be a target"),
-    Setting::done("seg_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
+    Setting::done(
+        "seg_name",
+        Type::Text,
+        "127.0.0.1",
+        "name or address by which peers reach this host; it listens on that address alone, on all if it is a name",
+    ),
     Setting::done("op_type", Type::Text, "read", "read, write, or mix: a write, a read, a write and so on"),
     Setting::done("start_block_size", Type::Size, "4096", "bytes of a request, doubled up to max_block_size"),
     Setting::done("max_block_size", Type::Size, "64MB", "the most bytes of a request"),
@@ -72,10 +82,20 @@ pub(crate) const SWEEP: &[Setting] = &[
 
 /// `show_link`, in the order of `--help`.
 pub(crate) const LINKS: &[Setting] = &[
-    Setting::done("segment_id", Type::Text, "", "peers to meet, with commas between them"),
+    Setting::done(
+        "segment_id",
+        Type::Text,
+        "",
+        "peers to meet, with commas between them; needed unless --json is given",
+    ),
     Setting::done("json", Type::Bool, "false", "JSON, with this machine's devices and topology, instead of a table"),
     Setting::done("metadata_server", Type::Text, "P2PHANDSHAKE", "P2PHANDSHAKE, or a URL of http:// or https://"),
-    Setting::done("local_server_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
+    Setting::done(
+        "local_server_name",
+        Type::Text,
+        "127.0.0.1",
+        "name or address by which peers reach this host; it listens on that address alone, on all if it is a name",
+    ),
     Setting::accepted("ip_or_host_name", Type::Text, "", "local_server_name is that, too"),
     Setting::accepted("rpc_port", Type::Port, "12345", "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT set the ports"),
     Setting::accepted("discover_only", Type::Bool, "false", "without segment_id no peer is met"),
@@ -91,5 +111,6 @@ pub(crate) const TOPOLOGY: &[Setting] = &[
     ),
     Setting::done("use_custom_topo", Type::Bool, "false", "show the file that MC_CUSTOM_TOPO_JSON names"),
     Setting::done("custom_topo_json", Type::Text, "", "show this file"),
+    Setting::done("json", Type::Bool, "false", "the JSON alone, without the words before it"),
     Setting::accepted("backend", Type::Text, "auto", ONE),
 ];

@@ -119,8 +119,8 @@ fn missing_capabilities_are_refused_when_on_and_fine_when_off() {
 
 #[test]
 fn what_has_no_effect_is_said_once() {
-    let given = given(&["--max_threads=4", "--max_threads=8", "--cxl_size=1", "stray"]).unwrap();
-    assert_eq!(given.notes.len(), 3, "{:?}", given.notes);
+    let given = given(&["--max_threads=4", "--max_threads=8", "--cxl_size=1"]).unwrap();
+    assert_eq!(given.notes.len(), 2, "{:?}", given.notes);
 }
 
 #[test]
@@ -240,13 +240,57 @@ fn a_path_that_is_no_regular_file_is_refused_without_reading_it() {
 }
 
 #[test]
-fn keys_that_are_none_are_said_and_empty_files_say_nothing() {
-    let file = File::new("i.yaml", "master:\n  rpc_port: 1\nunheard_of: 2\n");
-    let given_some = given(&[&file.flag("config_path")]).unwrap();
-    assert_eq!(given_some.notes.len(), 2, "{:?}", given_some.notes);
-    assert!(given_some.notes[0].contains("master.rpc_port"), "{:?}", given_some.notes);
+fn a_key_that_is_no_setting_is_refused_with_its_neighbours_and_empty_files_say_nothing() {
+    for (text, wanted) in [
+        ("rpc_prot: 20071\n", "rpc_prot is no setting of mooncake_master; did you mean rpc_port?"),
+        ("rpc_port: 1\nmaster:\n  rpc_port: 1\n", "master.rpc_port is no setting"),
+        ("something_else_entirely: 2\n", "something_else_entirely is no setting of mooncake_master"),
+    ] {
+        let file = File::new("i.yaml", text);
+        let error = given(&[&file.flag("config_path")]).expect_err(text).to_string();
+        assert!(error.contains(wanted) && error.contains("i.yaml"), "{error}");
+    }
     let empty = File::new("j.yaml", "");
     assert!(given(&[&empty.flag("config_path")]).unwrap().notes.is_empty());
+}
+
+#[test]
+fn a_key_that_stands_twice_in_a_file_is_refused() {
+    for (name, text) in [
+        ("s.yaml", "rpc_port: 1\ncluster_id: a\nrpc_port: 2\n"),
+        ("t.json", "{\"rpc_port\": 1, \"rpc_port\": 1}"),
+        ("u.yaml", "a:\n  b: 1\na.b: 2\n"),
+    ] {
+        let file = File::new(name, text);
+        let error = given(&[&file.flag("config_path")]).expect_err(text).to_string();
+        assert!(error.contains("given twice") && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_stray_word_is_refused_by_every_program_with_what_it_was_meant_for() {
+    for program in mooncake_settings::PROGRAMS {
+        for word in ["help", "version"] {
+            let error = given_to(program, &[word]).unwrap_err().to_string();
+            assert!(error.contains(&format!("did you mean --{word}?")), "{}: {error}", program.name);
+        }
+        let error = given_to(program, &["status"]).unwrap_err().to_string();
+        assert!(error.contains("unexpected argument \"status\""), "{}: {error}", program.name);
+    }
+    for (program, word, meant) in [
+        (&MASTER, "rpc_port=7", "--rpc_port=7"),
+        (&MASTER, "\u{2014}rpc-port=7", "--rpc_port=7"),
+        (&MASTER, "master.yaml", "--config_path=master.yaml"),
+        (&CLIENT, "10.0.0.5:50051", "--master_server_address=10.0.0.5:50051"),
+        (&mooncake_settings::SHOW_LINK, "10.0.0.5:12345", "--segment_id=10.0.0.5:12345"),
+    ] {
+        let error = given_to(program, &[word]).map(|given| given.notes).unwrap_err().to_string();
+        assert!(error.contains(&format!("did you mean {meant}?")), "{error}");
+    }
+    for word in ["", "-", "/etc/passwd"] {
+        let error = given(&[word]).unwrap_err().to_string();
+        assert!(!error.contains("did you mean") && error.contains("--help"), "{error}");
+    }
 }
 
 #[test]
