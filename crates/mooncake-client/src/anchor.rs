@@ -17,7 +17,7 @@ use crate::directory::Directory;
 use crate::error::{Cause, StoreError};
 use crate::link_set::LinkSet;
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
-use crate::opening::{Opened, Unreached, open_at};
+use crate::opening::{Opened, open_at};
 use crate::segment_owner::SegmentOwner;
 use crate::session::Session;
 
@@ -263,11 +263,7 @@ impl Driver {
                 self.fresh = Some(opened);
             }
             Err(unreached) => {
-                let reason = match unreached {
-                    Unreached::Interrupted => "interrupted".to_owned(),
-                    Unreached::Cut(reason) | Unreached::Failed(reason) => reason,
-                };
-                control.decide(|parts| self.machine.failed(reason, parts, &mut out));
+                control.decide(|parts| self.machine.failed(unreached.to_string(), parts, &mut out));
             }
         }
         out
