@@ -18,8 +18,11 @@ const HEAD: &str = "     block  batch threads      GB/s     avg us     p50 us   
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let Some(given) = flags(&ENGINE_SWEEP, args)? else { return Ok(()) };
     let plan = Plan::of(&given)?;
-    let engine = connect(metadata(&given)?, given.text_or_default("seg_name"))?;
     let target = given.text_or_default("target_seg_name");
+    if !target.is_empty() && plan.loads().is_empty() {
+        return Err(value("total_buffer_size", &plan.total.to_string(), "room for the smallest block"));
+    }
+    let engine = connect(metadata(&given)?, given.text_or_default("seg_name"))?;
     if target.is_empty() {
         lend(&engine, plan.total)?;
         let more = match metadata(&given)? {
@@ -101,9 +104,7 @@ impl Plan {
 
     fn sweep(&self, engine: &Engine, target: &str) -> Result<(), ToolError> {
         let loads = self.loads();
-        let Some(largest) = loads.iter().filter_map(Load::bytes).max() else {
-            return Err(value("total_buffer_size", &self.total.to_string(), "room for the smallest block"));
-        };
+        let largest = loads.iter().filter_map(Load::bytes).max().unwrap_or_default();
         let peer = engine.open(target)?;
         let lends = engine.first_buffer(target)?;
         let first = lends.ok_or_else(|| value("target_seg_name", target, "a target that lends memory"))?;
