@@ -32,6 +32,8 @@ use crate::{control, http, random, summary};
 const BACKLOG: u32 = 4096;
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// How often it is said that the log is lost.
+const REMIND_EVERY: Duration = Duration::from_secs(3600);
 
 /// Why a master does not start.
 #[derive(Debug, thiserror::Error)]
@@ -200,7 +202,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
         Some(opened) => {
             let Opened { mut sink, found, epoch } = opened;
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-            sink.compact_with(&found, settings.compact_min, sender);
+            sink.keep_with(&found, settings.compact_min, sender, &settings.witness_folder);
             wanted = Some(receiver);
             torn_bytes = found.cut_bytes;
             (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), epoch.raised())
@@ -360,9 +362,21 @@ impl ProcessDriver for Shared {
 
 /// Without lines in the output, too, the page with the summary has rates of the last seconds.
 async fn report(shared: Arc<Shared>, in_output: bool) {
-    let mut said = summary::Said::default();
+    let (mut said, mut lost_since) = (summary::Said::default(), None);
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
+        if shared.log.is_lost() {
+            let told = *lost_since.get_or_insert_with(Instant::now);
+            if told.elapsed() >= REMIND_EVERY {
+                lost_since = Some(Instant::now());
+                tracing::error!(
+                    "STILL WITHOUT A LOG: a restart forgets every object. POST /api/v1/start_log to the metrics port begins a \
+                     new one"
+                );
+            }
+        } else {
+            lost_since = None;
+        }
         if in_output && let Some(line) = said.news(summary::line(&shared)) {
             tracing::info!("Master Metrics: {line}");
         }
