@@ -11,6 +11,7 @@ use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::absence::Absence;
 use crate::connection::{Connection, ConnectionError, Patience};
 use crate::control::Control;
 use crate::directory::Directory;
@@ -56,13 +57,15 @@ struct Driver {
     fresh: Option<Opened>,
     /// What a turn has to send is to be gone by then.
     send_by: Instant,
+    absence: Absence,
 }
 
 impl Driver {
     fn new(shared: Arc<Shared>, identity: Identity, opened: Opened) -> Self {
         let control = &shared.control;
         let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
-        Driver { machine, connection: Some(opened.connection), fresh: None, send_by: Instant::now(), shared }
+        let (connection, absence) = (Some(opened.connection), Absence::default());
+        Driver { machine, connection, fresh: None, send_by: Instant::now(), absence, shared }
     }
 
     fn run(&mut self) {
@@ -152,7 +155,7 @@ impl Driver {
         self.connection = None;
         let control = &self.shared.control;
         if !control.wants.is_closing() {
-            tracing::info!(master = %control.masters, %error, "anchor lost; reconnecting");
+            tracing::info!(master = %control.masters, %error, "connection to the master lost; reconnecting");
         }
         control.decide(|parts| self.machine.lost(unsent, parts));
     }
@@ -184,7 +187,7 @@ impl Driver {
                 Output::HangUp { silent } => {
                     if silent && !control.wants.is_closing() {
                         let error = "no word from the master";
-                        tracing::info!(master = %control.masters, error, "anchor lost; reconnecting");
+                        tracing::info!(master = %control.masters, error, "connection to the master lost; reconnecting");
                     }
                     self.connection = None;
                 }
@@ -200,8 +203,10 @@ impl Driver {
                 Output::Began => self.began(),
                 Output::Unreachable { reason } => {
                     self.fresh = None;
-                    if control.explain(Some(&reason)) && !control.wants.is_closing() {
-                        tracing::warn!(master = %control.masters, reason, "not reconnected yet");
+                    let away = self.absence.goes_on(Instant::now(), control.explain(Some(&reason)));
+                    if let Some(away) = away.filter(|_| !control.wants.is_closing()) {
+                        let seconds = away.as_secs();
+                        tracing::warn!(master = %control.masters, reason, seconds, "not reconnected yet; still trying");
                     }
                 }
                 Output::Obey(reign) => shared.links.obey(reign),
@@ -313,6 +318,7 @@ impl Driver {
         let session = opened.session(&self.shared.process);
         self.connection = Some(opened.connection);
         self.shared.control.explain(None);
+        self.absence.ends();
         session
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -291,7 +291,19 @@ fn open_log(settings: &Settings, boot_id: &[u8; 16], replaying: &mut Replaying) 
     let start = start.map_err(|NoEpochLeft { epoch }| LogError::NoEpochLeft { path: folder.current(), epoch })?;
     let kept = free.filter(|_| start.epoch == Epoch::Kept);
     let witness = open_witness(&settings.witness_folder, &found, start.highest, kept)?;
-    if !fresh {
+    if fresh {
+        tracing::info!(path = %path.display(), "no log yet: one begins there");
+        if let LogFolder::Default(path) = &settings.log_folder {
+            let others = others_of(&settings.cluster_id, path);
+            if !others.is_empty() {
+                tracing::warn!(
+                    others = others.join(" "),
+                    "this pool had a log under another port, which is another pool: its objects are not in this one. \
+                     --rpc_port chooses it, mooncake state gc removes it"
+                );
+            }
+        }
+    } else {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
             bytes = found.snapshot_bytes + found.segment_bytes, objects = replaying.core.objects(), "log replayed"
@@ -327,6 +339,18 @@ fn open_witness(
             Ok(None)
         }
     }
+}
+
+/// Logs of the same cluster id that lie beside a state folder: those of other ports.
+fn others_of(cluster_id: &str, path: &Path) -> Vec<String> {
+    let entries = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten();
+    let is_other = |other: &PathBuf| {
+        let name = other.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let port = name.strip_prefix(cluster_id).and_then(|rest| rest.strip_prefix('-'));
+        other != path && port.is_some_and(|port| port.parse::<u16>().is_ok()) && other.join("current").exists()
+    };
+    let others = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_other);
+    others.filter_map(|other| Some(other.file_name()?.to_str()?.to_owned())).collect()
 }
 
 fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartError> {

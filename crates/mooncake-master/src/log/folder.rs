@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -50,7 +50,7 @@ impl Folder {
             .mode(0o600)
             .open(&path)
             .map_err(wrap)?;
-        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if let Err(error) = lock_patiently(&lock) {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(wrap(error.into()));
             }
@@ -210,6 +210,17 @@ impl Folder {
         away.sort_unstable();
         away
     }
+}
+
+/// `mooncake state ls` holds it for an instant, a master as long as it runs.
+fn lock_patiently(lock: &File) -> rustix::io::Result<()> {
+    for _ in 0..4 {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(25)),
+            done => return done,
+        }
+    }
+    flock(lock, FlockOperation::NonBlockingLockExclusive)
 }
 
 /// The name is one that [`Folder::rename_away`] gives, not one of a person's.
