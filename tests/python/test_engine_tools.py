@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -92,7 +93,8 @@ def test_a_tool_that_cannot_do_what_it_is_told_opens_nothing(args, said):
 def listens_on(pid: int) -> set[str]:
     """Addresses that a process listens on by TCP."""
     opened = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
-    rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
+    tables = [Path("/proc/net", name).read_text() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
     return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in opened}
 
 
@@ -141,6 +143,25 @@ def test_a_sweep_goes_through_every_size_that_fits_the_memory(target):
 
     done = sweep(f"--target_seg_name={target}", *sizes, "--total_buffer_size=8192", "--op_type=write")
     assert len(done.stdout.splitlines()) == 2 + 4, done.stdout
+
+
+def test_a_sweep_seeds_bytes_that_another_one_verifies_over_several_targets():
+    few = ("--start_block_size=4096", "--max_block_size=8192", "--max_batch_size=4", "--max_num_threads=2")
+    with (
+        started("engine-bench", "--mode=target", "--buffer_size=1MB") as one,
+        started("engine-bench", "--mode=target", "--buffer_size=1MB") as other,
+    ):
+        names = [line.split("=")[1].strip() for line in (one, other)]
+        both = (f"--target_seg_name={','.join(names)}", *few)
+        unseeded = sweep(*both, "--op_type=read_verify")
+        assert (unseeded.returncode, "bytes came back changed" in unseeded.stderr) == (1, True)
+        assert sweep(*both, "--op_type=write_seed").returncode == 0
+        verified = sweep(*both, "--op_type=read_verify")
+        assert verified.returncode == 0, verified.stderr
+        assert len(verified.stdout.splitlines()) == 2 + 12
+        # Of each target what its threads have, by the first two blocks.
+        small = sweep(*both, "--op_type=read", "--target_range_size=8192")
+        assert len(small.stdout.splitlines()) == 2 + 4, small.stdout
 
 
 @pytest.mark.parametrize(("path", "shm"), [("same host", "1"), ("tcp", "0")])

@@ -74,7 +74,7 @@ impl Initiator<'_> {
         let peer = engine.open(segment)?;
         let lends = engine.first_buffer(segment)?;
         let remote = lends.ok_or_else(|| value("segment_id", segment, "a target that lends memory"))?;
-        let measured = load.run(&Ends { engine, peer, memory, remote }, duration)?;
+        let measured = load.run(&Ends { engine, memory, remotes: vec![(peer, remote)] }, duration)?;
         let (seconds, count) = (measured.elapsed.as_secs_f64(), measured.batches.len() as u64);
         let rate = (count * load.batch * load.block) as f64 * per_byte / seconds;
         for link in engine.links() {

@@ -36,7 +36,7 @@ fn meet(engine: &Engine, name: &str) -> Result<(), ToolError> {
     if let Some(remote) = engine.first_buffer(name)? {
         let memory = lend(engine, BYTES)?;
         let load = Load { opcodes: vec![Opcode::Read], block: BYTES, batch: 1, threads: 1, pause: Default::default() };
-        load.run(&Ends { engine, peer, memory, remote }, Default::default())?;
+        load.run(&Ends { engine, memory, remotes: vec![(peer, remote)] }, Default::default())?;
     }
     Ok(())
 }
