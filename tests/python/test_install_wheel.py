@@ -40,8 +40,9 @@ def readelf(*args: str) -> str:
     return subprocess.run(["readelf", *args], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_it_carries_one_library_and_one_binary(unpacked):
-    assert sorted(p.name for p in elves(unpacked)) == ["_native.abi3.so", "mooncake"]
+def test_it_carries_two_libraries_and_one_binary_and_stays_small(unpacked):
+    assert sorted(p.name for p in elves(unpacked)) == ["_native.abi3.so", "libtransfer_engine.so", "mooncake"]
+    assert wheel().stat().st_size <= 15_000_000
 
 
 def test_every_elf_needs_only_the_c_library(unpacked):
