@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_the_services_work_together_and_share_memory(tmp_path):
             for name in ready:
                 kind, *probe = found[name]["healthcheck"]["test"]
                 assert kind == "CMD"
-                wait_for(f"health of the {name}", lambda probe=words(probe): is_well(probe))
+                wait_for(f"health of the {name}", partial(is_well, words(probe)))
             engine = [*APART, *words(found["engine"]["command"])]
             done = subprocess.run(engine, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr
