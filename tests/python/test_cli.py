@@ -14,7 +14,6 @@ import pytest
 from mooncake.store import MooncakeDistributedStore
 from pool import Cluster, Daemon, Master, binary, free_port, wait_for
 
-
 PROGRAMS = {
     "master": "mooncake_master",
     "client": "mooncake_client",
@@ -105,6 +104,22 @@ def test_a_storage_node_leaves_in_order_at_sigterm(cluster):
     assert c.segments() == []
 
 
+def test_the_master_says_who_left_and_what_was_lost_with_whom(cluster):
+    c = cluster(nodes=2)
+    stays, dies = c.nodes
+    assert stays.terminate() == 0
+    dies.kill()
+    wait_for("the loss", lambda: "client lost" in c.master.output())
+    said = c.master.output().splitlines()
+    [left] = [line for line in said if "client left" in line]
+    assert f'name="{stays.segment.partition(" ")[0]}"' in left
+    assert any("segment unmounted" in line and stays.segment.partition(" ")[0] in line for line in said)
+    [lost] = [line for line in said if "client lost" in line]
+    assert "WARN" in lost
+    assert f'name="{dies.segment.partition(" ")[0]}"' in lost
+    assert f'reason="its process is gone" segments=1 lent={dies.size} ' in lost
+
+
 def test_a_storage_node_waits_for_its_master_and_comes_back_to_it(cluster, tmp_path):
     c = Cluster(tmp_path)
     try:
@@ -149,13 +164,21 @@ def test_the_master_ends_in_order(tmp_path, stop):
         master.kill()
 
 
-@pytest.mark.parametrize("module", ["mooncake.cli", "mooncake.cli_client"])
-def test_python_entry_points_become_the_binary(module):
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("mooncake.cli", "mooncake_master"),
+        ("mooncake.cli_client", "mooncake_client"),
+        ("mooncake.cli_bench", "transfer_engine_bench"),
+        ("mooncake.transfer_engine_topology_dump", "transfer_engine_topology_dump"),
+    ],
+)
+def test_python_entry_points_become_the_binary(module, name):
     if "MOONCAKE_BIN" in os.environ:
         pytest.skip("needs the installed wheel")
     done = run(sys.executable, "-m", module, "--version")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("mooncake_")
+    assert done.stdout.startswith(f"{name} ")
 
 
 @pytest.mark.parametrize("command", ["mooncake_master", "mooncake_client"])

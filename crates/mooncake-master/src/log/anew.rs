@@ -87,7 +87,7 @@ impl Log {
                 Ok(rotated)
             }
             Err(error) => {
-                folder.give_up()?;
+                folder.leave_begun();
                 writer.lost = Some(Lost { folder, boot_id, upkeep });
                 Err(error)
             }

@@ -107,14 +107,18 @@ impl Folder {
     /// Takes the log out of the place where a start would read it. Where it was renamed to, if there was one.
     pub(super) fn give_up(&mut self) -> Result<Option<PathBuf>, LogError> {
         if self.is_beside() {
-            // No start reads what stays of it.
-            if let Err(error) = self.remove_begun() {
-                tracing::warn!(%error, "what was begun of a log is not removed");
-            }
-            self.name = CURRENT;
+            self.leave_begun();
             return Ok(None);
         }
         self.rename_away()
+    }
+
+    /// Ends what is written beside the place of a log. No start reads what may stay of it.
+    pub(super) fn leave_begun(&mut self) {
+        if let Err(error) = self.remove_begun() {
+            tracing::warn!(%error, "what was begun of a log is not removed");
+        }
+        self.name = CURRENT;
     }
 
     /// Makes the log's own folder.
