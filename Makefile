@@ -8,6 +8,8 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
+# Where `make install` puts the C library.
+PREFIX ?= /usr/local
 # The wheel that mixed versions are tested beside.
 OLD ?= 49e5191
 # Schedules of each test of the simulation in `make test-long`.
@@ -16,7 +18,7 @@ SCHEDULES ?= 10000
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-loom test-python test-long wheel wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test test-rust test-loom test-python test-long wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -33,6 +35,11 @@ test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel
 
 wheel: dist/.built ## dist/mooncake_rs-*.whl
 	@ls -l dist/*.whl
+
+install: ## the C library, its header, pkg-config and CMake files below PREFIX (/usr/local), which the wheel has too
+	cargo build --locked --release -p mooncake-capi
+	packaging/c_library.sh $(TARGET)/release/libtransfer_engine.so $(DESTDIR)$(PREFIX)
+	@echo "installed below $(DESTDIR)$(PREFIX): docs/c-library.md"
 
 wheel-of: ## REV=...: the wheel of another revision, in build/wheels
 	@[ -n "$(REV)" ] || { echo "which revision? make wheel-of REV=49e5191"; exit 2; }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# wheel.sh VENV: the wheel in dist/, extension module and native binary in one. PROFILE and TARGET as in the Makefile.
-# Zig links both against an old C library, so that the wheel runs on hosts that are older than this one.
+# wheel.sh VENV: the wheel in dist/, extension module, native binary and C library in one. PROFILE and TARGET as in the Makefile.
+# Zig links all of them against an old C library, so that the wheel runs on hosts that are older than this one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$(cd "$1" && pwd)
@@ -11,11 +11,12 @@ scripts=build/wheel.data/scripts
 export PATH="$venv/bin:$PATH"
 linker=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$host")_LINKER
 export "$linker=$PWD/packaging/zig-linker"
-cargo build --locked --profile "$profile" -p mooncake-cli --target "$host"
+cargo build --locked --profile "$profile" -p mooncake-cli -p mooncake-capi --target "$host"
 
 rm -rf build/wheel.data dist
 mkdir -p "$scripts" dist
 install -m 755 "$target/$host/$profile/mooncake" "$scripts/mooncake"
 strip "$scripts/mooncake"
 install -m 755 packaging/shims/* "$scripts/"
+packaging/c_library.sh "$target/$host/$profile/libtransfer_engine.so" build/wheel.data/data
 maturin build --locked --quiet --profile "$profile" --out dist --target "$host" --compatibility manylinux_2_28

@@ -83,7 +83,7 @@ class Proxy(Daemon):
         return self.output().rsplit("listens on ", 1)[1].split()[0]
 
     def ask(self, path: str, body: object = None, headers: dict | None = None) -> tuple[int, str]:
-        data = None if body is None else json.dumps(body).encode()
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **(headers or {})})
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:

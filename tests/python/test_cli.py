@@ -14,6 +14,17 @@ import pytest
 from mooncake.store import MooncakeDistributedStore
 from pool import Cluster, Daemon, Master, binary, free_port, wait_for
 
+PROGRAMS = {
+    "master": "mooncake_master",
+    "client": "mooncake_client",
+    "metadata-server": "mooncake_http_metadata_server",
+    "engine-bench": "transfer_engine_bench",
+    "engine-sweep": "tebench",
+    "show-link": "show_link",
+    "topology-dump": "transfer_engine_topology_dump",
+    "proxy": "mooncake_proxy",
+}
+
 
 def run(*args: str, timeout: float = 20, **options) -> subprocess.CompletedProcess:
     return subprocess.run(args, capture_output=True, text=True, timeout=timeout, **options)
@@ -37,17 +48,7 @@ def test_each_command_lists_its_flags_and_its_version(command):
 
 
 def test_errors_begin_with_the_name_of_the_program():
-    names = {
-        "master": "mooncake_master",
-        "client": "mooncake_client",
-        "metadata-server": "mooncake_http_metadata_server",
-        "engine-bench": "transfer_engine_bench",
-        "engine-sweep": "tebench",
-        "show-link": "show_link",
-        "topology-dump": "transfer_engine_topology_dump",
-        "proxy": "mooncake_proxy",
-    }
-    for command, name in names.items():
+    for command, name in PROGRAMS.items():
         done = run(binary(), command, "--no_such_flag")
         assert done.returncode == 1
         assert done.stderr.startswith(f"{name}: unknown flag --no_such_flag"), done.stderr
@@ -58,6 +59,16 @@ def test_a_word_that_is_no_command_is_named():
     assert done.returncode == 2
     assert "serve" in done.stderr
     assert run(binary()).returncode == 2
+
+
+@pytest.mark.parametrize("word", ["help", "status", "10.0.0.5:50051"])
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_a_stray_word_starts_nothing(command, word, tmp_path):
+    env = {**os.environ, "MOONCAKE_STATE_DIR": str(tmp_path)}
+    done = run(binary(), command, word, env=env)
+    assert done.returncode == 1
+    assert f'{PROGRAMS[command]}: unexpected argument "{word}"' in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -78,10 +89,9 @@ def test_a_storage_node_refuses_what_it_cannot_do(args, said):
 
 def test_flags_without_a_meaning_are_accepted_with_one_line(cluster):
     c = cluster(nodes=0)
-    flags = ["--threads=4", "--tenant_id", "default", "--noenable_offload", "--device_names=", "stray"]
+    flags = ["--threads=4", "--tenant_id", "default", "--noenable_offload", "--device_names="]
     node = c.add_node(16 << 20, flags)
     assert node.output().count("flag --threads has no effect") == 1
-    assert node.output().count("argument 'stray' is not a flag") == 1
     assert c.segments() == [node.segment]
 
 
@@ -92,6 +102,22 @@ def test_a_storage_node_leaves_in_order_at_sigterm(cluster):
     assert c.nodes[0].terminate() == 0
     assert time.monotonic() - started < 2
     assert c.segments() == []
+
+
+def test_the_master_says_who_left_and_what_was_lost_with_whom(cluster):
+    c = cluster(nodes=2)
+    stays, dies = c.nodes
+    assert stays.terminate() == 0
+    dies.kill()
+    wait_for("the loss", lambda: "client lost" in c.master.output())
+    said = c.master.output().splitlines()
+    [left] = [line for line in said if "client left" in line]
+    assert f'name="{stays.segment.partition(" ")[0]}"' in left
+    assert any("segment unmounted" in line and stays.segment.partition(" ")[0] in line for line in said)
+    [lost] = [line for line in said if "client lost" in line]
+    assert "WARN" in lost
+    assert f'name="{dies.segment.partition(" ")[0]}"' in lost
+    assert f'reason="its process is gone" segments=1 lent={dies.size} ' in lost
 
 
 def test_a_storage_node_waits_for_its_master_and_comes_back_to_it(cluster, tmp_path):
@@ -138,13 +164,21 @@ def test_the_master_ends_in_order(tmp_path, stop):
         master.kill()
 
 
-@pytest.mark.parametrize("module", ["mooncake.cli", "mooncake.cli_client"])
-def test_python_entry_points_become_the_binary(module):
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("mooncake.cli", "mooncake_master"),
+        ("mooncake.cli_client", "mooncake_client"),
+        ("mooncake.cli_bench", "transfer_engine_bench"),
+        ("mooncake.transfer_engine_topology_dump", "transfer_engine_topology_dump"),
+    ],
+)
+def test_python_entry_points_become_the_binary(module, name):
     if "MOONCAKE_BIN" in os.environ:
         pytest.skip("needs the installed wheel")
     done = run(sys.executable, "-m", module, "--version")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("mooncake_")
+    assert done.stdout.startswith(f"{name} ")
 
 
 @pytest.mark.parametrize("command", ["mooncake_master", "mooncake_client"])

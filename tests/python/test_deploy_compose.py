@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def words(command: list[str]) -> list[str]:
     return [own.get(command[0], str(Path(binary()).with_name(command[0]))), *command[1:]]
 
 
+def is_well(probe: list[str]) -> bool:
+    return subprocess.run(probe, capture_output=True, timeout=5).returncode == 0
+
+
 def test_the_services_work_together_and_share_memory(tmp_path):
     """Each in namespaces of its own, as containers are, but for the network."""
     try:
@@ -49,9 +54,10 @@ def test_the_services_work_together_and_share_memory(tmp_path):
                 command = [*APART, *words(found[name]["command"])]
                 started.append(Daemon(name, command, tmp_path / f"{name}.out", line, env))
                 started[-1].start()
-            kind, *probe = found["master"]["healthcheck"]["test"]
-            assert kind == "CMD"
-            wait_for("health", lambda: subprocess.run(words(probe), capture_output=True, timeout=5).returncode == 0)
+            for name in ready:
+                kind, *probe = found[name]["healthcheck"]["test"]
+                assert kind == "CMD"
+                wait_for(f"health of the {name}", partial(is_well, words(probe)))
             engine = [*APART, *words(found["engine"]["command"])]
             done = subprocess.run(engine, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,42 @@ def test_defaults_are_taken_and_what_is_wrong_is_named(target):
         assert f"--{flag}={value}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["engine-bench", "--mode=bogus"], "--mode=bogus: expected initiator or target"),
+        (["engine-bench"], "--segment_id=NAME is needed"),
+        (["engine-bench", "--segment_id=127.0.0.1:1", "--report_unit=furlong"], "--report_unit=furlong"),
+        (["engine-sweep", "--target_seg_name=127.0.0.1:1", "--total_buffer_size=1"], "--total_buffer_size=1"),
+        (["show-link"], "--segment_id=NAME[,NAME] is needed"),
+    ],
+)
+def test_a_tool_that_cannot_do_what_it_is_told_opens_nothing(args, said):
+    """Had it tried to listen, it would have said that this host has no such address."""
+    done = run(*args, MC_TE_BIND_ADDRESS="192.0.2.1")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def listens_on(pid: int) -> set[str]:
+    """Addresses that a process listens on by TCP."""
+    opened = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    tables = [Path("/proc/net", name).read_text() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in opened}
+
+
+@pytest.mark.parametrize("args", [["engine-bench", "--mode=target", "--buffer_size=1MB"], ["engine-sweep"]])
+def test_a_tool_listens_on_the_host_of_its_name_alone(args):
+    command = [binary(), *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as target:
+        target.stdout.readline()
+        assert listens_on(target.pid) == {"0100007F"}
+        target.send_signal(signal.SIGINT)
+        assert "listens on" not in target.communicate(timeout=10)[1]
+
+
 def test_a_bench_without_a_gpus_memory_takes_the_flags_and_asked_for_one_says_what_is_missing(target):
     few = (f"--segment_id={target}", "--threads=1", "--duration=0.1", "--buffer_size=64MB")
     for protocol in ("tcp", "rdma"):
@@ -106,6 +143,25 @@ def test_a_sweep_goes_through_every_size_that_fits_the_memory(target):
 
     done = sweep(f"--target_seg_name={target}", *sizes, "--total_buffer_size=8192", "--op_type=write")
     assert len(done.stdout.splitlines()) == 2 + 4, done.stdout
+
+
+def test_a_sweep_seeds_bytes_that_another_one_verifies_over_several_targets():
+    few = ("--start_block_size=4096", "--max_block_size=8192", "--max_batch_size=4", "--max_num_threads=2")
+    with (
+        started("engine-bench", "--mode=target", "--buffer_size=1MB") as one,
+        started("engine-bench", "--mode=target", "--buffer_size=1MB") as other,
+    ):
+        names = [line.split("=")[1].strip() for line in (one, other)]
+        both = (f"--target_seg_name={','.join(names)}", *few)
+        unseeded = sweep(*both, "--op_type=read_verify")
+        assert (unseeded.returncode, "bytes came back changed" in unseeded.stderr) == (1, True)
+        assert sweep(*both, "--op_type=write_seed").returncode == 0
+        verified = sweep(*both, "--op_type=read_verify")
+        assert verified.returncode == 0, verified.stderr
+        assert len(verified.stdout.splitlines()) == 2 + 12
+        # Of each target what its threads have, by the first two blocks.
+        small = sweep(*both, "--op_type=read", "--target_range_size=8192")
+        assert len(small.stdout.splitlines()) == 2 + 4, small.stdout
 
 
 @pytest.mark.parametrize(("path", "shm"), [("same host", "1"), ("tcp", "0")])
@@ -200,6 +256,7 @@ def test_the_topology_is_shown_as_the_engine_sees_it(tmp_path):
 
     head, _, shown = dump().stdout.partition(": ")
     assert head == "Local topology [te/discover]"
+    assert json.loads(dump("--json").stdout) == json.loads(shown)
     assert "cpu:0" in json.loads(shown)
     matrix = {"cpu:0": [["mlx5_0"], []]}
     path = tmp_path / "matrix.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -149,8 +150,40 @@ def test_a_full_table_of_descriptors_takes_no_instance_out_of_service(instance, 
 def test_what_cannot_be_is_refused_with_the_reason(flags, said):
     done = subprocess.run([binary(), "proxy", *flags], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("mooncake_proxy: ")
+    assert "mooncake_proxy: " in done.stderr
     assert said in done.stderr
+
+
+def test_a_proxy_without_instances_that_nobody_can_add_does_not_start(monkeypatch):
+    monkeypatch.delenv("ADMIN_API_KEY", raising=False)
+    done = subprocess.run([binary(), "proxy", "--port=0"], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, "name one with --decode, or set ADMIN_API_KEY" in done.stderr) == (1, True)
+
+
+def test_a_port_that_is_taken_is_named_with_what_to_do(instance):
+    taken = instance().address
+    flags = [f"--port={taken.rpartition(':')[2]}", "--decode", taken]
+    done = subprocess.run([binary(), "proxy", *flags], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert f"cannot listen on {taken}: " in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_health_tells_how_many_instances_serve_and_a_reason_is_one_fact(proxy, instance):
+    one, gone = instance(), instance()
+    gone.stop()
+    front = proxy([], [one, gone])
+    health = json.loads(front.ask("/health")[1])
+    assert (health["decode_instances"], health["decode_in_service"]) == (2, 1)
+    [reason] = [one["reason"] for one in front.status()["instances"] if one["health"] != "ok"]
+    assert reason.count("onnect") == 1, reason
+
+
+def test_a_body_that_is_no_json_is_told_the_place(proxy, instance):
+    front = proxy([], [instance()])
+    for body, said in [(b"{nope}", "it is no JSON from line 1, column 2 on"), (b'{"a":', "it ends too early")]:
+        status, answer = front.ask("/v1/completions", body)[:2]
+        assert (status, said in answer) == (400, True), answer
 
 
 def test_an_instance_with_another_model_is_refused_at_the_start(instance):

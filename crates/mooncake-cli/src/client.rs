@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_client::{
-    ErrorKind, Introducer, Introduction, SizeError, Store, StoreError, StoreOptions, masters, parse_size,
+    ErrorKind, Introducer, IntroducerPort, Introduction, SizeError, Store, StoreError, StoreOptions, masters,
+    parse_size,
 };
 use mooncake_client_http::ClientServer;
 use mooncake_master::{address, bind_remedy, resolve};
 use mooncake_settings::environment::Reader;
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
-use crate::{descriptors, logging, say, signals};
+use crate::{descriptors, logging, say, service, signals};
 
 /// How long between two tries to reach a master that is not there yet.
 const RETRY: Duration = Duration::from_millis(500);
@@ -54,13 +55,16 @@ pub enum ClientError {
     #[error("--log_dir: {0}")]
     Log(std::io::Error),
     /// The port of the service.
-    #[error("flag --port={port}: {source}")]
+    #[error("flag --port={port}: {source}; another storage node on this host? --port=0 takes any free port")]
     Port {
         /// As given.
         port: u16,
         /// What failed.
         source: std::io::Error,
     },
+    /// The thread that tells there.
+    #[error("telling processes of this host where the pool is: {0}")]
+    Introducer(std::io::Error),
     /// The port of the HTTP server.
     #[error("cannot listen on {address} for HTTP: {source}; {}", bind_remedy(source, "http_port"))]
     Http {
@@ -85,9 +89,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     };
     logging::start(CLIENT.name, &given).map_err(ClientError::Log)?;
     descriptors::raised();
-    for (name, value, source) in in_force(&given) {
-        tracing::info!("{name}={value} ({source})");
-    }
+    logging::say_settings(in_force(&given));
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for line in given.notes.iter().chain(&environment::remarks(Reader::Store, variables)) {
         tracing::info!("{line}");
@@ -104,11 +106,13 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     let ended = signals::watch().map_err(ClientError::Signals)?;
     // It says that there is no store while the master is waited for.
     let pages = serve_pages(&given)?;
+    // Before there is a session, and memory.
+    let port = introducer_port(&given)?;
     let Some(store) = connect(&given, &ended)? else { return Ok(()) };
     if let Some(pages) = &pages {
         pages.show(&store);
     }
-    let _introducer = introduce(&given, &store)?;
+    let _introducer = introduce(&given, &store, port)?;
     // Scripts wait for this line.
     say(&format!(
         "Mooncake client ready: segment {} of {} bytes, master {}\n",
@@ -116,9 +120,11 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         size(&given, "global_segment_size")?,
         given.text_or_default("master_server_address")
     ));
+    service::is_ready();
     while !ended.load(Ordering::Relaxed) {
         signals::wait();
     }
+    service::is_stopping();
     tracing::info!("closing: peers stop using the memory of {}", store.hostname());
     store.close();
     Ok(())
@@ -146,9 +152,9 @@ fn serve_pages(given: &Given) -> Result<Option<ClientServer>, ClientError> {
     Ok(Some(pages))
 }
 
-/// Tells processes of this host where the pool is (`setup_dummy`). None if the
+/// Where processes of this host are told where the pool is (`setup_dummy`). None if the
 /// port is taken and nobody asked for it: several nodes may live on one host.
-fn introduce(given: &Given, store: &Store) -> Result<Option<Introducer>, ClientError> {
+fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError> {
     let port = given.number("port").unwrap_or(50_052);
     let host = given.text_or_default("host");
     let ip = match host.parse::<SocketAddr>() {
@@ -156,18 +162,23 @@ fn introduce(given: &Given, store: &Store) -> Result<Option<Introducer>, ClientE
         // A name has been resolved by the store already; here its own sockets do.
         Err(_) => resolve(host.split(':').next().unwrap_or(host)).unwrap_or(IpAddr::from([127, 0, 0, 1])),
     };
-    let introduction = Introduction::new(given.text_or_default("master_server_address"), store.hostname());
-    match Introducer::start(SocketAddr::new(ip, port), &introduction) {
-        Ok(introducer) => {
-            tracing::info!("setup_dummy of this host finds the pool at port {}", introducer.address().port());
-            Ok(Some(introducer))
-        }
+    match IntroducerPort::listen(SocketAddr::new(ip, port)) {
+        Ok(listening) => Ok(Some(listening)),
         Err(error) if given.text("port").is_none() => {
             tracing::warn!("port {port}: {error}; setup_dummy does not find the pool through this node (see --port)");
             Ok(None)
         }
         Err(source) => Err(ClientError::Port { port, source }),
     }
+}
+
+/// Tells there.
+fn introduce(given: &Given, store: &Store, port: Option<IntroducerPort>) -> Result<Option<Introducer>, ClientError> {
+    let Some(port) = port else { return Ok(None) };
+    let introduction = Introduction::new(given.text_or_default("master_server_address"), store.hostname());
+    let introducer = Introducer::start(port, &introduction).map_err(ClientError::Introducer)?;
+    tracing::info!("setup_dummy of this host finds the pool at port {}", introducer.address().port());
+    Ok(Some(introducer))
 }
 
 /// Sets the store up; a master that is not there yet is waited for. None when a signal came first.

@@ -16,15 +16,39 @@ use crate::journal::Journal;
 /// A journal that cannot be made is an error.
 pub fn start(program: &str, given: &Given) -> io::Result<()> {
     let folder = given.text("log_dir").filter(|folder| !folder.is_empty());
+    let mut made = None;
     let journal = match folder {
         Some(folder) => {
+            made = (!Path::new(folder).exists()).then_some(folder);
             let most = given.number::<u64>("max_log_size").unwrap_or(1800);
-            Some(Arc::new(Mutex::new(Journal::open(Path::new(folder), program, most << 20)?)))
+            let kept = given.number_or_default("max_log_files");
+            Some(Arc::new(Mutex::new(Journal::open(Path::new(folder), program, most << 20, kept)?)))
         }
         None => None,
     };
     begin(&level(program, given), Lines { journal });
+    if let Some(folder) = made {
+        tracing::info!("--log_dir={folder}: there was no such folder, it was made");
+    }
     Ok(())
+}
+
+/// One line with the settings that were chosen, and where.
+pub fn say_settings(chosen: impl IntoIterator<Item = (&'static str, String, String)>) {
+    let told: Vec<String> =
+        chosen.into_iter().map(|(name, value, source)| format!("{name}={value} ({source})")).collect();
+    if !told.is_empty() {
+        tracing::info!("settings: {}", told.join(", "));
+    }
+}
+
+/// Says why a program ends: in its log, with the time, once there is one that takes errors.
+pub fn fail(program: &str, error: &dyn std::error::Error) {
+    if tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!("{program}: {error}");
+    } else {
+        eprintln!("{program}: {error}");
+    }
 }
 
 /// Begins to log to stderr from a level of `MC_LOG_LEVEL`'s kind on.

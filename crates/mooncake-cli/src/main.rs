@@ -10,7 +10,9 @@ mod master;
 mod metadata_server;
 mod proxy;
 mod proxy_lists;
+mod service;
 mod signals;
+mod state;
 mod topology_dump;
 
 use std::io::Write;
@@ -33,6 +35,8 @@ mooncake: a distributed KV-cache pool for LLM inference
   mooncake engine-sweep     the same over many sizes (also: tebench)
   mooncake show-link        by which path an engine reaches a peer (also: show_link)
   mooncake topology-dump    network devices near memory (also: transfer_engine_topology_dump)
+  mooncake state ls         what masters have left on this machine: state folders, witnesses
+  mooncake state gc         removes what is not in use of that
   mooncake version          version of this binary
   mooncake help             this text
 
@@ -67,6 +71,13 @@ fn main() -> ExitCode {
         "topology-dump" => started(&TOPOLOGY_DUMP, clash::look())
             .or_else(|| started(&TOPOLOGY_DUMP, topology_dump::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
+        "state" => match state::run(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("mooncake state: {error}");
+                ExitCode::FAILURE
+            }
+        },
         "version" | "--version" | "-V" => {
             say(concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n"));
             ExitCode::SUCCESS
@@ -89,7 +100,7 @@ fn main() -> ExitCode {
 /// None, or the exit code of a program that could not go on.
 fn started<E: std::error::Error>(program: &Program, step: Result<(), E>) -> Option<ExitCode> {
     let error = step.err()?;
-    eprintln!("{}: {error}", program.name);
+    logging::fail(program.name, &error);
     Some(ExitCode::FAILURE)
 }
 

@@ -6,7 +6,7 @@ use mooncake_master::Settings;
 use mooncake_settings::{CommandLine, Given, MASTER, Source, parse};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{descriptors, logging, say};
+use crate::{descriptors, logging, say, service};
 
 /// Runs a master until SIGINT or SIGTERM. `args` is the command line without
 /// the program's name; `after_bulk_free` is called when many objects were
@@ -25,15 +25,16 @@ pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>
         Err(error) => return fail(&error),
     };
     if given.boolean("check_config") {
+        // What has to be seen does not stand below a table, nor in what scripts read.
+        settings.notes.iter().for_each(|note| eprintln!("note: {note}"));
         say(&in_force(&given));
         return ExitCode::SUCCESS;
     }
     if let Err(error) = logging::start(MASTER.name, &given) {
         return fail(&error);
     }
-    for (name, value, source) in given.effective().filter(|(_, _, source)| *source != Source::Default) {
-        tracing::info!("{name}={value} ({source})");
-    }
+    let chosen = given.effective().filter(|(_, _, source)| *source != Source::Default);
+    logging::say_settings(chosen.map(|(name, value, source)| (name, value.to_owned(), source.to_string())));
     descriptors::raised();
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
     let runtime =
@@ -59,11 +60,13 @@ async fn serve(settings: Settings) -> ExitCode {
         _ = interrupt.recv() => return ExitCode::SUCCESS,
         _ = terminate.recv() => return ExitCode::SUCCESS,
     };
+    service::is_ready();
     let code = tokio::select! {
         _ = interrupt.recv() => ExitCode::SUCCESS,
         _ = terminate.recv() => ExitCode::SUCCESS,
         () = master.failed() => ExitCode::FAILURE,
     };
+    service::is_stopping();
     tracing::info!("master stops");
     master.shutdown().await;
     code
@@ -75,11 +78,10 @@ fn in_force(given: &Given) -> String {
     let width = |of: fn(&(&str, &str, Source)) -> usize| rows.iter().map(of).max().unwrap_or(0);
     let (names, values) = (width(|row| row.0.len()), width(|row| row.1.len()));
     let lines = rows.iter().map(|(name, value, source)| format!("{name:names$}  {value:values$}  {source}\n"));
-    let notes = given.notes.iter().map(|note| format!("note: {note}\n"));
-    lines.chain(notes).collect()
+    lines.collect()
 }
 
 fn fail(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("mooncake_master: {error}");
+    logging::fail(MASTER.name, error);
     ExitCode::FAILURE
 }

@@ -6,7 +6,7 @@ use mooncake_master::{MetadataServer, StartError, address};
 use mooncake_settings::{CommandLine, METADATA_SERVER, SettingError, parse};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{logging, say};
+use crate::{logging, say, service};
 
 /// Why it did not start.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ServerError> {
         let server = MetadataServer::open(at)?;
         // Scripts wait for this line.
         say(&format!("HTTP metadata server started on port {}\n", server.address().port()));
+        service::is_ready();
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         Ok(())
     })

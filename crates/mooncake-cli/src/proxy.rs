@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::proxy_lists::{WrongLists, with_lists};
-use crate::{descriptors, logging, say};
+use crate::{descriptors, logging, say, service};
 
 /// Why it did not start.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum ProxyError {
     /// Hosts and ports that do not go together.
     #[error(transparent)]
     Lists(#[from] WrongLists),
+    /// Nobody to answer requests, and no way to name one later.
+    #[error("no decode instance is named: name one with --decode, or set ADMIN_API_KEY to add one later")]
+    NoInstance,
     /// An instance's address.
     #[error("{0}")]
     Instance(#[from] NoAddress),
@@ -60,11 +63,10 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
         instances(&given, "prefill")?.into_iter().map(|one| one.or_bootstrap(bootstrap)).collect();
     let decode = instances(&given, "decode")?;
     if decode.is_empty() {
-        let remedy = match options.admin_key {
-            Some(_) => "it answers requests when one is added: POST /instances/add",
-            None => "name one with --decode, or set ADMIN_API_KEY to add one later",
-        };
-        tracing::warn!("no decode instance is named: {remedy}");
+        if options.admin_key.is_none() {
+            return Err(ProxyError::NoInstance);
+        }
+        tracing::warn!("no decode instance is named: it answers requests when one is added: POST /instances/add");
     }
     if !options.listen.ip().is_loopback() {
         let key = if options.upstream_key.is_some() { ", with OPENAI_API_KEY" } else { "" };
@@ -79,6 +81,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
         let server = ProxyServer::open(options, prefill, decode).await?;
         // Scripts wait for this line.
         say(&format!("mooncake_proxy listens on http://{}\n", server.address()));
+        service::is_ready();
         let stop = Arc::new(Notify::new());
         let signals = stop.clone();
         tokio::spawn(async move {

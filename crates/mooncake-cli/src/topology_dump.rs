@@ -59,6 +59,10 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), DumpError> {
             ("discover".to_owned(), Topology::discover(&only))
         }
     };
-    say(&format!("Local topology [te/{mode}]: {}\n", topology.to_json()));
+    match given.boolean("json") {
+        true => say(&format!("{}\n", topology.to_json())),
+        // As scripts that read Mooncake's know it.
+        false => say(&format!("Local topology [te/{mode}]: {}\n", topology.to_json())),
+    }
     Ok(())
 }

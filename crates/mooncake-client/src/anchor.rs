@@ -11,13 +11,14 @@ use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::absence::Absence;
 use crate::connection::{Connection, ConnectionError, Patience};
 use crate::control::Control;
 use crate::directory::Directory;
 use crate::error::{Cause, StoreError};
 use crate::link_set::LinkSet;
 use crate::machine::session::{Anchor, Identity, Output, Outputs, TRY, Taking};
-use crate::opening::{Opened, Unreached, open_at};
+use crate::opening::{Opened, open_at};
 use crate::segment_owner::SegmentOwner;
 use crate::session::Session;
 
@@ -56,13 +57,15 @@ struct Driver {
     fresh: Option<Opened>,
     /// What a turn has to send is to be gone by then.
     send_by: Instant,
+    absence: Absence,
 }
 
 impl Driver {
     fn new(shared: Arc<Shared>, identity: Identity, opened: Opened) -> Self {
         let control = &shared.control;
         let machine = Anchor::new(control.now(), identity, control.masters.len(), &opened.reply);
-        Driver { machine, connection: Some(opened.connection), fresh: None, send_by: Instant::now(), shared }
+        let (connection, absence) = (Some(opened.connection), Absence::default());
+        Driver { machine, connection, fresh: None, send_by: Instant::now(), absence, shared }
     }
 
     fn run(&mut self) {
@@ -152,7 +155,7 @@ impl Driver {
         self.connection = None;
         let control = &self.shared.control;
         if !control.wants.is_closing() {
-            tracing::info!(master = %control.masters, %error, "anchor lost; reconnecting");
+            tracing::info!(master = %control.masters, %error, "connection to the master lost; reconnecting");
         }
         control.decide(|parts| self.machine.lost(unsent, parts));
     }
@@ -184,7 +187,7 @@ impl Driver {
                 Output::HangUp { silent } => {
                     if silent && !control.wants.is_closing() {
                         let error = "no word from the master";
-                        tracing::info!(master = %control.masters, error, "anchor lost; reconnecting");
+                        tracing::info!(master = %control.masters, error, "connection to the master lost; reconnecting");
                     }
                     self.connection = None;
                 }
@@ -200,8 +203,10 @@ impl Driver {
                 Output::Began => self.began(),
                 Output::Unreachable { reason } => {
                     self.fresh = None;
-                    if control.explain(Some(&reason)) && !control.wants.is_closing() {
-                        tracing::warn!(master = %control.masters, reason, "not reconnected yet");
+                    let away = self.absence.goes_on(Instant::now(), control.explain(Some(&reason)));
+                    if let Some(away) = away.filter(|_| !control.wants.is_closing()) {
+                        let seconds = away.as_secs();
+                        tracing::warn!(master = %control.masters, reason, seconds, "not reconnected yet; still trying");
                     }
                 }
                 Output::Obey(reign) => shared.links.obey(reign),
@@ -263,11 +268,7 @@ impl Driver {
                 self.fresh = Some(opened);
             }
             Err(unreached) => {
-                let reason = match unreached {
-                    Unreached::Interrupted => "interrupted".to_owned(),
-                    Unreached::Cut(reason) | Unreached::Failed(reason) => reason,
-                };
-                control.decide(|parts| self.machine.failed(reason, parts, &mut out));
+                control.decide(|parts| self.machine.failed(unreached.to_string(), parts, &mut out));
             }
         }
         out
@@ -317,6 +318,7 @@ impl Driver {
         let session = opened.session(&self.shared.process);
         self.connection = Some(opened.connection);
         self.shared.control.explain(None);
+        self.absence.ends();
         session
     }
 }

@@ -237,7 +237,9 @@ impl From<ConnectionError> for Lost {
         match error {
             ConnectionError::Interrupted => Lost::Ended(Ended::Interrupted),
             ConnectionError::Deadline => Lost::Ended(Ended::Late),
-            broken @ (ConnectionError::Io(_) | ConnectionError::Frame(_)) => Lost::Broken(broken),
+            broken @ (ConnectionError::Io(_) | ConnectionError::Frame(_) | ConnectionError::Http) => {
+                Lost::Broken(broken)
+            }
         }
     }
 }

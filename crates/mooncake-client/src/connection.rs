@@ -41,6 +41,9 @@ const LOOKED_AT: Duration = Duration::from_millis(100);
 
 const HEADER: usize = 4;
 
+/// What the answer of an HTTP server begins with, taken for the length of a frame: of a master's metrics port, for instance.
+const HTTP: usize = u32::from_le_bytes(*b"HTTP") as usize;
+
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +58,8 @@ pub(crate) enum ConnectionError {
     Interrupted,
     #[error("{0}")]
     Frame(#[from] FrameError),
+    #[error("it speaks HTTP and is no master's control port")]
+    Http,
 }
 
 impl From<Errno> for ConnectionError {
@@ -132,7 +137,10 @@ impl Connection {
         };
         encode_frame(&hello, &mut connection.output);
         connection.flush(patience)?;
-        let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, patience)?;
+        let reply: HelloReply = connection.receive(MAX_HELLO_FRAME, patience).map_err(|error| match error {
+            ConnectionError::Frame(FrameError::TooLong { length, .. }) if length == HTTP => ConnectionError::Http,
+            error => error,
+        })?;
         connection.features = reply.features;
         connection.software.clone_from(&reply.software);
         connection.instance = reply.instance[..].try_into().unwrap_or_default();

@@ -205,6 +205,12 @@ pub enum Cause {
         /// What failed.
         reason: String,
     },
+    /// What listens at the master's address is an HTTP server.
+    #[error("{address} speaks HTTP; is it the master's metrics port? Its control port is 50051 by default")]
+    SpeaksHttp {
+        /// Where.
+        address: SocketAddr,
+    },
     /// One call took too long while the master lives.
     #[error("master {master} did not answer {what} within {waited:?}, though it is alive")]
     CallTimeout {
@@ -359,7 +365,7 @@ impl Cause {
             | Cause::NotRegistered { .. } => ErrorKind::InvalidParams,
             Cause::NotFound => ErrorKind::NotFound,
             Cause::Protected => ErrorKind::Protected,
-            Cause::MasterUnreachable { .. } => ErrorKind::MasterUnreachable,
+            Cause::MasterUnreachable { .. } | Cause::SpeaksHttp { .. } => ErrorKind::MasterUnreachable,
             Cause::CallTimeout { .. } | Cause::NoConnection { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
             Cause::Transfer(_) | Cause::Device(_) | Cause::OutOfDescriptors(_) => ErrorKind::Transfer,
             Cause::Checksum(_) => ErrorKind::Checksum,

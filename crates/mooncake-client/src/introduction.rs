@@ -229,16 +229,32 @@ pub struct Introducer {
     ended: Arc<AtomicBool>,
 }
 
-impl Introducer {
+/// The port of one, before it is known what to tell there: who asks waits.
+#[derive(Debug)]
+pub struct IntroducerPort {
+    tcp: TcpListener,
+    unix: UnixListener,
+    address: SocketAddr,
+}
+
+impl IntroducerPort {
     /// Listens on a TCP address and on the Unix socket of its port. Port 0 is any free one.
-    pub fn start(address: SocketAddr, introduction: &Introduction) -> io::Result<Introducer> {
-        let mut line = serde_json::to_vec(introduction).map_err(io::Error::other)?;
-        line.push(b'\n');
+    pub fn listen(address: SocketAddr) -> io::Result<IntroducerPort> {
         let tcp = TcpListener::bind(address)?;
         let address = tcp.local_addr()?;
         let unix = UnixListener::bind_addr(&unix_address(address.port())?)?;
         tcp.set_nonblocking(true)?;
         unix.set_nonblocking(true)?;
+        Ok(IntroducerPort { tcp, unix, address })
+    }
+}
+
+impl Introducer {
+    /// Begins to tell at a port.
+    pub fn start(port: IntroducerPort, introduction: &Introduction) -> io::Result<Introducer> {
+        let IntroducerPort { tcp, unix, address } = port;
+        let mut line = serde_json::to_vec(introduction).map_err(io::Error::other)?;
+        line.push(b'\n');
         let ended = Arc::new(AtomicBool::new(false));
         let (line, inside) = (Arc::<[u8]>::from(line), ended.clone());
         mooncake_transfer::thread::start(std::thread::Builder::new().name("mooncake-introducer".into()), move || {
@@ -301,7 +317,8 @@ mod tests {
     #[test]
     fn a_node_is_found_over_either_socket() {
         let said = Introduction::new("127.0.0.1:1", "node:2");
-        let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &said).unwrap();
+        let introducer =
+            Introducer::start(IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(), &said).unwrap();
         let port = introducer.address().port();
         assert_eq!(Introduction::ask(&format!("127.0.0.1:{port}"), None).unwrap(), said);
         assert!(!Introduction::has_gone(&format!("127.0.0.1:{port}")));
@@ -312,7 +329,11 @@ mod tests {
 
     #[test]
     fn a_node_of_another_host_is_not_looked_for_on_this_one() {
-        let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &Introduction::new("m:1", "n:2")).unwrap();
+        let introducer = Introducer::start(
+            IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
+            &Introduction::new("m:1", "n:2"),
+        )
+        .unwrap();
         let port = introducer.address().port();
         let error = Introduction::ask(&format!("192.0.2.1:{port}"), None).unwrap_err().to_string();
         assert!(error.contains(&format!("192.0.2.1:{port}")), "{error}");
@@ -324,7 +345,11 @@ mod tests {
     /// Needs a user that may become another one.
     #[test]
     fn nobody_of_another_user_is_believed() {
-        let real = Introducer::start("127.0.0.1:0".parse().unwrap(), &Introduction::new("real:1", "n:2")).unwrap();
+        let real = Introducer::start(
+            IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
+            &Introduction::new("real:1", "n:2"),
+        )
+        .unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let (beside, alone) = (real.address().port(), free.local_addr().unwrap().port());
         drop(free);
@@ -379,7 +404,11 @@ mod tests {
 
     #[test]
     fn a_node_that_has_ended_is_gone() {
-        let introducer = Introducer::start("127.0.0.1:0".parse().unwrap(), &Introduction::new("m:1", "n:2")).unwrap();
+        let introducer = Introducer::start(
+            IntroducerPort::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
+            &Introduction::new("m:1", "n:2"),
+        )
+        .unwrap();
         let node = introducer.address().to_string();
         assert!(!Introduction::has_gone(&node));
         drop(introducer);

@@ -42,6 +42,7 @@
 //! * In a forked child every call refuses ([`ErrorKind::Forked`]).
 #![forbid(unsafe_code)]
 
+mod absence;
 mod anchor;
 mod bell;
 mod caller;
@@ -84,7 +85,7 @@ mod view;
 pub use describe::{ReplicaDescriptor, ReplicaKind, ReplicaStatus};
 pub use error::{Cause, ErrorKind, StoreError};
 pub use get::{GetInto, Receive};
-pub use introduction::{Introducer, Introduction};
+pub use introduction::{Introducer, IntroducerPort, Introduction};
 pub use machine::put::PutOutcome;
 pub use master_address::masters;
 pub use metrics::reference_page as metrics_page;

@@ -234,19 +234,26 @@ impl Reading {
         out.section("A client: by operation");
         for (writes, names) in [(false, READ_NAMES), (true, WRITE_NAMES)] {
             let [count, bytes, latency] = names;
+            let calls = if writes { "calls that store" } else { "calls that read" };
             let all = || self.of(move |operation| operation.writes() == writes);
             let counts = all().map(|(operation, _, latency)| (operation.name(), latency.count()));
-            out.labelled(Kind::Counter, count, "operation", "calls that ended, however", counts);
+            out.labelled(Kind::Counter, count, "operation", &format!("{calls}, succeeded or not"), counts);
             let moved = all().map(|(operation, bytes, _)| (operation.name(), bytes));
-            out.labelled(Kind::Counter, bytes, "operation", "bytes of objects that they moved", moved);
+            out.labelled(Kind::Counter, bytes, "operation", &format!("bytes of objects moved by {calls}"), moved);
             let made = all().filter(|(_, _, latency)| happened(latency));
             let times = made.map(|(operation, _, latency)| (operation.name(), latency));
-            out.histograms(latency, "operation", "how long they took, microseconds", times);
+            out.histograms(latency, "operation", &format!("microseconds of {calls}"), times);
         }
         out.section("A client: requests to the master");
         let requests = || RequestKind::ALL.into_iter().zip(&self.requests).filter(|(kind, _)| kind.is_call());
         let counts = requests().map(|(kind, latency)| (kind.name(), latency.count()));
-        out.labelled(Kind::Counter, "mooncake_client_rpc_count", "rpc_name", "requests that ended, however", counts);
+        out.labelled(
+            Kind::Counter,
+            "mooncake_client_rpc_count",
+            "rpc_name",
+            "requests to the master, answered or not",
+            counts,
+        );
         let made = requests().filter(|(_, latency)| happened(latency));
         let times = made.map(|(kind, latency)| (kind.name(), latency));
         let help = "from the call to its answer or failure, retries and waits included, microseconds";
@@ -322,6 +329,15 @@ mod tests {
     fn numbers_are_places_in_the_list_and_bounds_grow() {
         assert!(Operation::ALL.into_iter().enumerate().all(|(at, operation)| operation as usize == at));
         assert!(BOUNDS_NS.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn no_two_metrics_say_the_same() {
+        let page = reference_page();
+        let rows = page.lines().filter(|line| line.starts_with("| `"));
+        let mut said: Vec<&str> = rows.map(|row| row.split('|').nth(3).unwrap()).collect();
+        said.sort_unstable();
+        assert!(said.len() > 10 && said.windows(2).all(|two| two[0] != two[1]), "{said:?}");
     }
 
     #[test]

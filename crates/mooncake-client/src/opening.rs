@@ -1,5 +1,7 @@
 //! Connections to a master that are to be a session's anchor: how they are made.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use mooncake_memory::ProcessIdentity;
@@ -19,7 +21,7 @@ pub(crate) fn open_first(
     process: &ProcessIdentity,
     check: &dyn Fn() -> Result<(), ConnectionError>,
 ) -> Result<(Opened, Session), StoreError> {
-    let mut reasons = Vec::new();
+    let (mut reasons, mut speaks_http) = (Vec::new(), None);
     let patience_ends = Instant::now() + TRY;
     let mut index = 0;
     while index < masters.len() {
@@ -41,9 +43,16 @@ pub(crate) fn open_first(
                 std::thread::sleep(RECONNECT);
                 continue;
             }
+            Err(Unreached::Http(address)) => {
+                speaks_http.get_or_insert(address);
+            }
             Err(Unreached::Cut(reason) | Unreached::Failed(reason)) => reasons.push(reason),
         }
         index += 1;
+    }
+    // Of those that were tried it is the one that will never be a master.
+    if let Some(address) = speaks_http {
+        return Err(Cause::SpeaksHttp { address }.into());
     }
     Err(Cause::MasterUnreachable { master: masters.to_string(), reason: reasons.join("; ") }.into())
 }
@@ -73,6 +82,18 @@ pub(crate) enum Unreached {
     /// A peer listens there, and hung up before an answer.
     Cut(String),
     Failed(String),
+    /// A server listens there that is none of ours.
+    Http(SocketAddr),
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unreached::Interrupted => f.write_str("interrupted"),
+            Unreached::Cut(reason) | Unreached::Failed(reason) => f.write_str(reason),
+            Unreached::Http(address) => write!(f, "{address}: {}", ConnectionError::Http),
+        }
+    }
 }
 
 /// Reaches the master of this number in the list.
@@ -94,6 +115,7 @@ pub(crate) fn open_at(
         match Connection::open(&at, role.clone(), highest, patience) {
             Ok((connection, reply)) => return Ok(Opened { connection, reply, address: at }),
             Err(ConnectionError::Interrupted) => return Err(Unreached::Interrupted),
+            Err(ConnectionError::Http) => return Err(Unreached::Http(address)),
             Err(error) => {
                 cut = matches!(&error, ConnectionError::Io(error) if is_cut(error));
                 reason = format!("{address}: {error}");
@@ -115,7 +137,7 @@ pub(crate) fn identity(name: &str, process: &ProcessIdentity, mark: u64) -> Iden
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use super::*;
@@ -138,6 +160,23 @@ mod tests {
         let (_, session) = opened.map_err(|error| error.to_string()).unwrap();
         assert_eq!(session.id, 7);
         drop(master.join().unwrap());
+    }
+
+    #[test]
+    fn an_http_port_is_named_as_such_and_with_what_to_do() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let masters = MasterAddress::parse(&at.to_string()).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut caller, _) = listener.accept().unwrap();
+            let _ = caller.read(&mut [0; 4096]).unwrap();
+            caller.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").unwrap();
+        });
+        let process = ProcessIdentity::current().unwrap();
+        let error = open_first(&masters, &identity("host:1", &process, 3), &process, &|| Ok(())).map(drop).unwrap_err();
+        let said = format!("{at} speaks HTTP; is it the master's metrics port? Its control port is 50051 by default");
+        assert_eq!((error.kind(), error.to_string()), (crate::error::ErrorKind::MasterUnreachable, said));
+        server.join().unwrap();
     }
 
     #[test]

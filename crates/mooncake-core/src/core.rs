@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::apply::ReplayError;
 use crate::config::Config;
+use crate::departure::Departure;
 use crate::effect::{Effects, Push, Record, To};
 use crate::ending::Endings;
 use crate::evicted::EvictedLately;
@@ -41,6 +42,8 @@ pub struct Core {
     pub(crate) pins: Pins,
     pub(crate) tickets: Tickets,
     pub(crate) endings: Endings,
+    /// Clients that left, for those that write lines about it.
+    pub(crate) departures: Vec<Departure>,
     pub(crate) tellings: Tellings,
     pub(crate) rechecks: BTreeMap<Rid, Recheck>,
     /// Sessions with views that have ended and are yet to be taken out of the books.
@@ -94,6 +97,7 @@ impl Core {
             pins: Pins::default(),
             tickets: Tickets::default(),
             endings: Endings::default(),
+            departures: Vec::new(),
             tellings: Tellings::default(),
             rechecks: BTreeMap::new(),
             ending_views: VecDeque::new(),

@@ -22,7 +22,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    fn reason(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self {
             Ending::Closed => "it closed",
             Ending::ProcessGone => "its process is gone",
@@ -80,10 +80,15 @@ impl Core {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         if !std::mem::replace(&mut entry.ends, true) {
             self.endings.line.push_back((session, ending, 0));
+            // One that lingered has left before.
+            let has_left = entry.lingering;
             // Nothing is read or placed there from now on.
             entry.away.get_or_insert(now);
             let segments = entry.segments.clone();
             self.set_live(&segments, false);
+            if !has_left {
+                self.note_departure(session, ending);
+            }
         } else if ending.is_proven()
             && let Some(begun) = self.endings.line.iter_mut().find(|(other, ..)| *other == session)
         {

@@ -112,8 +112,16 @@ impl Call<'_> {
 
     async fn change(&self, change: Change<'_>) -> Result<Answer, LogClosed> {
         let session = self.session.0;
+        let mut unmounted = None;
         let mounted = match &change {
             Change::Mount { spec, .. } => Some((spec.name.clone(), spec.bytes)),
+            Change::Unmount { uuid, .. } => {
+                unmounted = self.shared.read(|core, _| {
+                    let its = core.segments().find(|view| view.uuid == *uuid);
+                    its.map(|view| (view.name.to_owned(), view.bytes, view.used))
+                });
+                None
+            }
             Change::BadReplica(ask) => {
                 let (rid, reason, count) = (ask.rid, &ask.reason, 1 + ask.more.len());
                 tracing::warn!(rid, session, reason, count, "a reader found replicas bad; this is the first");
@@ -122,11 +130,18 @@ impl Call<'_> {
             _ => None,
         };
         let outcome = self.shared.apply_async(|core, now, effects| change.run(core, now, self.origin, effects)).await?;
-        match (&outcome, mounted) {
-            (Outcome::Mount(_), Some((segment, bytes))) => {
-                tracing::info!(segment, bytes, session, "segment mounted");
+        match &outcome {
+            Outcome::Mount(_) => {
+                if let Some((segment, bytes)) = mounted {
+                    tracing::info!(segment, bytes, session, "segment mounted");
+                }
             }
-            (Outcome::Closed, _) => {
+            Outcome::Done(_) => {
+                if let Some((segment, bytes, used)) = unmounted {
+                    tracing::info!(segment, bytes, used, session, "segment unmounted");
+                }
+            }
+            Outcome::Closed => {
                 if let Some(anchor) = self.shared.routes.anchor(self.session) {
                     anchor.finish();
                 }

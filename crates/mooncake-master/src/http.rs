@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, Query, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -20,10 +20,32 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::remove_all;
+use crate::log::{Begun, LogError, begin_anew};
 use crate::machine::SLICE;
 use crate::segment_list::{self, Listed};
 use crate::shared::Shared;
 use crate::{metrics, query_pages, summary};
+
+/// What there is, for a reader who came without a path.
+const INDEX: &str = "\
+mooncake_master: pages of this port
+
+GET  /health                 whether the master serves, and what is broken meanwhile
+GET  /metrics                Prometheus text
+GET  /metrics/summary        one line of figures
+GET  /get_all_keys           one key a line; ?prefix=TEXT, ?limit=NUMBER
+GET  /query_key?key=KEY      where an object lies; counts as an existence query
+GET  /batch_query_keys?keys=KEY,KEY    the same of several, percent-encoded; protects nothing
+GET  /get_all_segments       names of segments, one a line
+GET  /get_segments_detail    segments with their figures
+GET  /query_segment?segment=NAME       how full the segments of a name are
+GET  /role, /ha_status, /leader        as Mooncake's master answers them
+POST /api/v1/remove_all      removes every object; ?force=true: protected ones too
+POST /api/v1/start_log       begins a new log from what the master knows, where the log was lost
+
+Keys stand on these pages as they are, but for control characters, bytes that are no UTF-8 and what would read as
+such: these are percent-encoded, as /batch_query_keys takes them.
+";
 
 const BODY_MAX: usize = 64 << 10;
 
@@ -43,7 +65,7 @@ pub fn pages(shared: Arc<OnceLock<Arc<Shared>>>) -> impl Fn() -> (Router, bool) 
 fn starting() -> Router {
     let waiting = async || failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, "the master is reading its log");
     Router::new()
-        .route("/health", get(async || health_page("recovering", false)))
+        .route("/health", get(async || health_page("recovering", false, &[])))
         .route("/role", get(async || plain("standby".to_owned())))
         .route("/ha_status", get(async || plain("recovering".to_owned())))
         .route("/leader", get(leader))
@@ -52,6 +74,7 @@ fn starting() -> Router {
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
+        .route("/", get(async || plain(INDEX.to_owned())))
         .route("/metrics", get(metrics_page))
         .route("/metrics/summary", get(metrics_summary))
         .route("/health", get(health))
@@ -65,6 +88,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/get_all_segments", get(all_segments))
         .route("/get_segments_detail", get(segments_detail))
         .route("/api/v1/remove_all", post(remove_everything))
+        .route("/api/v1/start_log", post(start_log))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_MAX))
@@ -82,15 +106,30 @@ async fn metrics_summary(State(shared): State<Arc<Shared>>) -> Response {
 
 /// Ready only while operations can be logged: a master whose log is closed answers nobody any more.
 async fn health(State(shared): State<Arc<Shared>>) -> Response {
-    health_page("serving", !shared.log.is_closed())
+    let degraded: &[&str] = if shared.log.is_lost() { &["log_lost"] } else { &[] };
+    health_page("serving", !shared.log.is_closed(), degraded)
 }
 
-fn health_page(state: &str, ready: bool) -> Response {
+/// `degraded` names what is broken while the master serves all the same: its probes go on succeeding, its operators have to act.
+fn health_page(state: &str, ready: bool, degraded: &[&str]) -> Response {
     let role = if ready { "leader" } else { "standby" };
     as_json(
         StatusCode::OK,
-        &json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready, "leader_address": null, "view_version": null}),
+        &json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready, "degraded": degraded,
+            "leader_address": null, "view_version": null}),
     )
+}
+
+/// Begins a new log where the old one was lost. It is there when this is answered.
+async fn start_log(State(shared): State<Arc<Shared>>) -> Response {
+    let started = tokio::task::spawn_blocking(move || begin_anew(&shared.log, &*shared)).await;
+    match started.unwrap_or(Err(LogError::Stops)) {
+        Ok(Begun { lsn, bytes }) => as_json(StatusCode::OK, &json!({"success": true, "lsn": lsn, "bytes": bytes})),
+        Err(error @ (LogError::NotLost | LogError::NoLog)) => {
+            failed(StatusCode::CONFLICT, UNAVAILABLE, &error.to_string())
+        }
+        Err(error) => failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &error.to_string()),
+    }
 }
 
 /// Without leader election there is no view of one.
@@ -98,8 +137,18 @@ async fn leader() -> Response {
     as_json(StatusCode::OK, &json!({"present": false, "leader_address": null, "view_version": null}))
 }
 
-async fn all_keys(State(shared): State<Arc<Shared>>) -> Response {
-    text(Body::new(Keys { shared, cursor: KeysCursor::default(), finished: false }))
+/// All keys, or those with a `prefix`, which may be percent-encoded, and no more than a `limit`.
+async fn all_keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+    let prefix = query_pages::decode(query_pages::parameter(query.as_deref(), "prefix").unwrap_or_default());
+    let left = match query_pages::parameter(query.as_deref(), "limit").map(str::parse::<u64>) {
+        None => u64::MAX,
+        Some(Ok(limit)) => limit,
+        Some(Err(_)) => {
+            let message = "limit: a whole number is expected, as in /get_all_keys?limit=1000";
+            return failed(StatusCode::BAD_REQUEST, query_pages::INVALID_PARAMS, message);
+        }
+    };
+    text(Body::new(Keys { shared, cursor: KeysCursor::default(), prefix, left, finished: left == 0 }))
 }
 
 async fn all_segments(State(shared): State<Arc<Shared>>) -> Response {
@@ -156,23 +205,30 @@ async fn remove_everything(
     };
     let force = query.force.is_some_and(|force| force == "true" || force == "1");
     match remove_all(&shared, force, None).await {
-        Ok(removed) => as_json(StatusCode::OK, &json!({"success": true, "removed_count": removed})),
+        Ok(removed) => {
+            // Protected objects, if these were to be spared, and what was stored meanwhile.
+            let remaining = shared.read(|core, _| core.stats().keys);
+            as_json(StatusCode::OK, &json!({"success": true, "removed_count": removed, "remaining_count": remaining}))
+        }
         Err(error) => failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &error.to_string()),
     }
 }
 
 async fn unknown() -> Response {
-    failed(StatusCode::NOT_FOUND, -600, "no such page; see /metrics, /health, /get_all_keys, /get_all_segments")
+    failed(StatusCode::NOT_FOUND, -600, "no such page; / lists those that there are")
 }
 
 async fn wrong_method() -> Response {
-    failed(StatusCode::METHOD_NOT_ALLOWED, -600, "this page wants another method; /api/v1/remove_all wants POST")
+    failed(StatusCode::METHOD_NOT_ALLOWED, -600, "this page wants another method; those under /api/v1 want POST")
 }
 
 /// The list of keys, taken from the core in slices while it is sent.
 struct Keys {
     shared: Arc<Shared>,
     cursor: KeysCursor,
+    prefix: Vec<u8>,
+    /// How many more are asked for.
+    left: u64,
     finished: bool,
 }
 
@@ -186,13 +242,18 @@ impl http_body::Body for Keys {
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
         while !this.finished {
-            let mut page = Vec::new();
-            this.finished = this.shared.read(|core, _| {
+            let (mut page, mut left) = (Vec::new(), this.left);
+            let is_through = this.shared.read(|core, _| {
                 core.keys_slice(&mut this.cursor, SLICE, |key| {
-                    page.extend_from_slice(key);
-                    page.push(b'\n');
+                    if left > 0 && key.starts_with(&this.prefix) {
+                        page.extend_from_slice(query_pages::shown(key).as_bytes());
+                        page.push(b'\n');
+                        left -= 1;
+                    }
                 })
             });
+            this.left = left;
+            this.finished = is_through || left == 0;
             if !page.is_empty() {
                 return Poll::Ready(Some(Ok(http_body::Frame::data(page.into()))));
             }

@@ -40,6 +40,7 @@ mod routes;
 mod segment_list;
 mod settings;
 mod shared;
+mod state;
 mod summary;
 mod ticker;
 
@@ -48,4 +49,5 @@ pub use log::LogError;
 pub use master::{Master, StartError, bind_remedy, serve};
 pub use metadata_server::MetadataServer;
 pub use metrics::reference_page as metrics_page;
-pub use settings::{LogFolder, Settings, Wal, address, resolve};
+pub use settings::{LogFolder, Settings, Wal, address, resolve, state_folder};
+pub use state::{LeftWitness, State, StateFolder};

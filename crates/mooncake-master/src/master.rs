@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ use crate::{control, http, random, summary};
 const BACKLOG: u32 = 4096;
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// How often it is said that the log is lost.
+const REMIND_EVERY: Duration = Duration::from_secs(3600);
 
 /// Why a master does not start.
 #[derive(Debug, thiserror::Error)]
@@ -200,7 +202,7 @@ fn start_core(settings: &Settings, identity: Identity) -> Result<Started, StartE
         Some(opened) => {
             let Opened { mut sink, found, epoch } = opened;
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-            sink.compact_with(&found, settings.compact_min, sender);
+            sink.keep_with(&found, settings.compact_min, sender, &settings.witness_folder);
             wanted = Some(receiver);
             torn_bytes = found.cut_bytes;
             (Log::new(found.log_id, found.last_lsn, Some(sink), settings.wal == Wal::Fsync), epoch.raised())
@@ -289,7 +291,19 @@ fn open_log(settings: &Settings, boot_id: &[u8; 16], replaying: &mut Replaying) 
     let start = start.map_err(|NoEpochLeft { epoch }| LogError::NoEpochLeft { path: folder.current(), epoch })?;
     let kept = free.filter(|_| start.epoch == Epoch::Kept);
     let witness = open_witness(&settings.witness_folder, &found, start.highest, kept)?;
-    if !fresh {
+    if fresh {
+        tracing::info!(path = %path.display(), "no log yet: one begins there");
+        if let LogFolder::Default(path) = &settings.log_folder {
+            let others = others_of(&settings.cluster_id, path);
+            if !others.is_empty() {
+                tracing::warn!(
+                    others = others.join(" "),
+                    "this pool had a log under another port, which is another pool: its objects are not in this one. \
+                     --rpc_port chooses it, mooncake state gc removes it"
+                );
+            }
+        }
+    } else {
         tracing::info!(
             path = %path.display(), lsn = found.last_lsn, milliseconds = began.elapsed().as_millis() as u64,
             bytes = found.snapshot_bytes + found.segment_bytes, objects = replaying.core.objects(), "log replayed"
@@ -327,6 +341,18 @@ fn open_witness(
     }
 }
 
+/// Logs of the same cluster id that lie beside a state folder: those of other ports.
+fn others_of(cluster_id: &str, path: &Path) -> Vec<String> {
+    let entries = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten();
+    let is_other = |other: &PathBuf| {
+        let name = other.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let port = name.strip_prefix(cluster_id).and_then(|rest| rest.strip_prefix('-'));
+        other != path && port.is_some_and(|port| port.parse::<u16>().is_ok()) && other.join("current").exists()
+    };
+    let others = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_other);
+    others.filter_map(|other| Some(other.file_name()?.to_str()?.to_owned())).collect()
+}
+
 fn rename_old_log_away(path: &Path, witness_folder: &Path) -> Result<(), StartError> {
     if !path.join("current").exists() {
         return Ok(());
@@ -360,9 +386,21 @@ impl ProcessDriver for Shared {
 
 /// Without lines in the output, too, the page with the summary has rates of the last seconds.
 async fn report(shared: Arc<Shared>, in_output: bool) {
-    let mut said = summary::Said::default();
+    let (mut said, mut lost_since) = (summary::Said::default(), None);
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
+        if shared.log.is_lost() {
+            let told = *lost_since.get_or_insert_with(Instant::now);
+            if told.elapsed() >= REMIND_EVERY {
+                lost_since = Some(Instant::now());
+                tracing::error!(
+                    "STILL WITHOUT A LOG: a restart forgets every object. POST /api/v1/start_log to the metrics port begins a \
+                     new one"
+                );
+            }
+        } else {
+            lost_since = None;
+        }
         if in_output && let Some(line) = said.news(summary::line(&shared)) {
             tracing::info!("Master Metrics: {line}");
         }

@@ -16,13 +16,16 @@ use crate::shared::Shared;
 const KEYS_MAX: usize = 65_536;
 
 const NOT_FOUND: i32 = -704;
+pub(crate) const INVALID_PARAMS: i32 = -600;
 /// As the reference names it; scripts compare with it.
 const NOT_FOUND_NAME: &str = "OBJECT_NOT_FOUND";
 
 /// Replicas of one object. As in the reference, the key is taken verbatim, and asking counts as an existence query, which
 /// protects the object.
 pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
-    let key = parameter(query.as_deref(), "key").unwrap_or_default();
+    let Some(key) = parameter(query.as_deref(), "key").filter(|key| !key.is_empty()) else {
+        return lacks("/query_key?key=KEY");
+    };
     let replicas = shared.read(|core, now| {
         core.describe(now, std::iter::once(key.as_bytes()), |_| {});
         core.peek(key.as_bytes()).map(|found| replicas(core, &found))
@@ -53,7 +56,7 @@ pub async fn keys(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
                     Some(found) => answer(Ok(replicas(core, &found))),
                     None => answer(Err(NOT_FOUND_NAME)),
                 };
-                data.insert(String::from_utf8_lossy(key).into_owned(), entry);
+                data.insert(shown(key), entry);
             }
         });
     }
@@ -74,7 +77,9 @@ fn answer(found: Result<Vec<Value>, &str>) -> Value {
 
 /// How full the segments of one name are.
 pub async fn segment(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
-    let name = parameter(query.as_deref(), "segment").unwrap_or_default();
+    let Some(name) = parameter(query.as_deref(), "segment").filter(|name| !name.is_empty()) else {
+        return lacks("/query_segment?segment=NAME");
+    };
     let sums = shared.read(|core, _| {
         let live = core.segments().filter(|view| view.state == SegmentState::Live && view.name == name);
         live.fold(None, |sums: Option<(u64, u64)>, view| {
@@ -111,6 +116,31 @@ pub(crate) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<&'q st
     pairs.into_iter().find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
+/// A page that was asked for without what it is about.
+pub(crate) fn lacks(usage: &str) -> Response {
+    failed(StatusCode::BAD_REQUEST, INVALID_PARAMS, &format!("a parameter is missing: {usage}"))
+}
+
+/// A key as pages tell it, in one line of UTF-8 that [`decode`] makes the key of again: keys are bytes, and most are plain text,
+/// which stays as it is.
+pub(crate) fn shown(key: &[u8]) -> String {
+    let mut shown = String::with_capacity(key.len());
+    for chunk in key.utf8_chunks() {
+        for (at, one) in chunk.valid().char_indices() {
+            let mut ahead = chunk.valid().bytes().skip(at + 1);
+            let reads_as_code = one == '%' && ahead.next().and_then(hex).and(ahead.next().and_then(hex)).is_some();
+            if reads_as_code || one.is_control() {
+                let mut bytes = [0; 4];
+                one.encode_utf8(&mut bytes).bytes().for_each(|byte| shown += &format!("%{byte:02X}"));
+            } else {
+                shown.push(one);
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| shown += &format!("%{byte:02X}"));
+    }
+    shown
+}
+
 /// Undoes percent-encoding; what is none of it stays.
 pub(crate) fn decode(text: &str) -> Vec<u8> {
     let mut bytes = text.bytes();
@@ -136,6 +166,25 @@ fn hex(digit: u8) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_key_is_one_line_of_its_own_from_which_it_is_read_again() {
+        let keys = [
+            (&b"plain/key@1"[..], "plain/key@1"),
+            ("\u{e4}\u{4e2d}".as_bytes(), "\u{e4}\u{4e2d}"),
+            (b"a\nb\0c\x7f", "a%0Ab%00c%7F"),
+            (b"\xff\xfe", "%FF%FE"),
+            (b"100%", "100%"),
+            (b"%41", "%2541"),
+            (b"%4\n", "%4%0A"),
+            (b"%%41", "%%2541"),
+            ("\u{85}".as_bytes(), "%C2%85"),
+        ];
+        for (key, text) in keys {
+            assert_eq!(shown(key), text);
+            assert_eq!(decode(text), key, "{text}");
+        }
+    }
 
     #[test]
     fn percent_encoding_is_undone_and_all_else_stays() {

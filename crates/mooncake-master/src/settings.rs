@@ -224,8 +224,8 @@ fn interface_address(name: &str) -> Result<IpAddr, String> {
     Err(format!("no such interface with an IPv4 address; there are {}", names.join(", ")))
 }
 
-/// Where state belongs on this machine.
-fn state_folder(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+/// Where state belongs on this machine. `env` reads the environment.
+pub fn state_folder(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(folder) = set("MOONCAKE_STATE_DIR") {
         return Some(folder);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mooncake_core::SessionId;
+use mooncake_core::{Departure, SessionId};
 
 use crate::machine::ticker::{self, News, TickDriver};
 use crate::shared::Shared;
@@ -72,7 +72,13 @@ impl TickDriver for Shared {
                      machine's load"
                 );
             }
-            News::ProcessGone(session) => tracing::info!(session = session.0, "client process is gone"),
+            News::Left(Departure { session, name, reason, in_order: true, .. }) => {
+                tracing::info!(session = session.0, name, reason, "client left");
+            }
+            News::Left(Departure { session, name, reason, segments, lent, used, .. }) => {
+                let session = session.0;
+                tracing::warn!(session, name, reason, segments, lent, used, "client lost; what it had lent is gone");
+            }
         }
     }
 

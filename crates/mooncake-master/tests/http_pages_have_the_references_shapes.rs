@@ -37,6 +37,44 @@ fn lists_are_one_name_per_line() {
 }
 
 #[test]
+fn keys_are_listed_by_prefix_up_to_a_limit_and_odd_ones_in_one_line_each() {
+    let (master, mut client) = filled();
+    client.put("a/\n2", 1024);
+    let listed = |query: &str| -> Vec<String> {
+        let (head, body) = master.http(&format!("GET /get_all_keys{query}"));
+        assert!(head.starts_with("HTTP/1.1 200"), "{query}: {head}");
+        let mut keys: Vec<String> = body.lines().map(str::to_owned).collect();
+        keys.sort_unstable();
+        keys
+    };
+    assert_eq!(listed(""), ["a/%0A2", "a/1", "b@2", "c"]);
+    for prefix in ["a/", "a%2F"] {
+        assert_eq!(listed(&format!("?prefix={prefix}")), ["a/%0A2", "a/1"]);
+    }
+    assert_eq!((listed("?limit=0").len(), listed("?limit=3").len(), listed("?prefix=a&limit=1").len()), (0, 3, 1));
+    let (head, body) = master.http("GET /get_all_keys?limit=few");
+    assert!(head.starts_with("HTTP/1.1 400") && body.contains("limit"), "{head} {body}");
+    // As they are listed they can be asked for.
+    let found: Value = serde_json::from_str(&master.http("GET /batch_query_keys?keys=a/%0A2").1).unwrap();
+    assert_eq!(found["data"]["a/%0A2"]["ok"], true, "{found}");
+    master.stop();
+}
+
+#[test]
+fn the_index_names_every_page() {
+    let (master, _client) = filled();
+    let (head, index) = master.http("GET /");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/plain"), "{head}");
+    let pages: Vec<&str> = index.split([' ', ',', '\n']).filter(|word| word.starts_with('/')).collect();
+    assert!(pages.len() > 12, "{pages:?}");
+    for page in pages {
+        assert!(!master.http(&format!("GET {page}")).1.contains("no such page"), "{page}");
+    }
+    assert!(master.http("GET /status").1.contains("/ lists those"));
+    master.stop();
+}
+
+#[test]
 fn health_and_details_are_json() {
     let (master, _client) = filled();
     let (head, body) = master.http("GET /health");
@@ -92,10 +130,15 @@ fn objects_and_segments_can_be_asked_for() {
         assert!(replica["buffer_address_"].is_u64() && replica["protocol_"] == "tcp", "{replica}");
         assert_eq!(replica["transport_endpoint_"], "test:1");
     }
-    for request in ["GET /query_key?key=a%2F1", "GET /query_key", "GET /query_key?key="] {
-        let (status, refused) = json(request);
-        assert_eq!((status, refused["error_code"].as_i64()), (404, Some(-704)), "{request}");
-        assert_eq!(refused["error_message"], "OBJECT_NOT_FOUND");
+    let (status, refused) = json("GET /query_key?key=a%2F1");
+    assert_eq!((status, refused["error_code"].as_i64()), (404, Some(-704)));
+    assert_eq!(refused["error_message"], "OBJECT_NOT_FOUND");
+    for page in ["/query_key?key=", "/query_segment?segment="] {
+        for request in [format!("GET {page}"), format!("GET {}", page.split('?').next().unwrap())] {
+            let (status, refused) = json(&request);
+            assert_eq!((status, refused["error_code"].as_i64()), (400, Some(-600)), "{request}");
+            assert!(refused["error_message"].as_str().unwrap().contains(page), "{request}: {refused}");
+        }
     }
 
     let (status, found) = json("GET /batch_query_keys?keys=a%2F1,none,c");

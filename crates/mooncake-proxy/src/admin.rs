@@ -79,8 +79,14 @@ pub(crate) async fn health(State(proxy): State<Arc<Proxy>>) -> Response {
     let status = if why == "ok" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let all = proxy.fleet.all();
     let of = |kind| all.iter().filter(|one| one.kind == kind).count();
-    let counts = (of(Kind::Prefill), of(Kind::Decode));
-    as_json(status, &json!({"status": why, "prefill_instances": counts.0, "decode_instances": counts.1}))
+    let well = |kind| all.iter().filter(|one| one.kind == kind && one.is_well()).count();
+    as_json(
+        status,
+        &json!({
+            "status": why, "prefill_instances": of(Kind::Prefill), "decode_instances": of(Kind::Decode),
+            "prefill_in_service": well(Kind::Prefill), "decode_in_service": well(Kind::Decode),
+        }),
+    )
 }
 
 pub(crate) async fn metrics(State(proxy): State<Arc<Proxy>>) -> Response {

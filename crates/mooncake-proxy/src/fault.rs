@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Why a request has no answer of an instance's.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("the body is no JSON object: {0}")]
+    #[error("the body is no JSON object: {}", whats_wrong(.0))]
     NotJson(#[from] serde_json::Error),
     #[error("the body has more than {most} bytes")]
     TooLong { most: usize },
@@ -40,6 +40,17 @@ impl Fault {
             Fault::NoDecode(_) | Fault::NoConnection(_) | Fault::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Fault::NoAnswer(_) => StatusCode::BAD_GATEWAY,
         }
+    }
+}
+
+/// Parsers speak of their own expectations; a caller wants the place.
+fn whats_wrong(error: &serde_json::Error) -> String {
+    use serde_json::error::Category;
+    let place = format!("line {}, column {}", error.line(), error.column());
+    match error.classify() {
+        Category::Eof => format!("it ends too early, at {place}"),
+        Category::Syntax => format!("it is no JSON from {place} on"),
+        Category::Data | Category::Io => error.to_string(),
     }
 }
 

@@ -36,7 +36,18 @@ pub struct ProxyServer {
 /// Why a proxy did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its port, or the system.
+    /// Its port.
+    #[error("cannot listen on {address}: {source}; {}", match source.kind() {
+        io::ErrorKind::AddrNotAvailable => "name an address of this machine with --host",
+        _ => "choose another port with --port, 0 is any free one",
+    })]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What failed.
+        source: io::Error,
+    },
+    /// The system.
     #[error("{0}")]
     System(#[from] io::Error),
     /// An instance that answers, but not as one of this model.
@@ -55,7 +66,8 @@ impl ProxyServer {
         prefill: Vec<InstanceAddress>,
         decode: Vec<InstanceAddress>,
     ) -> Result<ProxyServer, StartError> {
-        let listener = TcpListener::bind(options.listen).await?;
+        let listen = |source| StartError::Listen { address: options.listen, source };
+        let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let address = listener.local_addr()?;
         let proxy = Proxy::new(options)?;
         let kinds = [(Kind::Prefill, prefill), (Kind::Decode, decode)];

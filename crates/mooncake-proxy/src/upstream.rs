@@ -125,7 +125,7 @@ impl Upstream {
         match timeout(patience, self.client.request(request)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if error.is_connect() && is_our_own(&error) => Err(Failure::NoConnection(told(&error))),
-            Ok(Err(error)) if error.is_connect() => Err(Failure::Unreachable(told(&error))),
+            Ok(Err(error)) if error.is_connect() => Err(Failure::Unreachable(root(&error))),
             Ok(Err(error)) => Err(Failure::BrokeOff(told(&error))),
             Err(_) => Err(Failure::TimedOut(patience)),
         }
@@ -188,6 +188,12 @@ fn is_our_own(error: &dyn std::error::Error) -> bool {
     let causes = std::iter::successors(error.source(), |error| error.source());
     let mut systems = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
     systems.any(|error| error.raw_os_error().is_some_and(|code| NOTHING_LEFT.contains(&code)))
+}
+
+/// The innermost cause alone: what is around it says that a connection was to be made, which the caller says.
+fn root(error: &dyn std::error::Error) -> String {
+    let innermost = std::iter::successors(Some(error), |error| error.source()).last();
+    innermost.map_or_else(String::new, ToString::to_string)
 }
 
 /// An error with its causes: the outermost says little.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::given::{Given, Source};
 use crate::help::help;
 use crate::setting::{Setting, SettingError, Type, boolean};
-use crate::similar::close_to;
+use crate::similar::{close_to, meant_by};
 use crate::{Program, file};
 
 /// Files of flags that name one another end here.
@@ -30,12 +30,13 @@ pub fn parse(program: &'static Program, args: impl IntoIterator<Item = String>) 
     let mut args: VecDeque<String> = args.into_iter().collect();
     let mut flag_files = 0;
     while let Some(arg) = args.pop_front() {
-        let written = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).unwrap_or("");
-        if arg == "--" || written.is_empty() {
-            if arg != "--" {
-                given.notes.push(format!("argument '{arg}' is not a flag and is ignored"));
-            }
+        if arg == "--" {
             continue;
+        }
+        let written = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).unwrap_or("");
+        if written.is_empty() {
+            let meant = meant_by(program, &arg);
+            return Err(SettingError::Stray { word: arg, meant });
         }
         let (name, value) = match written.split_once('=') {
             Some((name, value)) => (name.replace('-', "_"), Some(value.to_owned())),

@@ -4,6 +4,7 @@ use crate::setting::{Setting, Type};
 
 const ONE: &str = "there is one engine";
 const VRAM: &str = "memory of a GPU to measure with: transfers take it, but the bench lends and moves the host's";
+const QOS: &str = "classes of traffic, each with a goal of its own";
 const COUNT: Type = Type::Whole(1, u32::MAX as i128);
 
 /// `transfer_engine_bench`, in the order of `--help`.
@@ -11,8 +12,13 @@ pub(crate) const BENCH: &[Setting] = &[
     Setting::done("mode", Type::Text, "initiator", "initiator: moves bytes; target: lends memory until Ctrl-C"),
     Setting::done("operation", Type::Text, "read", "read or write"),
     Setting::done("metadata_server", Type::Text, "P2PHANDSHAKE", "P2PHANDSHAKE, or a URL of http:// or https://"),
-    Setting::done("local_server_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
-    Setting::done("segment_id", Type::Text, "", "the target's name, which it prints"),
+    Setting::done(
+        "local_server_name",
+        Type::Text,
+        "127.0.0.1",
+        "name or address by which peers reach this host; it listens on that address alone, on all if it is a name",
+    ),
+    Setting::done("segment_id", Type::Text, "", "the target's name, which it prints; an initiator needs it"),
     Setting::done("block_size", Type::Size, "65536", "bytes of a request"),
     Setting::done("batch_size", COUNT, "128", "requests of a batch"),
     Setting::done("threads", COUNT, "12", "threads, each with a batch at a time"),
@@ -47,9 +53,24 @@ pub(crate) const BENCH: &[Setting] = &[
 
 /// `tebench`, in the order of `--help`.
 pub(crate) const SWEEP: &[Setting] = &[
-    Setting::done("target_seg_name", Type::Text, "", "the target's name, which it prints; none: be a target"),
-    Setting::done("seg_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
-    Setting::done("op_type", Type::Text, "read", "read, write, or mix: a write, a read, a write and so on"),
+    Setting::done(
+        "target_seg_name",
+        Type::Text,
+        "",
+        "the target's name, which it prints; several, with commas between them, share the threads; none: be a target",
+    ),
+    Setting::done(
+        "seg_name",
+        Type::Text,
+        "127.0.0.1",
+        "name or address by which peers reach this host; it listens on that address alone, on all if it is a name",
+    ),
+    Setting::done(
+        "op_type",
+        Type::Text,
+        "read",
+        "read, write, mix: a write, a read, a write and so on; write_seed: write bytes that tell their places; read_verify: read these, and compare",
+    ),
     Setting::done("start_block_size", Type::Size, "4096", "bytes of a request, doubled up to max_block_size"),
     Setting::done("max_block_size", Type::Size, "64MB", "the most bytes of a request"),
     Setting::done("start_batch_size", COUNT, "1", "requests of a batch, doubled up to max_batch_size"),
@@ -59,23 +80,53 @@ pub(crate) const SWEEP: &[Setting] = &[
     Setting::done("duration", Type::F64, "5", "seconds of each combination, after a warm-up of at most one"),
     Setting::done("total_buffer_size", Type::Size, "1GB", "bytes of memory; combinations that need more are left out"),
     Setting::done("target_offset", Type::U64, "0", "bytes from the begin of the target's memory"),
+    Setting::done(
+        "target_range_size",
+        Type::U64,
+        "0",
+        "bytes of the target's memory from there on that are used; 0: all; combinations that need more are left out",
+    ),
     Setting::done("request_interval_us", Type::U64, "0", "pause of a thread after each batch"),
     Setting::done("check_consistency", Type::Bool, "false", "also write and read back known bytes, and compare"),
     Setting::done("json", Type::Bool, "false", "JSON instead of a table"),
     Setting::done("metadata_type", Type::Text, "p2p", "p2p, or http with metadata_url_list"),
     Setting::done("metadata_url_list", Type::Text, "", "a URL of http:// or https://"),
     Setting::accepted("seg_type", Type::Text, "DRAM", "memory is the host's in this version"),
+    Setting::accepted("seg_type_mix", Type::Text, "", "memory is the host's in this version"),
     Setting::accepted("xport_type", Type::Text, "", "the path to a peer is chosen by itself; MC_SHM=0 leaves TCP"),
     Setting::accepted("rpc_server_port", Type::Port, "0", "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT set the ports"),
     Setting::accepted("backend", Type::Text, "classic", ONE),
+    Setting::accepted("tent_transport_hint", Type::Text, "unspec", ONE),
+    Setting::accepted("tent_intent_type", Type::Text, "unspec", ONE),
+    Setting::idle("local_gpu_id", Type::Whole(-1, 1023), "0", VRAM),
+    Setting::idle("target_gpu_id", Type::Whole(-1, 1023), "0", VRAM),
+    Setting::refused("notifi", Type::Bool, "false", "a message with each batch"),
+    Setting::refused("qos_classes", Type::Text, "", QOS),
+    Setting::refused("qos_classes_json", Type::Text, "", QOS),
+    Setting::refused("workload_classes_json", Type::Text, "", QOS),
+    Setting::idle("qos_link_capacity_gbps", Type::F64, "0", QOS),
+    Setting::idle("qos_output_jsonl", Type::Text, "", QOS),
+    Setting::idle("deadline_us", Type::U64, "0", QOS),
+    Setting::idle("deadline_tight_threads", Type::U64, "0", QOS),
+    Setting::refused("deadline_bw_arbitration", Type::Bool, "false", QOS),
 ];
 
 /// `show_link`, in the order of `--help`.
 pub(crate) const LINKS: &[Setting] = &[
-    Setting::done("segment_id", Type::Text, "", "peers to meet, with commas between them"),
+    Setting::done(
+        "segment_id",
+        Type::Text,
+        "",
+        "peers to meet, with commas between them; needed unless --json is given",
+    ),
     Setting::done("json", Type::Bool, "false", "JSON, with this machine's devices and topology, instead of a table"),
     Setting::done("metadata_server", Type::Text, "P2PHANDSHAKE", "P2PHANDSHAKE, or a URL of http:// or https://"),
-    Setting::done("local_server_name", Type::Text, "127.0.0.1", "name or address by which peers reach this host"),
+    Setting::done(
+        "local_server_name",
+        Type::Text,
+        "127.0.0.1",
+        "name or address by which peers reach this host; it listens on that address alone, on all if it is a name",
+    ),
     Setting::accepted("ip_or_host_name", Type::Text, "", "local_server_name is that, too"),
     Setting::accepted("rpc_port", Type::Port, "12345", "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT set the ports"),
     Setting::accepted("discover_only", Type::Bool, "false", "without segment_id no peer is met"),
@@ -91,5 +142,6 @@ pub(crate) const TOPOLOGY: &[Setting] = &[
     ),
     Setting::done("use_custom_topo", Type::Bool, "false", "show the file that MC_CUSTOM_TOPO_JSON names"),
     Setting::done("custom_topo_json", Type::Text, "", "show this file"),
+    Setting::done("json", Type::Bool, "false", "the JSON alone, without the words before it"),
     Setting::accepted("backend", Type::Text, "auto", ONE),
 ];

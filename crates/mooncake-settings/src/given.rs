@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::setting::{Kind, Setting, SettingError, Type, boolean, duration_ms};
+use crate::similar::close_to;
 use crate::{Program, file};
 
 /// Where a value comes from.
@@ -43,14 +44,14 @@ impl Given {
         Given { program, values: BTreeMap::new(), notes: Vec::new() }
     }
 
-    /// Lays a file under what has been given so far.
+    /// Lays a file under what has been given so far. A key that is no setting is an error, as an unknown flag is.
     pub fn lay_under(&mut self, path: &str) -> Result<(), SettingError> {
         for (key, value) in file::read(path)? {
             // The one key that is called otherwise in a file.
             let name = if key == "client_live_ttl_sec" { "client_ttl" } else { &key };
             let Some(setting) = self.program.find(name) else {
-                self.notes.push(format!("{path}: {key} is no setting of {} and is ignored", self.program.name));
-                continue;
+                let (path, program, close) = (path.to_owned(), self.program.name, close_to(self.program, name));
+                return Err(SettingError::UnknownKey { path, key, program, close });
             };
             if !self.values.contains_key(setting.name) {
                 self.set(setting, value, Source::File(path.to_owned()))?;

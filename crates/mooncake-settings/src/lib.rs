@@ -24,6 +24,7 @@ mod proxy;
 mod reference;
 mod setting;
 mod similar;
+mod state;
 
 pub use command_line::{CommandLine, parse};
 pub use given::{Given, Source};
@@ -163,9 +164,43 @@ Usage: transfer_engine_topology_dump [--device-name=mlx5_0,mlx5_1]",
     settings: engine_tools::TOPOLOGY,
 };
 
+/// `mooncake state ls`.
+pub static STATE_LS: Program = Program {
+    name: "mooncake state ls",
+    noun: "this command",
+    about: "\
+mooncake state ls: state folders of masters on this machine and the witnesses of their logs, and which are in use.
+
+Usage: mooncake state ls [--state_dir=FOLDER] [--json]",
+    settings: state::LS,
+};
+
+/// `mooncake state gc`.
+pub static STATE_GC: Program = Program {
+    name: "mooncake state gc",
+    noun: "this command",
+    about: "\
+mooncake state gc: removes state folders of masters, with the witnesses of their logs. A pool whose folder goes is empty
+when its master starts again. What is in use stays.
+
+Usage: mooncake state gc --name=mooncake_cluster-50051 [--dry_run]
+       mooncake state gc --older_than=168h [--dry_run]",
+    settings: state::GC,
+};
+
 /// All of them.
-pub static PROGRAMS: [&Program; 8] =
-    [&MASTER, &CLIENT, &METADATA_SERVER, &PROXY, &ENGINE_BENCH, &ENGINE_SWEEP, &SHOW_LINK, &TOPOLOGY_DUMP];
+pub static PROGRAMS: [&Program; 10] = [
+    &MASTER,
+    &CLIENT,
+    &METADATA_SERVER,
+    &PROXY,
+    &ENGINE_BENCH,
+    &ENGINE_SWEEP,
+    &SHOW_LINK,
+    &TOPOLOGY_DUMP,
+    &STATE_LS,
+    &STATE_GC,
+];
 
 impl Program {
     /// A setting by its name.

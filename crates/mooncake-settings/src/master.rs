@@ -109,6 +109,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "1800",
         "MiB after which the journal begins a new file",
     ),
+    Setting::done(
+        "max_log_files",
+        Type::Whole(0, u32::MAX as i128),
+        "0",
+        "journal files of this program that are kept in log_dir, the newest; 0: all",
+    ),
     Setting::accepted("stop_logging_if_full_disk", Type::Bool, "false", "log lines go to stderr"),
     Setting::accepted("log_link", Type::Text, "", "log lines go to stderr"),
     Setting::accepted("log_file_mode", Type::Text, "", "log lines go to stderr"),

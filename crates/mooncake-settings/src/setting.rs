@@ -75,10 +75,30 @@ const NAME_MAX: usize = 128;
 #[non_exhaustive]
 pub enum SettingError {
     /// Not in the table.
-    #[error("unknown flag --{name}{}; --help lists all", suggestion(close))]
+    #[error("unknown flag --{name}{}; --help lists all", suggestion("--", close))]
     Unknown {
         /// As given.
         name: String,
+        /// Names that look like it.
+        close: Vec<&'static str>,
+    },
+    /// A word where a flag was expected: no program takes any.
+    #[error("unexpected argument {word:?}{}; --help lists all flags", suggestion("", meant.as_slice()))]
+    Stray {
+        /// As given.
+        word: String,
+        /// The flag that it may have been meant for.
+        meant: Option<String>,
+    },
+    /// A key of a file that is not in the table.
+    #[error("{path}: {key} is no setting of {program}{}", suggestion("", close))]
+    UnknownKey {
+        /// The file.
+        path: String,
+        /// The key, nested ones joined by dots.
+        key: String,
+        /// The program.
+        program: &'static str,
         /// Names that look like it.
         close: Vec<&'static str>,
     },
@@ -127,11 +147,9 @@ pub enum SettingError {
     },
 }
 
-fn suggestion(close: &[&str]) -> String {
-    match close {
-        [] => String::new(),
-        names => format!("; did you mean --{}?", names.join(" or --")),
-    }
+fn suggestion<S: AsRef<str>>(dashes: &str, close: &[S]) -> String {
+    let names: Vec<String> = close.iter().map(|name| format!("{dashes}{}", name.as_ref())).collect();
+    if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(" or ")) }
 }
 
 impl Setting {

@@ -35,6 +35,14 @@ const CLIENT_REFERENCE: &str = "host metadata_server device_names master_server_
     global_segment_size local_buffer_size threads tenant_id enable_offload start_offload_rpc_server \
     enable_http_server http_port log_dir logtostderr alsologtostderr stderrthreshold minloglevel v max_log_size";
 
+/// Names of tebench's.
+const SWEEP_REFERENCE: &str = "seg_name seg_type seg_type_mix target_seg_name op_type check_consistency total_buffer_size \
+    start_block_size max_block_size start_batch_size max_batch_size duration start_num_threads max_num_threads \
+    target_offset target_range_size request_interval_us local_gpu_id target_gpu_id metadata_type metadata_url_list \
+    rpc_server_port xport_type backend notifi tent_transport_hint tent_intent_type qos_classes qos_classes_json \
+    workload_classes_json qos_link_capacity_gbps qos_output_jsonl deadline_us deadline_tight_threads \
+    deadline_bw_arbitration";
+
 fn given_to(program: &'static Program, args: &[&str]) -> Result<Given, SettingError> {
     match parse(program, args.iter().map(|a| (*a).to_owned()))? {
         CommandLine::Run(given) => Ok(given),
@@ -69,7 +77,8 @@ impl Drop for File {
 
 #[test]
 fn every_flag_of_the_reference_is_in_the_table() {
-    for (program, names) in [(&MASTER, REFERENCE), (&CLIENT, CLIENT_REFERENCE)] {
+    let sweep = (&mooncake_settings::ENGINE_SWEEP, SWEEP_REFERENCE);
+    for (program, names) in [(&MASTER, REFERENCE), (&CLIENT, CLIENT_REFERENCE), sweep] {
         for name in names.split_whitespace() {
             assert!(program.find(name).is_some(), "{} --{name}", program.name);
         }
@@ -119,8 +128,8 @@ fn missing_capabilities_are_refused_when_on_and_fine_when_off() {
 
 #[test]
 fn what_has_no_effect_is_said_once() {
-    let given = given(&["--max_threads=4", "--max_threads=8", "--cxl_size=1", "stray"]).unwrap();
-    assert_eq!(given.notes.len(), 3, "{:?}", given.notes);
+    let given = given(&["--max_threads=4", "--max_threads=8", "--cxl_size=1"]).unwrap();
+    assert_eq!(given.notes.len(), 2, "{:?}", given.notes);
 }
 
 #[test]
@@ -240,13 +249,57 @@ fn a_path_that_is_no_regular_file_is_refused_without_reading_it() {
 }
 
 #[test]
-fn keys_that_are_none_are_said_and_empty_files_say_nothing() {
-    let file = File::new("i.yaml", "master:\n  rpc_port: 1\nunheard_of: 2\n");
-    let given_some = given(&[&file.flag("config_path")]).unwrap();
-    assert_eq!(given_some.notes.len(), 2, "{:?}", given_some.notes);
-    assert!(given_some.notes[0].contains("master.rpc_port"), "{:?}", given_some.notes);
+fn a_key_that_is_no_setting_is_refused_with_its_neighbours_and_empty_files_say_nothing() {
+    for (text, wanted) in [
+        ("rpc_prot: 20071\n", "rpc_prot is no setting of mooncake_master; did you mean rpc_port?"),
+        ("rpc_port: 1\nmaster:\n  rpc_port: 1\n", "master.rpc_port is no setting"),
+        ("something_else_entirely: 2\n", "something_else_entirely is no setting of mooncake_master"),
+    ] {
+        let file = File::new("i.yaml", text);
+        let error = given(&[&file.flag("config_path")]).expect_err(text).to_string();
+        assert!(error.contains(wanted) && error.contains("i.yaml"), "{error}");
+    }
     let empty = File::new("j.yaml", "");
     assert!(given(&[&empty.flag("config_path")]).unwrap().notes.is_empty());
+}
+
+#[test]
+fn a_key_that_stands_twice_in_a_file_is_refused() {
+    for (name, text) in [
+        ("s.yaml", "rpc_port: 1\ncluster_id: a\nrpc_port: 2\n"),
+        ("t.json", "{\"rpc_port\": 1, \"rpc_port\": 1}"),
+        ("u.yaml", "a:\n  b: 1\na.b: 2\n"),
+    ] {
+        let file = File::new(name, text);
+        let error = given(&[&file.flag("config_path")]).expect_err(text).to_string();
+        assert!(error.contains("given twice") && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_stray_word_is_refused_by_every_program_with_what_it_was_meant_for() {
+    for program in mooncake_settings::PROGRAMS {
+        for word in ["help", "version"] {
+            let error = given_to(program, &[word]).unwrap_err().to_string();
+            assert!(error.contains(&format!("did you mean --{word}?")), "{}: {error}", program.name);
+        }
+        let error = given_to(program, &["status"]).unwrap_err().to_string();
+        assert!(error.contains("unexpected argument \"status\""), "{}: {error}", program.name);
+    }
+    for (program, word, meant) in [
+        (&MASTER, "rpc_port=7", "--rpc_port=7"),
+        (&MASTER, "\u{2014}rpc-port=7", "--rpc_port=7"),
+        (&MASTER, "master.yaml", "--config_path=master.yaml"),
+        (&CLIENT, "10.0.0.5:50051", "--master_server_address=10.0.0.5:50051"),
+        (&mooncake_settings::SHOW_LINK, "10.0.0.5:12345", "--segment_id=10.0.0.5:12345"),
+    ] {
+        let error = given_to(program, &[word]).map(|given| given.notes).unwrap_err().to_string();
+        assert!(error.contains(&format!("did you mean {meant}?")), "{error}");
+    }
+    for word in ["", "-", "/etc/passwd"] {
+        let error = given(&[word]).unwrap_err().to_string();
+        assert!(!error.contains("did you mean") && error.contains("--help"), "{error}");
+    }
 }
 
 #[test]

@@ -26,39 +26,63 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     };
     let duration = seconds(&given, "duration")?;
     let needed = load.bytes().ok_or_else(|| value("block_size", given.text_or_default("block_size"), "less"))?;
+    let bytes = needed.max(size(&given, "buffer_size")?);
+    let work = Work::of(&given, duration)?;
     let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
-    let memory = lend(&engine, needed.max(size(&given, "buffer_size")?))?;
-    match given.text_or_default("mode") {
-        "target" => lend_until_interrupted(&format!("transfer_engine_bench --segment_id={}\n", engine.name())),
-        "initiator" => initiator(&engine, memory, &load, duration, &given),
-        other => Err(value("mode", other, "initiator or target")),
+    let memory = lend(&engine, bytes)?;
+    match work {
+        Work::Target => lend_until_interrupted(&format!("transfer_engine_bench --segment_id={}\n", engine.name())),
+        Work::Initiator(work) => work.run(&engine, memory, &load),
     }
 }
 
-fn initiator(
-    engine: &Engine,
-    memory: ForeignRange,
-    load: &Load,
+/// What is asked for, checked before anything is opened.
+enum Work<'a> {
+    Target,
+    Initiator(Initiator<'a>),
+}
+
+struct Initiator<'a> {
+    segment: &'a str,
     duration: Duration,
-    given: &Given,
-) -> Result<(), ToolError> {
-    let segment = given.text_or_default("segment_id");
-    if segment.is_empty() {
-        return Err(value("segment_id", segment, "the name that the target prints"));
+    unit: &'a str,
+    per_byte: f64,
+    digits: usize,
+}
+
+impl<'a> Work<'a> {
+    fn of(given: &'a Given, duration: Duration) -> Result<Work<'a>, ToolError> {
+        match given.text_or_default("mode") {
+            "target" => return Ok(Work::Target),
+            "initiator" => {}
+            other => return Err(value("mode", other, "initiator or target")),
+        }
+        let segment = given.text_or_default("segment_id");
+        if segment.is_empty() {
+            let why = "the name that the target prints, which is started with --mode=target";
+            return Err(ToolError::Needed { name: "segment_id", what: "NAME", why });
+        }
+        let (unit, per_byte) = unit(given.text_or_default("report_unit"))?;
+        let digits = given.number_or_default("report_precision");
+        Ok(Work::Initiator(Initiator { segment, duration, unit, per_byte, digits }))
     }
-    let (unit, per_byte) = unit(given.text_or_default("report_unit"))?;
-    let peer = engine.open(segment)?;
-    let remote =
-        engine.first_buffer(segment)?.ok_or_else(|| value("segment_id", segment, "a target that lends memory"))?;
-    let measured = load.run(&Ends { engine, peer, memory, remote }, duration)?;
-    let (seconds, count) = (measured.elapsed.as_secs_f64(), measured.batches.len() as u64);
-    let rate = (count * load.batch * load.block) as f64 * per_byte / seconds;
-    let digits: usize = given.number_or_default("report_precision");
-    for link in engine.links() {
-        tracing::info!(peer = link.peer, path = link.path, reason = link.reason, "link");
+}
+
+impl Initiator<'_> {
+    fn run(&self, engine: &Engine, memory: ForeignRange, load: &Load) -> Result<(), ToolError> {
+        let Initiator { segment, duration, unit, per_byte, digits } = *self;
+        let peer = engine.open(segment)?;
+        let lends = engine.first_buffer(segment)?;
+        let remote = lends.ok_or_else(|| value("segment_id", segment, "a target that lends memory"))?;
+        let measured = load.run(&Ends { engine, memory, remotes: vec![(peer, remote)] }, duration)?;
+        let (seconds, count) = (measured.elapsed.as_secs_f64(), measured.batches.len() as u64);
+        let rate = (count * load.batch * load.block) as f64 * per_byte / seconds;
+        for link in engine.links() {
+            tracing::info!(peer = link.peer, path = link.path, reason = link.reason, "link");
+        }
+        eprintln!("Test completed: duration {seconds:.2}, batch count {count}, throughput {rate:.digits$} {unit}/s");
+        Ok(())
     }
-    eprintln!("Test completed: duration {seconds:.2}, batch count {count}, throughput {rate:.digits$} {unit}/s");
-    Ok(())
 }
 
 /// The unit, and how many of it are a byte.

@@ -14,10 +14,16 @@ const BYTES: u64 = 64;
 /// could not be met.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let Some(given) = flags(&SHOW_LINK, args)? else { return Ok(()) };
-    let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
-    let names = given.text_or_default("segment_id").split(',').map(str::trim).filter(|name| !name.is_empty());
-    let failed: Vec<String> = names.filter_map(|name| Some(meet(&engine, name).err()?.to_string())).collect();
     let json = given.boolean("json");
+    let names = given.text_or_default("segment_id").split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() && !json {
+        let why = "peers to meet, by the names that they print; with --json alone, this machine's devices are shown";
+        return Err(ToolError::Needed { name: "segment_id", what: "NAME[,NAME]", why });
+    }
+    let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
+    let failed: Vec<String> =
+        names.into_iter().filter_map(|name| Some(meet(&engine, name).err()?.to_string())).collect();
     say(&engine.show_links(json));
     if json {
         say("\n");
@@ -30,7 +36,7 @@ fn meet(engine: &Engine, name: &str) -> Result<(), ToolError> {
     if let Some(remote) = engine.first_buffer(name)? {
         let memory = lend(engine, BYTES)?;
         let load = Load { opcodes: vec![Opcode::Read], block: BYTES, batch: 1, threads: 1, pause: Default::default() };
-        load.run(&Ends { engine, peer, memory, remote }, Default::default())?;
+        load.run(&Ends { engine, memory, remotes: vec![(peer, remote)] }, Default::default())?;
     }
     Ok(())
 }

@@ -11,14 +11,22 @@ use super::ToolError;
 /// The longest that a batch is waited for; the engine's own deadlines are shorter.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 
+/// Bytes that are seeded at a time.
+const PIECE: usize = 1 << 20;
+
 /// The two ends between which bytes are moved.
 pub struct Ends<'a> {
     pub engine: &'a Engine,
-    pub peer: PeerId,
     /// The near end, as large as the largest load needs.
     pub memory: ForeignRange,
-    /// Where the far end begins.
-    pub remote: u64,
+    /// The far ends, and where each begins. Threads take them in turn.
+    pub remotes: Vec<(PeerId, u64)>,
+}
+
+impl Ends<'_> {
+    fn remote(&self, thread: u64) -> (PeerId, u64) {
+        self.remotes[thread as usize % self.remotes.len()]
+    }
 }
 
 /// What each thread does again and again. Request `n` of thread `t` has its own bytes at both ends: the
@@ -86,10 +94,11 @@ impl Load {
     }
 
     fn batch(&self, ends: &Ends<'_>, opcode: Opcode, thread: u64) -> Result<(), ToolError> {
+        let (peer, remote) = ends.remote(thread);
         let request = |nth: u64| {
             let at = self.offset(nth, thread);
             let local = ends.memory.part(at as usize, self.block as usize);
-            (ends.peer, Request { opcode, local, remote: ends.remote + at })
+            (peer, Request { opcode, local, remote: remote + at })
         };
         let batch = ends.engine.allocate(self.batch as usize);
         ends.engine.submit(batch, (0..self.batch).map(request).collect(), None)?;
@@ -97,6 +106,35 @@ impl Load {
         let reason = ends.engine.batch_error(batch)?.unwrap_or_default();
         ends.engine.free(batch)?;
         if status == Status::Completed { Ok(()) } else { Err(ToolError::Batch { status, reason }) }
+    }
+
+    /// Fills the near end with bytes that tell their places, which any load that writes takes to the far end.
+    pub fn seed(&self, ends: &Ends<'_>) -> Result<(), ToolError> {
+        let bytes = self.bytes().unwrap_or_default();
+        for at in (0..bytes).step_by(PIECE) {
+            let length = PIECE.min((bytes - at) as usize);
+            ends.memory.part(at as usize, length).write_from(&placed(at, length))?;
+        }
+        Ok(())
+    }
+
+    /// Reads what was seeded over other bytes, and compares.
+    pub fn verify(&self, ends: &Ends<'_>) -> Result<(), ToolError> {
+        for thread in 0..self.threads {
+            let places = || (0..self.batch).map(|nth| self.offset(nth, thread));
+            for at in places() {
+                ends.memory.part(at as usize, self.block as usize).write_from(&vec![0; self.block as usize])?;
+            }
+            self.batch(ends, Opcode::Read, thread)?;
+            for at in places() {
+                let mut came = vec![0; self.block as usize];
+                ends.memory.part(at as usize, self.block as usize).read_into(&mut came)?;
+                if came != placed(at, self.block as usize) {
+                    return Err(ToolError::Changed { block: self.block, batch: self.batch, thread });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes bytes that nobody else writes, reads them back over others, and compares.
@@ -122,6 +160,12 @@ impl Load {
         }
         Ok(())
     }
+}
+
+/// Bytes that tell where they lie, whatever the size of the requests that bring them there.
+fn placed(at: u64, len: usize) -> Vec<u8> {
+    let word = |nth: u64| (nth.wrapping_add(1)).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    (at..at + len as u64).map(|place| word(place / 8)[(place % 8) as usize]).collect()
 }
 
 /// Bytes that depend on the seed in every place (xorshift64*).
@@ -174,6 +218,15 @@ mod tests {
         assert_ne!(pattern(1, 100), pattern(2, 100));
         assert_ne!(pattern(0, 8), pattern(4096, 8));
         assert_eq!(pattern(7, 13), pattern(7, 16)[..13]);
+    }
+
+    #[test]
+    fn seeded_bytes_tell_their_places_however_they_are_cut() {
+        let whole = placed(0, 4096);
+        for (at, len) in [(0, 1), (3, 17), (8, 8), (4000, 96)] {
+            assert_eq!(placed(at, len), whole[at as usize..at as usize + len]);
+        }
+        assert_ne!(placed(0, 64), placed(64, 64));
     }
 
     #[test]

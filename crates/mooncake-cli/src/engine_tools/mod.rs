@@ -5,6 +5,8 @@ pub mod links;
 mod load;
 pub mod sweep;
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+
 use mooncake_client::parse_size;
 use mooncake_engine::{Engine, EngineError, EngineOptions, Status};
 use mooncake_memory::{CopyError, ForeignRange, MemoryError, leak_shared};
@@ -27,6 +29,16 @@ pub enum ToolError {
         value: String,
         /// What is understood.
         expected: &'static str,
+    },
+    /// A flag that this use of the tool needs.
+    #[error("--{name}={what} is needed: {why}")]
+    Needed {
+        /// The flag.
+        name: &'static str,
+        /// What it takes.
+        what: &'static str,
+        /// Where that comes from.
+        why: &'static str,
     },
     /// The engine, or its peer.
     #[error(transparent)]
@@ -78,12 +90,30 @@ fn flags(program: &'static Program, args: impl IntoIterator<Item = String>) -> R
     }
 }
 
-/// An engine under `name`.
+/// An engine under `name`, which listens where that leads and nowhere else: what a tool lends is for the other tool's eyes.
 fn connect(metadata: &str, name: &str) -> Result<Engine, ToolError> {
     EngineOptions::warn_of_the_environment();
-    let options = EngineOptions::default().from_env(environment::variable)?;
+    let mut options = EngineOptions::default().from_env(environment::variable)?;
+    if options.bind.is_none() && options.bind_if_told.is_none() {
+        options.bind = own_address(name);
+    }
     let cluster = environment::variable("MC_METADATA_CLUSTER_ID").unwrap_or_default();
     Ok(Engine::connect(metadata, name, options, &cluster)?)
+}
+
+/// The address of this host that a name is, with or without a port. A host's name may lead peers elsewhere than this host
+/// (Debian's leads to 127.0.1.1), and an address may be a gateway's: then there is none.
+fn own_address(name: &str) -> Option<IpAddr> {
+    let host = match name.parse::<SocketAddr>() {
+        Ok(both) => return is_own(both.ip()),
+        Err(_) => name.rsplit_once(':').filter(|(host, _)| !host.contains(':')).map_or(name, |(host, _)| host),
+    };
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    if bare == "localhost" { Some(Ipv4Addr::LOCALHOST.into()) } else { is_own(bare.parse().ok()?) }
+}
+
+fn is_own(ip: IpAddr) -> Option<IpAddr> {
+    UdpSocket::bind((ip, 0)).is_ok().then_some(ip)
 }
 
 /// Memory that the engine lends.
@@ -121,4 +151,19 @@ fn seconds(given: &Given, name: &'static str) -> Result<std::time::Duration, Too
     let text = given.text_or_default(name);
     let duration = text.parse().ok().and_then(|seconds| std::time::Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| value(name, text, "seconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_listens_where_its_name_leads() {
+        for name in ["127.0.0.1", "127.0.0.1:12345", "localhost", "localhost:1"] {
+            assert_eq!(own_address(name), Some(Ipv4Addr::LOCALHOST.into()), "{name}");
+        }
+        for name in ["node-7", "node-7:1", "192.0.2.1", "192.0.2.1:5", ""] {
+            assert_eq!(own_address(name), None, "{name}");
+        }
+    }
 }

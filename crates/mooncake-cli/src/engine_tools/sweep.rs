@@ -18,8 +18,15 @@ const HEAD: &str = "     block  batch threads      GB/s     avg us     p50 us   
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let Some(given) = flags(&ENGINE_SWEEP, args)? else { return Ok(()) };
     let plan = Plan::of(&given)?;
-    let engine = connect(metadata(&given)?, given.text_or_default("seg_name"))?;
     let target = given.text_or_default("target_seg_name");
+    if !target.is_empty() && plan.loads().is_empty() {
+        let (name, bytes) = match plan.range.filter(|range| *range < plan.total) {
+            Some(range) => ("target_range_size", range),
+            None => ("total_buffer_size", plan.total),
+        };
+        return Err(value(name, &bytes.to_string(), "room for the smallest block"));
+    }
+    let engine = connect(metadata(&given)?, given.text_or_default("seg_name"))?;
     if target.is_empty() {
         lend(&engine, plan.total)?;
         let more = match metadata(&given)? {
@@ -51,6 +58,8 @@ struct Plan {
     batches: Vec<u64>,
     threads: Vec<u64>,
     total: u64,
+    /// Of the target's memory, if not all of it is used.
+    range: Option<u64>,
     offset: u64,
     duration: Duration,
     pause: Duration,
@@ -65,7 +74,9 @@ impl Plan {
             "read" => vec![Opcode::Read],
             "write" => vec![Opcode::Write],
             "mix" => vec![Opcode::Write, Opcode::Read],
-            other => return Err(value("op_type", other, "read, write or mix")),
+            "write_seed" => vec![Opcode::Write],
+            "read_verify" => vec![Opcode::Read],
+            other => return Err(value("op_type", other, "read, write, mix, write_seed or read_verify")),
         };
         let count = |given: &Given, name: &'static str| Ok(given.number_or_default(name));
         Ok(Plan {
@@ -75,6 +86,7 @@ impl Plan {
             batches: sizes(given, "start_batch_size", "max_batch_size", count)?,
             threads: sizes(given, "start_num_threads", "max_num_threads", count)?,
             total: size(given, "total_buffer_size")?,
+            range: Some(given.number_or_default("target_range_size")).filter(|bytes| *bytes > 0),
             offset: given.number_or_default("target_offset"),
             duration: seconds(given, "duration")?,
             pause: Duration::from_micros(given.number_or_default("request_interval_us")),
@@ -85,12 +97,13 @@ impl Plan {
 
     /// Every combination that fits the memory.
     fn loads(&self) -> Vec<Load> {
+        let most = self.total.min(self.range.unwrap_or(u64::MAX));
         let mut loads = Vec::new();
         for &threads in &self.threads {
             for &batch in &self.batches {
                 for &block in &self.blocks {
                     let load = Load { opcodes: self.opcodes.clone(), block, batch, threads, pause: self.pause };
-                    if load.bytes().is_some_and(|bytes| bytes <= self.total) {
+                    if load.bytes().is_some_and(|bytes| bytes <= most) {
                         loads.push(load);
                     }
                 }
@@ -101,17 +114,19 @@ impl Plan {
 
     fn sweep(&self, engine: &Engine, target: &str) -> Result<(), ToolError> {
         let loads = self.loads();
-        let Some(largest) = loads.iter().filter_map(Load::bytes).max() else {
-            return Err(value("total_buffer_size", &self.total.to_string(), "room for the smallest block"));
-        };
-        let peer = engine.open(target)?;
-        let lends = engine.first_buffer(target)?;
-        let first = lends.ok_or_else(|| value("target_seg_name", target, "a target that lends memory"))?;
-        let remote = first.checked_add(self.offset);
-        let remote = remote.ok_or_else(|| value("target_offset", &self.offset.to_string(), "less"))?;
+        let largest = loads.iter().filter_map(Load::bytes).max().unwrap_or_default();
+        let names: Vec<&str> = target.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let mut remotes = Vec::new();
+        for name in &names {
+            let peer = engine.open(name)?;
+            let lends = engine.first_buffer(name)?;
+            let first = lends.ok_or_else(|| value("target_seg_name", name, "a target that lends memory"))?;
+            let remote = first.checked_add(self.offset);
+            remotes.push((peer, remote.ok_or_else(|| value("target_offset", &self.offset.to_string(), "less"))?));
+        }
         // The near end's memory is as good as the far end's: registered.
         let memory = lend(engine, largest)?;
-        let ends = Ends { engine, peer, memory, remote };
+        let ends = Ends { engine, memory, remotes };
         if !self.json {
             say(HEAD);
         }
@@ -126,7 +141,7 @@ impl Plan {
                 }
             }
         }
-        let (path, reason) = link(engine, target);
+        let (path, reason) = link(engine, &names);
         if self.json {
             let document = serde_json::json!({
                 "target": target, "op_type": self.op_type, "path": path, "reason": reason,
@@ -143,8 +158,14 @@ impl Plan {
     }
 
     fn measure<'a>(&self, ends: &Ends<'_>, load: &'a Load, seed: u64) -> Result<Cell<'a>, ToolError> {
+        if self.op_type == "write_seed" {
+            load.seed(ends)?;
+        }
         load.run(ends, WARM_UP.min(self.duration))?;
         let measured = load.run(ends, self.duration)?;
+        if self.op_type == "read_verify" {
+            load.verify(ends)?;
+        }
         if self.check {
             load.check(ends, seed)?;
         }
@@ -171,10 +192,19 @@ fn doubled(start: u64, max: u64) -> Vec<u64> {
     std::iter::successors(Some(start), |last| last.checked_mul(2)).take_while(|one| *one <= max.max(start)).collect()
 }
 
-fn link(engine: &Engine, target: &str) -> (&'static str, String) {
+/// By which paths, and why, each once.
+fn link(engine: &Engine, targets: &[&str]) -> (String, String) {
     let links = engine.links();
-    let link = links.into_iter().find(|link| link.peer == target);
-    link.map_or(("local", "the engine itself".to_owned()), |link| (link.path, link.reason))
+    let of = |target: &&str| {
+        let link = links.iter().find(|link| link.peer == **target);
+        link.map_or(("local", "the engine itself"), |link| (link.path, &link.reason))
+    };
+    let (mut paths, mut reasons): (Vec<&str>, Vec<&str>) = targets.iter().map(of).unzip();
+    for list in [&mut paths, &mut reasons] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    (paths.join(", "), reasons.join(", "))
 }
 
 /// One combination and what came of it.

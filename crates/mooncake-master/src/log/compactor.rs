@@ -82,7 +82,7 @@ impl Compactor {
                     Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !stopped.load(Ordering::Relaxed) => continue,
                     Err(_) => return,
                 }
-                match compact_or_break_off(&log, &*living, &stopped) {
+                match or_break_off(&*living, || compact(&log, &*living, &stopped)) {
                     // The log asked again at each append beside it. If it is too large as it is now, the next append asks.
                     Ok(()) => while wanted.try_recv().is_ok() {},
                     Err(_) if stopped.load(Ordering::Relaxed) => return,
@@ -118,9 +118,9 @@ impl Drop for Compactor {
     }
 }
 
-/// A compaction whose panic is its failure: the thread goes on, the failure is counted and said, and the next one is tried.
-fn compact_or_break_off(log: &Log, living: &impl Living, stop: &AtomicBool) -> Result<(), LogError> {
-    catch_unwind(AssertUnwindSafe(|| compact(log, living, stop))).unwrap_or_else(|panic| {
+/// A panic is the work's failure: the thread goes on, the failure is counted and said, and the next one is tried.
+pub(super) fn or_break_off<T>(living: &impl Living, work: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         // Nothing is put aside for it any more.
         living.end_snapshot();
         let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
@@ -130,34 +130,51 @@ fn compact_or_break_off(log: &Log, living: &impl Living, stop: &AtomicBool) -> R
 }
 
 /// One snapshot of a moment from now on; then what it covers is removed.
+pub(super) fn compact(log: &Log, living: &impl Living, stop: &AtomicBool) -> Result<(), LogError> {
+    let _alone = log.snapshotting.lock();
+    let began = Instant::now();
+    let Some(rotated) = log.rotate()? else { return Ok(()) };
+    let (lsn, bytes) = snapshot(living, &rotated, &|| !stop.load(Ordering::Relaxed))?;
+    remove_covered(&rotated.folder, lsn, rotated.open.lsn);
+    log.compacted(bytes, began.elapsed());
+    tracing::info!(lsn, bytes, milliseconds = began.elapsed().as_millis() as u64, "log compacted");
+    Ok(())
+}
+
+/// Writes a snapshot of a moment from now on: its LSN, and its size in bytes.
 ///
 /// Its LSN lies in the segment that is open, which stays: replay passes over what the snapshot has. All of the frames up to it are in
 /// the file before the snapshot has its name, so that no log is found that is shorter than its snapshot.
-pub(super) fn compact(log: &Log, living: &impl Living, stop: &AtomicBool) -> Result<(), LogError> {
-    let began = Instant::now();
-    let Some(Rotated { folder, open, locked: _locked }) = log.rotate()? else { return Ok(()) };
+pub(super) fn snapshot(
+    living: &impl Living,
+    rotated: &Rotated,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(u64, u64), LogError> {
+    let Rotated { folder, open, .. } = rotated;
     // Appends go on meanwhile. What says under which boot the log was written must not go before its successor is on
     // the disk: a witness of another host would vouch for what a power loss leaves.
     let path = folder.join(open.file_name());
     segment_file::make_durable(&path).map_err(LogError::io("syncing", path))?;
     let cut = living.begin_snapshot().ok_or(LogError::Stops)?;
-    let taken = take(living, &folder, &FileHeader { kind: FileKind::Snapshot, lsn: cut.lsn, ..open }, stop);
+    let taken = take(living, folder, &FileHeader { kind: FileKind::Snapshot, lsn: cut.lsn, ..*open }, goes_on);
     living.end_snapshot();
     let file = taken?;
     living.commit(cut.number).map_err(|LogClosed| LogError::Stops)?;
-    let bytes = file.finish().map_err(LogError::io("writing a snapshot in", &folder))?;
-    remove_covered(&folder, cut.lsn, open.lsn);
-    log.compacted(bytes, began.elapsed());
-    tracing::info!(lsn = cut.lsn, bytes, milliseconds = began.elapsed().as_millis() as u64, "log compacted");
-    Ok(())
+    let bytes = file.finish().map_err(LogError::io("writing a snapshot in", folder))?;
+    Ok((cut.lsn, bytes))
 }
 
 /// Takes the snapshot that was begun.
-fn take(living: &impl Living, folder: &Path, header: &FileHeader, stop: &AtomicBool) -> Result<SnapshotFile, LogError> {
+fn take(
+    living: &impl Living,
+    folder: &Path,
+    header: &FileHeader,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<SnapshotFile, LogError> {
     let io = || LogError::io("writing a snapshot in", folder);
     let mut file = SnapshotFile::create(folder, header).map_err(io())?;
     loop {
-        if stop.load(Ordering::Relaxed) {
+        if !goes_on() {
             return Err(LogError::Stops);
         }
         let slice = living.snapshot_slice(SNAPSHOT_SLICE).ok_or(LogError::Stops)?;

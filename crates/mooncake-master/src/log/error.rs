@@ -102,6 +102,17 @@ pub enum LogError {
     /// The master stops.
     #[error("the master stops")]
     Stops,
+    /// There is a log already.
+    #[error("the log is not lost: nothing has to be begun anew")]
+    NotLost,
+    /// The master was started without a log.
+    #[error(
+        "this master was started without a log (--wal=off, or no folder for one): it begins one when it is started with one"
+    )]
+    NoLog,
+    /// An append to a log that was being begun failed.
+    #[error("the new log was lost, too, before it was whole; the master's last line about it says why")]
+    LostAgain,
     /// A higher epoch is needed, and there is none.
     #[error(
         "the log in {path} is in epoch {epoch}, the last that there is, and nothing vouches that it is whole, so that \

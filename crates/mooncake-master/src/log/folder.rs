@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -16,11 +16,17 @@ use super::step::{Step, sync};
 
 /// Logs renamed away that are kept; older ones are removed.
 const AWAY_KEPT: usize = 2;
+/// Where a log lies.
+const CURRENT: &str = "current";
+/// Where one lies that is begun while its master runs, until it is whole. No start reads it.
+const BEGUN: &str = "begun";
 
 /// A state folder, locked for as long as this lives, or any [`Locked`] of it.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
+    /// Name of the log's own folder: [`CURRENT`], or [`BEGUN`].
+    name: &'static str,
     lock: Locked,
 }
 
@@ -44,7 +50,7 @@ impl Folder {
             .mode(0o600)
             .open(&path)
             .map_err(wrap)?;
-        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if let Err(error) = lock_patiently(&lock) {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(wrap(error.into()));
             }
@@ -55,7 +61,7 @@ impl Folder {
         }
         // For the message of the next one; a full disk must not keep a master from starting.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "pid {}", std::process::id()));
-        Ok(Folder { root: root.to_owned(), lock: Locked { _file: Arc::new(lock) } })
+        Ok(Folder { root: root.to_owned(), name: CURRENT, lock: Locked { _file: Arc::new(lock) } })
     }
 
     /// Keeps it locked, whatever becomes of this.
@@ -65,7 +71,54 @@ impl Folder {
 
     /// Where the log lies.
     pub fn current(&self) -> PathBuf {
-        self.root.join("current")
+        self.root.join(self.name)
+    }
+
+    /// From here on the log is written where no start looks for one, until [`Folder::put_in_place`].
+    pub(super) fn write_beside(&mut self) -> Result<(), LogError> {
+        self.remove_begun()?;
+        self.name = BEGUN;
+        Ok(())
+    }
+
+    /// Whether the log is not whole yet.
+    pub(super) fn is_beside(&self) -> bool {
+        self.name == BEGUN
+    }
+
+    /// What was written beside is the log from here on, for a start too: in one step, as a rename is one.
+    pub(super) fn put_in_place(&mut self) -> Result<(), LogError> {
+        let (from, to) = (self.root.join(BEGUN), self.root.join(CURRENT));
+        std::fs::rename(&from, &to).map_err(LogError::io("giving its place to", &from))?;
+        self.name = CURRENT;
+        self.sync();
+        Ok(())
+    }
+
+    /// Removes a log that was never whole.
+    pub(super) fn remove_begun(&self) -> Result<(), LogError> {
+        let path = self.root.join(BEGUN);
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(LogError::Folder { path, source: error }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the log out of the place where a start would read it. Where it was renamed to, if there was one.
+    pub(super) fn give_up(&mut self) -> Result<Option<PathBuf>, LogError> {
+        if self.is_beside() {
+            self.leave_begun();
+            return Ok(None);
+        }
+        self.rename_away()
+    }
+
+    /// Ends what is written beside the place of a log. No start reads what may stay of it.
+    pub(super) fn leave_begun(&mut self) {
+        if let Err(error) = self.remove_begun() {
+            tracing::warn!(%error, "what was begun of a log is not removed");
+        }
+        self.name = CURRENT;
     }
 
     /// Makes the log's own folder.
@@ -161,6 +214,17 @@ impl Folder {
         away.sort_unstable();
         away
     }
+}
+
+/// `mooncake state ls` holds it for an instant, a master as long as it runs.
+fn lock_patiently(lock: &File) -> rustix::io::Result<()> {
+    for _ in 0..4 {
+        match flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(25)),
+            done => return done,
+        }
+    }
+    flock(lock, FlockOperation::NonBlockingLockExclusive)
 }
 
 /// The name is one that [`Folder::rename_away`] gives, not one of a person's.

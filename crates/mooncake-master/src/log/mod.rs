@@ -4,6 +4,7 @@
 //! task that made it writes it, together with whatever others have queued by
 //! then (group commit). A snapshot replaces old segments in the background.
 
+mod anew;
 mod compactor;
 mod error;
 mod folder;
@@ -16,6 +17,7 @@ mod step;
 mod witness;
 mod writer;
 
+pub use anew::{Begun, begin_anew};
 pub use compactor::{Compactor, Living, SNAPSHOT_SLICE};
 pub use error::LogError;
 pub use folder::Folder;

@@ -99,8 +99,10 @@ const SNAPSHOT_NS: &[u64] = &[
 /// The master's log; without a [`Sink`] it only counts positions.
 #[derive(Debug)]
 pub struct Log {
-    queue: Mutex<Queue<Vec<u8>>>,
-    writer: Mutex<Writer>,
+    pub(super) queue: Mutex<Queue<Vec<u8>>>,
+    pub(super) writer: Mutex<Writer>,
+    /// One at a time has a snapshot taken for the log.
+    pub(super) snapshotting: Mutex<()>,
     /// Highest queue number that is committed and delivered.
     done: AtomicU64,
     /// Last LSN that is in the file.
@@ -109,14 +111,15 @@ pub struct Log {
     /// What `log_id` began as.
     first_id: u64,
     /// [`witness::pack`]ed: readers take both halves at once.
-    reign: AtomicU64,
-    enabled: AtomicBool,
-    lost: AtomicBool,
+    pub(super) reign: AtomicU64,
+    /// Frames are encoded.
+    pub(super) enabled: AtomicBool,
+    pub(super) lost: AtomicBool,
     /// Set under the lock of the writer.
     closed: AtomicBool,
     /// A commit takes its time: those that have something else to do do not wait for it.
     is_slow: AtomicBool,
-    fsync: bool,
+    pub(super) fsync: bool,
     bytes: AtomicU64,
     frames: AtomicU64,
     writes: AtomicU64,
@@ -127,9 +130,36 @@ pub struct Log {
 }
 
 #[derive(Debug)]
-struct Writer {
-    sink: Option<Sink>,
+pub(super) struct Writer {
+    pub sink: Option<Sink>,
+    /// What is left of a log that was lost in this run.
+    pub lost: Option<Lost>,
     spare: Batch<Vec<u8>>,
+}
+
+/// What a new log is begun with where one was lost.
+#[derive(Debug)]
+pub(super) struct Lost {
+    /// Still locked: no other master begins there meanwhile.
+    pub folder: Folder,
+    pub boot_id: [u8; 16],
+    pub upkeep: Upkeep,
+}
+
+/// What keeps a log short, and vouches for it.
+#[derive(Debug, Clone)]
+pub(super) struct Upkeep {
+    compact_min: u64,
+    compactor: Option<SyncSender<()>>,
+    /// Folder of the witness.
+    pub witnesses: Option<PathBuf>,
+}
+
+impl Default for Upkeep {
+    /// None.
+    fn default() -> Upkeep {
+        Upkeep { compact_min: u64::MAX, compactor: None, witnesses: None }
+    }
 }
 
 /// What a rotation leaves.
@@ -140,23 +170,22 @@ pub(super) struct Rotated {
     /// Header of the segment that is written from now on.
     pub open: FileHeader,
     /// For as long as its caller writes in the folder: the log itself may be closed meanwhile.
-    pub locked: Locked,
+    pub _locked: Locked,
 }
 
 /// Where frames go.
 #[derive(Debug)]
 pub struct Sink {
-    folder: Folder,
+    pub(super) folder: Folder,
     file: File,
     /// LSN of the first frame of `file`, which is in its name.
     first: u64,
     boot_id: [u8; 16],
     log_id: u64,
-    witness: Option<Witness>,
+    pub(super) witness: Option<Witness>,
     since_snapshot: u64,
-    snapshot_bytes: u64,
-    compact_min: u64,
-    compactor: Option<SyncSender<()>>,
+    pub(super) snapshot_bytes: u64,
+    pub(super) upkeep: Upkeep,
 }
 
 impl Sink {
@@ -177,27 +206,24 @@ impl Sink {
             remove_temporaries(&current);
             segment_file::start(&current, &header, true)
         })?;
-        Ok(Sink {
-            folder,
-            file,
-            first: header.lsn,
-            boot_id,
-            log_id,
-            witness,
-            since_snapshot: 0,
-            snapshot_bytes: 0,
-            compact_min: u64::MAX,
-            compactor: None,
-        })
+        // A master that died while it began a log anew.
+        if let Err(error) = folder.remove_begun() {
+            tracing::warn!(%error, "what was begun of a log is not removed");
+        }
+        Ok(Sink { witness, ..Sink::of(folder, file, &header, Upkeep::default()) })
     }
 
-    /// Says how large what was replayed is, and whom to tell when it outgrows itself.
-    pub fn compact_with(&mut self, found: &Recovered, compact_min: u64, compactor: SyncSender<()>) {
+    pub(super) fn of(folder: Folder, file: File, header: &FileHeader, upkeep: Upkeep) -> Sink {
+        let FileHeader { lsn: first, boot_id, log_id, .. } = *header;
+        Sink { folder, file, first, boot_id, log_id, witness: None, since_snapshot: 0, snapshot_bytes: 0, upkeep }
+    }
+
+    /// Says how large what was replayed is, whom to tell when it outgrows itself, and where witnesses lie.
+    pub fn keep_with(&mut self, found: &Recovered, compact_min: u64, compactor: SyncSender<()>, witnesses: &Path) {
         let Recovered { snapshot_bytes, segment_bytes, .. } = *found;
-        self.compact_min = compact_min;
         self.snapshot_bytes = snapshot_bytes;
         self.since_snapshot = segment_bytes;
-        self.compactor = Some(compactor);
+        self.upkeep = Upkeep { compact_min, compactor: Some(compactor), witnesses: Some(witnesses.to_owned()) };
     }
 
     fn append(&mut self, bytes: &[u8], lsn: u64, sync: bool, raised: Option<Reign>, timing: &Timing) -> io::Result<()> {
@@ -228,11 +254,11 @@ impl Sink {
         }
         self.since_snapshot += bytes.len() as u64;
         // A restart reads both, and a pool that is full for good goes through its log at half of a snapshot's speed.
-        if self.since_snapshot > self.compact_min.max(self.snapshot_bytes / 2)
-            && let Some(compactor) = &self.compactor
+        if self.since_snapshot > self.upkeep.compact_min.max(self.snapshot_bytes / 2)
+            && let Some(compactor) = &self.upkeep.compactor
             && let Err(TrySendError::Disconnected(())) = compactor.try_send(())
         {
-            self.compactor = None;
+            self.upkeep.compactor = None;
         }
         Ok(())
     }
@@ -273,6 +299,7 @@ fn remove_temporaries(folder: &Path) {
 struct Committing<'a, F> {
     log: &'a Log,
     sink: &'a mut Option<Sink>,
+    lost: &'a mut Option<Lost>,
     deliver: F,
 }
 
@@ -281,14 +308,14 @@ impl<F: Fn(Delivery)> CommitDriver for Committing<'_, F> {
     type Closed = LogClosed;
 
     fn append(&mut self, bytes: &mut Vec<u8>, end: End) -> Result<(), LogClosed> {
-        let Self { log, sink, .. } = self;
+        let Self { log, sink, lost, .. } = self;
         if let Some(open) = sink
             && !bytes.is_empty()
         {
             log.writes.fetch_add(1, Ordering::Relaxed);
             match open.append(bytes, end.lsn, log.fsync, end.raised, &log.timing) {
                 Ok(()) => log.bytes.store(open.since_snapshot, Ordering::Relaxed),
-                Err(error) => log.lose(sink, &error)?,
+                Err(error) => log.lose(sink, lost, &error)?,
             }
         }
         Ok(())
@@ -334,7 +361,8 @@ impl Log {
                 snapshot: Histogram::new(Unit::Milliseconds, SNAPSHOT_NS),
             },
             start: Mutex::default(),
-            writer: Mutex::new(Writer { sink, spare: Batch::default() }),
+            writer: Mutex::new(Writer { sink, lost: None, spare: Batch::default() }),
+            snapshotting: Mutex::default(),
         }
     }
 
@@ -453,9 +481,9 @@ impl Log {
         if self.is_closed() {
             return Err(LogClosed);
         }
-        let Writer { sink, spare } = &mut *writer;
+        let Writer { sink, lost, spare } = &mut *writer;
         let end = self.queue.lock().take(spare);
-        commit::commit(&mut Committing { log: self, sink, deliver }, spare, end)?;
+        commit::commit(&mut Committing { log: self, sink, lost, deliver }, spare, end)?;
         if self.is_slow.load(Ordering::Relaxed) {
             self.is_slow.store(false, Ordering::Relaxed);
         }
@@ -482,7 +510,7 @@ impl Log {
             sink.file = segment_file::start(&current, &header, self.fsync)?;
             sink.first = header.lsn;
         }
-        Ok(Some(Rotated { folder: current, open: header, locked: sink.folder.locked() }))
+        Ok(Some(Rotated { folder: current, open: header, _locked: sink.folder.locked() }))
     }
 
     /// Accounts for a snapshot of everything before the last rotation, at least.
@@ -501,12 +529,18 @@ impl Log {
     pub fn close(&self) {
         let mut writer = self.writer.lock();
         self.closed.store(true, Ordering::Release);
+        writer.lost = None;
         if let Some(sink) = writer.sink.take()
             && self.fsync
             && let Err(error) = sink.file.sync_all()
         {
             tracing::error!(%error, "log not synced at the end");
         }
+    }
+
+    /// The log broke in this run, and none has been begun anew since.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Whether no commit succeeds any more.
@@ -518,8 +552,8 @@ impl Log {
     pub fn stats(&self) -> LogStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LogStats {
-            enabled: self.enabled.load(Ordering::Relaxed),
-            lost: self.lost.load(Ordering::Relaxed),
+            enabled: self.is_enabled() && !self.is_lost(),
+            lost: self.is_lost(),
             bytes: read(&self.bytes),
             frames: read(&self.frames),
             writes: read(&self.writes),
@@ -548,24 +582,16 @@ impl Log {
 
     /// An append failed: what is in the file is no longer the truth. It is
     /// renamed away before the next reply, and the master goes on without.
-    fn lose(&self, sink: &mut Option<Sink>, cause: &io::Error) -> Result<(), LogClosed> {
+    fn lose(&self, sink: &mut Option<Sink>, lost: &mut Option<Lost>, cause: &io::Error) -> Result<(), LogClosed> {
         let Some(broken) = sink.take() else { return Ok(()) };
         self.lost.store(true, Ordering::Relaxed);
-        match broken.folder.rename_away() {
-            Ok(path) => {
-                if let Some(witness) = &broken.witness {
-                    witness.remove();
-                }
-                // Under the queue's lock: a frame is encoded for one log or for none.
-                let mut queue = self.queue.lock();
-                *queue.frames() = Vec::new();
-                self.enabled.store(false, Ordering::Release);
-                self.log_id.store(crate::random::number(), Ordering::Release);
-                self.bytes.store(0, Ordering::Relaxed);
+        match self.give_up(broken) {
+            Ok((path, left)) => {
+                *lost = Some(left);
                 tracing::error!(
                     %cause, renamed_to = %path.unwrap_or_default().display(),
-                    "LOG LOST: an append failed. The master goes on WITHOUT A LOG: a restart will forget every object. \
-                     Free space and restart the master when it suits"
+                    "LOG LOST: an append failed. The master goes on WITHOUT A LOG: A RESTART NOW FORGETS EVERY OBJECT. \
+                     Free space, then have a new log begun, without a restart: POST /api/v1/start_log to the metrics port"
                 );
                 Ok(())
             }
@@ -575,6 +601,26 @@ impl Log {
                 Err(LogClosed)
             }
         }
+    }
+
+    /// Takes a log out of its place, so that no start reads it. Under the lock of the writer.
+    pub(super) fn give_up(&self, mut broken: Sink) -> Result<(Option<PathBuf>, Lost), LogError> {
+        let path = broken.folder.give_up()?;
+        if let Some(witness) = &broken.witness {
+            witness.remove();
+        }
+        self.encode_no_more();
+        self.log_id.store(crate::random::number(), Ordering::Release);
+        self.bytes.store(0, Ordering::Relaxed);
+        let Sink { folder, boot_id, upkeep, .. } = broken;
+        Ok((path, Lost { folder, boot_id, upkeep }))
+    }
+
+    /// Under the queue's lock: a frame is encoded for one log or for none.
+    pub(super) fn encode_no_more(&self) {
+        let mut queue = self.queue.lock();
+        *queue.frames() = Vec::new();
+        self.enabled.store(false, Ordering::Release);
     }
 }
 

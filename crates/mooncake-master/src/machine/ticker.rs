@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mooncake_core::{STEP, SessionId};
+use mooncake_core::{Departure, STEP, SessionId};
 use mooncake_mutant::mutant;
 
 use super::core_driver::CoreDriver;
@@ -39,14 +39,14 @@ pub trait TickDriver: CoreDriver {
 }
 
 /// What people are told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
     /// This process did nothing for so long.
     StoodStill(Duration),
     /// Nobody has listened to clients for so long, and nobody does.
     IsDeaf(Duration),
-    /// A client's process has ended.
-    ProcessGone(SessionId),
+    /// A client has left.
+    Left(Departure),
 }
 
 /// When what was done last.
@@ -80,8 +80,11 @@ impl Ticker {
             }
         }
         for &session in ended {
-            driver.tell(News::ProcessGone(session));
-            driver.apply(|core, now, effects| core.process_gone(now, session, effects))?;
+            let left = driver.apply(|core, now, effects| {
+                core.process_gone(now, session, effects);
+                core.take_departures()
+            })?;
+            left.into_iter().for_each(|left| driver.tell(News::Left(left)));
         }
         if gap < TICK {
             return match driver.read(|core, _| core.keeps_waiting()) {
@@ -91,7 +94,11 @@ impl Ticker {
         }
         self.listen(driver, gap > STALL)?;
         self.last = driver.now();
-        driver.apply(|core, now, effects| core.tick(now, effects))?;
+        let left = driver.apply(|core, now, effects| {
+            core.tick(now, effects);
+            core.take_departures()
+        })?;
+        left.into_iter().for_each(|left| driver.tell(News::Left(left)));
         work_in_background(driver)?;
         let purging = driver.read(|core, _| core.is_purging());
         if self.purging && !purging {
@@ -310,7 +317,10 @@ mod tests {
         let client = script.testbed.borrow_mut().owner();
         script.step_after(&mut ticker, 5, &[client.session]);
         assert!(!script.testbed.borrow().knows(client));
-        assert_eq!(*script.news.borrow(), [News::ProcessGone(client.session)]);
+        let news = script.news.borrow().clone();
+        let [News::Left(left)] = &news[..] else { panic!("{news:?}") };
+        assert_eq!((left.session, left.in_order, left.segments), (client.session, false, 1));
+        assert!(left.lent > 0 && left.reason.contains("process is gone"), "{left:?}");
         assert_eq!(ticker.rest(script.now()), Duration::from_millis(15));
         assert_eq!(ticker.rest(script.now() + TICK), Duration::ZERO, "it is late");
     }

@@ -86,13 +86,23 @@ impl Op {
         }
     }
 
-    /// What is counted, where batches are not counted apart.
-    fn unit(self) -> &'static str {
+    /// What one of it does, for texts: "requests to ...".
+    fn purpose(self) -> &'static str {
         match self {
-            Op::Remove => "keys to be removed",
-            Op::Ping => "beats of clients",
-            Op::RemountSegment => "clients that came back with segments; failed: some of these were gone",
-            _ => "requests",
+            Op::PutStart => "reserve room for an object",
+            Op::PutEnd => "commit a written object",
+            Op::PutRevoke => "give up a reserved object",
+            Op::GetReplicaList => "find where an object lies",
+            Op::ExistKey => "ask whether an object exists",
+            Op::Remove => "remove a key",
+            Op::RemoveAll => "remove every object",
+            Op::RemoveByRegex => "remove the keys that match a pattern",
+            Op::ReplicaClear => "drop copies of an object",
+            Op::MountSegment => "lend a segment to the pool",
+            Op::UnmountSegment => "take a segment back from the pool",
+            Op::Ping => "keep a session alive (heartbeats)",
+            Op::RemountSegment => "bring segments back after a lost connection",
+            Op::Unpin => "return readers' views",
         }
     }
 

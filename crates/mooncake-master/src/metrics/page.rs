@@ -93,10 +93,10 @@ impl Reading {
         let s = &self.stats;
         out.section("The pool");
         out.labelled(Kind::Gauge, "mooncake_master_info", "version", "1, with the version", [(VERSION, 1)]);
-        out.gauge("master_allocated_bytes", "bytes taken in live segments", s.used_bytes);
-        out.gauge("master_total_capacity_bytes", "bytes of live segments", s.capacity_bytes);
+        out.gauge("master_allocated_bytes", "bytes taken in all live segments", s.used_bytes);
+        out.gauge("master_total_capacity_bytes", "bytes of all live segments", s.capacity_bytes);
         out.gauge("master_key_count", "objects that can be read now", s.keys);
-        out.gauge("mem_cache_nums_", "objects in memory", s.keys);
+        out.gauge("mem_cache_nums_", "objects that can be read now, all of them in memory", s.keys);
         let used = self.segments.iter().map(|(name, used, _)| (name.as_str(), *used));
         out.labelled(Kind::Gauge, "segment_allocated_bytes", "segment", "bytes taken in a live segment", used);
         let bytes = self.segments.iter().map(|(name, _, bytes)| (name.as_str(), *bytes));
@@ -178,19 +178,19 @@ impl Reading {
     fn tell_evictions(&self, out: &mut Page) {
         let s = &self.stats;
         out.section("Eviction");
-        for (tries, successes) in [
-            ("master_attempted_evictions_total", "master_successful_evictions_total"),
-            ("master_attempted_evictions_mem", "master_successful_evictions_mem"),
+        for (tries, successes, of) in [
+            ("master_attempted_evictions_total", "master_successful_evictions_total", ""),
+            ("master_attempted_evictions_mem", "master_successful_evictions_mem", MEMORY),
         ] {
-            out.counter(tries, "times that a put had to evict for room", s.evictions_attempted);
-            out.counter(successes, "times that a put evicted and got room", s.evictions_successful);
+            out.counter(tries, &format!("times that a put had to evict for room{of}"), s.evictions_attempted);
+            out.counter(successes, &format!("times that a put evicted and got room{of}"), s.evictions_successful);
         }
-        for (keys, bytes) in [
-            ("master_evicted_key_count", "master_evicted_size_bytes"),
-            ("master_evicted_key_count_mem", "master_evicted_size_bytes_mem"),
+        for (keys, bytes, of) in [
+            ("master_evicted_key_count", "master_evicted_size_bytes", ""),
+            ("master_evicted_key_count_mem", "master_evicted_size_bytes_mem", MEMORY),
         ] {
-            out.counter(keys, "objects evicted", s.evicted_objects);
-            out.counter(bytes, "bytes of the replicas of evicted objects", s.evicted_bytes);
+            out.counter(keys, &format!("objects evicted{of}"), s.evicted_objects);
+            out.counter(bytes, &format!("bytes of the replicas of evicted objects{of}"), s.evicted_bytes);
         }
     }
 
@@ -199,29 +199,21 @@ impl Reading {
         for (op, read) in Op::ALL.into_iter().zip(&self.shell.ops) {
             let name = op.metric_name();
             let mut tell = |what: &str, help: &str, value| out.counter(&format!("master_{what}_total"), help, value);
-            let one = if op.has_batches() { "requests for one key" } else { op.unit() };
+            let purpose = op.purpose();
+            let one = if op.has_batches() { ", one key each" } else { "" };
             if op.has_singles() {
-                tell(&format!("{name}_requests"), one, read.requests);
-                tell(&format!("{name}_failures"), "requests of that kind that failed", read.failures);
+                tell(&format!("{name}_requests"), &format!("requests to {purpose}{one}"), read.requests);
+                tell(&format!("{name}_failures"), &format!("failed requests to {purpose}{one}"), read.failures);
             }
             if op.has_batches() {
-                tell(&format!("batch_{name}_requests"), "requests for several keys", read.batch_requests);
-                tell(
-                    &format!("batch_{name}_failures"),
-                    "requests for several keys, none of which succeeded",
-                    read.batch_failures,
-                );
-                tell(
-                    &format!("batch_{name}_partial_successes"),
-                    "requests for several keys, some of which failed",
-                    read.batch_partial,
-                );
-                tell(&format!("batch_{name}_items"), "keys in requests for several", read.batch_items);
-                tell(
-                    &format!("batch_{name}_failed_items"),
-                    "keys in requests for several that failed",
-                    read.batch_failed_items,
-                );
+                let mut batch = |what: &str, help: &str, value| {
+                    tell(&format!("batch_{name}_{what}"), &format!("{help} to {purpose}"), value);
+                };
+                batch("requests", "requests for several keys", read.batch_requests);
+                batch("failures", "requests for several keys, all of which failed,", read.batch_failures);
+                batch("partial_successes", "requests for several keys, some of which failed,", read.batch_partial);
+                batch("items", "keys in requests for several keys", read.batch_items);
+                batch("failed_items", "failed keys in requests for several keys", read.batch_failed_items);
             }
         }
         out.gauge("mooncake_connections", "control connections", self.connections);
@@ -251,7 +243,7 @@ impl Reading {
             "one wait for the disk, with `--wal=fsync` or at a raise of the epoch",
             &self.log.fsync,
         );
-        out.histogram("master_snapshot_duration_ms", "one snapshot of the log", &self.log.snapshot);
+        out.histogram("master_snapshot_duration_ms", "milliseconds of one snapshot of the log", &self.log.snapshot);
     }
 
     fn tell_safety(&self, out: &mut Page) {
@@ -267,7 +259,11 @@ impl Reading {
             "bytes whose owner has yet to prove that nobody writes there",
             s.quarantined_bytes,
         );
-        out.gauge("master_put_start_discarded_staging_size", "bytes in quarantine", s.quarantined_bytes);
+        out.gauge(
+            "master_put_start_discarded_staging_size",
+            "bytes in quarantine, under Mooncake's name",
+            s.quarantined_bytes,
+        );
         out.gauge(
             "mooncake_quarantined_extents",
             "regions whose owner has yet to prove that nobody writes there",
@@ -287,13 +283,21 @@ impl Reading {
         out.section("Safety: what happened");
         out.counter("mooncake_fences_asked_total", "fences that owners were asked for", s.fences_asked);
         out.counter("mooncake_fences_done_total", "regions that came back from quarantine with proof", s.fences_done);
-        out.counter("master_put_start_release_cnt", "regions that came back from quarantine", s.fences_done);
+        out.counter(
+            "master_put_start_release_cnt",
+            "regions that came back from quarantine, under Mooncake's name",
+            s.fences_done,
+        );
         out.counter("mooncake_puts_expired_total", "unfinished puts that met their deadline", s.puts_expired);
-        out.counter("master_put_start_discard_cnt", "unfinished puts that met their deadline", s.puts_expired);
+        out.counter(
+            "master_put_start_discard_cnt",
+            "unfinished puts that met their deadline, under Mooncake's name",
+            s.puts_expired,
+        );
         out.counter("mooncake_puts_superseded_total", "ends of puts that were no more: refused", s.puts_superseded);
         out.counter(
             "mooncake_stale_messages_total",
-            "words of clients about what is no more or not theirs: ignored",
+            "client messages ignored because their object or session no longer exists, or is another client's",
             s.stale_messages,
         );
         out.counter(
@@ -327,8 +331,8 @@ impl Reading {
             "objects looked up a moment ago, and evicted for want of others",
             s.protection_broken,
         );
-        out.gauge("mooncake_epoch", "number of this reign over the log", self.epoch);
-        out.counter("mooncake_epoch_raises_total", "reigns begun in this run", s.epoch_raises);
+        out.gauge("mooncake_epoch", "epoch: raised whenever a master cannot prove that its log is complete; placements of older epochs take no writes", self.epoch);
+        out.counter("mooncake_epoch_raises_total", "times that the epoch was raised in this run", s.epoch_raises);
         out.gauge(
             "mooncake_segments_closed",
             "live segments that take nothing until their owner obeys the epoch",
@@ -371,13 +375,17 @@ impl Reading {
         let LogStats { enabled, lost, bytes, frames, writes, snapshots, snapshots_failed } = self.log.stats;
         out.section("The log");
         out.gauge("mooncake_log_enabled", "1: changes are logged", u8::from(enabled));
-        out.gauge("mooncake_log_lost", "1: the log broke in this run and was renamed away", u8::from(lost));
-        out.gauge("mooncake_log_position", "number of its last operation (LSN)", self.lsn);
+        out.gauge(
+            "mooncake_log_lost",
+            "1: the log broke in this run and was renamed away; POST /api/v1/start_log begins a new one",
+            u8::from(lost),
+        );
+        out.gauge("mooncake_log_position", "number of the log's last operation (LSN)", self.lsn);
         out.gauge("mooncake_log_bytes", "bytes behind the last snapshot", bytes);
         out.counter("mooncake_log_frames_total", "operations logged", frames);
         out.counter(
             "mooncake_log_writes_total",
-            "writes: fewer than operations, as those that wait go together",
+            "writes of the log: fewer than operations, as those that wait go together",
             writes,
         );
         out.gauge(
@@ -390,11 +398,13 @@ impl Reading {
             "how long the last start took to read the log",
             self.log.replay.as_secs_f64(),
         );
-        out.counter("master_snapshot_success", "snapshots written", snapshots);
-        out.counter("master_snapshot_fail", "snapshots that failed, and are tried again", snapshots_failed);
+        out.counter("master_snapshot_success", "snapshots of the log that were written", snapshots);
+        out.counter("master_snapshot_fail", "snapshots of the log that failed, and are tried again", snapshots_failed);
     }
 }
 
+/// Names of the reference that tell memory apart from what else may hold objects there.
+const MEMORY: &str = ", from memory: all of them";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[cfg(test)]
@@ -416,6 +426,18 @@ mod tests {
             }
         }
         assert!(names.len() > 100, "{}", names.len());
+    }
+
+    #[test]
+    fn no_two_metrics_say_the_same() {
+        let page = reference_page();
+        let mut said: Vec<(&str, &str)> = Vec::new();
+        for row in page.lines().filter(|line| line.starts_with("| `")) {
+            let (name, help) = (row.split('|').nth(1).unwrap(), row.split('|').nth(3).unwrap());
+            let other = said.iter().find(|(_, other)| *other == help);
+            assert!(other.is_none(), "{name} and {other:?}: {help}");
+            said.push((name, help));
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::super::{Folder, Recovered, Sink, frame, recover};
 use super::*;
 use crate::eventually::eventually;
 
+mod anew;
 mod beside;
 
 const BOOT: [u8; 16] = [7; 16];
@@ -637,7 +638,7 @@ fn asking(scratch: &Scratch, found: &Recovered, compact_min: u64) -> (Alive, Rec
     .unwrap();
     let mut sink = Sink::open(Folder::open(&scratch.0).unwrap(), LOG, found.last_lsn, BOOT, None).unwrap();
     let (sender, receiver): (SyncSender<()>, _) = sync_channel(1);
-    sink.compact_with(found, compact_min, sender);
+    sink.keep_with(found, compact_min, sender, &scratch.0);
     (Alive::new(core, Log::new(LOG, found.last_lsn, Some(sink), false)), receiver)
 }
 

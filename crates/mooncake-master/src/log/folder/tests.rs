@@ -17,7 +17,8 @@ fn with_three_away(name: &str) -> (PathBuf, [&'static str; 3]) {
 }
 
 fn away(root: &Path) -> Vec<String> {
-    let folder = Folder { root: root.to_owned(), lock: Locked { _file: Arc::new(File::open(root).unwrap()) } };
+    let folder =
+        Folder { root: root.to_owned(), name: CURRENT, lock: Locked { _file: Arc::new(File::open(root).unwrap()) } };
     folder.away().iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
 }
 

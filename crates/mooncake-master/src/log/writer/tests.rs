@@ -253,6 +253,9 @@ fn a_log_that_cannot_be_written_is_given_up_with_its_witness_before_anybody_hear
         assert_eq!((position.lsn, position.log_id, first_id), (8, id, LOG), "positions go on");
         assert_eq!((log.reign(), scratch.seen(), lying_there(&scratch)), (reign, None, (false, 1)));
         assert!(log.rotate().unwrap().is_none(), "there is nothing to compact");
+        let other = Folder::open(&scratch.0.join("log"));
+        assert!(matches!(other, Err(LogError::Locked { .. })), "a new log may be begun there as long as it runs");
+        log.close();
         scratch.folder();
     }
 }

@@ -1,0 +1,162 @@
+//! `mooncake state ls` and `mooncake state gc`: what masters have left on this machine.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use mooncake_master::{LeftWitness, LogError, State, StateFolder, state_folder};
+use mooncake_settings::{CommandLine, Given, Program, STATE_GC, STATE_LS, SettingError, parse};
+use serde_json::{Value, json};
+
+use crate::say;
+
+/// Why nothing is listed or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The command line.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// Neither `ls` nor `gc`.
+    #[error("{0:?} is none of its commands: mooncake state ls, mooncake state gc; each has --help")]
+    Command(String),
+    /// No folder.
+    #[error("there is no state folder: no HOME and none of MOONCAKE_STATE_DIR and XDG_STATE_HOME; see --state_dir")]
+    NoFolder,
+    /// A removal that would take everything.
+    #[error("what is to go? --older_than=168h takes what was not written for a week, --name=NAME,NAME takes those")]
+    Everything,
+    /// Reading a folder.
+    #[error("{path}: {source}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What failed.
+        source: std::io::Error,
+    },
+    /// Some are left.
+    #[error("{}", .0.join("\n"))]
+    Left(Vec<String>),
+}
+
+/// Runs one of the two.
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), StateError> {
+    let mut args = args.into_iter();
+    match args.next().as_deref() {
+        Some("ls") => ls(args),
+        Some("gc") => gc(args),
+        other => Err(StateError::Command(other.unwrap_or_default().to_owned())),
+    }
+}
+
+fn ls(args: impl Iterator<Item = String>) -> Result<(), StateError> {
+    let Some(given) = flags(&STATE_LS, args)? else { return Ok(()) };
+    let (state, folder) = listed(&given)?;
+    if given.boolean("json") {
+        say(&format!("{:#}\n", as_json(&state)));
+        return Ok(());
+    }
+    let mut out = format!("state folders in {}\n", folder.display());
+    for one in &state.folders {
+        let use_of = one.in_use.as_ref().map_or("not in use".to_owned(), |holder| format!("in use, {holder}"));
+        let size = mooncake_metrics::bytes(one.bytes);
+        out += &format!("  {:<32} {:<22} {:>10}  written {} ago\n", one.name, use_of, size, age(one.written));
+    }
+    out += &format!("witnesses in {}\n", given.text_or_default("witness_dir"));
+    for one in &state.witnesses {
+        let use_of = if one.in_use { "in use" } else { "not in use" };
+        let of = one.folder.as_deref().unwrap_or("of no folder here");
+        out += &format!("  {:016x}{:16} {use_of:<22} {of:>10}  written {} ago\n", one.log_id, "", age(one.written));
+    }
+    say(&out);
+    Ok(())
+}
+
+fn gc(args: impl Iterator<Item = String>) -> Result<(), StateError> {
+    let Some(given) = flags(&STATE_GC, args)? else { return Ok(()) };
+    let older_than = given.milliseconds("older_than").map(Duration::from_millis);
+    let names: Vec<&str> = given.text_or_default("name").split(',').filter(|name| !name.is_empty()).collect();
+    if older_than.is_none() && names.is_empty() {
+        return Err(StateError::Everything);
+    }
+    let is_old = |written| older_than.is_some_and(|age| since(written) >= age);
+    let (state, _) = listed(&given)?;
+    let mut left: Vec<String> = Vec::new();
+    for name in names.iter().filter(|name| !state.folders.iter().any(|folder| folder.name == **name)) {
+        left.push(format!("{name}: there is no such state folder"));
+    }
+    let witnesses = PathBuf::from(given.text_or_default("witness_dir"));
+    let dry = given.boolean("dry_run");
+    let removed = if dry { "would be removed" } else { "removed" };
+    for folder in &state.folders {
+        let is_named = names.contains(&folder.name.as_str());
+        match (is_named || is_old(folder.written), &folder.in_use) {
+            (true, None) => match if dry { Ok(()) } else { folder.remove(&witnesses) } {
+                Ok(()) => say(&format!("{removed}: {}\n", folder.path.display())),
+                Err(error @ LogError::Locked { .. }) if !is_named => say(&format!("left: {error}\n")),
+                Err(error) => left.push(error.to_string()),
+            },
+            (true, Some(holder)) if is_named => left.push(format!("{}: in use ({holder})", folder.path.display())),
+            _ => {}
+        }
+    }
+    // Those of folders went with them.
+    for one in state.witnesses.iter().filter(|one| one.folder.is_none() && !one.in_use && is_old(one.written)) {
+        match if dry { Ok(true) } else { one.remove() } {
+            Ok(true) => say(&format!("{removed}: {}\n", one.path.display())),
+            Ok(false) => {}
+            Err(source) => left.push(format!("{}: {source}", one.path.display())),
+        }
+    }
+    if left.is_empty() { Ok(()) } else { Err(StateError::Left(left)) }
+}
+
+fn flags(program: &'static Program, args: impl Iterator<Item = String>) -> Result<Option<Given>, StateError> {
+    match parse(program, args)? {
+        CommandLine::Run(given) => Ok(Some(given)),
+        CommandLine::Help(text) | CommandLine::Version(text) => {
+            say(&format!("{}\n", text.trim_end()));
+            Ok(None)
+        }
+    }
+}
+
+fn listed(given: &Given) -> Result<(State, PathBuf), StateError> {
+    let named = given.text("state_dir").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let folder = named.or_else(|| state_folder(|name| std::env::var(name).ok())).ok_or(StateError::NoFolder)?;
+    let witnesses = PathBuf::from(given.text_or_default("witness_dir"));
+    let state = State::list(&folder, &witnesses);
+    Ok((state.map_err(|source| StateError::Read { path: folder.clone(), source })?, folder))
+}
+
+fn as_json(state: &State) -> Value {
+    let folder = |one: &StateFolder| {
+        json!({
+            "name": one.name, "path": one.path, "in_use": one.in_use.is_some(), "holder": one.in_use,
+            "bytes": one.bytes, "written_s_ago": since(one.written).as_secs(),
+            "log_id": one.log_id.map(|id| format!("{id:016x}")),
+        })
+    };
+    let witness = |one: &LeftWitness| {
+        json!({
+            "log_id": format!("{:016x}", one.log_id), "path": one.path, "in_use": one.in_use, "folder": one.folder,
+            "written_s_ago": since(one.written).as_secs(),
+        })
+    };
+    json!({
+        "folders": state.folders.iter().map(folder).collect::<Vec<_>>(),
+        "witnesses": state.witnesses.iter().map(witness).collect::<Vec<_>>(),
+    })
+}
+
+fn since(time: SystemTime) -> Duration {
+    time.elapsed().unwrap_or_default()
+}
+
+/// For people: the largest unit alone.
+fn age(written: SystemTime) -> String {
+    match since(written).as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds @ 3600..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}

@@ -1,0 +1,3 @@
+from mooncake.cli_bench import main
+
+main()

@@ -1,0 +1,3 @@
+from mooncake.transfer_engine_topology_dump import main
+
+main()
