@@ -22,6 +22,8 @@ pub enum ErrorKind {
     NotFound,
     /// The object was looked up a moment ago and `force` was not given.
     Protected,
+    /// The get or put session of a key ended before its caller ended it.
+    SessionOver,
     /// No master answers.
     MasterUnreachable,
     /// A call or a transfer took too long.
@@ -197,6 +199,13 @@ pub enum Cause {
     /// Looked up a moment ago.
     #[error("the object was looked up a moment ago; remove it with force, or later")]
     Protected,
+    /// Of a get session: none of the placements that it looked up can be read any more. Of a put session: what it reserved is
+    /// no longer its own.
+    #[error("the session of this key is over: {reason}; start another one")]
+    SessionOver {
+        /// What ended it.
+        reason: String,
+    },
     /// No master answers.
     #[error("master {master} does not answer: {reason}; is mooncake_master running there?")]
     MasterUnreachable {
@@ -359,6 +368,7 @@ impl Cause {
             | Cause::NotRegistered { .. } => ErrorKind::InvalidParams,
             Cause::NotFound => ErrorKind::NotFound,
             Cause::Protected => ErrorKind::Protected,
+            Cause::SessionOver { .. } => ErrorKind::SessionOver,
             Cause::MasterUnreachable { .. } => ErrorKind::MasterUnreachable,
             Cause::CallTimeout { .. } | Cause::NoConnection { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
             Cause::Transfer(_) | Cause::Device(_) | Cause::OutOfDescriptors(_) => ErrorKind::Transfer,

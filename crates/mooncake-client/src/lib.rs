@@ -52,6 +52,7 @@ mod descriptors;
 mod directory;
 mod error;
 mod get;
+mod get_session;
 mod host;
 mod introduction;
 mod key;

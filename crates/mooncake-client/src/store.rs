@@ -22,6 +22,7 @@ use crate::descriptors;
 use crate::directory::Directory;
 use crate::error::{Cause, ErrorKind, StoreError};
 use crate::get::{GetInto, Receive, bytes_of};
+use crate::get_session;
 use crate::host::{self, Advertised, Host};
 use crate::link_set::LinkSet;
 use crate::machine::put::PutOutcome;
@@ -70,6 +71,7 @@ pub(crate) struct Inner {
     registry: Registry,
     pub(crate) closed: AtomicBool,
     turn: AtomicU64,
+    pub(crate) get_sessions: Mutex<get_session::Sessions>,
     /// Cause, and the thread whose call it was.
     last_miss: Mutex<Option<(ThreadId, String)>>,
     anchor: Mutex<Option<JoinHandle<()>>>,
@@ -126,6 +128,7 @@ impl Store {
             registry: Registry::new(),
             closed: AtomicBool::new(false),
             turn: AtomicU64::new(0),
+            get_sessions: Mutex::default(),
             last_miss: Mutex::default(),
             anchor: Mutex::new(Some(anchor)),
             reporter: OnceLock::new(),
@@ -279,6 +282,40 @@ impl Store {
             timer.moved(Operation::GetRanges, results.iter().map(|outcomes| bytes_of(outcomes)).sum());
         }
         results
+    }
+
+    /// Looks objects up to read them in parts, [by ranges](Store::read_in_sessions), with no further question to the master. As
+    /// an existence query it has them stay for a second at least; it holds nothing longer than that. Begun twice, a session is
+    /// looked up anew and ends when it is ended twice. [`ErrorKind::NotFound`] for what is not there.
+    pub fn start_get_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.start_get_sessions(&keys)
+    }
+
+    /// Parts of objects into the caller's memory, each in the session of its key: bytes read for each key, all of its parts or
+    /// none. [`ErrorKind::SessionOver`] where no placement that the session knows can be read any more: it is over then.
+    /// A part that the object does not have is [`ErrorKind::InvalidParams`].
+    pub fn read_in_sessions(&self, items: &mut [GetRanges<'_>]) -> Vec<Result<u64, StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return items.iter().map(|_| Err(error.clone())).collect();
+        }
+        let timer = self.inner.timer();
+        let results = self.inner.read_in_sessions(items);
+        if let Some(timer) = timer {
+            timer.moved(Operation::GetRanges, results.iter().flatten().sum());
+        }
+        results
+    }
+
+    /// Ends get sessions; one that there is not is none to end.
+    pub fn end_get_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<(), StoreError> {
+        self.inner.check()?;
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.end_get_sessions(&keys);
+        Ok(())
     }
 
     /// Objects in place, pinned and verified; `None` is a miss.
@@ -492,6 +529,7 @@ impl Inner {
             owner.close();
         }
         self.shared.links.close();
+        self.get_sessions.lock().clear();
         // What the master is told next is final: no call that is under way takes a view after it.
         if !control.pins.lock().seal() {
             // The anchor goes on for the views' sake and says goodbye after the last one.

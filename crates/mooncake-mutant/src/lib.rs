@@ -120,6 +120,8 @@ mutants! {
     StaleReplicasAreNotReported,
     /// A read that was overtaken is a miss without another look.
     OvertakenReadersMiss,
+    /// A get session stays although none of what it looked up can be read.
+    StaleSessionsStay,
     /// A put that came too late counts as stored.
     SupersededCountsAsStored,
     /// Puts whose bytes move are not renewed.

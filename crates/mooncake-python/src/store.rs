@@ -22,6 +22,7 @@ use crate::last_error::LastError;
 use crate::options::Form;
 use crate::ranges::Ranges;
 use crate::replicate_config::ReplicateConfig;
+use crate::sessions::Parts;
 use crate::text::{path, text, texts};
 use crate::writing::Write;
 use crate::{open_stores, segments, setup};
@@ -858,6 +859,43 @@ impl MooncakeDistributedStore {
             |code| vec![code; pieces.keys.len()],
             || self.get_pieces(py, "batch_get_into_multi_buffers", &pieces),
         )
+    }
+
+    // ------------------------------------------------------------- sessions
+
+    #[pyo3(signature = (keys))]
+    fn batch_get_session_start(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+        let keys = Keys::hold(keys)?;
+        entry(
+            &self.errors,
+            "batch_get_session_start",
+            |code| vec![code; keys.len()],
+            || self.start_get_sessions(py, &keys),
+        )
+    }
+
+    #[pyo3(signature = (keys, all_buffer_ptrs, all_sizes, all_src_offsets))]
+    fn batch_get_into_multi_buffer_ranges(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        all_buffer_ptrs: &Bound<'_, PyAny>,
+        all_sizes: &Bound<'_, PyAny>,
+        all_src_offsets: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<i64>> {
+        let parts = Parts::hold(keys, all_buffer_ptrs, all_sizes, all_src_offsets, "all_src_offsets")?;
+        entry(
+            &self.errors,
+            "batch_get_into_multi_buffer_ranges",
+            |code| vec![code; parts.keys.len()],
+            || self.read_in_sessions(py, &parts),
+        )
+    }
+
+    #[pyo3(signature = (keys))]
+    fn batch_get_session_end(&self, keys: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let keys = Keys::hold(keys)?;
+        entry(&self.errors, "batch_get_session_end", |code| code, || self.end_get_sessions(&keys))
     }
 }
 

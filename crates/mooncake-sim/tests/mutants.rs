@@ -83,6 +83,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PongsConfirmUnlogged
         | PositionIsForgotten
         | SilentMastersAreWaitedFor
+        | StaleSessionsStay
         | StalledMastersCountSilence
         | StrangersAreBelieved
         | TombstonesStayStampedOver

@@ -64,6 +64,10 @@ class Protected(StoreError):
     """-706: looked up a moment ago."""
 
 
+class SessionOver(StoreError):
+    """-707: the get or put session of the key is over: what it looked up or reserved is its own no more."""
+
+
 class TransferFailed(StoreError):
     """-800: the bytes could not be moved."""
 

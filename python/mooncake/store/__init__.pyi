@@ -430,6 +430,17 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         prefer_alloc_in_same_node: bool = False,
     ) -> list[int]: ...
+    def batch_get_session_start(self, keys: Sequence[str | bytes]) -> list[int]:
+        """Looks the objects up once, to be read in parts; protects them for a moment, as `is_exist`, and holds nothing."""
+    def batch_get_into_multi_buffer_ranges(
+        self,
+        keys: Sequence[str | bytes],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        all_src_offsets: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Bytes read per key, without a question to the master; -707 once the object is not where it was: start anew."""
+    def batch_get_session_end(self, keys: Sequence[str | bytes]) -> int: ...
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int: ...
     def alloc_from_mem_pool(self, size: int, /) -> int:
         """After `setup_dummy` the address of memory that lives as long as this object; 0 otherwise, or without room."""

@@ -12,6 +12,7 @@ pub mod call;
 pub mod deaths;
 pub mod directory;
 pub mod get;
+pub mod get_session;
 pub mod lending;
 pub mod numbering;
 pub mod orphans;
