@@ -28,6 +28,8 @@ const INVALID: Code =
 const FORKED: Code = is(-601, "ILLEGAL_CLIENT", "Forked", "this process was forked from the one that set the store up");
 const BUSY: Code = is(-703, "REPLICA_IS_NOT_READY", "NotReady", "another put of the key is under way");
 const MISSING: Code = is(-704, "OBJECT_NOT_FOUND", "NotFound", "no such object");
+const EXISTS: Code =
+    is(-705, "OBJECT_ALREADY_EXISTS", "AlreadyExists", "the object that a put session was to make is there");
 const PROTECTED: Code = is(-706, "OBJECT_HAS_LEASE", "Protected", "looked up a moment ago");
 const SESSION_OVER: Code = is(
     -707,
@@ -64,6 +66,7 @@ pub const CODES: &[Code] = &[
     FORKED,
     BUSY,
     MISSING,
+    EXISTS,
     PROTECTED,
     SESSION_OVER,
     TRANSFER,
@@ -97,6 +100,7 @@ pub fn code(kind: ErrorKind) -> i64 {
         ErrorKind::Forked => FORKED,
         ErrorKind::Busy => BUSY,
         ErrorKind::NotFound => MISSING,
+        ErrorKind::Exists => EXISTS,
         ErrorKind::Protected => PROTECTED,
         ErrorKind::SessionOver => SESSION_OVER,
         ErrorKind::Transfer => TRANSFER,

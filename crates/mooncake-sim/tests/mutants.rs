@@ -65,10 +65,13 @@ fn known(mutant: Mutant) -> Option<u64> {
         | BothReignsAreTaken
         | DeafMastersCountSilence
         | DeathsAreToldOnce
+        | EndsDoNotWaitForWrites
         | EndsWithoutAMasterAreMissed
         | FactsAreToldOnce
         | GoodbyeIsSaidOnce
+        | HeldPutsAreRenewedForEver
         | HeldWitnessVouches
+        | HolesAreEnded
         | ListedMemoryIsGivenBack
         | LivingClientsAreReportedGone
         | MarksAreNotCompared
@@ -82,6 +85,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PlacementsAreGivenUpOnce
         | PongsConfirmUnlogged
         | PositionIsForgotten
+        | SealedSessionsAreWritten
         | SilentMastersAreWaitedFor
         | StaleSessionsStay
         | StalledMastersCountSilence

@@ -60,6 +60,10 @@ class NotFound(StoreError, KeyError):
     __str__ = Exception.__str__
 
 
+class AlreadyExists(StoreError):
+    """-705: the object that a put session was to make is there."""
+
+
 class Protected(StoreError):
     """-706: looked up a moment ago."""
 

@@ -441,6 +441,22 @@ class MooncakeDistributedStore:
     ) -> list[int]:
         """Bytes read per key, without a question to the master; -707 once the object is not where it was: start anew."""
     def batch_get_session_end(self, keys: Sequence[str | bytes]) -> int: ...
+    def batch_put_session_start(
+        self, keys: Sequence[str | bytes], sizes: Sequence[int], config: ReplicateConfig | None = None
+    ) -> list[int]:
+        """Reserves room, for ten minutes at most, that any threads fill in parts; -705 for what is there already."""
+    def batch_put_from_multi_buffer_ranges(
+        self,
+        keys: Sequence[str | bytes],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        all_dst_offsets: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Bytes written per key, in any order; -707 once the session is over, as with the owner of its memory."""
+    def batch_put_session_end(self, keys: Sequence[str | bytes]) -> list[int]:
+        """0 per key, which is an object then; -600 and still open where `last_error()` names bytes never written."""
+    def batch_put_session_revoke(self, keys: Sequence[str | bytes]) -> list[int]:
+        """Takes back what was reserved; nothing of it becomes an object."""
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int: ...
     def alloc_from_mem_pool(self, size: int, /) -> int:
         """After `setup_dummy` the address of memory that lives as long as this object; 0 otherwise, or without room."""

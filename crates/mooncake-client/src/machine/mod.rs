@@ -11,6 +11,7 @@
 pub mod call;
 pub mod deaths;
 pub mod directory;
+pub mod filling;
 pub mod get;
 pub mod get_session;
 pub mod lending;
@@ -22,6 +23,7 @@ pub mod pins;
 pub mod position;
 pub mod progress;
 pub mod put;
+pub mod put_session;
 pub mod questions;
 pub mod reachability;
 pub(crate) mod rounds;
