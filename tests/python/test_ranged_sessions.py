@@ -123,7 +123,8 @@ def test_more_than_a_client_may_have_unfinished_is_refused_with_the_reason(clust
     keys = [f"k{number}" for number in range(20)]
     codes = store.batch_put_session_start(keys, [1 << 20] * 20)
     held = [key for key, code in zip(keys, codes, strict=True) if code == 0]
-    assert set(codes) == {0, -200} and 4 <= len(held) <= 8, codes
+    assert set(codes) == {0, -200}
+    assert 4 <= len(held) <= 8, codes
     assert "unfinished" in store.last_error()
     assert store.batch_put_session_revoke(held) == [0] * len(held)
     assert store.batch_put_session_start(keys[:4], [1 << 20] * 4) == [0] * 4
@@ -160,7 +161,9 @@ def test_sessions_of_a_killed_owner_are_over_and_no_key_is_stuck(cluster, monkey
         lambda: set(store.batch_put_from_multi_buffer_ranges(written, *layer(source, 1))) == {-707},
         5.0,
     )
-    assert store.batch_put_session_end(written) == [-707] * PAGES
+    with pytest.raises(SessionOver):
+        checked(store).batch_put_session_end(written[:1])
+    assert store.batch_put_session_end(written[1:]) == [-707] * (PAGES - 1)
     pool.process(segment=64 << 20)
     pool.wait_segments(1)
     for keys in (read, written):
@@ -170,7 +173,7 @@ def test_sessions_of_a_killed_owner_are_over_and_no_key_is_stuck(cluster, monkey
 
 def test_keys_of_a_writer_that_is_killed_or_frozen_in_mid_session_are_free(cluster):
     pool = cluster(nodes=1, node_bytes=64 << 20)
-    for ends in ("kill", "freeze"):
+    for ends in ("kill", "stop"):
         writer = pool.process()
         fill = """
 import ctypes
@@ -183,14 +186,15 @@ result = [store.batch_put_session_start(['k'], [100_000]),
         store = pool.store()
         # A writer that is away yields its key.
         wait_for("the key is free", lambda store=store: store.put("k", b"other") == 0, 10.0)
-        if ends == "freeze":
-            writer.thaw()
+        if ends == "stop":
+            writer.cont()
             rest = """
 codes = store.batch_put_from_multi_buffer_ranges(['k'], [[ctypes.addressof(memory)]], [[50_000]], [[50_000]])
 result = [codes, store.batch_put_session_end(['k'])]
 """
             codes, ended = writer.call("run", "import ctypes\nmemory = ctypes.create_string_buffer(50_000)\n" + rest)
-            assert codes in ([50_000], [-707]) and ended == [-707], (codes, ended)
+            assert codes in ([50_000], [-707])
+            assert ended == [-707]
         assert store.get("k") == b"other"
         assert store.remove("k", True) == 0
 
@@ -210,12 +214,6 @@ def test_both_kinds_of_sessions_as_coroutines_and_with_exceptions(shared_cluster
         loaded = [store.async_batch_get_into_multi_buffer_ranges(keys, *layer(target, n)) for n in range(LAYERS)]
         assert await asyncio.gather(*loaded) == [[PART] * PAGES] * LAYERS
         assert np.array_equal(source, target)
-        assert store.batch_remove(keys, True) == [0] * PAGES
-        assert store.put_batch(keys, [b"n" * SIZE] * PAGES) == 0
-        with pytest.raises(SessionOver):
-            while True:
-                await checked(store).async_batch_get_into_multi_buffer_ranges(keys, *layer(target, 0))
-                assert not target[:, :PART].any() or np.array_equal(source[:, :PART], target[:, :PART])
         with pytest.raises(AlreadyExists):
             checked(store).batch_put_session_start(keys, [1] * PAGES)
         assert await store.async_batch_get_session_end(keys) == 0

@@ -431,7 +431,7 @@ class MooncakeDistributedStore:
         prefer_alloc_in_same_node: bool = False,
     ) -> list[int]: ...
     def batch_get_session_start(self, keys: Sequence[str | bytes]) -> list[int]:
-        """Looks the objects up once, to be read in parts; protects them for a moment, as `is_exist`, and holds nothing."""
+        """Looks objects up once, to be read in parts; protects them for a moment, as `is_exist`, and holds nothing."""
     def batch_get_into_multi_buffer_ranges(
         self,
         keys: Sequence[str | bytes],
@@ -439,7 +439,7 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         all_src_offsets: Sequence[Sequence[int]],
     ) -> list[int]:
-        """Bytes read per key, without a question to the master; -707 once the object is not where it was: start anew."""
+        """Bytes read per key, without a question to the master; -707 once an object is not where it was."""
     def batch_get_session_end(self, keys: Sequence[str | bytes]) -> int: ...
     def batch_put_session_start(
         self, keys: Sequence[str | bytes], sizes: Sequence[int], config: ReplicateConfig | None = None
