@@ -22,6 +22,10 @@ pub enum ErrorKind {
     NotFound,
     /// The object was looked up a moment ago and `force` was not given.
     Protected,
+    /// The object is there already.
+    Exists,
+    /// The get or put session of a key ended before its caller ended it.
+    SessionOver,
     /// No master answers.
     MasterUnreachable,
     /// A call or a transfer took too long.
@@ -197,6 +201,16 @@ pub enum Cause {
     /// Looked up a moment ago.
     #[error("the object was looked up a moment ago; remove it with force, or later")]
     Protected,
+    /// The object that a put session was to make is there already.
+    #[error("the object is there already")]
+    Exists,
+    /// Of a get session: none of the placements that it looked up can be read any more. Of a put session: what it reserved is
+    /// no longer its own.
+    #[error("the session of this key is over: {reason}; start another one")]
+    SessionOver {
+        /// What ended it.
+        reason: String,
+    },
     /// No master answers.
     #[error("master {master} does not answer: {reason}; is mooncake_master running there?")]
     MasterUnreachable {
@@ -365,6 +379,8 @@ impl Cause {
             | Cause::NotRegistered { .. } => ErrorKind::InvalidParams,
             Cause::NotFound => ErrorKind::NotFound,
             Cause::Protected => ErrorKind::Protected,
+            Cause::Exists => ErrorKind::Exists,
+            Cause::SessionOver { .. } => ErrorKind::SessionOver,
             Cause::MasterUnreachable { .. } | Cause::SpeaksHttp { .. } => ErrorKind::MasterUnreachable,
             Cause::CallTimeout { .. } | Cause::NoConnection { .. } | Cause::TransferTimeout(_) => ErrorKind::Timeout,
             Cause::Transfer(_) | Cause::Device(_) | Cause::OutOfDescriptors(_) => ErrorKind::Transfer,

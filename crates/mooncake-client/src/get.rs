@@ -1,8 +1,10 @@
 //! Gets: what a call reads, and how bytes and look-ups get on their way. What is tried when is decided in
 //! [`crate::machine::get`].
 
+use std::sync::Arc;
+
 use mooncake_memory::{Target, total_of_targets};
-use mooncake_transfer::TransferError;
+use mooncake_transfer::{SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -196,17 +198,31 @@ impl Inner {
         object: &Object,
         replica: &Replica,
         numbering: Numbering,
+        part: Part<'_, '_>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), Unread> {
+        let segment = replica.extents.first().map(|extent| extent.segment);
+        let address = segment.and_then(|segment| self.shared.directory.find(numbering, segment));
+        self.read_replica_at(object, replica, address.as_ref(), part, interrupted)
+    }
+
+    /// [`Inner::read_replica`] of a replica whose segment was met there, if it was.
+    pub(crate) fn read_replica_at(
+        &self,
+        object: &Object,
+        replica: &Replica,
+        address: Option<&Arc<SegmentAddress>>,
         Part { offset, targets }: Part<'_, '_>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), Unread> {
         let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None };
         let [extent] = &replica.extents[..] else { return Err(no_doubt(self.shared.control.confused("a lookup"))) };
-        let Some(address) = self.shared.directory.find(numbering, extent.segment) else {
+        let Some(address) = address else {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
             return Err(no_doubt(gone.into()));
         };
         let wait = self.transfer_wait(object.size, interrupted);
-        let link = self.shared.links.link(&address, &wait).map_err(|error| no_doubt(link_error(&error)))?;
+        let link = self.shared.links.link(address, &wait).map_err(|error| no_doubt(link_error(&error)))?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
         link.read(replica.rid, extent.offset + offset, targets, crc, &wait)

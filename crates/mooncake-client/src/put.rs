@@ -48,20 +48,27 @@ pub struct PutItem<'a> {
 
 impl Inner {
     pub(crate) fn put_batch(&self, items: &[PutItem<'_>], options: &PutOptions) -> Vec<Result<PutOutcome, StoreError>> {
-        let groups = options.groups.len();
-        if groups != 0 && groups != items.len() {
-            let reason = format!("{groups} groups for {} objects; give one per object, or none", items.len());
-            let error = StoreError::from(Cause::InvalidParams(reason));
-            return items.iter().map(|_| Err(error.clone())).collect();
-        }
         let sizes: Vec<u64> = items.iter().map(|item| total_of_sources(item.value)).collect();
-        let first_look = items.iter().zip(&sizes).enumerate();
-        let results = first_look
-            .map(|(index, (item, size))| check(item, *size, options.groups.get(index)).err().map(Err))
-            .collect();
+        let results = check_all(items, &sizes, options);
         let driver = Driver { store: self, items, sizes: &sizes, options, began: Instant::now() };
         ready(put(&driver, &sizes, results, self.settings.put_timeout))
     }
+}
+
+/// What is wrong with items of these sizes from the beginning.
+pub(crate) fn check_all<T>(
+    items: &[PutItem<'_>],
+    sizes: &[u64],
+    options: &PutOptions,
+) -> Vec<Option<Result<T, StoreError>>> {
+    let groups = options.groups.len();
+    if groups != 0 && groups != items.len() {
+        let reason = format!("{groups} groups for {} objects; give one per object, or none", items.len());
+        let error = StoreError::from(Cause::InvalidParams(reason));
+        return items.iter().map(|_| Some(Err(error.clone()))).collect();
+    }
+    let first_look = items.iter().zip(sizes).enumerate();
+    first_look.map(|(index, (item, size))| check(item, *size, options.groups.get(index)).err().map(Err)).collect()
 }
 
 fn check(item: &PutItem<'_>, size: u64, group: Option<&String>) -> Result<(), StoreError> {
@@ -83,19 +90,19 @@ fn check(item: &PutItem<'_>, size: u64, group: Option<&String>) -> Result<(), St
 }
 
 /// A put call on its caller's thread.
-struct Driver<'a> {
-    store: &'a Inner,
-    items: &'a [PutItem<'a>],
-    sizes: &'a [u64],
-    options: &'a PutOptions,
-    began: Instant,
+pub(crate) struct Driver<'a> {
+    pub store: &'a Inner,
+    pub items: &'a [PutItem<'a>],
+    pub sizes: &'a [u64],
+    pub options: &'a PutOptions,
+    pub began: Instant,
 }
 
 /// Where a reservation comes from.
-#[derive(Clone)]
-struct Origin {
-    numbering: Numbering,
-    session: Arc<Session>,
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub numbering: Numbering,
+    pub session: Arc<Session>,
 }
 
 impl machine::put::Origin for Origin {
@@ -164,7 +171,7 @@ impl PutDriver for Driver<'_> {
             progress.begin_write();
             let parts = self.items[placed.index].value;
             let outcome = ready(write_key(&placed.slot.replicas, |replica| {
-                std::future::ready(self.store.write_replica(replica, parts, origin, interrupted))
+                std::future::ready(self.store.write_replica(replica, 0, parts, origin, interrupted))
             }));
             progress.end_write();
             if matches!(&outcome, Err(lost) if matches!(lost.error.cause(), Cause::Interrupted)) {
@@ -239,9 +246,11 @@ fn found_no_staging(lost: &Lost) -> bool {
 }
 
 impl Inner {
-    fn write_replica(
+    /// Writes the parts to a replica, from this byte of the object on.
+    pub(crate) fn write_replica(
         &self,
         replica: &mooncake_wire::message::Replica,
+        offset: u64,
         parts: &[Source<'_>],
         origin: &Origin,
         interrupted: &dyn Fn() -> bool,
@@ -256,7 +265,7 @@ impl Inner {
         let wait = self.transfer_wait(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session.id, &address, &wait);
         let link = link.map_err(|error| untouched(link_error(&error)))?;
-        link.write(replica.rid, extent.offset, parts, &wait).map_err(|failed| {
+        link.write(replica.rid, extent.offset + offset, parts, &wait).map_err(|failed| {
             let error = transfer_error(failed.error);
             Lost { final_word: error.is_callers(), error, settled: failed.settled }
         })

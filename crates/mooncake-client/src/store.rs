@@ -22,6 +22,7 @@ use crate::descriptors;
 use crate::directory::Directory;
 use crate::error::{Cause, ErrorKind, StoreError};
 use crate::get::{GetInto, Receive, bytes_of};
+use crate::get_session;
 use crate::host::{self, Advertised, Host};
 use crate::link_set::LinkSet;
 use crate::machine::put::PutOutcome;
@@ -31,6 +32,7 @@ use crate::opening;
 use crate::options::{PutOptions, StoreOptions};
 use crate::owner_events::{OwnerEvents, Reporter};
 use crate::put::PutItem;
+use crate::put_session::{self, PutRanges};
 use crate::query::RemoveOutcome;
 use crate::ranges::{GetRanges, RangeOutcome};
 use crate::report;
@@ -70,6 +72,8 @@ pub(crate) struct Inner {
     registry: Registry,
     pub(crate) closed: AtomicBool,
     turn: AtomicU64,
+    pub(crate) get_sessions: Mutex<get_session::Sessions>,
+    pub(crate) put_sessions: Mutex<put_session::Sessions>,
     /// Cause, and the thread whose call it was.
     last_miss: Mutex<Option<(ThreadId, String)>>,
     anchor: Mutex<Option<JoinHandle<()>>>,
@@ -126,6 +130,8 @@ impl Store {
             registry: Registry::new(),
             closed: AtomicBool::new(false),
             turn: AtomicU64::new(0),
+            get_sessions: Mutex::default(),
+            put_sessions: Mutex::default(),
             last_miss: Mutex::default(),
             anchor: Mutex::new(Some(anchor)),
             reporter: OnceLock::new(),
@@ -279,6 +285,103 @@ impl Store {
             timer.moved(Operation::GetRanges, results.iter().map(|outcomes| bytes_of(outcomes)).sum());
         }
         results
+    }
+
+    /// Looks objects up to read them in parts, [by ranges](Store::read_in_sessions), with no further question to the master. As
+    /// an existence query it has them stay for a second at least; it holds nothing longer than that. Begun twice, a session is
+    /// looked up anew and ends when it is ended twice. [`ErrorKind::NotFound`] for what is not there.
+    pub fn start_get_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.start_get_sessions(&keys)
+    }
+
+    /// Parts of objects into the caller's memory, each in the session of its key: bytes read for each key, all of its parts or
+    /// none. [`ErrorKind::SessionOver`] where no placement that the session knows can be read any more: it is over then.
+    /// A part that the object does not have is [`ErrorKind::InvalidParams`].
+    pub fn read_in_sessions(&self, items: &mut [GetRanges<'_>]) -> Vec<Result<u64, StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return items.iter().map(|_| Err(error.clone())).collect();
+        }
+        let timer = self.inner.timer();
+        let results = self.inner.read_in_sessions(items);
+        if let Some(timer) = timer {
+            timer.moved(Operation::GetRanges, results.iter().flatten().sum());
+        }
+        results
+    }
+
+    /// Ends get sessions; one that there is not is none to end.
+    pub fn end_get_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<(), StoreError> {
+        self.inner.check()?;
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.end_get_sessions(&keys);
+        Ok(())
+    }
+
+    /// Reserves room for objects of these sizes, to be [filled in parts](Store::write_in_sessions) by any threads, in any order,
+    /// and then [ended](Store::end_put_sessions) or [taken back](Store::revoke_put_sessions). What is reserved stays so for
+    /// ten minutes at most, and counts among what a client may have unfinished: beyond that [`ErrorKind::NoSpace`].
+    /// [`ErrorKind::Exists`] for what is there, [`ErrorKind::Busy`] for what others put, [`ErrorKind::InvalidParams`] for a key
+    /// that has a session of this store.
+    pub fn start_put_sessions<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        sizes: &[u64],
+        options: &PutOptions,
+    ) -> Vec<Result<(), StoreError>> {
+        let refused = match self.inner.check() {
+            Err(error) => Some(error),
+            Ok(()) if options.replace => Some(Cause::InvalidParams("a put session replaces nothing".into()).into()),
+            Ok(()) if keys.len() != sizes.len() => {
+                Some(Cause::InvalidParams(format!("{} keys and {} sizes", keys.len(), sizes.len())).into())
+            }
+            Ok(()) => None,
+        };
+        if let Some(error) = refused {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.start_put_sessions(&keys, sizes, options)
+    }
+
+    /// Parts of objects, each in the put session of its key, into all of its copies: bytes written for each key. Bytes may be
+    /// written again; the last ones count. [`ErrorKind::InvalidParams`] for a part that the object is not to have, and where
+    /// there is no session; [`ErrorKind::SessionOver`] where what was reserved is lost. After another failure, as of the
+    /// caller's memory, the parts of that key are not written, and may be once more.
+    pub fn write_in_sessions(&self, items: &[PutRanges<'_>]) -> Vec<Result<u64, StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return items.iter().map(|_| Err(error.clone())).collect();
+        }
+        let timer = self.inner.timer();
+        let results = self.inner.write_in_sessions(items);
+        if let Some(timer) = timer {
+            timer.moved(Operation::write(false, items.len()), results.iter().flatten().sum());
+        }
+        results
+    }
+
+    /// Makes objects of what was filled, once all writes that are under way have ended. A key of which a byte was never written
+    /// is refused ([`ErrorKind::InvalidParams`], with the first hole) and keeps its session, and so does one of which the
+    /// master could not be told: it may be ended again, or revoked. [`ErrorKind::SessionOver`] where what was reserved is lost.
+    pub fn end_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.end_put_sessions(&keys)
+    }
+
+    /// Takes back what keys have reserved; nothing of it becomes an object, but for what was one already.
+    /// [`ErrorKind::InvalidParams`] for a key without a session.
+    pub fn revoke_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
+        if let Err(error) = self.inner.check() {
+            return keys.iter().map(|_| Err(error.clone())).collect();
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.inner.revoke_put_sessions(&keys)
     }
 
     /// Objects in place, pinned and verified; `None` is a miss.
@@ -504,7 +607,9 @@ impl Inner {
         if let Some(owner) = self.shared.owner.get() {
             owner.close();
         }
+        self.close_put_sessions();
         self.shared.links.close();
+        self.get_sessions.lock().clear();
         // What the master is told next is final: no call that is under way takes a view after it.
         if !control.pins.lock().seal() {
             // The anchor goes on for the views' sake and says goodbye after the last one.

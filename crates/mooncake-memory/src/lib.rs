@@ -48,7 +48,7 @@ mod stamps;
 mod view;
 
 pub use board::{Board, BoardView};
-pub use checksum::{crc32c, crc32c_append};
+pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use common_memory::CommonMemory;
 pub use descriptors::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit};
 pub use device::{Bounce, DeviceError, wait_for_stream};

@@ -120,6 +120,16 @@ mutants! {
     StaleReplicasAreNotReported,
     /// A read that was overtaken is a miss without another look.
     OvertakenReadersMiss,
+    /// What a put session holds is renewed for ever.
+    HeldPutsAreRenewedForEver,
+    /// The end of a put session does not wait for writes that are under way.
+    EndsDoNotWaitForWrites,
+    /// A put session ends although a byte was never written.
+    HolesAreEnded,
+    /// A put session is written after its end was sent.
+    SealedSessionsAreWritten,
+    /// A get session stays although none of what it looked up can be read.
+    StaleSessionsStay,
     /// A put that came too late counts as stored.
     SupersededCountsAsStored,
     /// Puts whose bytes move are not renewed.

@@ -29,7 +29,15 @@ const FORKED_CHILD: Code =
     is(-601, "ILLEGAL_CLIENT", "Forked", "this process was forked from the one that set the store up");
 const BUSY: Code = is(-703, "REPLICA_IS_NOT_READY", "NotReady", "another put of the key is under way");
 const MISSING: Code = is(-704, "OBJECT_NOT_FOUND", "NotFound", "no such object");
+const EXISTS: Code =
+    is(-705, "OBJECT_ALREADY_EXISTS", "AlreadyExists", "the object that a put session was to make is there");
 const PROTECTED: Code = is(-706, "OBJECT_HAS_LEASE", "Protected", "looked up a moment ago");
+const SESSION_OVER: Code = is(
+    -707,
+    "LEASE_EXPIRED",
+    "SessionOver",
+    "the get or put session of the key is over: what it looked up or reserved is its own no more",
+);
 const TRANSFER: Code = is(-800, "TRANSFER_FAIL", "TransferFailed", "the bytes could not be moved");
 const CHECKSUM: Code = is(-801, "CHECKSUM_MISMATCH", "ChecksumMismatch", "the bytes that arrived are not the object's");
 const MASTER: Code = is(-900, "RPC_FAIL", "MasterUnreachable", "no master answers, or it refused the call");
@@ -59,7 +67,9 @@ pub const CODES: &[Code] = &[
     FORKED_CHILD,
     BUSY,
     MISSING,
+    EXISTS,
     PROTECTED,
+    SESSION_OVER,
     TRANSFER,
     CHECKSUM,
     MASTER,
@@ -95,7 +105,9 @@ pub fn code(kind: ErrorKind) -> i64 {
         ErrorKind::Forked => FORKED_CHILD,
         ErrorKind::Busy => BUSY,
         ErrorKind::NotFound => MISSING,
+        ErrorKind::Exists => EXISTS,
         ErrorKind::Protected => PROTECTED,
+        ErrorKind::SessionOver => SESSION_OVER,
         ErrorKind::Transfer => TRANSFER,
         ErrorKind::Checksum => CHECKSUM,
         ErrorKind::MasterUnreachable | ErrorKind::Refused => MASTER,

@@ -35,6 +35,7 @@ mod registry;
 mod replicate_config;
 mod segments;
 mod sequence;
+mod sessions;
 mod setup;
 mod shared_segment;
 mod store;

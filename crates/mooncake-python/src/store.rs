@@ -22,6 +22,7 @@ use crate::last_error::LastError;
 use crate::options::Form;
 use crate::ranges::Ranges;
 use crate::replicate_config::ReplicateConfig;
+use crate::sessions::Parts;
 use crate::text::{path, text, texts};
 use crate::writing::Write;
 use crate::{log, open_stores, segments, setup};
@@ -929,6 +930,100 @@ impl MooncakeDistributedStore {
             "batch_get_into_multi_buffers",
             |code| vec![code; pieces.keys.len()],
             || self.get_pieces(py, "batch_get_into_multi_buffers", &pieces),
+        )
+    }
+
+    // ------------------------------------------------------------- sessions
+
+    #[pyo3(signature = (keys))]
+    fn batch_get_session_start(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+        let keys = Keys::hold(keys)?;
+        entry(
+            &self.errors,
+            "batch_get_session_start",
+            |code| vec![code; keys.len()],
+            || self.start_get_sessions(py, &keys),
+        )
+    }
+
+    #[pyo3(signature = (keys, all_buffer_ptrs, all_sizes, all_src_offsets))]
+    fn batch_get_into_multi_buffer_ranges(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        all_buffer_ptrs: &Bound<'_, PyAny>,
+        all_sizes: &Bound<'_, PyAny>,
+        all_src_offsets: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<i64>> {
+        let parts = Parts::hold(keys, all_buffer_ptrs, all_sizes, all_src_offsets, "all_src_offsets")?;
+        entry(
+            &self.errors,
+            "batch_get_into_multi_buffer_ranges",
+            |code| vec![code; parts.keys.len()],
+            || self.read_in_sessions(py, &parts),
+        )
+    }
+
+    #[pyo3(signature = (keys))]
+    fn batch_get_session_end(&self, keys: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let keys = Keys::hold(keys)?;
+        entry(&self.errors, "batch_get_session_end", |code| code, || self.end_get_sessions(&keys))
+    }
+
+    #[pyo3(signature = (keys, sizes, config=None))]
+    fn batch_put_session_start(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        sizes: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<Vec<i64>> {
+        let keys = Keys::hold(keys)?;
+        entry(
+            &self.errors,
+            "batch_put_session_start",
+            |code| vec![code; keys.len()],
+            || self.start_put_sessions(py, &keys, sizes, config),
+        )
+    }
+
+    #[pyo3(signature = (keys, all_buffer_ptrs, all_sizes, all_dst_offsets))]
+    fn batch_put_from_multi_buffer_ranges(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        all_buffer_ptrs: &Bound<'_, PyAny>,
+        all_sizes: &Bound<'_, PyAny>,
+        all_dst_offsets: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<i64>> {
+        let parts = Parts::hold(keys, all_buffer_ptrs, all_sizes, all_dst_offsets, "all_dst_offsets")?;
+        entry(
+            &self.errors,
+            "batch_put_from_multi_buffer_ranges",
+            |code| vec![code; parts.keys.len()],
+            || self.write_in_sessions(py, &parts),
+        )
+    }
+
+    #[pyo3(signature = (keys))]
+    fn batch_put_session_end(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+        let keys = Keys::hold(keys)?;
+        entry(
+            &self.errors,
+            "batch_put_session_end",
+            |code| vec![code; keys.len()],
+            || self.end_put_sessions(py, &keys, false),
+        )
+    }
+
+    #[pyo3(signature = (keys))]
+    fn batch_put_session_revoke(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+        let keys = Keys::hold(keys)?;
+        entry(
+            &self.errors,
+            "batch_put_session_revoke",
+            |code| vec![code; keys.len()],
+            || self.end_put_sessions(py, &keys, true),
         )
     }
 }

@@ -27,16 +27,16 @@ pub fn key(number: u64) -> Vec<u8> {
 }
 
 impl Store {
-    fn key(&self) -> Vec<u8> {
+    pub(crate) fn key(&self) -> Vec<u8> {
         key(self.inner.world.below(self.inner.network.mix.keys))
     }
 
     /// Whether its callers go on until then.
-    fn goes_on(&self, stops: Duration) -> bool {
+    pub(crate) fn goes_on(&self, stops: Duration) -> bool {
         self.inner.world.now() < stops && !self.is_closed()
     }
 
-    async fn rest(&self, micros: u64) {
+    pub(crate) async fn rest(&self, micros: u64) {
         self.inner.world.sleep_micros(1_000 + self.inner.world.below(micros)).await;
     }
 

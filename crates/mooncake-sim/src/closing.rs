@@ -20,6 +20,7 @@ impl Store {
         inner.wants.close();
         lending::close(&self).await;
         inner.work_ends.set(true);
+        self.close_put_sessions().await;
         inner.links.close();
         // What the master is told next is final: no call that is under way takes a view after it.
         if !inner.pins.borrow_mut().seal() {

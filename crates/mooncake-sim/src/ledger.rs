@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
-use mooncake_core::{Record, Replica, Rid, SegmentNo};
+use mooncake_core::{GRANULE, Record, Replica, Rid, SegmentNo};
 use mooncake_transfer::Uuid;
 
 use crate::memory::{self, Memory};
@@ -72,11 +72,17 @@ pub fn word(value: u64, index: u64) -> u64 {
     (value << 16 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// What a word adds to the checksum of those before it is multiplied by.
+const SUM: u32 = 0x9e37_79b1;
+
 /// The checksum of an object's words.
 pub fn checksum(words: impl IntoIterator<Item = u64>) -> u32 {
-    let sum =
-        words.into_iter().fold(0_u64, |sum, word| (sum.rotate_left(7) ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d));
-    (sum >> 32) as u32
+    words.into_iter().fold(0, |sum: u32, word| sum.wrapping_mul(SUM).wrapping_add((word >> 32) as u32))
+}
+
+/// The checksum of words and of so many bytes of others behind them.
+pub fn checksum_of_both(first: u32, second: u32, len: u64) -> u32 {
+    first.wrapping_mul(SUM.wrapping_pow((len / GRANULE) as u32)).wrapping_add(second)
 }
 
 impl Ledger {
@@ -162,7 +168,7 @@ impl Ledger {
     ///
     /// Where no put of that placement has them.
     pub(crate) fn was_viewed(&self, rid: u64, words: &[u64]) {
-        self.assert_put(None, rid, words);
+        self.assert_put(None, rid, 0, words);
     }
 
     /// A reader has found these words under a key.
@@ -171,14 +177,23 @@ impl Ledger {
     ///
     /// Where nobody has put that.
     pub(crate) fn was_read(&self, key: &[u8], rid: u64, words: &[u64]) {
-        self.assert_put(Some(key), rid, words);
+        self.assert_put(Some(key), rid, 0, words);
     }
 
-    fn assert_put(&self, key: Option<&[u8]>, rid: u64, words: &[u64]) {
+    /// A reader has found these words under a key, from its `first` one on.
+    ///
+    /// # Panics
+    ///
+    /// Where nobody has put that.
+    pub(crate) fn was_read_from(&self, key: &[u8], rid: u64, first: u64, words: &[u64]) {
+        self.assert_put(Some(key), rid, first, words);
+    }
+
+    fn assert_put(&self, key: Option<&[u8]>, rid: u64, first: u64, words: &[u64]) {
         let inner = self.inner.borrow();
         let values = inner.placed.get(&rid).map(Vec::as_slice).unwrap_or_default();
         let is_value = |value: &&Value| {
-            let whole = (0..).zip(words).all(|(index, found)| *found == word(value.number, index));
+            let whole = (first..).zip(words).all(|(index, found)| *found == word(value.number, index));
             key.is_none_or(|key| value.key == key) && whole
         };
         let key = String::from_utf8_lossy(key.unwrap_or_default());

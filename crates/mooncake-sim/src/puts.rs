@@ -39,17 +39,17 @@ pub struct Options {
     pub pace: u64,
 }
 
-struct Driver<'a> {
-    store: &'a Store,
-    items: &'a [Item],
-    options: &'a Options,
+pub(crate) struct Driver<'a> {
+    pub store: &'a Store,
+    pub items: &'a [Item],
+    pub options: &'a Options,
 }
 
 /// Where a reservation comes from.
-#[derive(Clone)]
-struct Origin {
-    numbering: Numbering,
-    session: Session,
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub numbering: Numbering,
+    pub session: Session,
 }
 
 impl put::Origin for Origin {
@@ -170,6 +170,19 @@ impl PutDriver for Driver<'_> {
 
 impl Store {
     async fn write_replica(&self, replica: &Replica, item: &Item, origin: &Origin, pace: u64) -> Result<u32, Lost> {
+        let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
+        self.write_words(replica, item, (0, &words), origin, pace).await
+    }
+
+    /// Writes words of an object, from its `first` one on.
+    pub(crate) async fn write_words(
+        &self,
+        replica: &Replica,
+        item: &Item,
+        (first, words): (u64, &[u64]),
+        origin: &Origin,
+        pace: u64,
+    ) -> Result<u32, Lost> {
         let inner = &self.inner;
         let lost = |settled| Lost { error: Cause::Transfer("not written".into()).into(), final_word: false, settled };
         let closed = || Lost { error: Cause::Closed.into(), final_word: true, settled: true };
@@ -181,8 +194,7 @@ impl Store {
         inner.world.stall().await;
         let link = self.link_to_write(origin.session.id, &address).await;
         let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { lost(true) })?;
-        let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
-        let piece = Piece { rid: replica.rid, offset: extent.offset, words: &words, pace };
+        let piece = Piece { rid: replica.rid, offset: extent.offset + first * GRANULE, words, pace };
         inner.writes.set(inner.writes.get() + 1);
         let written = self.write(&link, piece).await;
         inner.writes.set(inner.writes.get() - 1);
@@ -190,7 +202,7 @@ impl Store {
             true => Lost::interrupted(settled),
             false => lost(settled),
         })?;
-        Ok(checksum(words))
+        Ok(checksum(words.iter().copied()))
     }
 
     async fn end_put(&self, origin: &Origin, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {

@@ -43,6 +43,8 @@ pub struct Plan {
     pub copies_logs: bool,
     /// Callers interrupt calls, close stores and fork; and masters hear of it when callers of parked puts have gone.
     pub whims: bool,
+    /// Callers read and write by sessions besides.
+    pub sessions: bool,
 }
 
 /// What has happened in a schedule.
@@ -241,6 +243,10 @@ impl Pool {
         }
         if puts > 0 {
             self.world.spawn(process, store.clone().remove(stops));
+        }
+        if self.plan.sessions {
+            self.world.spawn(process, store.clone().put_in_sessions(stops));
+            self.world.spawn(process, store.clone().get_in_sessions(stops));
         }
         store
     }

@@ -28,12 +28,14 @@ use mooncake_wire::message::{
 use mooncake_wire::{FEATURES, VERSION};
 
 use crate::disk::Host;
+use crate::gets_in_sessions;
 use crate::ledger::Ledger;
 use crate::links::{Address, EpochQuestion, Links, no_questions};
 use crate::master::{FromMaster, ToMaster, identity_of};
 use crate::memory::Memory;
 use crate::network::Network;
 use crate::pipe::{Closed, Receiver, Sender};
+use crate::puts_in_sessions;
 use crate::server::{Event, Server};
 use crate::world::{ProcessId, Slot, World};
 
@@ -55,6 +57,8 @@ pub(crate) struct Inner {
     pub sequences: RefCell<Sequences>,
     pub progress: RefCell<Progress>,
     pub orphans: RefCell<Orphans<Session>>,
+    pub get_sessions: RefCell<gets_in_sessions::Sessions>,
+    pub put_sessions: RefCell<puts_in_sessions::Sessions>,
     deaths: RefCell<Deaths>,
     pub suspects: RefCell<Suspects>,
     pub position: RefCell<LogPosition>,
@@ -113,6 +117,14 @@ pub struct Tally {
     pub views: u64,
     /// Replicas that were to be reported as bad.
     pub suspects: u64,
+    /// Objects that put sessions made.
+    pub ended_sessions: u64,
+    /// Ends of put sessions that were refused.
+    pub refused_ends: u64,
+    /// Parts of objects that get sessions gave.
+    pub read_parts: u64,
+    /// Get sessions that were over before their callers ended them.
+    pub lost_sessions: u64,
 }
 
 impl Tally {
@@ -125,6 +137,10 @@ impl Tally {
         self.unread += other.unread;
         self.views += other.views;
         self.suspects += other.suspects;
+        self.ended_sessions += other.ended_sessions;
+        self.refused_ends += other.refused_ends;
+        self.read_parts += other.read_parts;
+        self.lost_sessions += other.lost_sessions;
     }
 }
 
@@ -421,6 +437,8 @@ impl Inner {
             sequences: RefCell::default(),
             progress: RefCell::default(),
             orphans: RefCell::default(),
+            get_sessions: RefCell::default(),
+            put_sessions: RefCell::default(),
             deaths: RefCell::default(),
             suspects: RefCell::default(),
             position: RefCell::default(),

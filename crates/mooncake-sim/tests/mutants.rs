@@ -65,10 +65,13 @@ fn known(mutant: Mutant) -> Option<u64> {
         | BothReignsAreTaken
         | DeafMastersCountSilence
         | DeathsAreToldOnce
+        | EndsDoNotWaitForWrites
         | EndsWithoutAMasterAreMissed
         | FactsAreToldOnce
         | GoodbyeIsSaidOnce
+        | HeldPutsAreRenewedForEver
         | HeldWitnessVouches
+        | HolesAreEnded
         | ListedMemoryIsGivenBack
         | LivingClientsAreReportedGone
         | MarksAreNotCompared
@@ -82,7 +85,9 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PlacementsAreGivenUpOnce
         | PongsConfirmUnlogged
         | PositionIsForgotten
+        | SealedSessionsAreWritten
         | SilentMastersAreWaitedFor
+        | StaleSessionsStay
         | StalledMastersCountSilence
         | StrangersAreBelieved
         | TombstonesStayStampedOver
@@ -100,9 +105,10 @@ fn plan(mutant: Mutant, seed: u64) -> Plan {
         Mutant::EpochIsKept => TROUBLE[0],
         _ => TROUBLE[usize::from(seed > SCHEDULES / 2)],
     };
+    let sessions = matches!(mutant, Mutant::EndsDoNotWaitForWrites | Mutant::HolesAreEnded | Mutant::StaleSessionsStay);
     use Mutant::{ForkedChildrenCall, GoodbyeDoesNotWaitForViews, GoodbyeIsSaidOnce};
     let whims = matches!(mutant, ForkedChildrenCall | GoodbyeDoesNotWaitForViews | GoodbyeIsSaidOnce);
-    Plan { seed, trouble, loses_tails: seed % 2 == 1, copies_logs: seed % 4 > 1, whims }
+    Plan { seed, trouble, loses_tails: seed % 2 == 1, copies_logs: seed % 4 > 1, whims, sessions }
 }
 
 /// The first schedule that notices, and what it says.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
-use mooncake_sim::{Plan, Sum, Whimsical};
+use mooncake_sim::{Plan, Sum, Tally, Whimsical};
 
 /// Schedules of each test.
 const SCHEDULES: u64 = 525;
@@ -25,11 +25,17 @@ const ONCE_WRONG_WITH_COPIES: &[u64] = &[60003378];
 
 const ONCE_WRONG_WITH_ALL: &[u64] = &[20_780_009_286];
 
-const PLAN: Plan =
-    Plan { seed: 0, trouble: Duration::from_secs(6), loses_tails: false, copies_logs: false, whims: false };
+const PLAN: Plan = Plan {
+    seed: 0,
+    trouble: Duration::from_secs(6),
+    loses_tails: false,
+    copies_logs: false,
+    whims: false,
+    sessions: false,
+};
 
 /// `MOONCAKE_SEED=7`, `MOONCAKE_SEEDS=1..500`, or so many of today's.
-fn seeds() -> Range<u64> {
+fn seeds(schedules: u64) -> Range<u64> {
     let number = |text: &str| text.parse::<u64>().unwrap_or_else(|_| panic!("{text} is no number of seeds, and none"));
     if let Ok(seed) = std::env::var("MOONCAKE_SEED") {
         return number(&seed)..number(&seed) + 1;
@@ -40,11 +46,11 @@ fn seeds() -> Range<u64> {
     }
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let today = since.as_secs() / 86_400 * OF_A_DAY;
-    today..today + named.map_or(SCHEDULES, |count| number(&count))
+    today..today + named.map_or(schedules, |count| number(&count))
 }
 
-fn runs(name: &str, plan: Plan) -> Sum {
-    let seeds = seeds();
+fn runs(name: &str, plan: Plan, schedules: u64) -> Sum {
+    let seeds = seeds(schedules);
     let began = Instant::now();
     let mut sum = Sum::default();
     for seed in seeds.clone() {
@@ -67,13 +73,13 @@ fn runs(name: &str, plan: Plan) -> Sum {
 
 #[test]
 fn whatever_goes_wrong_no_promise_is_broken_and_all_comes_to_rest() {
-    let sum = runs("trouble", Plan { whims: true, ..PLAN });
+    let sum = runs("trouble", Plan { whims: true, ..PLAN }, SCHEDULES);
     assert_eq!(sum.calls.suspects, 0, "no replica is bad");
 }
 
 #[test]
 fn nor_where_logs_lose_their_ends() {
-    runs("lost ends", Plan { loses_tails: true, ..PLAN });
+    runs("lost ends", Plan { loses_tails: true, ..PLAN }, SCHEDULES);
 }
 
 #[test]
@@ -94,12 +100,25 @@ fn schedules_that_once_went_wrong_go_right() {
 
 #[test]
 fn nor_where_two_masters_go_on_with_copies_of_one_log() {
-    runs("copies", Plan { copies_logs: true, ..PLAN });
+    runs("copies", Plan { copies_logs: true, ..PLAN }, SCHEDULES);
 }
 
 #[test]
 fn nor_where_all_of_this_happens_at_once() {
-    runs("all", Plan { loses_tails: true, copies_logs: true, whims: true, ..PLAN });
+    runs("all", Plan { loses_tails: true, copies_logs: true, whims: true, ..PLAN }, SCHEDULES);
+}
+
+#[test]
+fn nor_where_objects_are_read_and_written_by_sessions() {
+    for plan in [
+        Plan { sessions: true, ..PLAN },
+        Plan { sessions: true, loses_tails: true, copies_logs: true, whims: true, ..PLAN },
+    ] {
+        let sum = runs("sessions", plan, SCHEDULES / 10);
+        let Tally { ended_sessions, refused_ends, read_parts, lost_sessions, .. } = sum.calls;
+        let least = [ended_sessions, refused_ends, read_parts, lost_sessions].into_iter().min();
+        assert!(least >= Some(8) || std::env::var("MOONCAKE_SEED").is_ok(), "too few sessions: {sum:?}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ from mooncake.async_store._crew import Call, Crew
 from mooncake.store import MooncakeDistributedStore, ParallelAxis, ReadTarget, ReplicateConfig, TensorParallelism
 
 # Calls that read or write memory of their caller while they run.
-_ON_MEMORY = re.compile(r"(batch_)?(put|pub|upsert).*|.*_into(_.*)?|(un)?register_buffer")
+_ON_MEMORY = re.compile(r"(batch_)?(put|pub|upsert)(?!_session).*|.*_into(_.*)?|(un)?register_buffer")
 
 
 def _may_touch_memory(name: str, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -82,8 +82,16 @@ class NotFound(StoreError, KeyError):
     __str__ = Exception.__str__
 
 
+class AlreadyExists(StoreError):
+    """-705: the object that a put session was to make is there."""
+
+
 class Protected(StoreError):
     """-706: looked up a moment ago."""
+
+
+class SessionOver(StoreError):
+    """-707: the get or put session of the key is over: what it looked up or reserved is its own no more."""
 
 
 class TransferFailed(StoreError):

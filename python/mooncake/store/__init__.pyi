@@ -492,6 +492,34 @@ class MooncakeDistributedStore:
         prefer_alloc_in_same_node: bool = False,
     ) -> list[int]:
         """Reads each object into pieces of memory, in order: bytes read, or a code, per key."""
+    def batch_get_session_start(self, keys: Sequence[str | bytes]) -> list[int]:
+        """Looks objects up once, to be read in parts; protects them for a moment, as `is_exist`, and holds nothing."""
+    def batch_get_into_multi_buffer_ranges(
+        self,
+        keys: Sequence[str | bytes],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        all_src_offsets: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Bytes read per key, without a question to the master; -707 once an object is not where it was."""
+    def batch_get_session_end(self, keys: Sequence[str | bytes]) -> int:
+        """0: what was looked up for these keys is forgotten."""
+    def batch_put_session_start(
+        self, keys: Sequence[str | bytes], sizes: Sequence[int], config: ReplicateConfig | None = None
+    ) -> list[int]:
+        """Reserves room, for ten minutes at most, that any threads fill in parts; -705 for what is there already."""
+    def batch_put_from_multi_buffer_ranges(
+        self,
+        keys: Sequence[str | bytes],
+        all_buffer_ptrs: Sequence[Sequence[int]],
+        all_sizes: Sequence[Sequence[int]],
+        all_dst_offsets: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Bytes written per key, in any order; -707 once the session is over, as with the owner of its memory."""
+    def batch_put_session_end(self, keys: Sequence[str | bytes]) -> list[int]:
+        """0 per key, which is an object then; -600 and still open where `last_error()` names bytes never written."""
+    def batch_put_session_revoke(self, keys: Sequence[str | bytes]) -> list[int]:
+        """Takes back what was reserved; nothing of it becomes an object."""
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int:
         """`setup` with everything on this host and the master at its usual port."""
     def alloc_from_mem_pool(self, size: int, /) -> int:

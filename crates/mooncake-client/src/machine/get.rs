@@ -12,7 +12,7 @@ use crate::key::check_key;
 use crate::machine::rounds::rounds;
 
 /// Keys looked up with one request.
-const ROUND_KEYS: usize = 32_768;
+pub(crate) const ROUND_KEYS: usize = 32_768;
 
 /// What a get needs of its store.
 pub trait GetDriver {
@@ -52,7 +52,7 @@ pub enum Fetched {
 /// unchanged is not tried again, and its miss keeps the first reason.
 #[derive(Debug, Clone)]
 pub struct LostReplica {
-    rid: u64,
+    pub(crate) rid: u64,
     cause: String,
     /// Its extent carries another placement: overtaken, unless the second look-up names it again.
     stale: bool,

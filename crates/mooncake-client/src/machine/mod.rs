@@ -11,7 +11,9 @@
 pub mod call;
 pub mod deaths;
 pub mod directory;
+pub mod filling;
 pub mod get;
+pub mod get_session;
 pub mod lending;
 pub mod numbering;
 pub mod orphans;
@@ -21,6 +23,7 @@ pub mod pins;
 pub mod position;
 pub mod progress;
 pub mod put;
+pub mod put_session;
 pub mod questions;
 pub mod reachability;
 pub(crate) mod rounds;

@@ -1,5 +1,6 @@
 //! Puts under way: whose reservations the heartbeat renews.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,6 +9,13 @@ use mooncake_mutant::mutant;
 
 /// Younger puts need no renewal: their deadline is 30 s away.
 const YOUNG: Duration = Duration::from_secs(5);
+
+/// Longest that reservations are renewed that their caller holds.
+const MOST_HELD: Duration = Duration::from_secs(600);
+
+/// Most of those that one beat renews: the master does it in one step. With as many as put sessions may hold, each is renewed
+/// every ten seconds or so.
+const HELD_IN_A_BEAT: usize = 2_048;
 
 /// The reservations of one put call.
 #[derive(Debug)]
@@ -37,11 +45,20 @@ impl PutProgress {
     }
 }
 
+/// Reservations that their caller holds as long as this lives: renewed whether or not a byte of them moves.
+#[derive(Debug)]
+pub struct Held {
+    rids: Vec<u64>,
+    until: Duration,
+}
+
 /// All puts of a store that are under way.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// A call that a panic has ended has not said so.
     puts: Vec<Weak<PutProgress>>,
+    /// Each with when it is to be renewed next, the first first.
+    held: VecDeque<(Duration, Weak<Held>)>,
 }
 
 impl Progress {
@@ -60,12 +77,20 @@ impl Progress {
         }
     }
 
+    /// A caller holds these from now on.
+    pub fn hold(&mut self, now: Duration, rids: Vec<u64>) -> Arc<Held> {
+        let held = Arc::new(Held { rids, until: now + MOST_HELD });
+        self.held.push_back((now + YOUNG, Arc::downgrade(&held)));
+        held
+    }
+
     /// Another session began: it has no reservations yet, and its first ones may have the same numbers.
     pub fn start_over(&mut self) {
         self.puts.clear();
+        self.held.clear();
     }
 
-    /// Reservations whose puts have got on since the last call.
+    /// Reservations whose puts have got on since the last call, and those of what is held that are due.
     pub fn moved(&mut self, now: Duration) -> Vec<u64> {
         if mutant!(MovedPutsAreNotRenewed) {
             return Vec::new();
@@ -73,7 +98,24 @@ impl Progress {
         self.puts.retain(|put| put.strong_count() > 0);
         let puts = self.puts.iter().filter_map(Weak::upgrade);
         let old = puts.filter(|put| now.saturating_sub(put.since) > YOUNG && put.has_moved());
-        old.flat_map(|put| put.rids.clone()).collect()
+        let mut renewed: Vec<u64> = old.flat_map(|put| put.rids.clone()).collect();
+        self.renew_held(now, &mut renewed);
+        renewed
+    }
+
+    fn renew_held(&mut self, now: Duration, renewed: &mut Vec<u64>) {
+        let most = renewed.len() + HELD_IN_A_BEAT;
+        while let Some((_, next)) = self.held.pop_front_if(|(due, _)| *due <= now) {
+            let Some(held) = next.upgrade().filter(|held| now < held.until || mutant!(HeldPutsAreRenewedForEver))
+            else {
+                continue;
+            };
+            renewed.extend(&held.rids);
+            self.held.push_back((now + YOUNG, next));
+            if renewed.len() >= most {
+                return;
+            }
+        }
     }
 }
 
@@ -120,7 +162,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_held_is_renewed_every_few_seconds_though_nothing_moves_and_for_ten_minutes() {
+        let mut progress = Progress::default();
+        let held = progress.hold(Duration::ZERO, vec![2, 4]);
+        assert_eq!(progress.moved(Duration::from_secs(4)), [0; 0], "its deadline is far away");
+        let mut last = Duration::ZERO;
+        for beat in 0..3_000 {
+            let now = Duration::from_millis(500 * beat);
+            if !progress.moved(now).is_empty() {
+                assert!(now - last < Duration::from_secs(10), "{now:?}, after {last:?}");
+                last = now;
+            }
+        }
+        assert!((595..600).contains(&last.as_secs()), "{last:?}");
+        drop(held);
+    }
+
+    #[test]
+    fn what_is_held_no_more_is_not_renewed_and_many_are_in_turns() {
+        let mut progress = Progress::default();
+        let held: Vec<_> = (0..5_000).map(|rid| progress.hold(Duration::ZERO, vec![rid])).collect();
+        let ended = progress.hold(Duration::ZERO, vec![9_999]);
+        drop(ended);
+        let mut renewed: Vec<u64> = Vec::new();
+        for beat in 0..3 {
+            let now = progress.moved(LATER + Duration::from_millis(500 * beat));
+            assert!(now.len() <= HELD_IN_A_BEAT);
+            renewed.extend(now);
+        }
+        assert_eq!(renewed, (0..5_000).collect::<Vec<u64>>());
+        drop(held);
+        progress.start_over();
+        assert_eq!(progress.moved(2 * LATER), [0; 0]);
+    }
+
+    #[test]
     fn its_mutants_are_noticed() {
+        assert!(is_noticed_by(
+            Mutant::HeldPutsAreRenewedForEver,
+            what_is_held_is_renewed_every_few_seconds_though_nothing_moves_and_for_ten_minutes
+        ));
         assert!(is_noticed_by(
             Mutant::MovedPutsAreNotRenewed,
             a_put_is_renewed_while_its_bytes_move_once_it_is_old_enough

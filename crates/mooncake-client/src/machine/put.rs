@@ -375,10 +375,10 @@ impl<D: PutDriver> Put<'_, D> {
 /// A key whose bytes are in the pool, in at least one copy.
 #[derive(Debug)]
 pub struct Written {
-    crc32c: u32,
-    outcomes: Vec<ReplicaOutcome>,
+    pub(crate) crc32c: u32,
+    pub(crate) outcomes: Vec<ReplicaOutcome>,
     /// Bad copies that nothing of this client will touch again.
-    spoilt: Vec<u64>,
+    pub(crate) spoilt: Vec<u64>,
 }
 
 impl Written {
@@ -407,11 +407,14 @@ impl Lost {
 }
 
 /// Writes every replica of one key by `write`, which gives the checksum of what it copied.
-pub async fn write_key<'r, W>(replicas: &'r [Replica], mut write: impl FnMut(&'r Replica) -> W) -> Result<Written, Lost>
+pub async fn write_key<'r, W>(
+    replicas: impl IntoIterator<Item = &'r Replica>,
+    mut write: impl FnMut(&'r Replica) -> W,
+) -> Result<Written, Lost>
 where
     W: Future<Output = Result<u32, Lost>>,
 {
-    let mut written = Written { crc32c: 0, outcomes: Vec::with_capacity(replicas.len()), spoilt: Vec::new() };
+    let mut written = Written { crc32c: 0, outcomes: Vec::with_capacity(1), spoilt: Vec::new() };
     let mut good = 0;
     let mut lost: Option<Lost> = None;
     let mut settled = true;

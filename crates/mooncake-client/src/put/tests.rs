@@ -71,7 +71,8 @@ fn a_placement_of_an_earlier_session_is_not_written_over_links_of_a_later_one() 
     let shared = &store.inner().shared;
     let (control, numbering) = (&shared.control, Numbering { log_id: 1, instance: [1; 16] });
     shared.directory.meet(control, numbering, [&replica()].into_iter()).unwrap();
-    let write = |origin: &Origin| store.inner().write_replica(&replica(), &[Source::new(b"value")], origin, &|| false);
+    let write =
+        |origin: &Origin| store.inner().write_replica(&replica(), 0, &[Source::new(b"value")], origin, &|| false);
     let former = Origin { numbering, session: control.session() };
     write(&former).map_err(|lost| lost.error).unwrap();
     control.set_session(Session::new(&hello_reply(8), former.session.master.clone(), None, &[0; 16]));

@@ -1,0 +1,110 @@
+//! Get sessions: how look-ups and bytes get on their way. What they are is said in [`crate::machine::get_session`].
+
+use std::sync::Arc;
+
+use mooncake_memory::Target;
+use mooncake_transfer::SegmentAddress;
+use mooncake_wire::message::Object;
+
+use crate::error::{Cause, StoreError};
+use crate::get::Part;
+use crate::machine::get_session::{Found, GetSessionDriver, GetSessions, read, start};
+use crate::machine::numbering::Numbering;
+use crate::machine::ready;
+use crate::put::is_no_staging;
+use crate::ranges::{GetRanges, ReadRange};
+use crate::store::Inner;
+use crate::team::{share, threads_for};
+
+/// Rids of an object's replicas, each with its segment where that has been met.
+type Places = Vec<(u64, Option<Arc<SegmentAddress>>)>;
+
+/// A store's get sessions.
+pub(crate) type Sessions = GetSessions<Places, Numbering>;
+
+impl GetSessionDriver for Inner {
+    type Place = Places;
+
+    fn get_sessions(&self) -> impl std::ops::DerefMut<Target = Sessions> {
+        self.get_sessions.lock()
+    }
+
+    async fn protect(&self, keys: &[&[u8]]) -> Result<(), StoreError> {
+        self.exists(keys, false, (), |_, _| ()).map(drop)
+    }
+
+    fn place(&self, object: &Object, numbering: Numbering) -> Places {
+        let address = |segment| self.shared.directory.find(numbering, segment);
+        let place = |replica: &mooncake_wire::message::Replica| {
+            (replica.rid, replica.extents.first().and_then(|extent| address(extent.segment)))
+        };
+        object.replicas.iter().map(place).collect()
+    }
+}
+
+impl Inner {
+    pub(crate) fn start_get_sessions(&self, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
+        ready(start(self, keys))
+    }
+
+    pub(crate) fn end_get_sessions(&self, keys: &[&[u8]]) {
+        let mut sessions = self.get_sessions.lock();
+        keys.iter().for_each(|key| sessions.end(key));
+    }
+
+    /// Bytes read for each key.
+    pub(crate) fn read_in_sessions(&self, items: &mut [GetRanges<'_>]) -> Vec<Result<u64, StoreError>> {
+        let found: Vec<_> = {
+            let sessions = self.get_sessions.lock();
+            items.iter().map(|item| sessions.find(item.key)).collect()
+        };
+        let targets = items.iter().flat_map(|item| &item.ranges).map(|range| &range.target);
+        let on_device = targets.filter(|target| target.is_on_device()).map(|target| target.len() as u64);
+        let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
+        let read = |(item, found): &mut (&mut GetRanges<'_>, Result<Arc<_>, StoreError>), stop: &dyn Fn() -> bool| {
+            found.clone().and_then(|found| self.read_in_session(item, &found, stop))
+        };
+        let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
+        share(items.iter_mut().zip(found).collect(), threads, &|| self.is_interrupted(), starved, read).0
+    }
+
+    fn read_in_session(
+        &self,
+        item: &mut GetRanges<'_>,
+        found: &Arc<Found<Places, Numbering>>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<u64, StoreError> {
+        let object = &found.object;
+        let mut bytes = 0_u64;
+        for range in &item.ranges {
+            let len = range.target.len() as u64;
+            if range.offset.checked_add(len).is_none_or(|end| end > object.size) {
+                let (from, size) = (range.offset, object.size);
+                let reason = format!("{len} bytes from byte {from} on: the object has {size} bytes");
+                return Err(Cause::InvalidParams(reason).into());
+            }
+            bytes = bytes.saturating_add(len);
+        }
+        let GetRanges { key, ranges } = item;
+        ready(read(self, key, found, async |replica| {
+            let address = found.place.iter().find(|(rid, _)| *rid == replica.rid);
+            let address = address.and_then(|(_, address)| address.as_ref());
+            let mut rest = &mut ranges[..];
+            while let Some(offset) = rest.first().map(|range| range.offset) {
+                let (run, others) = rest.split_at_mut(run_of(rest));
+                let mut targets: Vec<Target<'_>> = run.iter_mut().map(|range| range.target.reborrow()).collect();
+                let part = Part { offset, targets: &mut targets };
+                self.read_replica_at(object, replica, address, part, interrupted)?;
+                rest = others;
+            }
+            Ok(())
+        }))?;
+        Ok(bytes)
+    }
+}
+
+/// How many of the ranges, from the first on, lie one behind the other in the object: they are read at once.
+fn run_of(ranges: &[ReadRange<'_>]) -> usize {
+    let follows = |pair: &[ReadRange<'_>]| pair[0].offset + pair[0].target.len() as u64 == pair[1].offset;
+    1 + ranges.windows(2).take_while(|pair| follows(pair)).count()
+}

@@ -1,0 +1,175 @@
+//! Get sessions: objects that are looked up once, and then read in parts as often as their reader wants. The master is asked
+//! nothing more: the stamps of what was copied decide whether the bytes are still the object's. A session holds nothing in the
+//! pool, so it ends for a key when no placement that the look-up gave can be read any more.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::ops::DerefMut;
+use std::sync::Arc;
+
+use mooncake_mutant::mutant;
+use mooncake_wire::message::{Object, Replica};
+
+use crate::error::{Cause, StoreError};
+use crate::key::check_key;
+use crate::machine::get::{Fetched, GetDriver, ROUND_KEYS, Unread, read_any_replica};
+use crate::machine::rounds::rounds;
+
+/// Most keys with a session at a time: what a caller never ends is memory of its process.
+const MOST: usize = 1 << 19;
+
+/// What get sessions need of their store.
+pub trait GetSessionDriver: GetDriver {
+    /// Where the replicas of an object are, however long ago the look-up was.
+    type Place;
+
+    /// The store's, under their lock.
+    fn get_sessions(&self) -> impl DerefMut<Target = GetSessions<Self::Place, Self::Numbering>>;
+
+    /// An existence query: what is there is protected for a while.
+    fn protect(&self, keys: &[&[u8]]) -> impl Future<Output = Result<(), StoreError>>;
+
+    /// The places of an object that was just looked up.
+    fn place(&self, object: &Object, numbering: Self::Numbering) -> Self::Place;
+}
+
+/// The keys of a store that have a session.
+#[derive(Debug)]
+pub struct GetSessions<P, N> {
+    open: HashMap<Box<[u8]>, Open<P, N>>,
+}
+
+/// One key's. Whoever begins it once more gets a new look-up, and it ends with the last of them.
+#[derive(Debug)]
+struct Open<P, N> {
+    found: Arc<Found<P, N>>,
+    begun: u32,
+}
+
+/// What was looked up.
+#[derive(Debug)]
+pub struct Found<P, N> {
+    /// The object, with those of its replicas that could be read so far.
+    pub object: Object,
+    /// What the numbers of their segments mean.
+    pub numbering: N,
+    /// Where they are.
+    pub place: Arc<P>,
+}
+
+impl<P, N> Default for GetSessions<P, N> {
+    fn default() -> Self {
+        Self { open: HashMap::new() }
+    }
+}
+
+impl<P, N: Copy> GetSessions<P, N> {
+    /// What the session of a key has found, or that there is none.
+    pub fn find(&self, key: &[u8]) -> Result<Arc<Found<P, N>>, StoreError> {
+        match self.open.get(key) {
+            Some(open) => Ok(open.found.clone()),
+            None => Err(Cause::InvalidParams("this key has no get session; start one first".into()).into()),
+        }
+    }
+
+    /// One of those who began the session of a key needs it no more.
+    pub fn end(&mut self, key: &[u8]) {
+        if let Some(open) = self.open.get_mut(key) {
+            open.begun -= 1;
+            if open.begun == 0 {
+                self.open.remove(key);
+            }
+        }
+    }
+
+    /// The store is closed.
+    pub fn clear(&mut self) {
+        self.open = HashMap::new();
+    }
+
+    fn begin(&mut self, key: &[u8], found: Found<P, N>) -> Result<(), StoreError> {
+        let found = Arc::new(found);
+        if let Some(open) = self.open.get_mut(key) {
+            open.found = found;
+            open.begun = open.begun.saturating_add(1);
+            return Ok(());
+        }
+        if self.open.len() >= MOST {
+            let reason = format!("{MOST} keys of this store have a get session, which is the most; end some");
+            return Err(Cause::InvalidParams(reason).into());
+        }
+        self.open.insert(key.into(), Open { found, begun: 1 });
+        Ok(())
+    }
+
+    /// These replicas could not be read: none of this look-up's is tried again. The session is over when none is left.
+    fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[u64]) {
+        let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
+        let mut object = of.object.clone();
+        object.replicas.retain(|replica| !lost.contains(&replica.rid));
+        if object.replicas.is_empty() && !mutant!(StaleSessionsStay) {
+            self.open.remove(key);
+        } else {
+            open.found = Arc::new(Found { object, numbering: of.numbering, place: of.place.clone() });
+        }
+    }
+}
+
+/// Begins a session for each of these keys that is there. Twice the same key is begun twice.
+pub async fn start<D: GetSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
+    let mut results: Vec<Result<(), StoreError>> = keys.iter().map(|key| check_key(key)).collect();
+    let valid: Vec<usize> = (0..keys.len()).filter(|&index| results[index].is_ok()).collect();
+    let names: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
+    let mut rest = &valid[..];
+    for names in rounds(&names, ROUND_KEYS) {
+        let (round, others) = rest.split_at(names.len());
+        rest = others;
+        // Protected first: what the look-up finds stays for a while.
+        let found = match driver.protect(names).await {
+            Ok(()) => driver.look_up(names).await,
+            Err(error) => Err(error),
+        };
+        let (objects, numbering) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                round.iter().for_each(|&index| results[index] = Err(error.clone()));
+                continue;
+            }
+        };
+        let found: Vec<_> = objects
+            .into_iter()
+            .map(|object| Found { place: Arc::new(driver.place(&object, numbering)), object, numbering })
+            .collect();
+        let mut sessions = driver.get_sessions();
+        for (&index, found) in round.iter().zip(found) {
+            results[index] = match found.object.replicas.is_empty() {
+                true => Err(Cause::NotFound.into()),
+                false => sessions.begin(keys[index], found),
+            };
+        }
+    }
+    results
+}
+
+/// Reads parts of an object in the session of its key, by `read`, from the first of its replicas that can be read.
+pub async fn read<D: GetSessionDriver>(
+    driver: &D,
+    key: &[u8],
+    found: &Arc<Found<D::Place, D::Numbering>>,
+    read: impl AsyncFnMut(&Replica) -> Result<(), Unread>,
+) -> Result<(), StoreError> {
+    let mut lost = Vec::new();
+    let fetched = read_any_replica(driver, key, &found.object, found.numbering, &mut lost, read).await;
+    if !lost.is_empty() && !matches!(fetched, Fetched::Failed(_)) {
+        let lost: Vec<u64> = lost.iter().map(|lost| lost.rid).collect();
+        driver.get_sessions().lose(key, found, &lost);
+    }
+    match fetched {
+        Fetched::Done(_) => Ok(()),
+        Fetched::Failed(error) => Err(error),
+        Fetched::Lost(reason) => Err(Cause::SessionOver { reason }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+use std::cell::{Cell, RefCell, RefMut};
+
+use mooncake_mutant::{Mutant, is_noticed_by};
+
+use super::*;
+use crate::machine::get::Doubt;
+use crate::machine::ready;
+
+/// A pool whose objects are what the test says, each with its replicas' rids.
+#[derive(Default)]
+struct Pool {
+    objects: RefCell<HashMap<Vec<u8>, Vec<u64>>>,
+    sessions: RefCell<GetSessions<Vec<u64>, ()>>,
+    asked: Cell<usize>,
+    protected: RefCell<Vec<Vec<u8>>>,
+}
+
+impl GetDriver for Pool {
+    type Numbering = ();
+
+    async fn look_up(&self, keys: &[&[u8]]) -> Result<(Vec<Object>, ()), StoreError> {
+        self.asked.set(self.asked.get() + 1);
+        let objects = self.objects.borrow();
+        let replica = |rid: &u64| Replica { rid: *rid, ..Replica::default() };
+        let object = |key: &&[u8]| Object {
+            size: 9,
+            replicas: objects.get(*key).into_iter().flatten().map(replica).collect(),
+            ..Object::default()
+        };
+        Ok((keys.iter().map(object).collect(), ()))
+    }
+
+    fn suspect(&self, _: &[u8], _: u64, _: String, _: bool) {}
+
+    fn rank(&self, replica: &Replica, (): ()) -> u8 {
+        replica.rid as u8
+    }
+
+    fn next_turn(&self) -> usize {
+        0
+    }
+
+    fn note_miss(&self, cause: String) {
+        panic!("a session's end has its own error: {cause}");
+    }
+}
+
+impl GetSessionDriver for Pool {
+    type Place = Vec<u64>;
+
+    fn get_sessions(&self) -> impl DerefMut<Target = GetSessions<Vec<u64>, ()>> {
+        RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
+    }
+
+    async fn protect(&self, keys: &[&[u8]]) -> Result<(), StoreError> {
+        self.protected.borrow_mut().extend(keys.iter().map(|key| key.to_vec()));
+        Ok(())
+    }
+
+    fn place(&self, object: &Object, (): ()) -> Vec<u64> {
+        object.replicas.iter().map(|replica| replica.rid).collect()
+    }
+}
+
+impl Pool {
+    fn new(objects: &[(&[u8], &[u64])]) -> Pool {
+        let objects = objects.iter().map(|(key, rids)| (key.to_vec(), rids.to_vec())).collect();
+        Pool { objects: RefCell::new(objects), ..Pool::default() }
+    }
+
+    fn start(&self, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
+        ready(start(self, keys))
+    }
+
+    /// Reads in the session of a key, as far as replicas are `good`: the rids that were tried.
+    fn read(&self, key: &[u8], good: impl Fn(u64) -> bool) -> Result<Vec<u64>, StoreError> {
+        let (found, mut tried) = (self.sessions.borrow().find(key)?, Vec::new());
+        ready(read(self, key, &found, async |replica: &Replica| {
+            tried.push(replica.rid);
+            match good(replica.rid) {
+                true => Ok(()),
+                false => Err(Unread { error: Cause::Transfer("stale".into()).into(), doubt: Doubt::Stale }),
+            }
+        }))
+        .map(|()| tried)
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.sessions.borrow().find(key).is_ok()
+    }
+}
+
+fn is_over(result: &Result<Vec<u64>, StoreError>) -> bool {
+    matches!(result, Err(error) if matches!(error.cause(), Cause::SessionOver { .. }))
+}
+
+#[test]
+fn what_was_looked_up_is_read_with_no_further_question_and_what_is_not_there_has_no_session() {
+    let pool = Pool::new(&[(b"a", &[2]), (b"b", &[4])]);
+    let started = pool.start(&[b"a", b"none", b"b", b""]);
+    assert!(started[0].is_ok() && started[2].is_ok());
+    assert!(matches!(started[1].as_ref().unwrap_err().cause(), Cause::NotFound));
+    assert!(matches!(started[3].as_ref().unwrap_err().cause(), Cause::InvalidKey { .. }));
+    assert_eq!(*pool.protected.borrow(), [&b"a"[..], b"none", b"b"], "as an existence query");
+    for _ in 0..3 {
+        assert_eq!(pool.read(b"a", |_| true).unwrap(), [2]);
+    }
+    assert_eq!(pool.asked.get(), 1);
+    assert!(matches!(pool.read(b"none", |_| true).unwrap_err().cause(), Cause::InvalidParams(_)));
+}
+
+#[test]
+fn a_session_is_over_for_a_key_whose_placements_are_stale_and_for_no_other() {
+    let pool = Pool::new(&[(b"a", &[2]), (b"b", &[4])]);
+    pool.start(&[b"a", b"b"]);
+    assert!(is_over(&pool.read(b"a", |_| false)));
+    assert!(!pool.has(b"a") && pool.has(b"b"));
+    pool.objects.borrow_mut().insert(b"a".to_vec(), vec![6]);
+    pool.start(&[b"a"]);
+    assert_eq!(pool.read(b"a", |_| true).unwrap(), [6]);
+}
+
+#[test]
+fn a_replica_that_cannot_be_read_is_not_tried_again_as_long_as_there_is_another() {
+    let pool = Pool::new(&[(b"a", &[2, 4])]);
+    pool.start(&[b"a"]);
+    assert_eq!(pool.read(b"a", |rid| rid != 2).unwrap(), [2, 4]);
+    assert_eq!(pool.read(b"a", |_| true).unwrap(), [4]);
+    assert!(is_over(&pool.read(b"a", |_| false)));
+}
+
+#[test]
+fn a_reader_of_an_earlier_look_up_ends_no_session_that_was_begun_since() {
+    let pool = Pool::new(&[(b"a", &[2])]);
+    pool.start(&[b"a"]);
+    let former = pool.sessions.borrow().find(b"a").unwrap();
+    pool.objects.borrow_mut().insert(b"a".to_vec(), vec![4]);
+    pool.start(&[b"a"]);
+    let unread = || Unread { error: Cause::Transfer("stale".into()).into(), doubt: Doubt::Stale };
+    ready(read(&pool, b"a", &former, async |_: &Replica| Err(unread()))).unwrap_err();
+    assert_eq!(pool.read(b"a", |_| true).unwrap(), [4]);
+}
+
+#[test]
+fn a_session_that_was_begun_twice_ends_with_its_second_end() {
+    let pool = Pool::new(&[(b"a", &[2])]);
+    pool.start(&[b"a", b"a"]);
+    for has_one in [true, false] {
+        pool.sessions.borrow_mut().end(b"a");
+        assert_eq!(pool.has(b"a"), has_one);
+    }
+    pool.sessions.borrow_mut().end(b"a");
+}
+
+#[test]
+fn its_mutants_are_noticed() {
+    assert!(is_noticed_by(
+        Mutant::StaleSessionsStay,
+        a_session_is_over_for_a_key_whose_placements_are_stale_and_for_no_other
+    ));
+}

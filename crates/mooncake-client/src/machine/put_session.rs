@@ -1,0 +1,559 @@
+//! Put sessions: keys that are reserved once and then filled by any threads, in parts and in any order, until their caller ends
+//! them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes.
+//!
+//! What has been written decides at the end: a byte that nobody has written refuses its key, and the checksum of an object is
+//! that of its parts, or is read back where a part was written over another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::ops::DerefMut;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mooncake_mutant::mutant;
+use mooncake_wire::message::{Ended, Replica, ReplicaOutcome, put_end_reply, put_slot};
+
+use crate::error::{Cause, StoreError};
+use crate::machine::filling::{Combine, Filling};
+use crate::machine::progress::Held;
+use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Written, write_key};
+use crate::machine::rounds::{CHANGED_KEYS, ROUND_KEY_BYTES};
+
+/// How often a call that waits for writes of others looks whether they have ended.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Longest wait for them: each ends by itself when no byte of it moves.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Most keys with a session at a time: the beat renews each of them every few seconds.
+const MOST: usize = 16_384;
+
+/// What put sessions need of their store.
+pub trait PutSessionDriver: PutDriver {
+    /// How checksums of parts become one.
+    const COMBINE: Combine;
+
+    /// The store's, under their lock.
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::Origin>>;
+
+    /// Has the beat renew these from now on, as long as the answer lives.
+    fn hold(&self, rids: Vec<u64>) -> Arc<Held>;
+
+    /// Reads a replica back, of so many bytes, and gives their checksum.
+    fn sum_of(
+        &self,
+        origin: &Self::Origin,
+        replica: &Replica,
+        size: u64,
+    ) -> impl Future<Output = Result<u32, StoreError>>;
+}
+
+/// The keys of a store that have a put session.
+#[derive(Debug)]
+pub struct PutSessions<O> {
+    open: BTreeMap<Box<[u8]>, Open<O>>,
+    next: u64,
+}
+
+impl<O> Default for PutSessions<O> {
+    fn default() -> Self {
+        Self { open: BTreeMap::new(), next: 0 }
+    }
+}
+
+#[derive(Debug)]
+struct Open<O> {
+    /// A key has one session after the other.
+    id: u64,
+    reserved: Arc<Reserved<O>>,
+    /// Replicas that lack a part of what was written: true where nothing of this client touches them any more.
+    bad: Vec<(u64, bool)>,
+    filling: Filling,
+    /// Parts under way, of all threads.
+    writing: Vec<(u64, u64)>,
+    state: State,
+    held: Option<Arc<Held>>,
+}
+
+/// What a key was given.
+#[derive(Debug)]
+pub struct Reserved<O> {
+    /// Where it comes from.
+    pub origin: O,
+    /// Bytes of the object to be.
+    pub size: u64,
+    /// Its places.
+    pub replicas: Vec<Replica>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is being filled.
+    Filled,
+    /// A call ends it, or takes it back.
+    Sealed,
+    /// The master has perhaps been told that it is an object: nothing may be written any more.
+    Sent(Ended),
+    /// Nothing that it reserved is its own any more, and why.
+    Over(String),
+}
+
+/// A part that may be written.
+struct Part<O> {
+    id: u64,
+    reserved: Arc<Reserved<O>>,
+    /// Replicas that need not be written any more.
+    bad: Vec<u64>,
+}
+
+/// Placements that are to be given up. `settled`: nothing of this client touches any copy of them again.
+#[derive(Debug)]
+pub struct GivenUp<O> {
+    /// Where they come from.
+    pub reserved: Arc<Reserved<O>>,
+    /// See above.
+    pub settled: bool,
+}
+
+impl<O> Open<O> {
+    fn is_bad(&self, rid: u64) -> bool {
+        self.bad.iter().any(|(bad, _)| *bad == rid)
+    }
+
+    fn good(&self) -> impl Iterator<Item = &Replica> {
+        self.reserved.replicas.iter().filter(|replica| !self.is_bad(replica.rid))
+    }
+
+    fn is_settled(&self) -> bool {
+        self.writing.is_empty() && self.bad.iter().all(|(_, settled)| *settled)
+    }
+
+    fn rids(&self) -> Vec<u64> {
+        self.reserved.replicas.iter().map(|replica| replica.rid).collect()
+    }
+
+    /// What the master is told: from here on nothing is written.
+    fn send(&mut self, crc32c: u32) -> (Arc<Reserved<O>>, Ended) {
+        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: !self.is_bad(replica.rid) };
+        let ended = Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c };
+        self.state = State::Sent(ended.clone());
+        (self.reserved.clone(), ended)
+    }
+
+    fn over(&mut self, reason: String) {
+        self.state = State::Over(reason);
+        self.held = None;
+    }
+}
+
+impl<O> PutSessions<O> {
+    /// The store closes: all that is reserved, and whether nothing of it is being written.
+    pub fn close(&mut self) -> Vec<GivenUp<O>> {
+        let open = std::mem::take(&mut self.open).into_values();
+        let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
+        alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
+    }
+
+    /// Whether a key may have a session, of so many bytes.
+    fn may_begin(&mut self, key: &[u8], bytes: u64, others: usize) -> Result<(), StoreError> {
+        if let Some(open) = self.open.get(key)
+            && (!matches!(open.state, State::Over(_)) || !open.writing.is_empty())
+        {
+            return Err(
+                Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
+            );
+        }
+        if self.open.len() + others >= MOST {
+            // What its callers have left lying about is no reason to refuse others.
+            self.open.retain(|_, open| !matches!(open.state, State::Over(_)) || !open.writing.is_empty());
+        }
+        if self.open.len() + others >= MOST {
+            let reason = format!("{MOST} keys of this store have a put session, which is the most; end or revoke some");
+            return Err(Cause::NoSpace { bytes, reason }.into());
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, key: &[u8], reserved: Reserved<O>, combine: Combine, held: Arc<Held>) {
+        let id = self.next;
+        self.next += 1;
+        let filling = Filling::new(reserved.size, combine);
+        let (bad, writing, state) = (Vec::new(), Vec::new(), State::Filled);
+        let open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
+        self.open.insert(key.into(), open);
+    }
+
+    fn find(&mut self, key: &[u8]) -> Result<&mut Open<O>, StoreError> {
+        let none = || Cause::InvalidParams("this key has no put session; start one first".into()).into();
+        self.open.get_mut(key).ok_or_else(none)
+    }
+
+    /// A part is to be written, once no other thread writes a byte of it: none until then.
+    fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O>>, StoreError> {
+        let open = self.find(key)?;
+        match &open.state {
+            State::Filled => {}
+            State::Over(reason) => return Err(Cause::SessionOver { reason: reason.clone() }.into()),
+            State::Sealed | State::Sent(_) if !mutant!(SealedSessionsAreWritten) => return Err(is_ending()),
+            State::Sealed | State::Sent(_) => {}
+        }
+        if !open.filling.has(offset, len) {
+            let size = open.reserved.size;
+            let reason = format!("{len} bytes from byte {offset} on: the object is to have {size} bytes");
+            return Err(Cause::InvalidParams(reason).into());
+        }
+        if open.writing.iter().any(|(from, bytes)| *from < offset + len && offset < from + bytes) {
+            return Ok(None);
+        }
+        open.filling.begin(offset, len);
+        open.writing.push((offset, len));
+        let bad = open.bad.iter().map(|(rid, _)| *rid).collect();
+        Ok(Some(Part { id: open.id, reserved: open.reserved.clone(), bad }))
+    }
+
+    /// What became of a part, and what is to be given up for it.
+    fn end_part(
+        &mut self,
+        key: &[u8],
+        id: u64,
+        part: (u64, u64),
+        outcome: Result<Written, Lost>,
+    ) -> (Result<(), StoreError>, Option<GivenUp<O>>) {
+        let over = |reason: &str| Err(Cause::SessionOver { reason: reason.to_owned() }.into());
+        let Some(open) = self.open.get_mut(key).filter(|open| open.id == id) else {
+            return (over("it was taken back meanwhile"), None);
+        };
+        if let Some(at) = open.writing.iter().position(|other| *other == part) {
+            open.writing.swap_remove(at);
+        }
+        let reason = match outcome {
+            Ok(written) => {
+                let spoilt = |rid| written.spoilt.contains(&rid);
+                let bad = written.outcomes.iter().filter(|outcome| !outcome.good).map(|outcome| outcome.rid);
+                open.bad.extend(bad.map(|rid| (rid, spoilt(rid))));
+                open.filling.written(part.0, part.1, written.crc32c);
+                if open.good().next().is_some() {
+                    return (Ok(()), None);
+                }
+                "no copy has all that was written".to_owned()
+            }
+            // Nothing but the caller's own memory, or wish, was the matter: it may write them once more.
+            Err(lost) if lost.final_word && lost.settled => return (Err(lost.error), None),
+            Err(lost) => {
+                let rids = open.rids().into_iter();
+                open.bad.extend(rids.map(|rid| (rid, lost.settled)));
+                lost.error.to_string()
+            }
+        };
+        let result = over(&reason);
+        if matches!(open.state, State::Over(_)) {
+            return (result, None);
+        }
+        open.over(reason);
+        (result, Some(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() }))
+    }
+}
+
+fn is_ending() -> StoreError {
+    Cause::InvalidParams("the put session of this key is being ended; wait for that, or revoke it".into()).into()
+}
+
+/// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in `results`.
+pub async fn start<D: PutSessionDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    sizes: &[u64],
+    mut results: Vec<Option<Result<(), StoreError>>>,
+) -> Vec<Result<(), StoreError>> {
+    let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
+    for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
+        let may = match named.insert(*key) {
+            true => driver.put_sessions().may_begin(key, sizes[index], pending.len()),
+            false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
+        };
+        match may {
+            Ok(()) => pending.push(index),
+            Err(error) => results[index] = Some(Err(error)),
+        }
+    }
+    // Reserving waits as long as the call holds nothing.
+    let mut wait = true;
+    let mut rest = &pending[..];
+    while !rest.is_empty() {
+        let (round, others) = rest.split_at(round_of(driver, rest));
+        rest = others;
+        wait &= !begin_round(driver, keys, sizes, round, wait, &mut results).await;
+    }
+    let lost = || Err(Cause::Superseded { attempts: 0 }.into());
+    results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+}
+
+/// How many keys, of so many, one request may name.
+fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
+    let mut bytes = 0;
+    let fitting = keys.iter().take(CHANGED_KEYS).take_while(|&&index| {
+        bytes += driver.key_bytes(index);
+        bytes <= ROUND_KEY_BYTES
+    });
+    fitting.count().max(1)
+}
+
+/// Whether something was reserved.
+async fn begin_round<D: PutSessionDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    sizes: &[u64],
+    round: &[usize],
+    wait: bool,
+    results: &mut [Option<Result<(), StoreError>>],
+) -> bool {
+    let (slots, origin) = match driver.reserve(round, wait, 0).await {
+        Ok(reserved) => reserved,
+        Err(error) => {
+            round.iter().for_each(|&index| results[index] = Some(Err(error.clone())));
+            return false;
+        }
+    };
+    let mut placed = Vec::new();
+    // Told with the first of the keys that have no room.
+    let mut why_full = String::new();
+    for (&index, slot) in round.iter().zip(slots) {
+        let bytes = sizes[index];
+        let refusal = match slot.kind() {
+            put_slot::Kind::Placed => {
+                placed.push(Placed { index, slot });
+                continue;
+            }
+            put_slot::Kind::Exists => Cause::Exists.into(),
+            put_slot::Kind::Busy => Cause::Busy { reason: slot.reason }.into(),
+            put_slot::Kind::Full => {
+                if !slot.reason.is_empty() {
+                    why_full = slot.reason;
+                }
+                Cause::NoSpace { bytes, reason: why_full.clone() }.into()
+            }
+            put_slot::Kind::TooLarge => Cause::TooLarge { bytes, reason: slot.reason }.into(),
+            put_slot::Kind::Refused => Cause::PutRefused { bytes, reason: slot.reason }.into(),
+            put_slot::Kind::Unspecified => driver.confused(),
+        };
+        results[index] = Some(Err(refusal));
+    }
+    if placed.is_empty() {
+        return false;
+    }
+    if let Err(error) = driver.meet(&origin, &placed).await {
+        let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
+        driver.give_up(&origin, rids.collect(), true).await;
+        placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
+        return false;
+    }
+    for Placed { index, slot } in placed {
+        let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
+        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas };
+        driver.put_sessions().begin(keys[index], reserved, D::COMBINE, held);
+        results[index] = Some(Ok(()));
+    }
+    true
+}
+
+/// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits for
+/// other threads that write some of the same ones.
+pub async fn write_part<D: PutSessionDriver>(
+    driver: &D,
+    key: &[u8],
+    (offset, len): (u64, u64),
+    write: impl AsyncFn(&Reserved<D::Origin>, &Replica) -> Result<u32, Lost>,
+) -> Result<(), StoreError> {
+    let began = driver.now();
+    let Part { id, reserved, bad } = loop {
+        let part = driver.put_sessions().begin_part(key, offset, len)?;
+        if let Some(part) = part {
+            break part;
+        }
+        if driver.now().saturating_sub(began) > PATIENCE {
+            let what = format!("other threads have been writing some of {len} bytes from {offset} on for {PATIENCE:?}");
+            return Err(Cause::TransferTimeout(what).into());
+        }
+        driver.pause(LOOK).await;
+    };
+    let good = reserved.replicas.iter().filter(|replica| !bad.contains(&replica.rid));
+    let outcome = write_key(good, |replica| write(&reserved, replica)).await;
+    let (result, given_up) = driver.put_sessions().end_part(key, id, (offset, len), outcome);
+    give_up(driver, given_up.into_iter().collect()).await;
+    result
+}
+
+/// Makes objects of what was filled; a result for each key. One of which a byte was never written keeps its session, and so
+/// does one of which the master could not be told.
+pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
+    let mut results: Vec<Option<Result<(), StoreError>>> = keys.iter().map(|_| None).collect();
+    let mut sent = Vec::with_capacity(keys.len());
+    for (index, key) in keys.iter().enumerate() {
+        match seal(driver, key).await {
+            Ok((reserved, ended)) => sent.push((index, reserved, ended)),
+            Err(error) => results[index] = Some(Err(error)),
+        }
+    }
+    let mut rest = &sent[..];
+    while let Some((_, first, _)) = rest.first() {
+        let of_it =
+            |(_, reserved, _): &&(usize, Arc<Reserved<D::Origin>>, Ended)| reserved.origin.is_of_session(&first.origin);
+        let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
+        rest = others;
+        let ended = round.iter().map(|(_, _, ended)| ended.clone()).collect();
+        let outcomes = match driver.end(&first.origin, ended).await {
+            Ok(Some(outcomes)) if outcomes.len() == round.len() => outcomes,
+            Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); round.len()],
+            other => {
+                let error = other.err().unwrap_or_else(|| driver.confused());
+                round.iter().for_each(|(index, ..)| results[*index] = Some(Err(error.clone())));
+                continue;
+            }
+        };
+        for ((index, ..), outcome) in round.iter().zip(outcomes) {
+            let open = driver.put_sessions().open.remove(keys[*index]);
+            let committed = put_end_reply::Outcome::try_from(outcome) == Ok(put_end_reply::Outcome::Committed);
+            results[*index] = Some(match committed {
+                true => Ok(()),
+                false => Err(taken_back()),
+            });
+            // Ended as bad, and nothing of them can land any more: no fence has to prove that.
+            let bad = open.map(|open| open.bad).unwrap_or_default();
+            let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
+            if committed && !spoilt.is_empty() {
+                driver.give_up(&first.origin, spoilt, true).await;
+            }
+        }
+    }
+    let lost = || Err(taken_back());
+    results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+}
+
+fn taken_back() -> StoreError {
+    let reason =
+        "what it reserved was taken back (after ten minutes, with its segment, or with the store's own session)";
+    Cause::SessionOver { reason: reason.to_owned() }.into()
+}
+
+/// Has a key take no further part, and gives what the master is to be told of it.
+async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<(Arc<Reserved<D::Origin>>, Ended), StoreError> {
+    {
+        let mut sessions = driver.put_sessions();
+        let open = sessions.find(key)?;
+        match &open.state {
+            State::Filled => open.state = State::Sealed,
+            State::Sealed => return Err(is_ending()),
+            State::Sent(ended) => return Ok((open.reserved.clone(), ended.clone())),
+            State::Over(_) => {}
+        }
+    }
+    let is_still = wait_for_writes(driver, key).await;
+    let (reserved, mut bad) = {
+        let mut sessions = driver.put_sessions();
+        let open = sessions.find(key)?;
+        if let State::Over(reason) = &open.state {
+            let error = Cause::SessionOver { reason: reason.clone() }.into();
+            if is_still {
+                sessions.open.remove(key);
+            }
+            return Err(error);
+        }
+        if !is_still && !mutant!(EndsDoNotWaitForWrites) {
+            open.state = State::Filled;
+            let what = format!("writes of this key have been under way for {PATIENCE:?}; end it again, or revoke it");
+            return Err(Cause::TransferTimeout(what).into());
+        }
+        if let Some((from, to)) = open.filling.first_hole()
+            && !mutant!(HolesAreEnded)
+        {
+            open.state = State::Filled;
+            let size = open.reserved.size;
+            let reason = format!(
+                "bytes {from} to {to} of {size} were never written, or their write failed; write them and end it again, or revoke it"
+            );
+            return Err(Cause::InvalidParams(reason).into());
+        }
+        if let Some(sum) = open.filling.sum() {
+            return Ok(open.send(sum));
+        }
+        (open.reserved.clone(), open.bad.clone())
+    };
+    // Something was written twice.
+    let (mut sum, mut reason) = (None, String::new());
+    for replica in
+        reserved.replicas.iter().filter(|replica| bad.iter().all(|(rid, _)| *rid != replica.rid)).collect::<Vec<_>>()
+    {
+        match driver.sum_of(&reserved.origin, replica, reserved.size).await {
+            Ok(read) if *sum.get_or_insert(read) == read => continue,
+            Ok(_) => reason = "its copies differ".to_owned(),
+            Err(error) => reason = error.to_string(),
+        }
+        bad.push((replica.rid, true));
+    }
+    let mut sessions = driver.put_sessions();
+    let open = sessions.find(key)?;
+    open.bad = bad;
+    if let Some(sum) = sum {
+        return Ok(open.send(sum));
+    }
+    let over = GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() };
+    sessions.open.remove(key);
+    drop(sessions);
+    give_up(driver, vec![over]).await;
+    Err(Cause::SessionOver { reason }.into())
+}
+
+/// Whether none is under way any more.
+async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8]) -> bool {
+    let began = driver.now();
+    loop {
+        let is_still = driver.put_sessions().open.get(key).is_none_or(|open| open.writing.is_empty());
+        if is_still || mutant!(EndsDoNotWaitForWrites) || driver.now().saturating_sub(began) > PATIENCE {
+            return is_still;
+        }
+        driver.pause(LOOK).await;
+    }
+}
+
+/// Takes back what keys have reserved; a result for each.
+pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
+    let (mut results, mut given_up) = (Vec::with_capacity(keys.len()), Vec::new());
+    for key in keys {
+        let begun = driver.put_sessions().find(key).and_then(|open| match open.state {
+            State::Sealed => Err(is_ending()),
+            State::Filled | State::Sent(_) => {
+                open.state = State::Sealed;
+                Ok(())
+            }
+            State::Over(_) => Ok(()),
+        });
+        if begun.is_ok() {
+            wait_for_writes(driver, key).await;
+            let open = driver.put_sessions().open.remove(*key);
+            let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
+            given_up.extend(alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
+        }
+        results.push(begun);
+    }
+    give_up(driver, given_up).await;
+    results
+}
+
+/// Gives placements up, those of a session together.
+pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin>>) {
+    for settled in [true, false] {
+        let of_kind: Vec<_> = all.iter().filter(|given_up| given_up.settled == settled).collect();
+        let mut rest = &of_kind[..];
+        while let Some(first) = rest.first() {
+            let origin = &first.reserved.origin;
+            let of_it = |other: &&&GivenUp<D::Origin>| other.reserved.origin.is_of_session(origin);
+            let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
+            rest = others;
+            let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| replica.rid);
+            driver.give_up(origin, rids.collect(), settled).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

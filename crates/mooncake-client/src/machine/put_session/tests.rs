@@ -1,0 +1,373 @@
+use std::cell::{Cell, RefCell, RefMut};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use mooncake_mutant::{Mutant, is_noticed_by};
+use mooncake_wire::message::PutSlot;
+
+use super::*;
+use crate::machine::filling::tests::{combined, sum_of};
+use crate::machine::progress::Progress;
+use crate::machine::put;
+use crate::machine::ready;
+
+/// A session of the store.
+#[derive(Debug, Clone, PartialEq)]
+struct Session(u64);
+
+impl put::Origin for Session {
+    fn is_of_session(&self, other: &Self) -> bool {
+        self == other
+    }
+}
+
+/// A pool that gives each key what the test says, and one memory for each placement.
+struct Pool {
+    sessions: RefCell<PutSessions<Session>>,
+    progress: RefCell<Progress>,
+    /// Kind and number of copies for the next keys; placed, one copy, behind them.
+    slots: RefCell<Vec<(put_slot::Kind, u64)>>,
+    next_rid: Cell<u64>,
+    /// Whether each request to reserve was to wait.
+    waits: RefCell<Vec<bool>>,
+    memory: RefCell<BTreeMap<u64, Vec<u8>>>,
+    ended: RefCell<Vec<Ended>>,
+    /// What the next ends are answered, if it is not that all are committed.
+    answers: RefCell<Vec<Result<Option<Vec<i32>>, StoreError>>>,
+    given_up: RefCell<Vec<(Vec<u64>, bool)>>,
+    read_back: RefCell<Vec<u64>>,
+    now: Cell<Duration>,
+    /// A write stands still while this is so.
+    is_still: Cell<bool>,
+}
+
+const KEY: &[u8] = b"key";
+
+impl Pool {
+    fn new() -> Pool {
+        Pool {
+            sessions: RefCell::default(),
+            progress: RefCell::default(),
+            slots: RefCell::default(),
+            next_rid: Cell::new(2),
+            waits: RefCell::default(),
+            memory: RefCell::default(),
+            ended: RefCell::default(),
+            answers: RefCell::default(),
+            given_up: RefCell::default(),
+            read_back: RefCell::default(),
+            now: Cell::default(),
+            is_still: Cell::new(false),
+        }
+    }
+
+    /// With a session of the key.
+    fn with_session(size: u64, copies: u64) -> Pool {
+        let pool = Pool::new();
+        pool.slots.borrow_mut().push((put_slot::Kind::Placed, copies));
+        pool.start(&[KEY], size).remove(0).unwrap();
+        pool
+    }
+
+    fn start(&self, keys: &[&[u8]], size: u64) -> Vec<Result<(), StoreError>> {
+        ready(start(self, keys, &vec![size; keys.len()], keys.iter().map(|_| None).collect()))
+    }
+
+    /// Writes bytes to all copies, but to those that `fails` knows.
+    async fn write(&self, offset: u64, bytes: &[u8], fails: impl Fn(u64) -> Option<Lost>) -> Result<(), StoreError> {
+        write_part(self, KEY, (offset, bytes.len() as u64), async |reserved, replica| {
+            if let Some(lost) = fails(replica.rid) {
+                return Err(lost);
+            }
+            while self.is_still.get() {
+                self.pause(LOOK).await;
+            }
+            let mut memory = self.memory.borrow_mut();
+            let memory = memory.entry(replica.rid).or_insert_with(|| vec![0; reserved.size as usize]);
+            memory[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(sum_of(bytes))
+        })
+        .await
+    }
+
+    fn fill(&self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        ready(self.write(offset, bytes, |_| None))
+    }
+
+    fn end(&self) -> Result<(), StoreError> {
+        ready(end(self, &[KEY])).remove(0)
+    }
+
+    fn revoke(&self) -> Result<(), StoreError> {
+        ready(revoke(self, &[KEY])).remove(0)
+    }
+}
+
+fn lost(settled: bool) -> Lost {
+    Lost { error: Cause::Transfer("the owner is gone".into()).into(), final_word: false, settled }
+}
+
+/// Once later.
+struct Later(bool);
+
+impl Future for Later {
+    type Output = ();
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl PutDriver for Pool {
+    type Origin = Session;
+
+    fn now(&self) -> Duration {
+        self.now.get()
+    }
+
+    fn key_bytes(&self, _: usize) -> usize {
+        3
+    }
+
+    fn is_current(&self, _: &Session) -> bool {
+        true
+    }
+
+    async fn reserve(&self, keys: &[usize], wait: bool, _: u64) -> Result<(Vec<PutSlot>, Session), StoreError> {
+        self.waits.borrow_mut().push(wait);
+        let slot = |_: &usize| {
+            let mut slots = self.slots.borrow_mut();
+            let (kind, copies) = if slots.is_empty() { (put_slot::Kind::Placed, 1) } else { slots.remove(0) };
+            let copies = if kind == put_slot::Kind::Placed { copies } else { 0 };
+            let replica = |_| {
+                self.next_rid.set(self.next_rid.get() + 2);
+                Replica { rid: self.next_rid.get() - 2, ..Replica::default() }
+            };
+            PutSlot { kind: kind.into(), replicas: (0..copies).map(replica).collect(), reason: "why".into() }
+        };
+        Ok((keys.iter().map(slot).collect(), Session(1)))
+    }
+
+    async fn meet(&self, _: &Session, _: &[Placed]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn write_all(&self, _: &Session, _: &[Placed]) -> (Vec<Result<Written, Lost>>, bool) {
+        unreachable!("sessions write by parts")
+    }
+
+    async fn end(&self, _: &Session, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
+        let committed = vec![put_end_reply::Outcome::Committed.into(); ended.len()];
+        self.ended.borrow_mut().extend(ended);
+        let mut answers = self.answers.borrow_mut();
+        if answers.is_empty() { Ok(Some(committed)) } else { answers.remove(0) }
+    }
+
+    async fn give_up(&self, _: &Session, rids: Vec<u64>, settled: bool) {
+        self.given_up.borrow_mut().push((rids, settled));
+    }
+
+    fn give_up_later(&self, _: &Session, _: Vec<u64>, _: bool) {
+        unreachable!("sessions leave nothing behind")
+    }
+
+    async fn pause(&self, time: Duration) {
+        self.now.set(self.now.get() + time);
+        Later(false).await;
+    }
+
+    fn confused(&self) -> StoreError {
+        Cause::Closed.into()
+    }
+}
+
+impl PutSessionDriver for Pool {
+    const COMBINE: Combine = combined;
+
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Session>> {
+        RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
+    }
+
+    fn hold(&self, rids: Vec<u64>) -> Arc<Held> {
+        self.progress.borrow_mut().hold(self.now.get(), rids)
+    }
+
+    async fn sum_of(&self, _: &Session, replica: &Replica, _: u64) -> Result<u32, StoreError> {
+        self.read_back.borrow_mut().push(replica.rid);
+        Ok(sum_of(&self.memory.borrow()[&replica.rid]))
+    }
+}
+
+fn is_over(result: Result<(), StoreError>) -> bool {
+    result.is_err_and(|error| matches!(error.cause(), Cause::SessionOver { .. }))
+}
+
+/// Why arguments were refused.
+fn refusal(result: Result<(), StoreError>) -> String {
+    match result.unwrap_err().cause() {
+        Cause::InvalidParams(reason) => reason.clone(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn an_object_of_parts_in_any_order_ends_with_the_checksum_of_the_whole_and_nothing_is_read_back() {
+    let pool = Pool::with_session(9, 2);
+    for (offset, bytes) in [(6, &b"ghi"[..]), (0, b"abc"), (3, b"def")] {
+        pool.fill(offset, bytes).unwrap();
+    }
+    pool.end().unwrap();
+    let outcome = |rid| ReplicaOutcome { rid, good: true };
+    let ended = Ended { replicas: vec![outcome(2), outcome(4)], crc32c: sum_of(b"abcdefghi") };
+    assert_eq!((&*pool.ended.borrow(), pool.read_back.borrow().len()), (&vec![ended], 0));
+    assert!(refusal(pool.fill(0, b"z")).contains("no put session"), "it is over with its end");
+}
+
+#[test]
+fn what_was_written_over_a_part_of_something_is_read_back_and_summed() {
+    let pool = Pool::with_session(6, 2);
+    pool.fill(0, b"abcdef").unwrap();
+    pool.fill(2, b"XY").unwrap();
+    pool.end().unwrap();
+    assert_eq!((&pool.read_back.borrow()[..], pool.ended.borrow()[0].crc32c), (&[2, 4][..], sum_of(b"abXYef")));
+}
+
+#[test]
+fn a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_revoked() {
+    let pool = Pool::with_session(9, 1);
+    pool.fill(0, b"abc").unwrap();
+    pool.fill(7, b"hi").unwrap();
+    assert!(refusal(pool.end()).contains("bytes 3 to 7 of 9 were never written"));
+    assert!(pool.ended.borrow().is_empty());
+    pool.fill(3, b"defg").unwrap();
+    pool.end().unwrap();
+    pool.start(&[KEY], 9).remove(0).unwrap();
+    refusal(pool.end());
+    pool.revoke().unwrap();
+    assert_eq!(*pool.given_up.borrow(), [(vec![4], true)]);
+    assert!(refusal(pool.revoke()).contains("no put session"));
+}
+
+#[test]
+fn an_end_waits_for_writes_that_are_under_way_and_no_other_begins_then() {
+    let pool = Pool::with_session(6, 1);
+    pool.fill(0, b"abc").unwrap();
+    pool.is_still.set(true);
+    let (mut write, mut over) = (pin!(pool.write(3, b"def", |_| None)), pin!(pool.write(4, b"E", |_| None)));
+    let mut ending = pin!(end(&pool, &[KEY]));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(write.as_mut().poll(context).is_pending());
+    assert!(over.as_mut().poll(context).is_pending(), "others write that byte");
+    for _ in 0..5 {
+        assert!(ending.as_mut().poll(context).is_pending(), "what is being written is not known");
+    }
+    assert!(refusal(ready(pool.write(0, b"x", |_| None))).contains("being ended"));
+    pool.is_still.set(false);
+    assert!(matches!(write.as_mut().poll(context), Poll::Ready(Ok(()))));
+    let Poll::Ready(Err(late)) = over.as_mut().poll(context) else { panic!("it has not begun") };
+    assert!(refusal(Err(late)).contains("being ended"));
+    let Poll::Ready(ended) = ending.as_mut().poll(context) else { panic!("nothing is under way") };
+    ended.into_iter().for_each(|ended| ended.unwrap());
+    assert_eq!(pool.ended.borrow()[0].crc32c, sum_of(b"abcdef"));
+}
+
+#[test]
+fn what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_more() {
+    let pool = Pool::with_session(3, 1);
+    pool.fill(0, b"abc").unwrap();
+    pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
+    assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)));
+    assert!(refusal(pool.fill(0, b"x")).contains("being ended"));
+    pool.end().unwrap();
+    let ended = pool.ended.borrow();
+    assert_eq!((ended.len(), &ended[0]), (2, &ended[1]), "the same is told");
+}
+
+#[test]
+fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over() {
+    let pool = Pool::with_session(6, 2);
+    pool.fill(0, b"abc").unwrap();
+    ready(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(true)))).unwrap();
+    pool.end().unwrap();
+    let outcomes: Vec<bool> = pool.ended.borrow()[0].replicas.iter().map(|outcome| outcome.good).collect();
+    assert_eq!((outcomes, &pool.given_up.borrow()[..]), (vec![false, true], &[(vec![2], true)][..]));
+
+    for settled in [true, false] {
+        let pool = Pool::with_session(6, 2);
+        pool.fill(0, b"abc").unwrap();
+        assert!(is_over(ready(pool.write(3, b"def", |_| Some(lost(settled))))));
+        assert_eq!(*pool.given_up.borrow(), [(vec![2, 4], settled)], "its key is free at once");
+        assert!(is_over(pool.fill(0, b"abc")) && is_over(pool.end()));
+        assert!(pool.ended.borrow().is_empty());
+        pool.start(&[KEY], 6).remove(0).unwrap();
+    }
+}
+
+#[test]
+fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
+    let pool = Pool::with_session(3, 2);
+    pool.fill(0, b"abc").unwrap();
+    let fault = |settled| Lost { error: Cause::Interrupted.into(), final_word: true, settled };
+    let outcome = ready(pool.write(1, b"BC", |rid| (rid == 4).then(|| fault(true))));
+    assert!(matches!(outcome.unwrap_err().cause(), Cause::Interrupted));
+    assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its copies may differ there");
+    pool.fill(1, b"bc").unwrap();
+    pool.end().unwrap();
+    assert!(pool.ended.borrow()[0].crc32c == sum_of(b"abc") && pool.given_up.borrow().is_empty());
+    // Something of it may still land.
+    let pool = Pool::with_session(3, 2);
+    ready(pool.write(0, b"abc", |rid| (rid == 4).then(|| fault(false)))).unwrap_err();
+    assert!(is_over(pool.end()) && *pool.given_up.borrow() == [(vec![2, 4], false)]);
+}
+
+#[test]
+fn a_key_has_one_session_and_those_that_get_none_hear_why() {
+    use put_slot::Kind::{Busy, Exists, Full, Placed, TooLarge};
+    let pool = Pool::with_session(3, 1);
+    assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("a put session already"));
+    pool.slots.borrow_mut().extend([(Placed, 1), (Exists, 0), (Busy, 0), (Full, 0), (TooLarge, 0)]);
+    let started = pool.start(&[b"a", b"b", b"c", b"d", b"e", b"a"], 3);
+    assert!(started[0].is_ok());
+    let causes: Vec<&Cause> = started[1..].iter().map(|started| started.as_ref().unwrap_err().cause()).collect();
+    let [Cause::Exists, Cause::Busy { .. }, Cause::NoSpace { .. }, Cause::TooLarge { .. }, twice] = causes[..] else {
+        panic!("{causes:?}")
+    };
+    assert!(matches!(twice, Cause::InvalidParams(_)));
+    assert!(matches!(refusal(pool.fill(2, b"ab")), reason if reason.contains("is to have 3 bytes")));
+}
+
+#[test]
+fn reserving_waits_only_as_long_as_the_call_holds_nothing() {
+    let pool = Pool::new();
+    pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Full, 0); CHANGED_KEYS]);
+    let names: Vec<Vec<u8>> = (0..3 * CHANGED_KEYS).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let started = pool.start(&keys, 3);
+    assert_eq!(*pool.waits.borrow(), [true, true, false]);
+    assert_eq!(started.iter().filter(|started| started.is_ok()).count(), 2 * CHANGED_KEYS);
+}
+
+#[test]
+fn what_was_taken_back_is_over_and_a_store_that_closes_gives_all_up() {
+    for answer in [Ok(None), Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]))] {
+        let pool = Pool::with_session(3, 1);
+        pool.fill(0, b"abc").unwrap();
+        pool.answers.borrow_mut().push(answer);
+        assert!(is_over(pool.end()));
+        pool.start(&[KEY], 3).remove(0).unwrap();
+        let all = pool.sessions.borrow_mut().close();
+        assert!(all.len() == 1 && all[0].settled && all[0].reserved.replicas[0].rid == 4);
+        ready(give_up(&pool, all));
+        assert_eq!(*pool.given_up.borrow(), [(vec![4], true)]);
+    }
+}
+
+#[test]
+fn its_mutants_are_noticed() {
+    let hole = a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_revoked;
+    assert!(is_noticed_by(Mutant::HolesAreEnded, hole));
+    let waits = an_end_waits_for_writes_that_are_under_way_and_no_other_begins_then;
+    assert!(is_noticed_by(Mutant::EndsDoNotWaitForWrites, waits));
+    let sent = what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_more;
+    assert!(is_noticed_by(Mutant::SealedSessionsAreWritten, sent));
+}

@@ -1,0 +1,153 @@
+//! Ranged sessions: objects that are read, or written, in parts, with one request to the master before all of them.
+
+use mooncake_client::{ForeignRange, GetRanges, PutRanges, ReadRange, Refused, Source, StoreError, Target, WriteRange};
+use pyo3::prelude::*;
+
+use crate::buffers::Pieces;
+use crate::call::{failed, refused};
+use crate::code::{INVALID_PARAMS, OK};
+use crate::integer::{unsigned_list, unsigned_lists};
+use crate::key::Keys;
+use crate::options::{Form, put_options};
+use crate::replicate_config::ReplicateConfig;
+use crate::store::MooncakeDistributedStore;
+
+/// Keys, each with pieces of memory and the place of each in the object.
+pub struct Parts<'py> {
+    /// The keys.
+    pub keys: Keys<'py>,
+    /// First byte of the object, and memory, for each piece of each key; or why the lists do not fit together.
+    parts: Result<Vec<Vec<(u64, ForeignRange)>>, String>,
+}
+
+impl<'py> Parts<'py> {
+    /// `what`: the name of the offsets.
+    pub fn hold(
+        keys: &Bound<'py, PyAny>,
+        ptrs: &Bound<'py, PyAny>,
+        sizes: &Bound<'py, PyAny>,
+        offsets: &Bound<'py, PyAny>,
+        what: &str,
+    ) -> PyResult<Self> {
+        let Pieces { keys, ranges } = Pieces::multi(keys, ptrs, sizes)?;
+        let offsets = unsigned_lists(offsets, what)?;
+        let parts = ranges.and_then(|ranges| {
+            if ranges.len() != offsets.len() {
+                return Err(format!("{} keys and {} {what}: one list a key", ranges.len(), offsets.len()));
+            }
+            let together = |(at, (pieces, offsets)): (usize, (Vec<ForeignRange>, Vec<u64>))| match pieces.len() {
+                count if count == offsets.len() => Ok(offsets.into_iter().zip(pieces).collect()),
+                count => Err(format!("key {at} has {count} addresses and {} {what}", offsets.len())),
+            };
+            ranges.into_iter().zip(offsets).enumerate().map(together).collect()
+        });
+        Ok(Self { keys, parts })
+    }
+}
+
+impl MooncakeDistributedStore {
+    /// A code for each key.
+    pub(crate) fn start_get_sessions(&self, py: Python<'_>, keys: &Keys<'_>) -> PyResult<Vec<i64>> {
+        let keys = keys.slices()?;
+        let Some(client) = self.client("batch_get_session_start") else { return Ok(vec![INVALID_PARAMS; keys.len()]) };
+        let outcomes = py.detach(|| client.start_get_sessions(&keys));
+        Ok(outcomes.into_iter().map(|outcome| self.done(outcome)).collect())
+    }
+
+    /// Bytes read for each key, or its code.
+    pub(crate) fn read_in_sessions(&self, py: Python<'_>, wanted: &Parts<'_>) -> PyResult<Vec<i64>> {
+        const NAME: &str = "batch_get_into_multi_buffer_ranges";
+        let keys = wanted.keys.slices()?;
+        let all = |code| Ok(vec![code; keys.len()]);
+        let parts = match &wanted.parts {
+            Ok(parts) => parts,
+            Err(reason) => return all(refused(self.errors(), || format!("{NAME}: {reason}"))),
+        };
+        let Some(client) = self.client(NAME) else { return all(INVALID_PARAMS) };
+        let outcomes = py.detach(|| {
+            let registry = client.registry();
+            let (mut refused, mut items) = (Refused::default(), Vec::with_capacity(keys.len()));
+            for (at, (key, parts)) in keys.iter().zip(parts).enumerate() {
+                let range = |&(offset, memory): &(u64, ForeignRange)| {
+                    Target::foreign(memory, registry).map(|target| ReadRange { offset, target })
+                };
+                let ranges = refused.sift(at, parts.iter().map(range).collect::<Result<Vec<_>, _>>());
+                items.extend(ranges.map(|ranges| GetRanges { key, ranges }));
+            }
+            refused.merge(client.read_in_sessions(&mut items))
+        });
+        Ok(outcomes.into_iter().map(|outcome| self.moved(outcome)).collect())
+    }
+
+    /// 0, or why the store cannot do it.
+    pub(crate) fn end_get_sessions(&self, keys: &Keys<'_>) -> PyResult<i64> {
+        let keys = keys.slices()?;
+        let Some(client) = self.client("batch_get_session_end") else { return Ok(INVALID_PARAMS) };
+        Ok(self.done(client.end_get_sessions(&keys)))
+    }
+
+    /// A code for each key.
+    pub(crate) fn start_put_sessions(
+        &self,
+        py: Python<'_>,
+        keys: &Keys<'_>,
+        sizes: &Bound<'_, PyAny>,
+        config: Option<&Bound<'_, ReplicateConfig>>,
+    ) -> PyResult<Vec<i64>> {
+        const NAME: &str = "batch_put_session_start";
+        let (keys, sizes) = (keys.slices()?, unsigned_list(sizes, "sizes")?);
+        let all = |code| Ok(vec![code; keys.len()]);
+        let options = match put_options(config, keys.len(), Form::Plain) {
+            Ok(options) => options,
+            Err(reason) => return all(refused(self.errors(), || format!("{NAME}: {reason}"))),
+        };
+        let Some(client) = self.client(NAME) else { return all(INVALID_PARAMS) };
+        let outcomes = py.detach(|| client.start_put_sessions(&keys, &sizes, &options));
+        Ok(outcomes.into_iter().map(|outcome| self.done(outcome)).collect())
+    }
+
+    /// Bytes written for each key, or its code.
+    pub(crate) fn write_in_sessions(&self, py: Python<'_>, given: &Parts<'_>) -> PyResult<Vec<i64>> {
+        const NAME: &str = "batch_put_from_multi_buffer_ranges";
+        let keys = given.keys.slices()?;
+        let all = |code| Ok(vec![code; keys.len()]);
+        let parts = match &given.parts {
+            Ok(parts) => parts,
+            Err(reason) => return all(refused(self.errors(), || format!("{NAME}: {reason}"))),
+        };
+        let Some(client) = self.client(NAME) else { return all(INVALID_PARAMS) };
+        let outcomes = py.detach(|| {
+            let registry = client.registry();
+            let (mut refused, mut items) = (Refused::default(), Vec::with_capacity(keys.len()));
+            for (at, (key, parts)) in keys.iter().zip(parts).enumerate() {
+                let range = |&(offset, memory): &(u64, ForeignRange)| {
+                    Source::foreign(memory, registry).map(|source| WriteRange { offset, source })
+                };
+                let ranges = refused.sift(at, parts.iter().map(range).collect::<Result<Vec<_>, _>>());
+                items.extend(ranges.map(|ranges| PutRanges { key, ranges }));
+            }
+            refused.merge(client.write_in_sessions(&items))
+        });
+        Ok(outcomes.into_iter().map(|outcome| self.moved(outcome)).collect())
+    }
+
+    /// A code for each key: those with a hole keep their sessions.
+    pub(crate) fn end_put_sessions(&self, py: Python<'_>, keys: &Keys<'_>, revoke: bool) -> PyResult<Vec<i64>> {
+        let keys = keys.slices()?;
+        let name = if revoke { "batch_put_session_revoke" } else { "batch_put_session_end" };
+        let Some(client) = self.client(name) else { return Ok(vec![INVALID_PARAMS; keys.len()]) };
+        let outcomes = py.detach(|| match revoke {
+            true => client.revoke_put_sessions(&keys),
+            false => client.end_put_sessions(&keys),
+        });
+        Ok(outcomes.into_iter().map(|outcome| self.done(outcome)).collect())
+    }
+
+    fn moved(&self, outcome: Result<u64, StoreError>) -> i64 {
+        outcome.map_or_else(|error| failed(self.errors(), &error), |bytes| bytes as i64)
+    }
+
+    fn done(&self, outcome: Result<(), StoreError>) -> i64 {
+        outcome.map_or_else(|error| failed(self.errors(), &error), |()| OK)
+    }
+}
