@@ -43,7 +43,7 @@ fn of_very_many_sessions_that_fall_silent_each_tick_finds_some_and_leaves_none_o
     let lost = |pool: &Pool| pool.core.stats().sessions_lost;
     pool.now = pool.now.plus_ms(1_500);
     // One in five is still there.
-    let here = |id: &&SessionId| id.0 % 5 == 0;
+    let here = |id: &&SessionId| id.0.is_multiple_of(5);
     sessions.iter().filter(here).for_each(|id| _ = pool.core.beat(pool.now, *id, &[], &[], &mut pool.fx));
     pool.now = pool.now.plus_ms(600);
     let mut ticks = 0;

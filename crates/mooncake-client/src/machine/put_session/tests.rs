@@ -129,6 +129,10 @@ impl PutDriver for Pool {
         3
     }
 
+    fn replicas(&self) -> usize {
+        1
+    }
+
     fn is_current(&self, _: &Session) -> bool {
         true
     }
