@@ -52,6 +52,11 @@ def expectations():
     for kib in (16, 64):
         cells[f"put_multi 64 x 32 x {kib} KiB"] = Expected("GB/s", rival=3)
         cells[f"get_multi 64 x 32 x {kib} KiB"] = Expected("GB/s", rival=3)
+    cells["get_ranges 64 x 32 x 64 KiB"] = Expected("GB/s", floor="get_multi 64 x 32 x 64 KiB", share=0.90)
+    cells["copy of a layer of 64 x 64 KiB, p50"] = Expected("us", lower_is_better=True)
+    cells["get of a layer of 64 x 64 KiB, p50"] = Expected(
+        "us", floor="copy of a layer of 64 x 64 KiB, p50", share=1.2, lower_is_better=True
+    )
     cells["put_tensor 64 MiB"] = Expected("GB/s", rival=2)
     cells["get_tensor 64 MiB"] = Expected("GB/s", rival=2)
     cells["get_batch 1,000 x 64 KiB"] = Expected("GB/s")
@@ -213,7 +218,11 @@ class Session:
             yield
             for kib in (16, 64):
                 size, shape = kib * 1024 * LAYERS, f"{BLOCKS} x {LAYERS} x {kib} KiB"
-                if not self._wants(f"put_multi {shape}", f"get_multi {shape}"):
+                ranges = [
+                    f"get_ranges {shape}",
+                    *(f"{op} of a layer of {BLOCKS} x {kib} KiB, p50" for op in ("copy", "get")),
+                ]
+                if not self._wants(f"put_multi {shape}", f"get_multi {shape}", *ranges):
                     continue
                 how = {"prefix": f"multi{kib}", "size": size, "batch": BLOCKS}
                 stored = self._timed(client, shape, "put_multi", most=CELL_BYTES // (size * BLOCKS), **how)
@@ -222,6 +231,8 @@ class Session:
                 loaded = self._timed(client, shape, "get_multi", keys=stored["count"], **how)
                 self.record(f"get_multi {shape}", loaded["moved"] / 1e9 / loaded["seconds"])
                 yield
+                if kib == 64:
+                    yield from self._layers(client, shape, stored["count"], how)
                 client.ask("remove_all")
             if client.ask("has_torch")["torch"]:
                 yield from self._pair(client, "put_tensor", "get_tensor", 64)
@@ -230,6 +241,19 @@ class Session:
             yield from self._asynchronous(rig, client)
         finally:
             rig.stop()
+
+    def _layers(self, client, shape, keys, how):
+        """What was stored by the multi-buffer call, loaded layer by layer in sessions."""
+        if not client.ask("has", name="batch_get_session_start")["there"]:
+            return
+        loaded = self._timed(client, shape, "get_ranges", keys=keys, **how)
+        self.record(f"get_ranges {shape}", loaded["moved"] / 1e9 / loaded["seconds"])
+        yield
+        layer = how | {"size": how["size"] // LAYERS}
+        for name, op in (("copy", "copy_layer"), ("get", "get_layer")):
+            result = self._timed(client, shape, op, **layer)
+            self.record(f"{name} of a layer of {BLOCKS} x 64 KiB, p50", result["p50_us"])
+            yield
 
     def _asynchronous(self, rig, client):
         if not self._wants(*(f"{op} 1,000 x 64 KiB" for op in ("get_batch", "async_get"))):

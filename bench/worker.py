@@ -6,6 +6,7 @@ timed; values are made before and compared after it.
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import sys
@@ -88,6 +89,10 @@ class Worker:
         except ImportError:
             return {"torch": False}
         return {"torch": True}
+
+    def has(self, name):
+        """Whether the implementation has a call."""
+        return {"there": hasattr(self.store, name)}
 
     def close(self):
         start = time.perf_counter()
@@ -249,6 +254,51 @@ class Worker:
             lambda codes: all(code == size for code in codes),
             lambda n: int(n > 0 and not np.array_equal(self.arena, self.layer_contents(size, batch))),
         )
+
+    def op_get_ranges(self, thread, threads, prefix, size, keys, batch):
+        """The bytes of `op_get_multi`, as SGLang's layer-wise loader asks: a session, and layer after layer."""
+        by_layer, _ = self.parts_by_layer(size, batch)
+        piece, store = size // LAYERS, self.store
+
+        def call(i):
+            names = [f"{prefix}-{i % keys}-{block}" for block in range(batch)]
+            if store.batch_get_session_start(names) != [0] * batch:
+                return None
+            codes = [store.batch_get_into_multi_buffer_ranges(names, *parts) for parts in by_layer]
+            return codes if store.batch_get_session_end(names) == 0 else None
+
+        wrong = self.op_get_multi(thread, threads, prefix, size, keys, batch)[2]
+        return call, lambda codes: codes == [[piece] * batch] * LAYERS, wrong
+
+    def op_get_layer(self, thread, threads, prefix, size, keys, batch):
+        """One layer at a time, of `size` bytes a key, in a session that is open."""
+        by_layer, names = self.parts_by_layer(size * LAYERS, batch, prefix)
+        if self.store.batch_get_session_start(names) != [0] * batch:
+            raise RuntimeError("no get session")
+        get = self.store.batch_get_into_multi_buffer_ranges
+        return lambda i: get(names, *by_layer[i % LAYERS]), lambda codes: codes == [size] * batch, lambda n: 0
+
+    def op_copy_layer(self, thread, threads, prefix, size, keys, batch):
+        """What `op_get_layer` copies, by memcpy, out of objects as they lie in the pool."""
+        by_layer, _ = self.parts_by_layer(size * LAYERS, batch)
+        objects = np.ones(size * LAYERS * batch, dtype=np.uint8)
+        start, copy = objects.ctypes.data, ctypes.memmove
+
+        def call(i):
+            layer = i % LAYERS
+            for block, (at,) in enumerate(by_layer[layer][0]):
+                copy(at, start + (block * LAYERS + layer) * size, size)
+            return objects
+
+        return call, lambda kept: kept is objects, lambda n: 0
+
+    def parts_by_layer(self, size, batch, prefix=""):
+        """For each layer the addresses, sizes and offsets of its part of each key, and the first keys."""
+        places, piece = self.layers(size, batch), size // LAYERS
+        by_layer = [
+            ([[own[layer]] for own in places], [[piece]] * batch, [[layer * piece]] * batch) for layer in range(LAYERS)
+        ]
+        return by_layer, [f"{prefix}-0-{block}" for block in range(batch)]
 
     def layers(self, size, batch):
         """Addresses as an engine's KV cache has them: one registered array per layer, a block of it for each key."""

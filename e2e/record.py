@@ -21,7 +21,7 @@ from prefill_decode import DecodeServer, PrefillServer, hand_over  # noqa: E402
 from recorded import TESTS, recording  # noqa: E402
 from rig import Rig  # noqa: E402
 from run import newest_wheel  # noqa: E402
-from scenarios import lmcache_direct, sglang_direct, vllm_offline  # noqa: E402
+from scenarios import lmcache_direct, sglang_direct, sglang_linker, vllm_offline  # noqa: E402
 from server import prompt  # noqa: E402
 
 # 6 blocks of 32 tokens and a rest.
@@ -72,6 +72,17 @@ def sglang(mode):
     return converse
 
 
+def linker(rig, pool):
+    environment.add_sglang(rig.python)
+    with sglang_linker.client(rig, pool, "writer") as writer:
+        writer.lookup(0, 2)
+        writer.offload(0, 3)
+        with sglang_linker.client(rig, pool, "reader") as reader:
+            reader.lookup(0, 4)
+            reader.load(0, 3, 0)
+            reader.load(2, 2, 0)
+
+
 ENGINES = {
     "vllm": (vllm(), "vLLM 0.32.0, MooncakeStoreConnector"),
     "vllm_groups": (vllm("--groups"), "vLLM 0.32.0, MooncakeStoreConnector, enable_group_semantics"),
@@ -80,6 +91,7 @@ ENGINES = {
     "sglang_mha": (sglang("mha"), "SGLang 0.5.23, HiCache mooncake, keys and values"),
     "sglang_mla": (sglang("mla"), "SGLang 0.5.23, HiCache mooncake, latent attention layer by layer"),
     "sglang_groups": (sglang("groups"), "SGLang 0.5.23, HiCache mooncake, enable_group_semantics"),
+    "sglang_linker": (linker, "SGLang 0.5.23, direct linker of mooncake, layer by layer"),
     "sglang_standalone": (sglang("standalone"), "SGLang 0.5.23, HiCache mooncake, standalone_storage"),
 }
 

@@ -27,6 +27,7 @@ ADDRESS_AT = {
     "batch_get_into": 1,
     "batch_put_from_multi_buffers": 1,
     "batch_get_into_multi_buffers": 1,
+    "batch_get_into_multi_buffer_ranges": 1,
 }
 # What the clients here set; everything else stays at its default.
 CONFIG = ("replica_num", "preferred_segment", "group_ids")
