@@ -935,6 +935,7 @@ impl MooncakeDistributedStore {
 
     // ------------------------------------------------------------- sessions
 
+    #[doc = doc!(batch_get_session_start)]
     #[pyo3(signature = (keys))]
     fn batch_get_session_start(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         let keys = Keys::hold(keys)?;
@@ -946,6 +947,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_get_into_multi_buffer_ranges)]
     #[pyo3(signature = (keys, all_buffer_ptrs, all_sizes, all_src_offsets))]
     fn batch_get_into_multi_buffer_ranges(
         &self,
@@ -964,12 +966,14 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_get_session_end)]
     #[pyo3(signature = (keys))]
     fn batch_get_session_end(&self, keys: &Bound<'_, PyAny>) -> PyResult<i64> {
         let keys = Keys::hold(keys)?;
         entry(&self.errors, "batch_get_session_end", |code| code, || self.end_get_sessions(&keys))
     }
 
+    #[doc = doc!(batch_put_session_start)]
     #[pyo3(signature = (keys, sizes, config=None))]
     fn batch_put_session_start(
         &self,
@@ -987,6 +991,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_put_from_multi_buffer_ranges)]
     #[pyo3(signature = (keys, all_buffer_ptrs, all_sizes, all_dst_offsets))]
     fn batch_put_from_multi_buffer_ranges(
         &self,
@@ -1005,6 +1010,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_put_session_end)]
     #[pyo3(signature = (keys))]
     fn batch_put_session_end(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         let keys = Keys::hold(keys)?;
@@ -1016,6 +1022,7 @@ impl MooncakeDistributedStore {
         )
     }
 
+    #[doc = doc!(batch_put_session_revoke)]
     #[pyo3(signature = (keys))]
     fn batch_put_session_revoke(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
         let keys = Keys::hold(keys)?;
