@@ -1,7 +1,7 @@
 """What engines call, recorded from them (`e2e/record.py`) and made again without them: every answer, every byte.
 
-Mooncake 0.3.13.post1, asked the same, gave the same answers to all but `sglang_standalone`, which was not tried;
-LMCache's `setup` needs the key `master_server_addr` there.
+Mooncake 0.3.13.post1, asked the same, gave the same answers to all but `sglang_standalone` and `sglang_linker`, which
+were not tried; LMCache's `setup` needs the key `master_server_addr` there.
 """
 
 from __future__ import annotations
