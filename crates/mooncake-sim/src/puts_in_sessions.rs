@@ -146,16 +146,14 @@ impl Store {
                 break;
             }
             let ended = put_session::end(&self.sessions(), &keys).await.remove(0);
-            let mut tally = self.inner.tally.borrow_mut();
             match ended {
                 Ok(()) => {
-                    tally.ended_sessions += 1;
+                    self.inner.tally.borrow_mut().ended_sessions += 1;
                     return self.inner.network.ledger.acknowledged(item.value);
                 }
                 Err(error) if matches!(error.cause(), Cause::SessionOver { .. }) => return,
-                Err(_) => tally.refused_ends += 1,
+                Err(_) => self.inner.tally.borrow_mut().refused_ends += 1,
             }
-            drop(tally);
             while left.get() > 0 && !last {
                 world.sleep_micros(20_000).await;
             }
