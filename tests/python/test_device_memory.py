@@ -47,6 +47,36 @@ def run(engine, fake):
 
 
 @pytest.mark.parametrize("registered", [False, True])
+def test_parts_of_objects_go_in_and_come_out_in_sessions(run, engine, store, registered):
+    codes, same = run(
+        f"""
+data = os.urandom(3_000_001)
+half, rest = 1_400_000, len(data) - 1_400_000
+source, target = cuda.holding(data), cuda.alloc(len(data))
+if {registered}:
+    assert [store.register_buffer(at, len(data)) for at in (source, target)] == [0, 0]
+keys, both = ['parts'], ([[half, rest]], [[0, half]])
+codes = [
+    store.batch_put_session_start(keys, [len(data)]),
+    store.batch_put_from_multi_buffer_ranges(keys, [[source + half]], [[rest]], [[half]]),
+    store.batch_put_from_multi_buffer_ranges(keys, [[source]], [[half]], [[0]]),
+    store.batch_put_session_end(keys),
+    store.batch_get_session_start(keys),
+    store.batch_get_into_multi_buffer_ranges(keys, [[target, target + half]], *both),
+    store.batch_get_session_end(keys),
+]
+same = cuda.read(target, len(data)) == data == store.get('parts')
+if {registered}:
+    assert [store.unregister_buffer(at) for at in (source, target)] == [0, 0]
+store.remove('parts', True)
+result = codes, same
+"""
+    )
+    assert list(codes) == [[0], [1_600_001], [1_400_000], [0], [0], [3_000_001], 0]
+    assert same
+
+
+@pytest.mark.parametrize("registered", [False, True])
 def test_device_bytes_go_in_and_come_out(run, engine, store, registered):
     codes, same = run(
         f"""

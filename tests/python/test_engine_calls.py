@@ -1,7 +1,7 @@
 """What engines call, recorded from them (`e2e/record.py`) and made again without them: every answer, every byte.
 
-Mooncake 0.3.13.post1, asked the same, gave the same answers to all but `sglang_standalone`, which was not tried;
-LMCache's `setup` needs the key `master_server_addr` there.
+Mooncake 0.3.13.post1, asked the same, gave the same answers to all but `sglang_standalone` and `sglang_linker`, which
+were not tried; LMCache's `setup` needs the key `master_server_addr` there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pool import free_port, wait_for
 RECORDED = sorted((Path(__file__).parent / "engine_calls").glob("*.jsonl"))
 PUTS = {"put_from", "batch_put_from", "batch_put_from_multi_buffers"}
 GETS = {"get_into", "batch_get_into", "batch_get_into_multi_buffers"}
+PARTS = {"batch_get_into_multi_buffer_ranges"}
 
 
 class Replay:
@@ -41,7 +42,7 @@ class Replay:
         if name == "register_buffer":
             (kind, number, _), size = line["args"]
             self.memory[kind, number] = self._allocate(size)
-        pieces = _pieces(*line["args"][:3]) if name in PUTS | GETS else {}
+        pieces = _pieces(*line["args"][:3]) if name in PUTS | GETS | PARTS else {}
         for at, size in [part for parts in pieces.values() for part in parts]:
             self._fill(at, self.random.bytes(size) if name in PUTS else bytes(size))
 
@@ -67,6 +68,11 @@ class Replay:
             for (key, parts), count in zip(pieces.items(), codes, strict=True):
                 got = self._content(parts)
                 assert got == (self.objects[key] if count >= 0 else bytes(len(got))), key
+        elif name in PARTS:
+            for (key, parts), offsets, count in zip(pieces.items(), line["args"][3], codes, strict=True):
+                whole, got = self.objects.get(key, b""), self._content(parts)
+                there = b"".join(whole[at : at + size] for (_, size), at in zip(parts, offsets, strict=True))
+                assert got == (there if count >= 0 else bytes(len(got))), key
         elif name in ("put", "put_parts"):
             self.objects.setdefault(args[0], b"".join(args[1:]))
         elif name in ("get", "batch_get_buffer"):
@@ -154,4 +160,10 @@ def test_what_each_engine_relies_on_is_recorded():
     assert recorded["sglang_mha"] >= {"put", "get", "batch_put_from", "batch_get_into", "remove_all"}
     assert recorded["sglang_mla"] >= {"batch_put_from_multi_buffers", "batch_get_into_multi_buffers"}
     assert recorded["sglang_groups"] >= {"batch_put_from", "batch_get_into"}
+    assert recorded["sglang_linker"] >= {
+        "batch_put_from_multi_buffers",
+        "batch_get_session_start",
+        "batch_get_into_multi_buffer_ranges",
+        "batch_get_session_end",
+    }
     assert recorded["sglang_standalone"] >= {"setup_dummy", "batch_put_from", "batch_get_into"}
