@@ -197,7 +197,7 @@ def test_one_cancelled_call_of_a_batch_does_not_end_the_others(astore):
 
 
 def test_every_call_that_takes_memory_waits_for_it_when_it_is_cancelled():
-    memory = re.compile(r"value|parts|tensor|buffer_ptr|metadata_buffer_ptr|all_buffer_ptrs")
+    memory = re.compile(r"value|parts|tensor|array|buffer_ptr|metadata_buffer_ptr|all_buffer_ptrs")
     for name in dir(MooncakeDistributedStore):
         method = getattr(MooncakeDistributedStore, name)
         if name.startswith("_") or not callable(method) or name == "setup":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -127,7 +128,12 @@ def test_more_than_a_client_may_have_unfinished_is_refused_with_the_reason(clust
     assert 4 <= len(held) <= 8, codes
     assert "unfinished" in store.last_error()
     assert store.batch_put_session_revoke(held) == [0] * len(held)
-    assert store.batch_put_session_start(keys[:4], [1 << 20] * 4) == [0] * 4
+    # Their memory is free once its owner has confirmed that nobody writes there any more.
+    until, wanted = time.monotonic() + 5, keys[:4]
+    while wanted:
+        codes = store.batch_put_session_start(wanted, [1 << 20] * len(wanted))
+        wanted = [key for key, code in zip(wanted, codes, strict=True) if code != 0]
+        assert time.monotonic() < until, store.last_error()
 
 
 @pytest.mark.parametrize("shm", ["1", "0"], ids=["shared memory", "TCP"])

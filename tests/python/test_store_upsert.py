@@ -86,6 +86,8 @@ def test_fragments_are_gathered_from_several_objects(store, memory):
     assert into.raw[32:40] == b[:8]
     assert into.raw[128:160] == b[50:82]
     assert into.raw[192:200] == a[:8]
+    assert "no such object" in store.last_error(), "the first that failed"
+    assert store.get_into_ranges([at], [["a"]], [[[0]]], [[[190]]], [[[20]]]) == [[[-600]]]
     assert "200 bytes" in store.last_error()
 
 

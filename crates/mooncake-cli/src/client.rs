@@ -288,9 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_any_master_that_has_an_address_tells_the_own_one() {
-        let (name, _) = names("0.0.0.0", "nowhere.invalid:1, 127.0.0.1:50051").unwrap();
-        assert_eq!(name, "127.0.0.1");
+    fn a_second_master_is_refused() {
+        let error = names("0.0.0.0", "nowhere.invalid:1, 127.0.0.1:50051").unwrap_err();
+        assert!(!may_pass(&error) && error.to_string().contains("2 masters"), "{error}");
     }
 
     #[test]
