@@ -27,16 +27,16 @@ fn main() {
     fs::write(Path::new(&folder).join("docs.rs"), made).expect("it can be written there");
 }
 
-/// The name and the docstring of each method that has one; of overloads the first that has.
+/// The names and the docstrings of the class and of each method that has one; of overloads the first that has.
 fn docs(stub: &str) -> Vec<(String, String)> {
     let mut lines = stub.lines().skip_while(|line| *line != CLASS).skip(1);
     let mut docs: Vec<(String, String)> = Vec::new();
-    let mut method = None;
+    let mut method = CLASS.split([' ', ':']).nth(1);
     while let Some(line) = lines.next().filter(|line| line.is_empty() || line.starts_with(' ')) {
         if let Some(signature) = line.strip_prefix("    def ") {
             method = signature.split('(').next();
         }
-        let (Some(name), Some(begun)) = (method, line.strip_prefix("        \"\"\"")) else { continue };
+        let (Some(name), Some(begun)) = (method, line.trim_start().strip_prefix("\"\"\"")) else { continue };
         let mut text = begun.to_owned();
         while !text.ends_with("\"\"\"") {
             let next = lines.next().expect("a docstring ends").trim();

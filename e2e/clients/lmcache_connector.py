@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 
-import recorder
+import commands
 
 os.environ["LMCACHE_TRACK_USAGE"] = "false"
 os.environ["LMCACHE_LOG_LEVEL"] = "WARNING"
@@ -139,17 +139,5 @@ class Client:
         self._wait(self.connector.close())
 
 
-def main():
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What libraries print belongs into the log.
-    recorder.install()
-    client = Client(sys.argv[1], json.loads(sys.argv[2]))
-    print(json.dumps("ready"), file=answers, flush=True)
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        print(json.dumps(getattr(client, name)(*arguments)), file=answers, flush=True)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    commands.obey(lambda: Client(sys.argv[1], json.loads(sys.argv[2])))

@@ -14,12 +14,11 @@ arguments. Page n always has the same content.
 """
 
 import json
-import os
 import sys
 import time
 import types
 
-import recorder
+import commands
 
 PAGES, PAGE_TOKENS, LAYERS = 32, 16, 4
 # Bytes of a token in a layer of the latent cache, and of a page in a layer of the index beside it.
@@ -138,17 +137,5 @@ class Client:
         return [self.linker.finish_layer_wise_loading(index), *found]
 
 
-def main():
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What libraries print belongs into the log.
-    recorder.install()
-    client = Client(json.loads(sys.argv[1]))
-    print(json.dumps("ready"), file=answers, flush=True)
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        print(json.dumps(getattr(client, name)(*arguments)), file=answers, flush=True)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    commands.obey(lambda: Client(json.loads(sys.argv[1])))

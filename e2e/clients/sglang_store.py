@@ -13,11 +13,10 @@ the same content.
 """
 
 import json
-import os
 import sys
 import types
 
-import recorder
+import commands
 
 PAGES, PAGE_TOKENS, LAYERS = 32, 16, 4
 # Bytes of a token in one layer: of its keys, and as many of its values.
@@ -129,17 +128,5 @@ class Client:
         self.store.clear()
 
 
-def main():
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What libraries print belongs into the log.
-    recorder.install()
-    client = Client(json.loads(sys.argv[1]), sys.argv[2])
-    print(json.dumps("ready"), file=answers, flush=True)
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        print(json.dumps(getattr(client, name)(*arguments)), file=answers, flush=True)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    commands.obey(lambda: Client(json.loads(sys.argv[1]), sys.argv[2]))

@@ -26,6 +26,7 @@ def texts() -> dict[str, str]:
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and (text := ast.get_docstring(method)):
                     found.setdefault(method.name, text)
+            found["MooncakeDistributedStore"] = ast.get_docstring(node) or ""
     return found
 
 
@@ -33,6 +34,7 @@ def test_every_method_says_at_run_time_what_the_stub_says():
     methods = [name for name in dir(MooncakeDistributedStore) if not name.startswith("_")]
     stub = texts()
     assert len(methods) > 80
+    assert inspect.getdoc(MooncakeDistributedStore) == stub["MooncakeDistributedStore"] != ""
     assert sorted(set(methods) - set(stub)) == [], "without a text in the stub"
     for name in methods:
         assert inspect.getdoc(getattr(MooncakeDistributedStore, name)) == stub[name], name

@@ -10,6 +10,7 @@
 #![allow(non_camel_case_types)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
@@ -144,7 +145,8 @@ fn call<T>(name: &str, failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> O
 
 fn say(line: &str) {
     if level() != "off" {
-        eprintln!("mooncake: {line}");
+        // A closed stderr is no reason for a panic.
+        let _ = writeln!(std::io::stderr(), "mooncake: {line}");
     }
 }
 

@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::effect::{Effects, Record};
 use crate::ids::{Rid, Time};
 use crate::object::{Hold, Object, Place};
-use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
+use crate::request::{Origin, Refused, RemoveOutcome};
 
 impl Core {
     /// Drops the replicas that lie on segments of that name, or all of them where it is empty; an object leaves with its
@@ -20,15 +20,7 @@ impl Core {
         segment: &str,
         fx: &mut Effects,
     ) -> Result<Vec<RemoveOutcome>, Refused> {
-        match self.admit_sized(origin, keys.len())? {
-            None => {}
-            Some(Remembered::Remove(outcomes)) => return Ok(outcomes),
-            Some(other) => return Err(other.refusal(origin)),
-        }
-        let outcomes: Vec<RemoveOutcome> = keys.iter().map(|key| self.clear_one(now, key, segment, fx)).collect();
-        self.remember(origin, Remembered::Remove(outcomes.clone()), fx);
-        self.settle(now, fx);
-        Ok(outcomes)
+        self.remove_each(now, origin, keys, fx, |core, key, fx| core.clear_one(now, key, segment, fx))
     }
 
     fn clear_one(&mut self, now: Time, key: &[u8], segment: &str, fx: &mut Effects) -> RemoveOutcome {

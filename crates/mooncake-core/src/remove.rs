@@ -65,12 +65,24 @@ impl Core {
         force: bool,
         fx: &mut Effects,
     ) -> Result<Vec<RemoveOutcome>, Refused> {
+        self.remove_each(now, origin, keys, fx, |core, key, fx| core.remove_one(now, key, force, fx))
+    }
+
+    /// A mutation that takes something of each key, all of them in one step.
+    pub(crate) fn remove_each(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        keys: &[&[u8]],
+        fx: &mut Effects,
+        mut one: impl FnMut(&mut Core, &[u8], &mut Effects) -> RemoveOutcome,
+    ) -> Result<Vec<RemoveOutcome>, Refused> {
         match self.admit_sized(origin, keys.len())? {
             None => {}
             Some(Remembered::Remove(outcomes)) => return Ok(outcomes),
             Some(other) => return Err(other.refusal(origin)),
         }
-        let outcomes: Vec<RemoveOutcome> = keys.iter().map(|key| self.remove_one(now, key, force, fx)).collect();
+        let outcomes: Vec<RemoveOutcome> = keys.iter().map(|key| one(self, key, fx)).collect();
         self.remember(origin, Remembered::Remove(outcomes.clone()), fx);
         self.settle(now, fx);
         Ok(outcomes)

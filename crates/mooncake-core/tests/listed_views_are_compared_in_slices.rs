@@ -45,7 +45,7 @@ fn in_the_background(pool: &mut Pool) {
 
 #[test]
 fn what_changes_while_a_list_is_compared_counts_as_it_is_in_the_end() {
-    for seed in 1..20_u64 {
+    for seed in 1..40_u64 {
         let mut random = seed;
         let mut below = |count: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

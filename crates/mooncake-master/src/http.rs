@@ -125,7 +125,7 @@ async fn start_log(State(shared): State<Arc<Shared>>) -> Response {
     let started = tokio::task::spawn_blocking(move || begin_anew(&shared.log, &*shared)).await;
     match started.unwrap_or(Err(LogError::Stops)) {
         Ok(Begun { lsn, bytes }) => as_json(StatusCode::OK, &json!({"success": true, "lsn": lsn, "bytes": bytes})),
-        Err(error @ (LogError::NotLost | LogError::NoLog)) => {
+        Err(error @ (LogError::NotLost | LogError::NoLog | LogError::Snapshotting)) => {
             failed(StatusCode::CONFLICT, UNAVAILABLE, &error.to_string())
         }
         Err(error) => failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &error.to_string()),
@@ -238,27 +238,30 @@ impl http_body::Body for Keys {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        while !this.finished {
-            let (mut page, mut left) = (Vec::new(), this.left);
-            let is_through = this.shared.read(|core, _| {
-                core.keys_slice(&mut this.cursor, SLICE, |key| {
-                    if left > 0 && key.starts_with(&this.prefix) {
-                        page.extend_from_slice(query_pages::shown(key).as_bytes());
-                        page.push(b'\n');
-                        left -= 1;
-                    }
-                })
-            });
-            this.left = left;
-            this.finished = is_through || left == 0;
-            if !page.is_empty() {
-                return Poll::Ready(Some(Ok(http_body::Frame::data(page.into()))));
-            }
+        if this.finished {
+            return Poll::Ready(None);
         }
-        Poll::Ready(None)
+        let (mut page, mut left) = (Vec::new(), this.left);
+        let is_through = this.shared.read(|core, _| {
+            core.keys_slice(&mut this.cursor, SLICE, |key| {
+                if left > 0 && key.starts_with(&this.prefix) {
+                    page.extend_from_slice(query_pages::shown(key).as_bytes());
+                    page.push(b'\n');
+                    left -= 1;
+                }
+            })
+        });
+        this.left = left;
+        this.finished = is_through || left == 0;
+        if !page.is_empty() {
+            return Poll::Ready(Some(Ok(http_body::Frame::data(page.into()))));
+        }
+        // Millions of keys may lie between two with the prefix: other pages have their turn meanwhile.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -135,15 +135,20 @@ impl LeftWitness {
     fn of(path: PathBuf, folders: &[StateFolder]) -> io::Result<Option<LeftWitness>> {
         let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix("mooncake-log-"));
         let Some(log_id) = name.and_then(|id| u64::from_str_radix(id, 16).ok()) else { return Ok(None) };
-        let about = fs::symlink_metadata(&path)?;
+        let about = match fs::symlink_metadata(&path) {
+            // Its master has ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            about => about?,
+        };
         if !about.is_file() {
             return Ok(None);
         }
         let folder = folders.iter().find(|folder| folder.log_id == Some(log_id));
         // That of a folder in use is not looked at: its master may be about to take it.
-        let in_use = match folder {
-            Some(folder) => folder.in_use.is_some(),
-            None => is_locked(&path)?,
+        let in_use = match folder.map_or_else(|| is_locked(&path), |folder| Ok(folder.in_use.is_some())) {
+            // Another user's, in a folder that everybody writes to.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+            in_use => in_use?,
         };
         let (folder, written) = (folder.map(|folder| folder.name.clone()), about.modified()?);
         Ok(Some(LeftWitness { log_id, path, folder, in_use, written }))

@@ -144,7 +144,8 @@ struct Said {
 
 impl Said {
     fn to_stderr(&self) {
-        eprintln!("{} {:>5} {}", self.stamp, self.level, self.text);
+        // A closed stderr is no reason for a panic.
+        let _ = writeln!(std::io::stderr(), "{} {:>5} {}", self.stamp, self.level, self.text);
     }
 
     fn to_python(&self, py: Python<'_>) -> PyResult<()> {

@@ -1,6 +1,8 @@
 //! Ranged sessions: objects that are read, or written, in parts, with one request to the master before all of them.
 
-use mooncake_client::{ForeignRange, GetRanges, PutRanges, ReadRange, Refused, Source, StoreError, Target, WriteRange};
+use mooncake_client::{
+    ForeignRange, GetRanges, PutRanges, ReadRange, Refused, RunsOut, Source, Store, StoreError, Target, WriteRange,
+};
 use pyo3::prelude::*;
 
 use crate::buffers::Pieces;
@@ -16,9 +18,12 @@ use crate::store::MooncakeDistributedStore;
 pub struct Parts<'py> {
     /// The keys.
     pub keys: Keys<'py>,
-    /// First byte of the object, and memory, for each piece of each key; or why the lists do not fit together.
-    parts: Result<Vec<Vec<(u64, ForeignRange)>>, String>,
+    /// Those of each key; or why the lists do not fit together.
+    parts: Result<Vec<Vec<Part>>, String>,
 }
+
+/// First byte of the object, and memory.
+type Part = (u64, ForeignRange);
 
 impl<'py> Parts<'py> {
     /// `what`: the name of the offsets.
@@ -56,27 +61,13 @@ impl MooncakeDistributedStore {
 
     /// Bytes read for each key, or its code.
     pub(crate) fn read_in_sessions(&self, py: Python<'_>, wanted: &Parts<'_>) -> PyResult<Vec<i64>> {
-        const NAME: &str = "batch_get_into_multi_buffer_ranges";
-        let keys = wanted.keys.slices()?;
-        let all = |code| Ok(vec![code; keys.len()]);
-        let parts = match &wanted.parts {
-            Ok(parts) => parts,
-            Err(reason) => return all(refused(self.errors(), || format!("{NAME}: {reason}"))),
-        };
-        let Some(client) = self.client(NAME) else { return all(INVALID_PARAMS) };
-        let outcomes = py.detach(|| {
+        self.move_parts(py, "batch_get_into_multi_buffer_ranges", wanted, |client, keys, parts| {
             let registry = client.registry();
-            let (mut refused, mut items) = (Refused::default(), Vec::with_capacity(keys.len()));
-            for (at, (key, parts)) in keys.iter().zip(parts).enumerate() {
-                let range = |&(offset, memory): &(u64, ForeignRange)| {
-                    Target::foreign(memory, registry).map(|target| ReadRange { offset, target })
-                };
-                let ranges = refused.sift(at, parts.iter().map(range).collect::<Result<Vec<_>, _>>());
-                items.extend(ranges.map(|ranges| GetRanges { key, ranges }));
-            }
+            let range =
+                |&(offset, memory): &Part| Target::foreign(memory, registry).map(|target| ReadRange { offset, target });
+            let (refused, mut items) = fitting(keys, parts, range, |key, ranges| GetRanges { key, ranges });
             refused.merge(client.read_in_sessions(&mut items))
-        });
-        Ok(outcomes.into_iter().map(|outcome| self.moved(outcome)).collect())
+        })
     }
 
     /// 0, or why the store cannot do it.
@@ -108,27 +99,14 @@ impl MooncakeDistributedStore {
 
     /// Bytes written for each key, or its code.
     pub(crate) fn write_in_sessions(&self, py: Python<'_>, given: &Parts<'_>) -> PyResult<Vec<i64>> {
-        const NAME: &str = "batch_put_from_multi_buffer_ranges";
-        let keys = given.keys.slices()?;
-        let all = |code| Ok(vec![code; keys.len()]);
-        let parts = match &given.parts {
-            Ok(parts) => parts,
-            Err(reason) => return all(refused(self.errors(), || format!("{NAME}: {reason}"))),
-        };
-        let Some(client) = self.client(NAME) else { return all(INVALID_PARAMS) };
-        let outcomes = py.detach(|| {
+        self.move_parts(py, "batch_put_from_multi_buffer_ranges", given, |client, keys, parts| {
             let registry = client.registry();
-            let (mut refused, mut items) = (Refused::default(), Vec::with_capacity(keys.len()));
-            for (at, (key, parts)) in keys.iter().zip(parts).enumerate() {
-                let range = |&(offset, memory): &(u64, ForeignRange)| {
-                    Source::foreign(memory, registry).map(|source| WriteRange { offset, source })
-                };
-                let ranges = refused.sift(at, parts.iter().map(range).collect::<Result<Vec<_>, _>>());
-                items.extend(ranges.map(|ranges| PutRanges { key, ranges }));
-            }
+            let range = |&(offset, memory): &Part| {
+                Source::foreign(memory, registry).map(|source| WriteRange { offset, source })
+            };
+            let (refused, items) = fitting(keys, parts, range, |key, ranges| PutRanges { key, ranges });
             refused.merge(client.write_in_sessions(&items))
-        });
-        Ok(outcomes.into_iter().map(|outcome| self.moved(outcome)).collect())
+        })
     }
 
     /// A code for each key: those with a hole keep their sessions.
@@ -143,11 +121,44 @@ impl MooncakeDistributedStore {
         Ok(outcomes.into_iter().map(|outcome| self.done(outcome)).collect())
     }
 
-    fn moved(&self, outcome: Result<u64, StoreError>) -> i64 {
-        outcome.map_or_else(|error| failed(self.errors(), &error), |bytes| bytes as i64)
+    /// Bytes that `moved` says, for each key, or its code; `name` is the call's.
+    fn move_parts(
+        &self,
+        py: Python<'_>,
+        name: &'static str,
+        of: &Parts<'_>,
+        moved: impl FnOnce(&Store, &[&[u8]], &[Vec<Part>]) -> Vec<Result<u64, StoreError>> + Send,
+    ) -> PyResult<Vec<i64>> {
+        let keys = of.keys.slices()?;
+        let all = |code| Ok(vec![code; keys.len()]);
+        let parts = match &of.parts {
+            Ok(parts) => parts,
+            Err(reason) => return all(refused(self.errors(), || format!("{name}: {reason}"))),
+        };
+        let Some(client) = self.client(name) else { return all(INVALID_PARAMS) };
+        let outcomes = py.detach(|| moved(&client, &keys, parts));
+        let code = |outcome: Result<u64, StoreError>| {
+            outcome.map_or_else(|error| failed(self.errors(), &error), |bytes| bytes as i64)
+        };
+        Ok(outcomes.into_iter().map(code).collect())
     }
 
     fn done(&self, outcome: Result<(), StoreError>) -> i64 {
         outcome.map_or_else(|error| failed(self.errors(), &error), |()| OK)
     }
+}
+
+/// An item of each key and its parts; keys are refused of which one runs out of registered memory.
+fn fitting<'a, R, I>(
+    keys: &[&'a [u8]],
+    parts: &[Vec<Part>],
+    range: impl Fn(&Part) -> Result<R, RunsOut>,
+    item: impl Fn(&'a [u8], Vec<R>) -> I,
+) -> (Refused, Vec<I>) {
+    let (mut refused, mut items) = (Refused::default(), Vec::with_capacity(keys.len()));
+    for (at, (key, parts)) in keys.iter().zip(parts).enumerate() {
+        let ranges = refused.sift(at, parts.iter().map(&range).collect::<Result<Vec<_>, _>>());
+        items.extend(ranges.map(|ranges| item(key, ranges)));
+    }
+    (refused, items)
 }

@@ -21,41 +21,37 @@ const SHORT_TROUBLE: Duration = Duration::from_secs(20);
 fn known(mutant: Mutant) -> Option<u64> {
     use Mutant::*;
     Some(match mutant {
-        ClientsAreNotBelieved
-        | EndsGoToAnySession
+        EndIsNotHeard
         | ForkedChildrenCall
         | GoneSegmentsAreKept
         | InsidersAreNotAsked
-        | OpenPutsAreSettled
         | PeerForgetsOwnViews
-        | PeerGivesBackOfTheLiving
         | PinnedMemoryIsGivenBack
         | UnansweredCountAsAnswered
         | UnknownViewsAreForgotten
         | ViewsAreNotListed => 1,
-        EndIsNotHeard
+        EndsGoToAnySession
         | EpochIsTakenWhenAsked
         | FenceAsksNobody
         | FenceWaitsForNoWrite
         | GateIgnoresStamps
+        | OpenPutsAreSettled
         | WritersNeedNoLeave => 2,
         UnansweredMountStays => 3,
-        GoodbyeDoesNotWaitForViews => 5,
+        ClientsAreNotBelieved | GoodbyeDoesNotWaitForViews => 5,
         ToldBeforeLogged => 6,
         SupersededCountsAsStored => 8,
-        ReplacedAnchorsAreObeyed => 10,
+        ClosedConnectionProvesEpochs | PeerGivesBackOfTheLiving => 10,
         ResumeSaysWhatWasAsked => 14,
         StaleReplicasAreNotReported => 17,
         PeerAnswersWhileItWrites | PeerForgetsPins => 18,
-        ClosedConnectionProvesFences | UnknownProcessesAreGone => 20,
-        RetriesAreNew => 29,
-        ClosedConnectionProvesEpochs => 44,
-        FarewellIsNotHeard => 51,
+        EndOfReaderIsNotTold | RetriesAreNew | UnknownProcessesAreGone => 20,
+        FarewellIsNotHeard => 23,
+        ClosedConnectionProvesFences => 28,
         AskedAgainCountsAsDone => 58,
+        OutcomesAreMixedUp => 60,
         GateIgnoresEpochs => 79,
-        PeerAnswersUnasked => 83,
-        OutcomesAreMixedUp => 128,
-        EndOfReaderIsNotTold => 133,
+        PeerAnswersUnasked | ReplacedAnchorsAreObeyed => 83,
         UnwrittenCopiesAreGood => 139,
         EpochIsKept => 277,
         AbandonedMutationsAreNotTold

@@ -18,11 +18,7 @@ from mooncake.store._tensors import TensorCalls
 class MooncakeDistributedStore(
     _native.MooncakeDistributedStore, PlacementCalls, TensorCalls, TensorParallelCalls, TensorFileCalls, ArrayCalls
 ):
-    """A client of the pool. Calls may be made from several threads at once.
-
-    Integers below 0 are the reference's error codes; `last_error()` says why in words.
-    """
-
+    __doc__ = DOCS["MooncakeDistributedStore"]
     __slots__ = ()
 
     def __new__(cls, *args: Any, **kwargs: Any):

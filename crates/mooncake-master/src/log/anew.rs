@@ -27,7 +27,8 @@ pub struct Begun {
 
 /// Begins the log anew; it is whole, and in its place, when this returns. An error leaves the master without a log.
 pub fn begin_anew(log: &Log, living: &impl Living) -> Result<Begun, LogError> {
-    let _alone = log.snapshotting.lock();
+    // Not waited for: the one that is under way says how it ends.
+    let _alone = log.snapshotting.try_lock().ok_or(LogError::Snapshotting)?;
     let began = Instant::now();
     let encoded = log.encode_again()?;
     let whole = compactor::or_break_off(living, || {

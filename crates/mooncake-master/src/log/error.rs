@@ -105,6 +105,9 @@ pub enum LogError {
     /// There is a log already.
     #[error("the log is not lost: nothing has to be begun anew")]
     NotLost,
+    /// Another snapshot is being written.
+    #[error("a snapshot is being written already, of the log or of one that is begun anew; see /health, and ask again")]
+    Snapshotting,
     /// The master was started without a log.
     #[error(
         "this master was started without a log (--wal=off, or no folder for one): it begins one when it is started with one"

@@ -86,6 +86,7 @@ fn what_is_done_while_a_log_begins_anew_is_in_it() {
     let last = next.clone();
     watch::with(move |step, _| {
         if step == Step::Slice {
+            assert!(matches!(begin_anew(&other, &*other), Err(LogError::Snapshotting)), "one at a time, and no wait");
             append(&other, next.get()..=next.get());
             next.set(next.get() + 1);
         }
