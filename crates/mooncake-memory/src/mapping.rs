@@ -364,11 +364,7 @@ impl Mapping {
                 staging.scatter(device, &spans, |to, len| {
                     // SAFETY: a free slot; the steps of the run together are the run, which lies in the checked range.
                     unsafe {
-                        if sum {
-                            crc = kernel::copy_and_checksum(crc, at, to, len, Stores::Plain);
-                        } else {
-                            std::ptr::copy_nonoverlapping(at, to, len);
-                        }
+                        crc = kernel::load(crc, at, to, len, sum);
                         at = at.add(len);
                     }
                 })?;
