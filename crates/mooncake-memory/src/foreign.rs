@@ -123,7 +123,7 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch, trial: Trial) 
     let start = addr & !(page - 1);
     let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)).ok_or_else(fault)?;
     let tried_out = trial == Trial::Possible && can_try_out();
-    if len <= SHORT && tried_out {
+    if end - start <= SHORT && tried_out {
         return judged(try_out(start, end - start, touch), start, end, touch).ok_or_else(fault);
     }
     // Only walks the list of mappings: unlike `mincore` it costs the same for any length.
