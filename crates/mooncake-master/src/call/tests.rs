@@ -227,7 +227,7 @@ async fn a_removal_that_comes_again_is_told_the_same_and_takes_nothing_of_what_c
 
 #[tokio::test]
 async fn a_removal_goes_through_all_of_very_many_objects() {
-    let many = 2 * STEP as u64 + 50;
+    let many = 4 * REMOVED as u64 + 50;
     let (shared, session) = with_memory(4 << 20);
     let mut calls = Caller::new(&shared, session);
     for (sequence, removal) in (7..).zip(removals()) {
