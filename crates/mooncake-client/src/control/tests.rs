@@ -374,9 +374,8 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
     let release = held(store.master());
     let asked = store.master().asked().len();
     std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..MAX_CONNECTIONS + 3)
-            .map(|_| scope.spawn(|| store.ask(request::Body::Ping(Ping {}), 2 * PATIENCE)))
-            .collect();
+        let ping = || scope.spawn(|| store.ask(request::Body::Ping(Ping {}), 2 * PATIENCE));
+        let mut calls: Vec<_> = (0..MAX_CONNECTIONS).map(|_| ping()).collect();
         wait_for("as many as may be", || store.master().asked().len() == asked + MAX_CONNECTIONS);
         assert_eq!(control.connections(), (MAX_CONNECTIONS, 0, 0));
         let error = store.ask(request::Body::Ping(Ping {}), Duration::from_millis(80)).unwrap_err();
@@ -385,6 +384,7 @@ fn no_more_calls_are_under_way_than_there_are_places_and_long_ones_leave_some_to
         let error = store.ping().unwrap_err();
         assert_eq!(store.master().asked().len(), asked + MAX_CONNECTIONS, "{error}");
         control.reach.pong(control.now());
+        calls.extend((0..3).map(|_| ping()));
         (0..calls.len()).for_each(|_| release.send(()).unwrap());
         calls.into_iter().for_each(|call| drop(call.join().unwrap().unwrap()));
     });
