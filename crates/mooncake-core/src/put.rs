@@ -215,7 +215,7 @@ impl Core {
                 return PutSlot::Busy(format!("session {} was putting this key, and is away", session.0));
             }
             search.yields -= 1;
-            self.drop_reservation(now, rid, false, fx);
+            self.drop_reservation(now, rid, fx);
             search.largest = Largest::default();
         }
         if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {

@@ -133,11 +133,15 @@ impl<O> Open<O> {
     }
 
     /// What the master is told: from here on nothing is written.
-    fn send(&mut self, crc32c: u32) -> (Arc<Reserved<O>>, Ended) {
+    fn send(&mut self, crc32c: u32) -> Sealed<O> {
         let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: !self.is_bad(replica.rid) };
         let ended = Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c };
         self.state = State::Sent(ended.clone());
-        (self.reserved.clone(), ended)
+        self.sealed(ended)
+    }
+
+    fn sealed(&self, ended: Ended) -> Sealed<O> {
+        Sealed { id: self.id, reserved: self.reserved.clone(), ended }
     }
 
     fn over(&mut self, reason: String) {
@@ -188,6 +192,16 @@ impl<O> PutSessions<O> {
         self.open.get_mut(key).ok_or_else(none)
     }
 
+    /// That very session of a key, if it has not been followed by another one.
+    fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O>> {
+        self.open.get_mut(key).filter(|open| open.id == id || mutant!(SessionsGoByName))
+    }
+
+    fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O>> {
+        self.that(key, id)?;
+        self.open.remove(key)
+    }
+
     /// A part is to be written, once no other thread writes a byte of it: none until then.
     fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O>>, StoreError> {
         let open = self.find(key)?;
@@ -219,10 +233,7 @@ impl<O> PutSessions<O> {
         part: (u64, u64),
         outcome: Result<Written, Lost>,
     ) -> (Result<(), StoreError>, Option<GivenUp<O>>) {
-        let over = |reason: &str| Err(Cause::SessionOver { reason: reason.to_owned() }.into());
-        let Some(open) = self.open.get_mut(key).filter(|open| open.id == id) else {
-            return (over("it was taken back meanwhile"), None);
-        };
+        let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
             open.writing.swap_remove(at);
         }
@@ -245,13 +256,17 @@ impl<O> PutSessions<O> {
                 lost.error.to_string()
             }
         };
-        let result = over(&reason);
+        let result = Err(Cause::SessionOver { reason: reason.clone() }.into());
         if matches!(open.state, State::Over(_)) {
             return (result, None);
         }
         open.over(reason);
         (result, Some(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() }))
     }
+}
+
+fn meanwhile() -> StoreError {
+    Cause::SessionOver { reason: "it was taken back meanwhile".to_owned() }.into()
 }
 
 fn is_ending() -> StoreError {
@@ -390,17 +405,16 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
     let mut sent = Vec::with_capacity(keys.len());
     for (index, key) in keys.iter().enumerate() {
         match seal(driver, key).await {
-            Ok((reserved, ended)) => sent.push((index, reserved, ended)),
+            Ok(sealed) => sent.push((index, sealed)),
             Err(error) => results[index] = Some(Err(error)),
         }
     }
     let mut rest = &sent[..];
-    while let Some((_, first, _)) = rest.first() {
-        let of_it =
-            |(_, reserved, _): &&(usize, Arc<Reserved<D::Origin>>, Ended)| reserved.origin.is_of_session(&first.origin);
+    while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
+        let of_it = |(_, sealed): &&(usize, Sealed<D::Origin>)| sealed.reserved.origin.is_of_session(&first.origin);
         let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
         rest = others;
-        let ended = round.iter().map(|(_, _, ended)| ended.clone()).collect();
+        let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
         let outcomes = match driver.end(&first.origin, ended).await {
             Ok(Some(outcomes)) if outcomes.len() == round.len() => outcomes,
             Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); round.len()],
@@ -410,8 +424,9 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
                 continue;
             }
         };
-        for ((index, ..), outcome) in round.iter().zip(outcomes) {
-            let open = driver.put_sessions().open.remove(keys[*index]);
+        for ((index, sealed), outcome) in round.iter().zip(outcomes) {
+            // Another call may have ended it too, and its key have another one by now.
+            let open = driver.put_sessions().remove(keys[*index], sealed.id);
             let committed = put_end_reply::Outcome::try_from(outcome) == Ok(put_end_reply::Outcome::Committed);
             results[*index] = Some(match committed {
                 true => Ok(()),
@@ -435,26 +450,34 @@ fn taken_back() -> StoreError {
     Cause::SessionOver { reason: reason.to_owned() }.into()
 }
 
-/// Has a key take no further part, and gives what the master is to be told of it.
-async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<(Arc<Reserved<D::Origin>>, Ended), StoreError> {
-    {
+/// A session that takes no further part, and what the master is to be told of it.
+struct Sealed<O> {
+    id: u64,
+    reserved: Arc<Reserved<O>>,
+    ended: Ended,
+}
+
+/// Has a key take no further part.
+async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::Origin>, StoreError> {
+    let id = {
         let mut sessions = driver.put_sessions();
         let open = sessions.find(key)?;
         match &open.state {
             State::Filled => open.state = State::Sealed,
             State::Sealed => return Err(is_ending()),
-            State::Sent(ended) => return Ok((open.reserved.clone(), ended.clone())),
+            State::Sent(ended) => return Ok(open.sealed(ended.clone())),
             State::Over(_) => {}
         }
-    }
-    let is_still = wait_for_writes(driver, key).await;
+        open.id
+    };
+    let is_still = wait_for_writes(driver, key, id).await;
     let (reserved, mut bad) = {
         let mut sessions = driver.put_sessions();
-        let open = sessions.find(key)?;
+        let open = sessions.that(key, id).ok_or_else(meanwhile)?;
         if let State::Over(reason) = &open.state {
             let error = Cause::SessionOver { reason: reason.clone() }.into();
             if is_still {
-                sessions.open.remove(key);
+                sessions.remove(key, id);
             }
             return Err(error);
         }
@@ -491,23 +514,23 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<(Arc<Reserv
         bad.push((replica.rid, true));
     }
     let mut sessions = driver.put_sessions();
-    let open = sessions.find(key)?;
+    let open = sessions.that(key, id).ok_or_else(meanwhile)?;
     open.bad = bad;
     if let Some(sum) = sum {
         return Ok(open.send(sum));
     }
     let over = GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() };
-    sessions.open.remove(key);
+    sessions.remove(key, id);
     drop(sessions);
     give_up(driver, vec![over]).await;
     Err(Cause::SessionOver { reason }.into())
 }
 
 /// Whether none is under way any more.
-async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8]) -> bool {
+async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -> bool {
     let began = driver.now();
     loop {
-        let is_still = driver.put_sessions().open.get(key).is_none_or(|open| open.writing.is_empty());
+        let is_still = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
         if is_still || mutant!(EndsDoNotWaitForWrites) || driver.now().saturating_sub(began) > PATIENCE {
             return is_still;
         }
@@ -523,17 +546,17 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
             State::Sealed => Err(is_ending()),
             State::Filled | State::Sent(_) => {
                 open.state = State::Sealed;
-                Ok(())
+                Ok(open.id)
             }
-            State::Over(_) => Ok(()),
+            State::Over(_) => Ok(open.id),
         });
-        if begun.is_ok() {
-            wait_for_writes(driver, key).await;
-            let open = driver.put_sessions().open.remove(*key);
+        if let Ok(id) = begun {
+            wait_for_writes(driver, key, id).await;
+            let open = driver.put_sessions().remove(key, id);
             let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
             given_up.extend(alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
         }
-        results.push(begun);
+        results.push(begun.map(drop));
     }
     give_up(driver, given_up).await;
     results

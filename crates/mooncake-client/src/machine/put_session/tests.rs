@@ -28,10 +28,14 @@ struct Pool {
     /// Kind and number of copies for the next keys; placed, one copy, behind them.
     slots: RefCell<Vec<(put_slot::Kind, u64)>>,
     next_rid: Cell<u64>,
+    /// Copies that are asked for of each key.
+    copies: Cell<usize>,
     /// Whether each request to reserve was to wait.
     waits: RefCell<Vec<bool>>,
     memory: RefCell<BTreeMap<u64, Vec<u8>>>,
     ended: RefCell<Vec<Ended>>,
+    /// Copies that each request to end named.
+    ends: RefCell<Vec<usize>>,
     /// What the next ends are answered, if it is not that all are committed.
     answers: RefCell<Vec<Result<Option<Vec<i32>>, StoreError>>>,
     given_up: RefCell<Vec<(Vec<u64>, bool)>>,
@@ -50,9 +54,11 @@ impl Pool {
             progress: RefCell::default(),
             slots: RefCell::default(),
             next_rid: Cell::new(2),
+            copies: Cell::new(1),
             waits: RefCell::default(),
             memory: RefCell::default(),
             ended: RefCell::default(),
+            ends: RefCell::default(),
             answers: RefCell::default(),
             given_up: RefCell::default(),
             read_back: RefCell::default(),
@@ -75,7 +81,17 @@ impl Pool {
 
     /// Writes bytes to all copies, but to those that `fails` knows.
     async fn write(&self, offset: u64, bytes: &[u8], fails: impl Fn(u64) -> Option<Lost>) -> Result<(), StoreError> {
-        write_part(self, KEY, (offset, bytes.len() as u64), async |reserved, replica| {
+        self.write_of(KEY, offset, bytes, fails).await
+    }
+
+    async fn write_of(
+        &self,
+        key: &[u8],
+        offset: u64,
+        bytes: &[u8],
+        fails: impl Fn(u64) -> Option<Lost>,
+    ) -> Result<(), StoreError> {
+        write_part(self, key, (offset, bytes.len() as u64), async |reserved, replica| {
             if let Some(lost) = fails(replica.rid) {
                 return Err(lost);
             }
@@ -130,7 +146,7 @@ impl PutDriver for Pool {
     }
 
     fn replicas(&self) -> usize {
-        1
+        self.copies.get()
     }
 
     fn is_current(&self, _: &Session) -> bool {
@@ -141,7 +157,8 @@ impl PutDriver for Pool {
         self.waits.borrow_mut().push(wait);
         let slot = |_: &usize| {
             let mut slots = self.slots.borrow_mut();
-            let (kind, copies) = if slots.is_empty() { (put_slot::Kind::Placed, 1) } else { slots.remove(0) };
+            let (kind, copies) =
+                if slots.is_empty() { (put_slot::Kind::Placed, self.copies.get() as u64) } else { slots.remove(0) };
             let copies = if kind == put_slot::Kind::Placed { copies } else { 0 };
             let replica = |_| {
                 self.next_rid.set(self.next_rid.get() + 2);
@@ -162,6 +179,7 @@ impl PutDriver for Pool {
 
     async fn end(&self, _: &Session, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
         let committed = vec![put_end_reply::Outcome::Committed.into(); ended.len()];
+        self.ends.borrow_mut().push(ended.iter().map(|ended| ended.replicas.len()).sum());
         self.ended.borrow_mut().extend(ended);
         let mut answers = self.answers.borrow_mut();
         if answers.is_empty() { Ok(Some(committed)) } else { answers.remove(0) }
@@ -367,6 +385,59 @@ fn what_was_taken_back_is_over_and_a_store_that_closes_gives_all_up() {
 }
 
 #[test]
+fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
+    // Two calls end the same key, and the one that waits for another key hears of it when the key is being filled anew.
+    let pool = Pool::with_session(6, 1);
+    pool.start(&[b"x"], 3).remove(0).unwrap();
+    pool.fill(0, b"abcdef").unwrap();
+    let context = &mut Context::from_waker(Waker::noop());
+    pool.is_still.set(true);
+    let mut late = pin!(pool.write_of(b"x", 0, b"xyz", |_| None));
+    assert!(late.as_mut().poll(context).is_pending());
+    let mut both = pin!(end(&pool, &[KEY, b"x"]));
+    assert!(both.as_mut().poll(context).is_pending(), "something of the other one is being written");
+    pool.end().unwrap();
+    pool.slots.borrow_mut().push((put_slot::Kind::Placed, 2));
+    pool.start(&[KEY], 6).remove(0).unwrap();
+    pool.is_still.set(false);
+    ready(pool.write(0, b"ghi", |rid| (rid == 6).then(|| lost(true)))).unwrap();
+    pool.is_still.set(true);
+    let mut part = pin!(pool.write(3, b"jkl", |_| None));
+    assert!(part.as_mut().poll(context).is_pending());
+    pool.is_still.set(false);
+    assert!(matches!(late.as_mut().poll(context), Poll::Ready(Ok(()))));
+    let Poll::Ready(ended) = both.as_mut().poll(context) else { panic!("nothing is under way") };
+    ended.into_iter().for_each(|ended| ended.unwrap());
+    assert_eq!(*pool.given_up.borrow(), [], "a copy of it may be being written");
+    assert!(matches!(part.as_mut().poll(context), Poll::Ready(Ok(()))));
+    pool.end().unwrap();
+    assert_eq!(pool.ended.borrow().last().unwrap().crc32c, sum_of(b"ghijkl"));
+
+    // What waits for a write that ends the session finds another one behind it.
+    for ends in [true, false] {
+        let pool = Pool::with_session(6, 1);
+        pool.is_still.set(true);
+        let mut fails = pin!(write_part(&pool, KEY, (0, 6), async |_, _| {
+            while pool.is_still.get() {
+                pool.pause(LOOK).await;
+            }
+            Err(lost(false))
+        }));
+        assert!(fails.as_mut().poll(context).is_pending());
+        let mut call = pin!(async { if ends { end(&pool, &[KEY]).await } else { revoke(&pool, &[KEY]).await } });
+        assert!(call.as_mut().poll(context).is_pending());
+        pool.is_still.set(false);
+        assert!(matches!(fails.as_mut().poll(context), Poll::Ready(Err(_))));
+        pool.start(&[KEY], 6).remove(0).unwrap();
+        pool.fill(0, b"ghijkl").unwrap();
+        let Poll::Ready(outcome) = call.as_mut().poll(context) else { panic!("nothing is under way") };
+        assert_eq!(is_over(outcome.into_iter().next().unwrap()), ends);
+        assert_eq!((&pool.given_up.borrow()[..], pool.ended.borrow().len()), (&[(vec![2], false)][..], 0));
+        pool.end().unwrap();
+    }
+}
+
+#[test]
 fn its_mutants_are_noticed() {
     let hole = a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_revoked;
     assert!(is_noticed_by(Mutant::HolesAreEnded, hole));
@@ -374,4 +445,6 @@ fn its_mutants_are_noticed() {
     assert!(is_noticed_by(Mutant::EndsDoNotWaitForWrites, waits));
     let sent = what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_more;
     assert!(is_noticed_by(Mutant::SealedSessionsAreWritten, sent));
+    let others = an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since;
+    assert!(is_noticed_by(Mutant::SessionsGoByName, others));
 }
