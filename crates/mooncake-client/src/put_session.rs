@@ -7,10 +7,12 @@ use std::time::Instant;
 use mooncake_memory::{Source, Target, crc32c_append, crc32c_combine, total_of_sources};
 use mooncake_wire::message::Replica;
 
+use crate::directory::{Places, place_of};
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::Combine;
 use crate::machine::progress::Held;
-use crate::machine::put_session::{self, PutSessionDriver, PutSessions, write_part};
+use crate::machine::put::{Lost, PutDriver as _};
+use crate::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
 use crate::put::{Driver, Origin, PutItem, check_all, is_no_staging, link_error, transfer_error};
@@ -21,7 +23,7 @@ use crate::team::{share, threads_for};
 const CHUNK: u64 = 256 << 10;
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<Origin>;
+pub(crate) type Sessions = PutSessions<Origin, Places>;
 
 /// Parts of one object that a session writes.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ pub struct WriteRange<'a> {
 }
 
 impl PutSessionDriver for Driver<'_> {
+    type Place = Places;
     const COMBINE: Combine = crc32c_combine;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
@@ -53,15 +56,20 @@ impl PutSessionDriver for Driver<'_> {
         control.progress.lock().hold(control.now(), rids)
     }
 
-    async fn sum_of(&self, origin: &Origin, replica: &Replica, size: u64) -> Result<u32, StoreError> {
+    fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
+        self.store.shared.directory.places(origin.numbering, replicas)
+    }
+
+    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, StoreError> {
+        let Reserved { size, place, .. } = reserved;
+        let size = *size;
         let store = self.store;
         let [extent] = &replica.extents[..] else { return Err(store.shared.control.confused("a put")) };
-        let address = store.shared.directory.find(origin.numbering, extent.segment);
         let gone = || Cause::Transfer(format!("segment {} has left the pool", extent.segment));
-        let address = address.ok_or_else(gone)?;
+        let address = place_of(place, replica.rid).ok_or_else(gone)?;
         let interrupted = || false;
         let wait = store.transfer_wait(size, &interrupted);
-        let link = store.shared.links.link(&address, &wait).map_err(|error| link_error(&error))?;
+        let link = store.shared.links.link(address, &wait).map_err(|error| link_error(&error))?;
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
@@ -120,7 +128,14 @@ impl Inner {
             let sources: Vec<Source<'_>> = run.iter().map(|range| range.source).collect();
             let part = (first.offset, total_of_sources(&sources));
             ready(write_part(&driver, item.key, part, async |reserved, replica| {
-                self.write_replica(replica, first.offset, &sources, &reserved.origin, interrupted)
+                let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));
+                // Links tell sessions apart by numbers, which begin anew with another log.
+                if !driver.is_current(origin) {
+                    let over =
+                        Cause::Transfer("the store's session with its master, which reserved this, is over".into());
+                    return Err(Lost { error: over.into(), final_word: false, settled: true });
+                }
+                self.write_replica_at(replica, address, (first.offset, &sources), origin, interrupted)
             }))?;
             bytes = bytes.saturating_add(part.1);
         }

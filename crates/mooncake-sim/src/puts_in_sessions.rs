@@ -8,23 +8,33 @@ use std::time::Duration;
 
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
-use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, write_part};
+use mooncake_client::machine::put::PutDriver as _;
+use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_core::GRANULE;
 use mooncake_wire::message::Replica;
 
 use crate::callers::LARGEST;
 use crate::ledger::{checksum, checksum_of_both, word};
+use crate::links::Address;
 use crate::puts::{Driver, Item, Options, Origin};
 use crate::store::Store;
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<Origin>;
+pub(crate) type Sessions = PutSessions<Origin, Places>;
+
+/// Rids of replicas, each with its segment.
+pub(crate) type Places = Vec<(u64, Option<Address>)>;
+
+fn place_of(places: &Places, rid: u64) -> Option<Address> {
+    places.iter().find(|(other, _)| *other == rid).and_then(|(_, address)| address.clone())
+}
 
 /// What an end or a revoke has for options.
 const NONE: Options = Options { replicas: 1, replace: false, pace: 300 };
 
 impl PutSessionDriver for Driver<'_> {
+    type Place = Places;
     const COMBINE: Combine = checksum_of_both;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
@@ -36,12 +46,17 @@ impl PutSessionDriver for Driver<'_> {
         inner.progress.borrow_mut().hold(inner.world.now(), rids)
     }
 
-    async fn sum_of(&self, origin: &Origin, replica: &Replica, size: u64) -> Result<u32, StoreError> {
+    fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
+        let segment = |replica: &Replica| self.store.find_segment(origin.numbering, replica.extents[0].segment);
+        replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+    }
+
+    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, StoreError> {
         let lost = |what: &str| StoreError::from(Cause::Transfer(what.into()));
         let extent = &replica.extents[0];
-        let address = self.store.find_segment(origin.numbering, extent.segment).ok_or_else(|| lost("gone"))?;
+        let address = place_of(&reserved.place, replica.rid).ok_or_else(|| lost("gone"))?;
         let link = self.store.link_to(&address).await.ok_or_else(|| lost("no link"))?;
-        let words = self.store.read(&link, replica.rid, extent.offset, size).await;
+        let words = self.store.read(&link, replica.rid, extent.offset, reserved.size).await;
         words.map(checksum).map_err(|_| lost("not read"))
     }
 }
@@ -133,7 +148,9 @@ impl Store {
         let words: Vec<u64> = (part.first..part.first + part.count).map(|index| word(part.number, index)).collect();
         let bytes = (part.first * GRANULE, part.count * GRANULE);
         write_part(&self.sessions(), &item.key, bytes, async |reserved, replica| {
-            self.write_words(replica, item, (part.first, &words), &reserved.origin, pace).await
+            let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));
+            let address = address.filter(|_| self.sessions().is_current(origin));
+            self.write_words_at(replica, address, item, (part.first, &words), origin, pace).await
         })
         .await
     }

@@ -30,42 +30,47 @@ const MOST: usize = 16_384;
 
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
+    /// Where the copies of what was reserved are, whatever their store meets behind that.
+    type Place;
+
     /// How checksums of parts become one.
     const COMBINE: Combine;
 
     /// The store's, under their lock.
-    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::Origin>>;
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::Origin, Self::Place>>;
 
     /// Has the beat renew these from now on, as long as the answer lives.
     fn hold(&self, rids: Vec<u64>) -> Arc<Held>;
 
-    /// Reads a replica back, of so many bytes, and gives their checksum.
+    /// The places of replicas whose segments were just met.
+    fn place(&self, origin: &Self::Origin, replicas: &[Replica]) -> Self::Place;
+
+    /// Reads a replica back, and gives the checksum of its bytes.
     fn sum_of(
         &self,
-        origin: &Self::Origin,
+        reserved: &Reserved<Self::Origin, Self::Place>,
         replica: &Replica,
-        size: u64,
     ) -> impl Future<Output = Result<u32, StoreError>>;
 }
 
 /// The keys of a store that have a put session.
 #[derive(Debug)]
-pub struct PutSessions<O> {
-    open: BTreeMap<Box<[u8]>, Open<O>>,
+pub struct PutSessions<O, P> {
+    open: BTreeMap<Box<[u8]>, Open<O, P>>,
     next: u64,
 }
 
-impl<O> Default for PutSessions<O> {
+impl<O, P> Default for PutSessions<O, P> {
     fn default() -> Self {
         Self { open: BTreeMap::new(), next: 0 }
     }
 }
 
 #[derive(Debug)]
-struct Open<O> {
+struct Open<O, P> {
     /// A key has one session after the other.
     id: u64,
-    reserved: Arc<Reserved<O>>,
+    reserved: Arc<Reserved<O, P>>,
     /// Replicas that lack a part of what was written: true where nothing of this client touches them any more.
     bad: Vec<(u64, bool)>,
     filling: Filling,
@@ -77,13 +82,15 @@ struct Open<O> {
 
 /// What a key was given.
 #[derive(Debug)]
-pub struct Reserved<O> {
+pub struct Reserved<O, P> {
     /// Where it comes from.
     pub origin: O,
     /// Bytes of the object to be.
     pub size: u64,
-    /// Its places.
+    /// Its placements.
     pub replicas: Vec<Replica>,
+    /// Where they are.
+    pub place: P,
 }
 
 #[derive(Debug)]
@@ -99,23 +106,23 @@ enum State {
 }
 
 /// A part that may be written.
-struct Part<O> {
+struct Part<O, P> {
     id: u64,
-    reserved: Arc<Reserved<O>>,
+    reserved: Arc<Reserved<O, P>>,
     /// Replicas that need not be written any more.
     bad: Vec<u64>,
 }
 
 /// Placements that are to be given up. `settled`: nothing of this client touches any copy of them again.
 #[derive(Debug)]
-pub struct GivenUp<O> {
+pub struct GivenUp<O, P> {
     /// Where they come from.
-    pub reserved: Arc<Reserved<O>>,
+    pub reserved: Arc<Reserved<O, P>>,
     /// See above.
     pub settled: bool,
 }
 
-impl<O> Open<O> {
+impl<O, P> Open<O, P> {
     fn is_bad(&self, rid: u64) -> bool {
         self.bad.iter().any(|(bad, _)| *bad == rid)
     }
@@ -133,14 +140,14 @@ impl<O> Open<O> {
     }
 
     /// What the master is told: from here on nothing is written.
-    fn send(&mut self, crc32c: u32) -> Sealed<O> {
+    fn send(&mut self, crc32c: u32) -> Sealed<O, P> {
         let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: !self.is_bad(replica.rid) };
         let ended = Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c };
         self.state = State::Sent(ended.clone());
         self.sealed(ended)
     }
 
-    fn sealed(&self, ended: Ended) -> Sealed<O> {
+    fn sealed(&self, ended: Ended) -> Sealed<O, P> {
         Sealed { id: self.id, reserved: self.reserved.clone(), ended }
     }
 
@@ -150,9 +157,9 @@ impl<O> Open<O> {
     }
 }
 
-impl<O> PutSessions<O> {
+impl<O, P> PutSessions<O, P> {
     /// The store closes: all that is reserved, and whether nothing of it is being written.
-    pub fn close(&mut self) -> Vec<GivenUp<O>> {
+    pub fn close(&mut self) -> Vec<GivenUp<O, P>> {
         let open = std::mem::take(&mut self.open).into_values();
         let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
         alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
@@ -178,7 +185,7 @@ impl<O> PutSessions<O> {
         Ok(())
     }
 
-    fn begin(&mut self, key: &[u8], reserved: Reserved<O>, combine: Combine, held: Arc<Held>) {
+    fn begin(&mut self, key: &[u8], reserved: Reserved<O, P>, combine: Combine, held: Arc<Held>) {
         let id = self.next;
         self.next += 1;
         let filling = Filling::new(reserved.size, combine);
@@ -187,23 +194,23 @@ impl<O> PutSessions<O> {
         self.open.insert(key.into(), open);
     }
 
-    fn find(&mut self, key: &[u8]) -> Result<&mut Open<O>, StoreError> {
+    fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
         let none = || Cause::InvalidParams("this key has no put session; start one first".into()).into();
         self.open.get_mut(key).ok_or_else(none)
     }
 
     /// That very session of a key, if it has not been followed by another one.
-    fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O>> {
+    fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O, P>> {
         self.open.get_mut(key).filter(|open| open.id == id || mutant!(SessionsGoByName))
     }
 
-    fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O>> {
+    fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, P>> {
         self.that(key, id)?;
         self.open.remove(key)
     }
 
     /// A part is to be written, once no other thread writes a byte of it: none until then.
-    fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O>>, StoreError> {
+    fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O, P>>, StoreError> {
         let open = self.find(key)?;
         match &open.state {
             State::Filled => {}
@@ -232,7 +239,7 @@ impl<O> PutSessions<O> {
         id: u64,
         part: (u64, u64),
         outcome: Result<Written, Lost>,
-    ) -> (Result<(), StoreError>, Option<GivenUp<O>>) {
+    ) -> (Result<(), StoreError>, Option<GivenUp<O, P>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
             open.writing.swap_remove(at);
@@ -364,7 +371,8 @@ async fn begin_round<D: PutSessionDriver>(
     }
     for Placed { index, slot } in placed {
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
-        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas };
+        let place = driver.place(&origin, &slot.replicas);
+        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
         driver.put_sessions().begin(keys[index], reserved, D::COMBINE, held);
         results[index] = Some(Ok(()));
     }
@@ -377,7 +385,7 @@ pub async fn write_part<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
     (offset, len): (u64, u64),
-    write: impl AsyncFn(&Reserved<D::Origin>, &Replica) -> Result<u32, Lost>,
+    write: impl AsyncFn(&Reserved<D::Origin, D::Place>, &Replica) -> Result<u32, Lost>,
 ) -> Result<(), StoreError> {
     let began = driver.now();
     let Part { id, reserved, bad } = loop {
@@ -411,7 +419,8 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
     }
     let mut rest = &sent[..];
     while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
-        let of_it = |(_, sealed): &&(usize, Sealed<D::Origin>)| sealed.reserved.origin.is_of_session(&first.origin);
+        let of_it =
+            |(_, sealed): &&(usize, Sealed<D::Origin, D::Place>)| sealed.reserved.origin.is_of_session(&first.origin);
         let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
         rest = others;
         let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
@@ -451,14 +460,14 @@ fn taken_back() -> StoreError {
 }
 
 /// A session that takes no further part, and what the master is to be told of it.
-struct Sealed<O> {
+struct Sealed<O, P> {
     id: u64,
-    reserved: Arc<Reserved<O>>,
+    reserved: Arc<Reserved<O, P>>,
     ended: Ended,
 }
 
 /// Has a key take no further part.
-async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::Origin>, StoreError> {
+async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::Origin, D::Place>, StoreError> {
     let id = {
         let mut sessions = driver.put_sessions();
         let open = sessions.find(key)?;
@@ -506,7 +515,7 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
     for replica in
         reserved.replicas.iter().filter(|replica| bad.iter().all(|(rid, _)| *rid != replica.rid)).collect::<Vec<_>>()
     {
-        match driver.sum_of(&reserved.origin, replica, reserved.size).await {
+        match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its copies differ".to_owned(),
             Err(error) => reason = error.to_string(),
@@ -563,13 +572,13 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
 }
 
 /// Gives placements up, those of a session together.
-pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin>>) {
+pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin, D::Place>>) {
     for settled in [true, false] {
         let of_kind: Vec<_> = all.iter().filter(|given_up| given_up.settled == settled).collect();
         let mut rest = &of_kind[..];
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
-            let of_it = |other: &&&GivenUp<D::Origin>| other.reserved.origin.is_of_session(origin);
+            let of_it = |other: &&&GivenUp<D::Origin, D::Place>| other.reserved.origin.is_of_session(origin);
             let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
             rest = others;
             let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| replica.rid);

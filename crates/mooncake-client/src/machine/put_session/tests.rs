@@ -23,7 +23,7 @@ impl put::Origin for Session {
 
 /// A pool that gives each key what the test says, and one memory for each placement.
 struct Pool {
-    sessions: RefCell<PutSessions<Session>>,
+    sessions: RefCell<PutSessions<Session, ()>>,
     progress: RefCell<Progress>,
     /// Kind and number of copies for the next keys; placed, one copy, behind them.
     slots: RefCell<Vec<(put_slot::Kind, u64)>>,
@@ -204,9 +204,10 @@ impl PutDriver for Pool {
 }
 
 impl PutSessionDriver for Pool {
+    type Place = ();
     const COMBINE: Combine = combined;
 
-    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Session>> {
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Session, ()>> {
         RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
     }
 
@@ -214,7 +215,9 @@ impl PutSessionDriver for Pool {
         self.progress.borrow_mut().hold(self.now.get(), rids)
     }
 
-    async fn sum_of(&self, _: &Session, replica: &Replica, _: u64) -> Result<u32, StoreError> {
+    fn place(&self, _: &Session, _: &[Replica]) {}
+
+    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, StoreError> {
         self.read_back.borrow_mut().push(replica.rid);
         Ok(sum_of(&self.memory.borrow()[&replica.rid]))
     }
