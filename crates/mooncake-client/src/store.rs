@@ -289,7 +289,7 @@ impl Store {
 
     /// Looks objects up to read them in parts, [by ranges](Store::read_in_sessions), with no further question to the master. As
     /// an existence query it has them stay for a second at least; it holds nothing longer than that. Begun twice, a session is
-    /// looked up anew and ends when it is ended twice. [`ErrorKind::NotFound`] for what is not there.
+    /// looked up anew and ends when it is ended twice, whether or not it was over in between. [`ErrorKind::NotFound`] for what is not there.
     pub fn start_get_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
