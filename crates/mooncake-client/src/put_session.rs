@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mooncake_memory::{Source, Target, crc32c_append, crc32c_combine, total_of_sources};
-use mooncake_wire::message::Replica;
+use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
+use mooncake_wire::pack_keys;
 
 use crate::directory::{Places, place_of};
 use crate::error::{Cause, StoreError};
@@ -58,6 +59,19 @@ impl PutSessionDriver for Driver<'_> {
 
     fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
         self.store.shared.directory.places(origin.numbering, replicas)
+    }
+
+    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+        const WHAT: &str = "a lookup";
+        let control = &self.store.shared.control;
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        let answer = control.query(WHAT, body, control.lookup_timeout)?;
+        let reply::Body::Lookup(found) = answer.body else { return Err(control.confused(WHAT)) };
+        if !answer.session.is(&origin.session) {
+            return Ok(Vec::new());
+        }
+        let rids = |object: &Object| object.replicas.iter().map(|replica| replica.rid).collect();
+        Ok(found.objects.iter().map(rids).collect())
     }
 
     async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, StoreError> {

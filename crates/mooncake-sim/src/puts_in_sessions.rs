@@ -6,18 +6,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
 use mooncake_client::machine::put::PutDriver as _;
 use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_core::GRANULE;
-use mooncake_wire::message::Replica;
+use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
+use mooncake_wire::pack_keys;
 
 use crate::callers::LARGEST;
+use crate::calls::PATIENCE;
 use crate::ledger::{checksum, checksum_of_both, word};
 use crate::links::Address;
-use crate::puts::{Driver, Item, Options, Origin};
+use crate::puts::{Driver, Item, Options, Origin, error_of};
 use crate::store::Store;
 
 /// A store's put sessions.
@@ -49,6 +52,17 @@ impl PutSessionDriver for Driver<'_> {
     fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
         let segment = |replica: &Replica| self.store.find_segment(origin.numbering, replica.extents[0].segment);
         replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+    }
+
+    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        let answer = self.store.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
+        if !answer.session.is(&origin.session) {
+            return Ok(Vec::new());
+        }
+        let rids = |object: &Object| object.replicas.iter().map(|replica| replica.rid).collect();
+        Ok(found.objects.iter().map(rids).collect())
     }
 
     async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, StoreError> {

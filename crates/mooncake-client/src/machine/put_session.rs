@@ -15,9 +15,10 @@ use mooncake_wire::message::{Ended, Replica, ReplicaOutcome, put_end_reply, put_
 
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::{Combine, Filling};
+use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
 use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Written, write_key};
-use crate::machine::rounds::{CHANGED_KEYS, ROUND_KEY_BYTES};
+use crate::machine::rounds::{CHANGED_KEYS, ROUND_KEY_BYTES, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -44,6 +45,11 @@ pub trait PutSessionDriver: PutDriver {
 
     /// The places of replicas whose segments were just met.
     fn place(&self, origin: &Self::Origin, replicas: &[Replica]) -> Self::Place;
+
+    /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another session, as
+    /// numbers begin anew with another log.
+    fn rids_of(&self, origin: &Self::Origin, keys: &[&[u8]])
+    -> impl Future<Output = Result<Vec<Vec<u64>>, StoreError>>;
 
     /// Reads a replica back, and gives the checksum of its bytes.
     fn sum_of(
@@ -424,23 +430,26 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
         let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
         rest = others;
         let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
-        let outcomes = match driver.end(&first.origin, ended).await {
-            Ok(Some(outcomes)) if outcomes.len() == round.len() => outcomes,
-            Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); round.len()],
+        let committed = match driver.end(&first.origin, ended).await {
+            Ok(Some(outcomes)) if outcomes.len() == round.len() => are_committed(driver, keys, round, &outcomes).await,
+            Ok(None) => round.iter().map(|_| Ok(false)).collect(),
             other => {
                 let error = other.err().unwrap_or_else(|| driver.confused());
                 round.iter().for_each(|(index, ..)| results[*index] = Some(Err(error.clone())));
                 continue;
             }
         };
-        for ((index, sealed), outcome) in round.iter().zip(outcomes) {
+        for ((index, sealed), committed) in round.iter().zip(committed) {
+            let committed = match committed {
+                Ok(committed) => committed,
+                Err(error) => {
+                    results[*index] = Some(Err(error));
+                    continue;
+                }
+            };
             // Another call may have ended it too, and its key have another one by now.
             let open = driver.put_sessions().remove(keys[*index], sealed.id);
-            let committed = put_end_reply::Outcome::try_from(outcome) == Ok(put_end_reply::Outcome::Committed);
-            results[*index] = Some(match committed {
-                true => Ok(()),
-                false => Err(taken_back()),
-            });
+            results[*index] = Some(if committed { Ok(()) } else { Err(taken_back()) });
             // Ended as bad, and nothing of them can land any more: no fence has to prove that.
             let bad = open.map(|open| open.bad).unwrap_or_default();
             let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
@@ -451,6 +460,33 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
     }
     let lost = || Err(taken_back());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+}
+
+/// Whether each of these is an object by now; an error where there is no telling yet. A master knows the last placements of a
+/// session only that have become objects: of others it says that they came too late, though it may have been told before, and
+/// its word was lost. Their keys tell.
+async fn are_committed<D: PutSessionDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    round: &[(usize, Sealed<D::Origin, D::Place>)],
+    outcomes: &[i32],
+) -> Vec<Result<bool, StoreError>> {
+    use put_end_reply::Outcome;
+    let is = |at: usize, outcome: Outcome| Outcome::try_from(outcomes[at]) == Ok(outcome);
+    let mut committed: Vec<_> = (0..round.len()).map(|at| Ok(is(at, Outcome::Committed))).collect();
+    let late: Vec<usize> = (0..round.len()).filter(|&at| is(at, Outcome::Superseded)).collect();
+    let names: Vec<&[u8]> = late.iter().map(|&at| keys[round[at].0]).collect();
+    let mut rest = &late[..];
+    for names in rounds(&names, ROUND_KEYS) {
+        let (these, others) = rest.split_at(names.len());
+        rest = others;
+        let found = driver.rids_of(&round[0].1.reserved.origin, names).await;
+        for (nth, &at) in these.iter().enumerate() {
+            let is_own = |rids: &Vec<u64>| round[at].1.reserved.replicas.iter().any(|own| rids.contains(&own.rid));
+            committed[at] = found.as_ref().map(|found| found.get(nth).is_some_and(is_own)).map_err(Clone::clone);
+        }
+    }
+    committed
 }
 
 fn taken_back() -> StoreError {

@@ -38,6 +38,8 @@ struct Pool {
     ends: RefCell<Vec<usize>>,
     /// What the next ends are answered, if it is not that all are committed.
     answers: RefCell<Vec<Result<Option<Vec<i32>>, StoreError>>>,
+    /// What the next look-ups find for each of their keys, if it is not nothing.
+    found: RefCell<Vec<Result<Vec<u64>, StoreError>>>,
     given_up: RefCell<Vec<(Vec<u64>, bool)>>,
     read_back: RefCell<Vec<u64>>,
     now: Cell<Duration>,
@@ -60,6 +62,7 @@ impl Pool {
             ended: RefCell::default(),
             ends: RefCell::default(),
             answers: RefCell::default(),
+            found: RefCell::default(),
             given_up: RefCell::default(),
             read_back: RefCell::default(),
             now: Cell::default(),
@@ -217,6 +220,11 @@ impl PutSessionDriver for Pool {
 
     fn place(&self, _: &Session, _: &[Replica]) {}
 
+    async fn rids_of(&self, _: &Session, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+        let found = self.found.borrow_mut().pop().unwrap_or(Ok(Vec::new()))?;
+        Ok(vec![found; keys.len()])
+    }
+
     async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, StoreError> {
         self.read_back.borrow_mut().push(replica.rid);
         Ok(sum_of(&self.memory.borrow()[&replica.rid]))
@@ -306,6 +314,22 @@ fn what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_m
     pool.end().unwrap();
     let ended = pool.ended.borrow();
     assert_eq!((ended.len(), &ended[0]), (2, &ended[1]), "the same is told");
+}
+
+#[test]
+fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
+    let late = || Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]));
+    for (found, done) in [(vec![9, 4], true), (vec![9], false), (vec![], false)] {
+        let pool = Pool::with_session(3, 2);
+        pool.fill(0, b"abc").unwrap();
+        pool.answers.borrow_mut().extend([late(), late()]);
+        // Where there is no telling it may be ended once more.
+        pool.found.borrow_mut().extend([Ok(found), Err(Cause::Transfer("no answer".into()).into())]);
+        assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)));
+        let ended = pool.end();
+        assert!(if done { ended.is_ok() } else { is_over(ended) });
+        assert!(refusal(pool.end()).contains("no put session") && pool.given_up.borrow().is_empty());
+    }
 }
 
 #[test]
