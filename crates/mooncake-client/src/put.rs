@@ -269,19 +269,21 @@ impl Inner {
         origin: &Origin,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<u32, Lost> {
-        let untouched = |error: StoreError| Lost { final_word: error.is_callers(), error, settled: true };
+        let untouched =
+            |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
         let [extent] = &replica.extents[..] else {
-            return Err(untouched(self.shared.control.confused(WHAT)));
+            return Err(untouched(self.shared.control.confused(WHAT), false));
         };
         let Some(address) = address else {
-            return Err(untouched(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into()));
+            let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
+            return Err(untouched(gone.into(), false));
         };
         let wait = self.transfer_wait(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session.id, address, &wait);
-        let link = link.map_err(|error| untouched(link_error(&error)))?;
+        let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
         link.write(replica.rid, extent.offset + offset, parts, &wait).map_err(|failed| {
-            let error = transfer_error(failed.error);
-            Lost { final_word: error.is_callers(), error, settled: failed.settled }
+            let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
+            Lost { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })
     }
 }

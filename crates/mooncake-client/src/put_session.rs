@@ -74,21 +74,26 @@ impl PutSessionDriver for Driver<'_> {
         Ok(found.objects.iter().map(rids).collect())
     }
 
-    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, StoreError> {
-        let Reserved { size, place, .. } = reserved;
-        let size = *size;
-        let store = self.store;
-        let [extent] = &replica.extents[..] else { return Err(store.shared.control.confused("a put")) };
-        let gone = || Cause::Transfer(format!("segment {} has left the pool", extent.segment));
-        let address = place_of(place, replica.rid).ok_or_else(gone)?;
+    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
+        let (store, size) = (self.store, reserved.size);
+        let lost = |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
+        let [extent] = &replica.extents[..] else { return Err(lost(store.shared.control.confused("a put"), false)) };
+        let Some(address) = place_of(&reserved.place, replica.rid) else {
+            return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
+        };
         let interrupted = || false;
         let wait = store.transfer_wait(size, &interrupted);
-        let link = store.shared.links.link(address, &wait).map_err(|error| link_error(&error))?;
+        let link = store.shared.links.link(address, &wait);
+        let link = link.map_err(|error| lost(link_error(&error), error.is_passing()))?;
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
             let mut targets = [Target::new(chunk)];
-            link.read(replica.rid, extent.offset + done, &mut targets, None, &wait).map_err(transfer_error)?;
+            let read = link.read(replica.rid, extent.offset + done, &mut targets, None, &wait);
+            read.map_err(|error| {
+                let passing = error.is_passing();
+                lost(transfer_error(error), passing)
+            })?;
             sum = crc32c_append(sum, chunk);
             done += chunk.len() as u64;
         }
@@ -147,7 +152,7 @@ impl Inner {
                 if !driver.is_current(origin) {
                     let over =
                         Cause::Transfer("the store's session with its master, which reserved this, is over".into());
-                    return Err(Lost { error: over.into(), final_word: false, settled: true });
+                    return Err(Lost { error: over.into(), final_word: false, passing: false, settled: true });
                 }
                 self.write_replica_at(replica, address, (first.offset, &sources), origin, interrupted)
             }))?;

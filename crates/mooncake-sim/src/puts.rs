@@ -186,15 +186,21 @@ impl Store {
         pace: u64,
     ) -> Result<u32, Lost> {
         let inner = &self.inner;
-        let lost = |settled| Lost { error: Cause::Transfer("not written".into()).into(), final_word: false, settled };
-        let closed = || Lost { error: Cause::Closed.into(), final_word: true, settled: true };
+        let lost = |settled| Lost {
+            error: Cause::Transfer("not written".into()).into(),
+            final_word: false,
+            passing: false,
+            settled,
+        };
+        let closed = || Lost { error: Cause::Closed.into(), final_word: true, ..lost(true) };
+        let no_link = || Lost { passing: true, ..lost(true) };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let address = address.ok_or_else(|| lost(true))?;
         let by = (origin.session.secret, replica.rid);
         inner.network.ledger.placed(by, (extent.segment, address.uuid), &item.key, item.value);
         inner.world.stall().await;
         let link = self.link_to_write(origin.session.id, &address).await;
-        let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { lost(true) })?;
+        let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { no_link() })?;
         let piece = Piece { rid: replica.rid, offset: extent.offset + first * GRANULE, words, pace };
         inner.writes.set(inner.writes.get() + 1);
         let written = self.write(&link, piece).await;

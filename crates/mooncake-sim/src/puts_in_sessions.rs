@@ -9,7 +9,7 @@ use std::time::Duration;
 use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
-use mooncake_client::machine::put::PutDriver as _;
+use mooncake_client::machine::put::{Lost, PutDriver as _};
 use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_core::GRANULE;
@@ -32,6 +32,9 @@ pub(crate) type Places = Vec<(u64, Option<Address>)>;
 fn place_of(places: &Places, rid: u64) -> Option<Address> {
     places.iter().find(|(other, _)| *other == rid).and_then(|(_, address)| address.clone())
 }
+
+/// Of what passes.
+const NO_LINK: &str = "no link";
 
 /// What an end or a revoke has for options.
 const NONE: Options = Options { replicas: 1, replace: false, pace: 300 };
@@ -65,11 +68,16 @@ impl PutSessionDriver for Driver<'_> {
         Ok(found.objects.iter().map(rids).collect())
     }
 
-    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, StoreError> {
-        let lost = |what: &str| StoreError::from(Cause::Transfer(what.into()));
+    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
+        let lost = |what: &str| Lost {
+            error: Cause::Transfer(what.into()).into(),
+            final_word: false,
+            passing: what == NO_LINK,
+            settled: true,
+        };
         let extent = &replica.extents[0];
         let address = place_of(&reserved.place, replica.rid).ok_or_else(|| lost("gone"))?;
-        let link = self.store.link_to(&address).await.ok_or_else(|| lost("no link"))?;
+        let link = self.store.link_to(&address).await.ok_or_else(|| lost(NO_LINK))?;
         let words = self.store.read(&link, replica.rid, extent.offset, reserved.size).await;
         words.map(checksum).map_err(|_| lost("not read"))
     }

@@ -56,7 +56,7 @@ pub trait PutSessionDriver: PutDriver {
         &self,
         reserved: &Reserved<Self::Origin, Self::Place>,
         replica: &Replica,
-    ) -> impl Future<Output = Result<u32, StoreError>>;
+    ) -> impl Future<Output = Result<u32, Lost>>;
 }
 
 /// The keys of a store that have a put session.
@@ -261,8 +261,8 @@ impl<O, P> PutSessions<O, P> {
                 }
                 "no copy has all that was written".to_owned()
             }
-            // Nothing but the caller's own memory, or wish, was the matter: it may write them once more.
-            Err(lost) if lost.final_word && lost.settled => return (Err(lost.error), None),
+            // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once more.
+            Err(lost) if (lost.final_word || lost.passing) && lost.settled => return (Err(lost.error), None),
             Err(lost) => {
                 let rids = open.rids().into_iter();
                 open.bad.extend(rids.map(|rid| (rid, lost.settled)));
@@ -547,19 +547,24 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::O
         (open.reserved.clone(), open.bad.clone())
     };
     // Something was written twice.
-    let (mut sum, mut reason) = (None, String::new());
+    let (mut sum, mut reason, mut passing) = (None, String::new(), None);
     for replica in
         reserved.replicas.iter().filter(|replica| bad.iter().all(|(rid, _)| *rid != replica.rid)).collect::<Vec<_>>()
     {
         match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its copies differ".to_owned(),
-            Err(error) => reason = error.to_string(),
+            Err(lost) if lost.passing => passing = Some(lost.error),
+            Err(lost) => reason = lost.error.to_string(),
         }
         bad.push((replica.rid, true));
     }
     let mut sessions = driver.put_sessions();
     let open = sessions.that(key, id).ok_or_else(meanwhile)?;
+    if let Some(error) = passing.filter(|_| sum.is_none()) {
+        open.state = State::Filled;
+        return Err(error);
+    }
     open.bad = bad;
     if let Some(sum) = sum {
         return Ok(open.send(sum));

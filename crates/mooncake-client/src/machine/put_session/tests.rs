@@ -42,6 +42,8 @@ struct Pool {
     found: RefCell<Vec<Result<Vec<u64>, StoreError>>>,
     given_up: RefCell<Vec<(Vec<u64>, bool)>>,
     read_back: RefCell<Vec<u64>>,
+    /// A replica is not read back while it is this one.
+    unread: Cell<u64>,
     now: Cell<Duration>,
     /// A write stands still while this is so.
     is_still: Cell<bool>,
@@ -65,6 +67,7 @@ impl Pool {
             found: RefCell::default(),
             given_up: RefCell::default(),
             read_back: RefCell::default(),
+            unread: Cell::default(),
             now: Cell::default(),
             is_still: Cell::new(false),
         }
@@ -123,7 +126,7 @@ impl Pool {
 }
 
 fn lost(settled: bool) -> Lost {
-    Lost { error: Cause::Transfer("the owner is gone".into()).into(), final_word: false, settled }
+    Lost { error: Cause::Transfer("the owner is gone".into()).into(), final_word: false, passing: false, settled }
 }
 
 /// Once later.
@@ -225,8 +228,11 @@ impl PutSessionDriver for Pool {
         Ok(vec![found; keys.len()])
     }
 
-    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, StoreError> {
+    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, Lost> {
         self.read_back.borrow_mut().push(replica.rid);
+        if self.unread.get() == replica.rid {
+            return Err(Lost { passing: true, ..lost(true) });
+        }
         Ok(sum_of(&self.memory.borrow()[&replica.rid]))
     }
 }
@@ -356,7 +362,7 @@ fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over
 fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let pool = Pool::with_session(3, 2);
     pool.fill(0, b"abc").unwrap();
-    let fault = |settled| Lost { error: Cause::Interrupted.into(), final_word: true, settled };
+    let fault = |settled| Lost { error: Cause::Interrupted.into(), final_word: true, passing: false, settled };
     let outcome = ready(pool.write(1, b"BC", |rid| (rid == 4).then(|| fault(true))));
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Interrupted));
     assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its copies may differ there");
@@ -367,6 +373,29 @@ fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let pool = Pool::with_session(3, 2);
     ready(pool.write(0, b"abc", |rid| (rid == 4).then(|| fault(false)))).unwrap_err();
     assert!(is_over(pool.end()) && *pool.given_up.borrow() == [(vec![2, 4], false)]);
+}
+
+#[test]
+fn what_passes_ends_no_session_and_is_made_good_by_the_same_once_more() {
+    let passing = |settled| Lost { passing: true, ..lost(settled) };
+    let pool = Pool::with_session(6, 2);
+    pool.fill(0, b"abc").unwrap();
+    // Of one copy nothing can come any more, and the other one is to be written in a moment.
+    let outcome = ready(pool.write(3, b"def", |rid| Some(if rid == 2 { lost(true) } else { passing(true) })));
+    assert!(matches!(outcome.unwrap_err().cause(), Cause::Transfer(_)));
+    assert!(refusal(pool.end()).contains("bytes 3 to 6 of 6"));
+    ready(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(true)))).unwrap();
+    pool.fill(1, b"BC").unwrap();
+    pool.unread.set(4);
+    assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)), "it is not known what is there");
+    pool.fill(2, b"C").unwrap();
+    pool.unread.set(0);
+    pool.end().unwrap();
+    assert_eq!(pool.ended.borrow()[0].crc32c, sum_of(b"aBCdef"));
+    assert_eq!(*pool.given_up.borrow(), [(vec![2], true)]);
+    // Something of it may still land.
+    let pool = Pool::with_session(3, 1);
+    assert!(is_over(ready(pool.write(0, b"abc", |_| Some(passing(false))))));
 }
 
 #[test]
