@@ -323,7 +323,9 @@ impl Store {
 
     /// Reserves room for objects of these sizes, to be [filled in parts](Store::write_in_sessions) by any threads, in any order,
     /// and then [ended](Store::end_put_sessions) or [taken back](Store::revoke_put_sessions). What is reserved stays so for
-    /// ten minutes at most, and counts among what a client may have unfinished: beyond that [`ErrorKind::NoSpace`].
+    /// ten minutes at most (for 30 s where a master that runs does not hear this client, and its key yields to others at once
+    /// then), and counts among what a client may have unfinished: beyond that, and beyond 16,384 copies in put sessions of this
+    /// store, [`ErrorKind::NoSpace`].
     /// [`ErrorKind::Exists`] for what is there, [`ErrorKind::Busy`] for what others put, [`ErrorKind::InvalidParams`] for a key
     /// that has a session of this store.
     pub fn start_put_sessions<K: AsRef<[u8]>>(

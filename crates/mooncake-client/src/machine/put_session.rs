@@ -1,5 +1,6 @@
 //! Put sessions: keys that are reserved once and then filled by any threads, in parts and in any order, until their caller ends
-//! them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes.
+//! them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes; a master that does not hear
+//! it has the reservations lapse as those of any put.
 //!
 //! What has been written decides at the end: a byte that nobody has written refuses its key, and the checksum of an object is
 //! that of its parts, or is read back where a part was written over another one.
@@ -18,7 +19,7 @@ use crate::machine::filling::{Combine, Filling};
 use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
 use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Written, write_key};
-use crate::machine::rounds::{CHANGED_KEYS, ROUND_KEY_BYTES, rounds};
+use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -26,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Longest wait for them: each ends by itself when no byte of it moves.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Most keys with a session at a time: the beat renews each of them every few seconds.
+/// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 const MOST: usize = 16_384;
 
 /// What put sessions need of their store.
@@ -64,11 +65,13 @@ pub trait PutSessionDriver: PutDriver {
 pub struct PutSessions<O, P> {
     open: BTreeMap<Box<[u8]>, Open<O, P>>,
     next: u64,
+    /// Of all that are open.
+    copies: usize,
 }
 
 impl<O, P> Default for PutSessions<O, P> {
     fn default() -> Self {
-        Self { open: BTreeMap::new(), next: 0 }
+        Self { open: BTreeMap::new(), next: 0, copies: 0 }
     }
 }
 
@@ -166,13 +169,14 @@ impl<O, P> Open<O, P> {
 impl<O, P> PutSessions<O, P> {
     /// The store closes: all that is reserved, and whether nothing of it is being written.
     pub fn close(&mut self) -> Vec<GivenUp<O, P>> {
+        self.copies = 0;
         let open = std::mem::take(&mut self.open).into_values();
         let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
         alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
     }
 
-    /// Whether a key may have a session, of so many bytes.
-    fn may_begin(&mut self, key: &[u8], bytes: u64, others: usize) -> Result<(), StoreError> {
+    /// Whether a key may have a session, of so many bytes, with which so many copies are to be reserved.
+    fn may_begin(&mut self, key: &[u8], bytes: u64, copies: usize) -> Result<(), StoreError> {
         if let Some(open) = self.open.get(key)
             && (!matches!(open.state, State::Over(_)) || !open.writing.is_empty())
         {
@@ -180,12 +184,16 @@ impl<O, P> PutSessions<O, P> {
                 Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
             );
         }
-        if self.open.len() + others >= MOST {
+        if self.copies + copies > MOST {
             // What its callers have left lying about is no reason to refuse others.
             self.open.retain(|_, open| !matches!(open.state, State::Over(_)) || !open.writing.is_empty());
+            self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
         }
-        if self.open.len() + others >= MOST {
-            let reason = format!("{MOST} keys of this store have a put session, which is the most; end or revoke some");
+        if self.copies + copies > MOST {
+            let held = self.copies;
+            let reason = format!(
+                "put sessions of this store hold {held} copies of objects, and may hold {MOST}; end or revoke some"
+            );
             return Err(Cause::NoSpace { bytes, reason }.into());
         }
         Ok(())
@@ -197,7 +205,9 @@ impl<O, P> PutSessions<O, P> {
         let filling = Filling::new(reserved.size, combine);
         let (bad, writing, state) = (Vec::new(), Vec::new(), State::Filled);
         let open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
-        self.open.insert(key.into(), open);
+        self.copies += open.reserved.replicas.len();
+        let former = self.open.insert(key.into(), open);
+        self.copies -= former.map_or(0, |former| former.reserved.replicas.len());
     }
 
     fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
@@ -212,7 +222,9 @@ impl<O, P> PutSessions<O, P> {
 
     fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, P>> {
         self.that(key, id)?;
-        self.open.remove(key)
+        let open = self.open.remove(key)?;
+        self.copies -= open.reserved.replicas.len();
+        Some(open)
     }
 
     /// A part is to be written, once no other thread writes a byte of it: none until then.
@@ -296,7 +308,7 @@ pub async fn start<D: PutSessionDriver>(
     let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
-            true => driver.put_sessions().may_begin(key, sizes[index], pending.len()),
+            true => driver.put_sessions().may_begin(key, sizes[index], (pending.len() + 1) * driver.replicas()),
             false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
         };
         match may {
@@ -319,7 +331,7 @@ pub async fn start<D: PutSessionDriver>(
 /// How many keys, of so many, one request may name.
 fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
     let mut bytes = 0;
-    let fitting = keys.iter().take(CHANGED_KEYS).take_while(|&&index| {
+    let fitting = keys.iter().take(changed_keys(driver.replicas())).take_while(|&&index| {
         bytes += driver.key_bytes(index);
         bytes <= ROUND_KEY_BYTES
     });
@@ -427,7 +439,8 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
     while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
         let of_it =
             |(_, sealed): &&(usize, Sealed<D::Origin, D::Place>)| sealed.reserved.origin.is_of_session(&first.origin);
-        let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
+        let copies = |(_, sealed): &(usize, Sealed<D::Origin, D::Place>)| sealed.reserved.replicas.len();
+        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
         rest = others;
         let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
         let committed = match driver.end(&first.origin, ended).await {
@@ -620,7 +633,8 @@ pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
             let of_it = |other: &&&GivenUp<D::Origin, D::Place>| other.reserved.origin.is_of_session(origin);
-            let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
+            let copies = |given_up: &&GivenUp<D::Origin, D::Place>| given_up.reserved.replicas.len();
+            let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
             rest = others;
             let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| replica.rid);
             driver.give_up(origin, rids.collect(), settled).await;

@@ -10,6 +10,7 @@ use crate::machine::filling::tests::{combined, sum_of};
 use crate::machine::progress::Progress;
 use crate::machine::put;
 use crate::machine::ready;
+use crate::machine::rounds::CHANGED_KEYS;
 
 /// A session of the store.
 #[derive(Debug, Clone, PartialEq)]
@@ -491,6 +492,44 @@ fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
         assert_eq!((&pool.given_up.borrow()[..], pool.ended.borrow().len()), (&[(vec![2], false)][..], 0));
         pool.end().unwrap();
     }
+}
+
+#[test]
+fn no_request_names_more_copies_than_keys_of_one_each() {
+    let pool = Pool::new();
+    pool.copies.set(3);
+    let names: Vec<Vec<u8>> = (0..CHANGED_KEYS).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    for ends in [true, false] {
+        pool.waits.borrow_mut().clear();
+        assert!(pool.start(&keys, 3).iter().all(Result::is_ok));
+        assert_eq!(pool.waits.borrow().len(), 4);
+        keys.iter().for_each(|key| ready(pool.write_of(key, 0, b"abc", |_| None)).unwrap());
+        let outcomes = if ends { ready(end(&pool, &keys)) } else { ready(revoke(&pool, &keys)) };
+        assert!(outcomes.iter().all(Result::is_ok));
+    }
+    let given_up: Vec<usize> = pool.given_up.borrow().iter().map(|(rids, _)| rids.len()).collect();
+    for asked in [&*pool.ends.borrow(), &given_up] {
+        assert!(asked.iter().all(|copies| *copies <= CHANGED_KEYS), "{asked:?}");
+        assert_eq!(asked.iter().sum::<usize>(), 3 * CHANGED_KEYS);
+    }
+}
+
+#[test]
+fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
+    let pool = Pool::new();
+    pool.copies.set(8);
+    let names: Vec<Vec<u8>> = (0..MOST / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let last = pool.start(&keys, 3).pop().unwrap();
+    assert!(matches!(last.unwrap_err().cause(), Cause::NoSpace { .. }));
+    assert!(ready(revoke(&pool, &keys[..1])).remove(0).is_ok());
+    assert!(pool.start(&keys[MOST / 8..], 3).remove(0).is_ok());
+    let (mut renewed, began) = (BTreeSet::new(), pool.now.get());
+    for beat in 0..40 {
+        renewed.extend(pool.progress.borrow_mut().moved(began + Duration::from_millis(500 * beat)));
+    }
+    assert_eq!(renewed.len(), MOST, "within twenty seconds");
 }
 
 #[test]
