@@ -437,9 +437,8 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
     }
     let mut rest = &sent[..];
     while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
-        let of_it =
-            |(_, sealed): &&(usize, Sealed<D::Origin, D::Place>)| sealed.reserved.origin.is_of_session(&first.origin);
-        let copies = |(_, sealed): &(usize, Sealed<D::Origin, D::Place>)| sealed.reserved.replicas.len();
+        let of_it = |(_, sealed): &&Sent<D>| sealed.reserved.origin.is_of_session(&first.origin);
+        let copies = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
         let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
         rest = others;
         let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
@@ -481,7 +480,7 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
 async fn are_committed<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
-    round: &[(usize, Sealed<D::Origin, D::Place>)],
+    round: &[Sent<D>],
     outcomes: &[i32],
 ) -> Vec<Result<bool, StoreError>> {
     use put_end_reply::Outcome;
@@ -514,6 +513,9 @@ struct Sealed<O, P> {
     reserved: Arc<Reserved<O, P>>,
     ended: Ended,
 }
+
+/// With the number of its key.
+type Sent<D> = (usize, Sealed<<D as PutDriver>::Origin, <D as PutSessionDriver>::Place>);
 
 /// Has a key take no further part.
 async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::Origin, D::Place>, StoreError> {
