@@ -87,6 +87,7 @@ impl Store {
     /// Reserves room for objects, has it filled in parts, and ends the sessions or takes them back.
     pub async fn put_in_sessions(self, stops: Duration) {
         let world = self.inner.world.clone();
+        let others = Rc::new(Cell::new(0));
         while self.goes_on(stops) {
             self.rest(100_000).await;
             let mut items: Vec<Item> = (0..=world.below(2))
@@ -104,6 +105,13 @@ impl Store {
             let items: Vec<Rc<Item>> = items.into_iter().map(Rc::new).collect();
             // Something else is written at first, by callers that end only what they have written over.
             let is_spoilt = world.percent(30);
+            // Other callers end whatever session these keys have by then, and what is spoilt is none of their business.
+            while is_spoilt && others.get() > 0 {
+                world.sleep_micros(20_000).await;
+            }
+            if !is_spoilt && world.percent(30) {
+                self.have_others_end(&items, &others);
+            }
             let (left, failed) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
             for item in &items {
                 if is_spoilt {
@@ -134,11 +142,25 @@ impl Store {
             for item in &items {
                 self.end_put_session(item, revokes, &left).await;
             }
-            // What is late must not come into the next session of its key.
+            // A part that is late must not come into the next session of its key: it would be written there. An end may.
             while left.get() > 0 {
                 world.sleep_micros(20_000).await;
             }
         }
+    }
+
+    /// Another caller ends these keys with one call, in some moments; `others`: as long as it does.
+    fn have_others_end(&self, items: &[Rc<Item>], others: &Rc<Cell<u32>>) {
+        let world = &self.inner.world;
+        let (store, items, others) = (self.clone(), items.to_vec(), others.clone());
+        let after = world.below([40_000, 1_500_000][world.below(2) as usize]);
+        others.set(others.get() + 1);
+        world.spawn(self.inner.process, async move {
+            store.inner.world.sleep_micros(after).await;
+            let keys: Vec<&[u8]> = items.iter().map(|item| &item.key[..]).collect();
+            put_session::end(&store.sessions(), &keys).await;
+            others.set(others.get() - 1);
+        });
     }
 
     /// Every granule is in one of them.
