@@ -6,7 +6,6 @@ timed; values are made before and compared after it.
 """
 
 import asyncio
-import ctypes
 import json
 import os
 import sys
@@ -14,11 +13,11 @@ import threading
 import time
 
 import numpy as np
+from layers import LAYERS, Layers, contents
 
 # Different contents per size, so that a get that returns the wrong object is seen.
 VARIANTS = 8
-# Buffers of one key in the multi-buffer calls: the layers of a model.
-LAYERS = 32
+PAGE = 4096
 
 
 class Worker:
@@ -41,7 +40,10 @@ class Worker:
         if self.arena is None or self.arena.nbytes < size * count:
             if self.arena is not None:
                 self.store.unregister_buffer(self.arena.ctypes.data)
-            self.arena = np.ones(size * count, dtype=np.uint8)
+            memory = np.ones(size * count + PAGE, dtype=np.uint8)
+            # As engines' caches lie, which are pinned or of a device.
+            start = -memory.ctypes.data % PAGE
+            self.arena = memory[start : start + size * count]
             code = self.store.register_buffer(self.arena.ctypes.data, self.arena.nbytes)
             if code != 0:
                 raise RuntimeError(f"register_buffer returned {code}")
@@ -192,6 +194,17 @@ class Worker:
 
         return timed
 
+    def run_layers(self, prefix, size, batch, sets, seconds):
+        """Median times of `Layers`, of objects that `op_put_multi` has put."""
+        layers = Layers(self.store, self.layers(size, batch), size // LAYERS, prefix, sets)
+        medians = layers.measure(seconds)
+        for operation in (layers.get_multi, layers.get_ranges):
+            self.arena[:] = 0
+            operation(0)
+            if not np.array_equal(self.arena, contents(size, batch)):
+                raise RuntimeError(f"{operation.__name__}: wrong bytes")
+        return medians
+
     # ---- operations: each returns (call by index, is the result good, how many wrong results)
 
     def op_put(self, thread, threads, prefix, size, keys, batch):
@@ -237,7 +250,7 @@ class Worker:
     def op_put_multi(self, thread, threads, prefix, size, keys, batch):
         """vLLM's call: `batch` keys, each gathered from LAYERS buffers that lie apart."""
         places, piece = self.layers(size, batch), size // LAYERS
-        self.arena[:] = self.layer_contents(size, batch)
+        self.arena[:] = contents(size, batch)
         sizes, put = [[piece] * LAYERS] * batch, self.store.batch_put_from_multi_buffers
         return (
             lambda i: put([f"{prefix}-{i}-{block}" for block in range(batch)], places, sizes),
@@ -252,62 +265,14 @@ class Worker:
         return (
             lambda i: get([f"{prefix}-{i % keys}-{block}" for block in range(batch)], places, sizes),
             lambda codes: all(code == size for code in codes),
-            lambda n: int(n > 0 and not np.array_equal(self.arena, self.layer_contents(size, batch))),
+            lambda n: int(n > 0 and not np.array_equal(self.arena, contents(size, batch))),
         )
-
-    def op_get_ranges(self, thread, threads, prefix, size, keys, batch):
-        """The bytes of `op_get_multi`, as SGLang's layer-wise loader asks: a session, and layer after layer."""
-        by_layer, _ = self.parts_by_layer(size, batch)
-        piece, store = size // LAYERS, self.store
-
-        def call(i):
-            names = [f"{prefix}-{i % keys}-{block}" for block in range(batch)]
-            if store.batch_get_session_start(names) != [0] * batch:
-                return None
-            codes = [store.batch_get_into_multi_buffer_ranges(names, *parts) for parts in by_layer]
-            return codes if store.batch_get_session_end(names) == 0 else None
-
-        wrong = self.op_get_multi(thread, threads, prefix, size, keys, batch)[2]
-        return call, lambda codes: codes == [[piece] * batch] * LAYERS, wrong
-
-    def op_get_layer(self, thread, threads, prefix, size, keys, batch):
-        """One layer at a time, of `size` bytes a key, in a session that is open."""
-        by_layer, names = self.parts_by_layer(size * LAYERS, batch, prefix)
-        if self.store.batch_get_session_start(names) != [0] * batch:
-            raise RuntimeError("no get session")
-        get = self.store.batch_get_into_multi_buffer_ranges
-        return lambda i: get(names, *by_layer[i % LAYERS]), lambda codes: codes == [size] * batch, lambda n: 0
-
-    def op_copy_layer(self, thread, threads, prefix, size, keys, batch):
-        """What `op_get_layer` copies, by memcpy, out of objects as they lie in the pool."""
-        by_layer, _ = self.parts_by_layer(size * LAYERS, batch)
-        objects = np.ones(size * LAYERS * batch, dtype=np.uint8)
-        start, copy = objects.ctypes.data, ctypes.memmove
-
-        def call(i):
-            layer = i % LAYERS
-            for block, (at,) in enumerate(by_layer[layer][0]):
-                copy(at, start + (block * LAYERS + layer) * size, size)
-            return objects
-
-        return call, lambda kept: kept is objects, lambda n: 0
-
-    def parts_by_layer(self, size, batch, prefix=""):
-        """For each layer the addresses, sizes and offsets of its part of each key, and the first keys."""
-        places, piece = self.layers(size, batch), size // LAYERS
-        by_layer = [
-            ([[own[layer]] for own in places], [[piece]] * batch, [[layer * piece]] * batch) for layer in range(LAYERS)
-        ]
-        return by_layer, [f"{prefix}-0-{block}" for block in range(batch)]
 
     def layers(self, size, batch):
         """Addresses as an engine's KV cache has them: one registered array per layer, a block of it for each key."""
         piece = size // LAYERS
         slots = self.slots(piece, LAYERS * batch)
         return [[slots[layer * batch + block] for layer in range(LAYERS)] for block in range(batch)]
-
-    def layer_contents(self, size, batch):
-        return np.random.default_rng(size).integers(0, 256, size * batch, dtype=np.uint8)
 
     def op_async_get(self, thread, threads, prefix, size, keys, batch):
         """`batch` gets in flight at once, each awaited by itself."""

@@ -55,7 +55,7 @@ impl Inner {
         let on_device = targets.filter(|target| target.is_on_device()).map(|target| target.len() as u64);
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
         let read = |(item, found): &mut (&mut GetRanges<'_>, Result<Arc<_>, StoreError>), stop: &dyn Fn() -> bool| {
-            found.clone().and_then(|found| self.read_in_session(item, &found, stop))
+            found.as_ref().map_err(Clone::clone).and_then(|found| self.read_in_session(item, found, stop))
         };
         let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
         share(items.iter_mut().zip(found).collect(), threads, &|| self.is_interrupted(), starved, read).0
@@ -84,8 +84,19 @@ impl Inner {
             let mut rest = &mut ranges[..];
             while let Some(offset) = rest.first().map(|range| range.offset) {
                 let (run, others) = rest.split_at_mut(run_of(rest));
-                let mut targets: Vec<Target<'_>> = run.iter_mut().map(|range| range.target.reborrow()).collect();
-                let part = Part { offset, targets: &mut targets };
+                let (mut one, mut several);
+                let targets: &mut [Target<'_>] = match run {
+                    // The usual case is worth no allocation.
+                    [range] => {
+                        one = [range.target.reborrow()];
+                        &mut one
+                    }
+                    run => {
+                        several = run.iter_mut().map(|range| range.target.reborrow()).collect::<Vec<_>>();
+                        &mut several
+                    }
+                };
+                let part = Part { offset, targets };
                 self.read_replica_at(object, replica, address, part, interrupted)?;
                 rest = others;
             }

@@ -281,7 +281,7 @@ impl Inner {
         let wait = self.transfer_wait(extent.length, interrupted);
         let link = self.shared.links.link_to_write(origin.session.id, address, &wait);
         let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
-        link.write(replica.rid, extent.offset + offset, parts, &wait).map_err(|failed| {
+        link.write_part(replica.rid, extent.offset + offset, parts, extent.length, &wait).map_err(|failed| {
             let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
             Lost { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })

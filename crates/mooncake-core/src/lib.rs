@@ -76,4 +76,4 @@ pub use segment::{SegmentState, SegmentView};
 pub use slab::{Link, Links, List};
 pub use snapshot_walk::{AsideFull, SnapshotPart, SnapshotSlice, SnapshotWalk};
 pub use stats::Stats;
-pub use work::STEP;
+pub use work::{REMOVED, STEP};

@@ -10,10 +10,10 @@ use crate::object::granules;
 use crate::objects::{AHEAD, Own};
 use crate::placement::Wishes;
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
-use crate::room::{Denied, Largest, Mode, Search};
+use crate::room::{Denied, Mode, Search};
 use crate::ticket::{Parked, Waits};
 use crate::why_full::Why;
-use crate::work::Work;
+use crate::work::{ENDED_AS, Work};
 
 /// Objects that its call has stored itself, which one look at a request passes over in search of others.
 const OWN_PASSES: usize = 512;
@@ -130,9 +130,8 @@ impl Core {
         let protect_ms = self.config.lookup_protect_ms;
         let had_its_second = now.plus_ms(protect_ms / 2 - renewal_ms(protect_ms));
         let spares = config.first_rid.map(|first| Own { first, had_its_second, passes: OWN_PASSES });
-        // Each is put aside for the snapshot first.
-        let steps = work.evictions().div_ceil(if self.walk.is_some() { 2 } else { 1 });
-        let mut search = Search::of(steps, spares);
+        let look = work.look();
+        let mut search = Search::of(look, self.walk.is_some(), spares);
         let slots = Vec::with_capacity(entries.size_hint().0);
         let mut result = Evaluation { slots, any: false, waits: Waits::default(), cut: false, why: None };
         let mut entries = entries.enumerate();
@@ -154,12 +153,12 @@ impl Core {
         }
         result.waits.keys.sort_unstable();
         result.waits.keys.dedup();
-        result.cut = search.steps == 0;
+        result.cut = search.evictions() == 0;
         // One that is parked has the others at its next turn.
         if let Some(writer) = search.yielding.filter(|_| !result.any) {
             self.yields_its_keys(writer);
         }
-        work.did(result.slots.len() + steps - search.steps + search.looked_at(self.segments.open().len()));
+        work.did(result.slots.len() + (look - search.left) + search.looked_at(self.segments.open().len()));
         result
     }
 
@@ -207,16 +206,15 @@ impl Core {
                 result.waits.keys.push(hash);
                 return PutSlot::Busy(format!("session {} is putting this key", session.0));
             }
-            // A writer that is away yields its key to the first that wants it, so many at a time.
-            if search.yields == 0 {
+            // A writer that is away yields its key to the first that wants it, as many at a time as there is time for.
+            if search.left < ENDED_AS {
                 self.reservations.set_awaited(slot);
                 search.yielding.get_or_insert(session);
                 result.waits.keys.push(hash);
                 return PutSlot::Busy(format!("session {} was putting this key, and is away", session.0));
             }
-            search.yields -= 1;
+            search.left -= ENDED_AS;
             self.drop_reservation(now, rid, fx);
-            search.largest = Largest::default();
         }
         if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
             result.waits.keys.push(hash);

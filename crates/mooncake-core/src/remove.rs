@@ -82,7 +82,11 @@ impl Core {
             Some(Remembered::Remove(outcomes)) => return Ok(outcomes),
             Some(other) => return Err(other.refusal(origin)),
         }
-        let outcomes: Vec<RemoveOutcome> = keys.iter().map(|key| one(self, key, fx)).collect();
+        let mut outcomes = Vec::with_capacity(keys.len());
+        for some in keys.chunks(AHEAD) {
+            self.objects.foresee(some.iter().map(|key| self.objects.hash(key)));
+            outcomes.extend(some.iter().map(|key| one(self, key, fx)));
+        }
         self.remember(origin, Remembered::Remove(outcomes.clone()), fx);
         self.settle(now, fx);
         Ok(outcomes)

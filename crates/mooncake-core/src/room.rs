@@ -12,7 +12,7 @@ use crate::put::{Entry, Terms};
 use crate::reservation::{self, Reservation};
 use crate::segment::{Open, Segment};
 use crate::why_full::Why;
-use crate::work::YIELDED_MOST;
+use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT};
 
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICTED_MORE: usize = 64;
@@ -73,17 +73,19 @@ struct Need<'a> {
     /// Owners that have another replica of it already.
     used: &'a [SessionId],
     mode: Mode,
+    /// Objects that may be evicted for it.
+    evictions: usize,
 }
 
 /// What one look at a request has learnt about room.
 pub(crate) struct Search {
-    /// Objects that it may still evict.
-    pub steps: usize,
+    /// What it may still do, in replicas that it places.
+    pub left: usize,
+    /// Each object that it evicts takes as long as so many.
+    evicted_as: usize,
     /// Objects that are on their way from memory to be evicted.
-    pub foreseen: usize,
-    /// Unfinished puts of others that it may still end.
-    pub yields: usize,
-    /// One that has more.
+    foreseen: usize,
+    /// A writer that is away and has more keys for it than it has time for.
     pub yielding: Option<SessionId>,
     /// What its call has stored.
     pub spares: Option<Own>,
@@ -91,7 +93,7 @@ pub(crate) struct Search {
     pub full_from: u32,
     /// Why not.
     pub denied: Denied,
-    pub largest: Largest,
+    largest: Largest,
     populating: Option<Vec<Populating>>,
 }
 
@@ -107,29 +109,33 @@ struct Populating {
 
 /// The most granules that one segment has, as far as somebody has looked: all of them are looked at for it.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Largest {
+struct Largest {
     /// Once views and quarantine have ended.
-    pub lasting: Option<u32>,
-    /// By eviction alone.
-    pub attainable: Option<u32>,
+    lasting: Option<u32>,
+    /// By eviction alone, and where. It may become less there, and more nowhere.
+    attainable: Option<(SegmentNo, u32)>,
     /// Of those that are being populated.
-    pub populating: Option<u32>,
+    populating: Option<u32>,
 }
 
 impl Search {
-    pub fn of(steps: usize, spares: Option<Own>) -> Search {
-        let (denied, largest) = (Denied::Full(Why::Held), Largest::default());
+    pub fn of(left: usize, beside_a_snapshot: bool, spares: Option<Own>) -> Search {
         Search {
-            steps,
+            left,
+            evicted_as: if beside_a_snapshot { EVICTED_AS_BESIDE_A_SNAPSHOT } else { EVICTED_AS },
             foreseen: 0,
-            yields: YIELDED_MOST,
             yielding: None,
             spares,
             full_from: u32::MAX,
-            denied,
-            largest,
+            denied: Denied::Full(Why::Held),
+            largest: Largest::default(),
             populating: None,
         }
+    }
+
+    /// Objects that it may still evict.
+    pub fn evictions(&self) -> usize {
+        self.left / self.evicted_as
     }
 
     /// What it has looked at besides the keys and what it evicted, in objects.
@@ -165,6 +171,9 @@ impl Core {
         self.check_cap(terms.origin.session, size)?;
         let wanted =
             (terms.config.replica_num.max(1) as usize).min(REPLICAS_MAX).min(self.segments.open_sessions().max(1));
+        if wanted > 1 && search.evictions() == 0 && need >= search.full_from {
+            return Err(search.denied.clone());
+        }
         let mut used: SmallVec<[SessionId; 2]> = SmallVec::new();
         let mut extents: SmallVec<[Extent; 1]> = SmallVec::new();
         for nth in 0..wanted {
@@ -172,21 +181,20 @@ impl Core {
                 true => placement::choose(&self.segments, need, &used, &terms.wishes, &mut self.random),
                 false => None,
             };
-            let wanted = Need { size, granules: need, used: &used, mode };
+            let wanted = Need { size, granules: need, used: &used, mode, evictions: usize::MAX };
             let chosen = match free {
                 Some(number) => number,
                 None if nth == 0 => self.make_room(now, wanted, search, fx)?,
                 None if !mode.force && need <= self.to_come(now, &used, search) => return Err(Denied::PopulatingMore),
                 None => {
-                    let few = Search::of(EVICTED_MORE.min(search.steps), search.spares);
-                    let mut few = Search { largest: search.largest, populating: search.populating.take(), ..few };
-                    let wanted = Need { mode: Mode { force: false, ..mode }, ..wanted };
-                    let steps = few.steps;
-                    let room = self.make_room(now, wanted, &mut few, fx);
-                    search.steps -= steps - few.steps;
-                    (search.spares, search.populating) = (few.spares, few.populating);
-                    match room {
+                    let wanted = Need { mode: Mode { force: false, ..mode }, evictions: EVICTED_MORE, ..wanted };
+                    match self.make_room(now, wanted, search, fx) {
                         Ok(number) => number,
+                        // Another look has the time to evict for it.
+                        Err(denied @ Denied::Full(_)) if search.evictions() == 0 => {
+                            search.found_none(need, &denied);
+                            return Err(denied);
+                        }
                         Err(_) => break,
                     }
                 }
@@ -199,6 +207,7 @@ impl Core {
         // Rids are given only now that it is placed: the log knows of each.
         let replicas: SmallVec<[Replica; 1]> =
             extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
+        search.left = search.left.saturating_sub(replicas.len());
         let session = terms.origin.session;
         let with = reservation::Terms { group: group.into(), replaces };
         let record = Reservation::new(session, key, size, terms.pin, SmallVec::new(), with).record(replicas.clone());
@@ -251,13 +260,13 @@ impl Core {
         search: &mut Search,
         fx: &mut Effects,
     ) -> Result<SegmentNo, Denied> {
-        let Need { granules: need, used, mode, .. } = need;
+        let Need { granules: need, used, mode, evictions, .. } = need;
         let could = |open: &Open| {
             let segment = self.segments.get(open.number);
             !used.contains(&open.session) && segment.is_some_and(|segment| segment.attainable() >= need)
         };
         let is_attainable = match used.is_empty() {
-            true => need <= *search.largest.attainable.get_or_insert_with(|| self.segments.attainable()),
+            true => need <= self.attainable(search),
             false => self.segments.open().iter().any(could),
         };
         if !is_attainable {
@@ -272,14 +281,15 @@ impl Core {
         }
         self.counts.evictions_attempted += 1;
         let reach = if mode.force { Reach::Protected } else { Reach::SoftPinned };
-        let Search { steps, spares, foreseen, .. } = search;
+        let mut left = evictions.min(search.evictions());
         loop {
-            if *foreseen == 0 {
-                *foreseen = self.objects.foresee_victims(*steps, reach);
+            if search.foreseen == 0 {
+                search.foreseen = self.objects.foresee_victims(search.evictions(), reach);
             }
-            let before = *steps;
-            let victim = self.objects.victim(now, &self.segments, reach, spares.as_mut(), steps);
-            *foreseen = foreseen.saturating_sub(before - *steps);
+            let before = left;
+            let victim = self.objects.victim(now, &self.segments, reach, search.spares.as_mut(), &mut left);
+            search.foreseen = search.foreseen.saturating_sub(before - left);
+            search.left -= (before - left) * search.evicted_as;
             let Some(victim) = victim else { break };
             for number in self.evict(now, victim, fx) {
                 let open = self.segments.get(number).filter(|_| self.segments.is_open(number));
@@ -290,8 +300,8 @@ impl Core {
             }
         }
         // Without a call of its own to spare there would have been a victim.
-        let denied = match spares {
-            Some(_) if *steps > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
+        let denied = match search.spares {
+            Some(_) if left > 0 && self.objects.victim(now, &self.segments, reach, None, &mut 1).is_some() => {
                 Denied::Own
             }
             _ => Denied::Full(Why::Held),
@@ -303,6 +313,16 @@ impl Core {
     fn lasting(&self) -> u32 {
         let staying = self.segments.iter().filter(|segment| segment.leaves.is_none());
         staying.map(Segment::lasting).max().unwrap_or(0)
+    }
+
+    /// Granules that eviction alone can gain in the best open segment.
+    fn attainable(&self, search: &mut Search) -> u32 {
+        let is_still = |(number, most): &(SegmentNo, u32)| {
+            self.segments.get(*number).is_some_and(|segment| segment.attainable() == *most)
+        };
+        let known = search.largest.attainable.filter(is_still);
+        search.largest.attainable = known.or_else(|| self.segments.most_attainable());
+        search.largest.attainable.map_or(0, |(_, most)| most)
     }
 
     /// Granules that eviction alone can gain where the populator gets on.

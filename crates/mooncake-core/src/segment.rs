@@ -312,10 +312,10 @@ impl Segments {
         self.runs.last_key_value().map_or(0, |(run, _)| *run)
     }
 
-    /// Granules that eviction alone can gain in the best open segment.
-    pub fn attainable(&self) -> u32 {
+    /// The open segment in which eviction alone can gain most granules, and how many.
+    pub fn most_attainable(&self) -> Option<(SegmentNo, u32)> {
         let open = self.open.iter().filter_map(|open| self.get(open.number));
-        open.map(Segment::attainable).max().unwrap_or(0)
+        open.map(|segment| (segment.number, segment.attainable())).max_by_key(|(_, attainable)| *attainable)
     }
 
     /// Capacity of the open segments.

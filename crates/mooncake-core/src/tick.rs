@@ -7,7 +7,7 @@ use crate::effect::Effects;
 use crate::ending::Ending;
 use crate::ids::{GRANULE, SegmentNo, SessionId, Time};
 use crate::objects::Reach;
-use crate::work::{EVICTED_MOST, STEP, Work};
+use crate::work::{EVICTED_AS, STEP, Work};
 
 /// Time between two looks at what the views of lingering sessions are on.
 const LINGERING_LOOK_MS: u64 = 1_000;
@@ -139,7 +139,7 @@ impl Core {
         }
         let goal = total as f64 * (self.config.high_watermark - self.config.eviction_share).max(0.0);
         let mut left = used;
-        let most = work.left(EVICTED_MOST);
+        let most = work.left(STEP) / EVICTED_AS;
         let mut steps = most;
         while left as f64 > goal
             && let Some(victim) = self.objects.victim(now, &self.segments, Reach::Unprotected, None, &mut steps)
@@ -149,7 +149,7 @@ impl Core {
             left = left.saturating_sub(freed);
             self.evict(now, victim, fx);
         }
-        work.did(most - steps);
+        work.did((most - steps) * EVICTED_AS);
         let goes_on = left as f64 > goal && steps == 0;
         self.watermark = if goes_on { Watermark::Evicting } else { Watermark::Below };
     }

@@ -6,18 +6,23 @@ pub const STEP: usize = 256;
 /// What an operation does for others besides.
 const BESIDE: usize = 128;
 
-/// Objects that one look at a request evicts at most; it goes on at another one.
-pub(crate) const EVICTED_MOST: usize = 256;
+/// What one look at a request does, in replicas that it places: the keys of a whole request, if all of them have room. With what
+/// it has to evict and to end for them it stops when that would take longer, and goes on at another look.
+const LOOK: usize = 512;
 
-/// The same in the background, where what the request does otherwise comes on top of a whole step.
-pub(crate) const EVICTED_BEHIND: usize = 128;
+/// An object that leaves takes as long as so many that are placed: it has gone from the caches, and so have its neighbours in the
+/// list, its place in the index and the free space around it.
+pub(crate) const EVICTED_AS: usize = 2;
+
+/// The same beside a snapshot, for which it is put aside first.
+pub(crate) const EVICTED_AS_BESIDE_A_SNAPSHOT: usize = 4;
+
+/// Slots that one slice of a removal of very many objects goes through.
+pub const REMOVED: usize = STEP / EVICTED_AS;
 
 /// An unfinished put that ends takes as long as so many objects: it is taken out of its books, its extents are put into those of
 /// quarantine, and their owners are asked for them.
 pub(crate) const ENDED_AS: usize = 2;
-
-/// Unfinished puts of writers that are away that one look at a request ends: each leaves more behind than one that is placed.
-pub(crate) const YIELDED_MOST: usize = 128;
 
 /// What is left of it.
 #[derive(Debug)]
@@ -57,9 +62,9 @@ impl Work {
         has
     }
 
-    /// Objects that a look at a request may evict.
-    pub fn evictions(&self) -> usize {
-        self.left(if self.is_step { EVICTED_BEHIND } else { EVICTED_MOST })
+    /// What a look at a request may do, in replicas that it places.
+    pub fn look(&self) -> usize {
+        self.left(LOOK)
     }
 
     /// Something was touched.

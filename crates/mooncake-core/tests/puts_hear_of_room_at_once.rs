@@ -262,3 +262,32 @@ fn further_replicas_are_no_reason_to_evict_more_in_one_hold() {
     assert!(evicted <= 256, "{evicted}");
     pool.check();
 }
+
+#[test]
+fn a_put_that_has_no_time_to_evict_for_all_copies_of_a_key_stores_none_of_it_yet() {
+    let mut pool = Pool::new();
+    let (a, b) = (pool.session(1), pool.session(2));
+    pool.mount(a, 1, 500 * KIB);
+    pool.mount(b, 2, 500 * KIB);
+    for batch in 0..10 {
+        for n in 0..100 {
+            pool.put(a, &format!("old{batch}-{n}"), KIB);
+        }
+    }
+    let config = PutConfig { replica_num: 2, ..plain() };
+    let mut names: Vec<String> = (0..200).map(|n| format!("new{n}")).collect();
+    for rounds in 1.. {
+        let entries: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), KIB)).collect();
+        let slots = pool.slots(a, &entries, &config);
+        let copies: Vec<usize> = slots.iter().map(|slot| if is_full(slot) { 0 } else { placed(slot).len() }).collect();
+        assert!(copies.iter().all(|copies| *copies != 1), "{copies:?}");
+        let mut had = copies.iter().map(|copies| *copies > 0);
+        names.retain(|_| !had.next().unwrap());
+        if names.is_empty() {
+            assert!(rounds > 1, "there is time for all of them at once");
+            break;
+        }
+        assert!(names.len() < copies.len(), "nothing was placed: {copies:?}");
+    }
+    pool.check();
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, STEP, SessionId, Ticket};
+use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, REMOVED, SessionId, Ticket};
 use mooncake_wire::message::{self, Reply, Request, reply};
 use mooncake_wire::{RequestKind, encode_frame};
 use prost::Message;
@@ -243,7 +243,9 @@ fn op_of(asked: RequestKind) -> Option<Op> {
 pub async fn remove_all(shared: &Arc<Shared>, force: bool, origin: Option<Origin>) -> Result<u64, LogClosed> {
     let mut removal = shared.read(|core, _| Removal::begin(core, force, origin));
     loop {
-        let slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, STEP, effects);
+        let mut slice = |core: &mut Core, now, effects: &mut Effects| removal.take_all(core, now, REMOVED, effects);
+        // Two holds of the lock, and one wait for the disk.
+        shared.apply_with_next(&mut slice);
         if shared.apply_async(slice).await? {
             break;
         }
@@ -272,7 +274,7 @@ async fn remove_matching(
         let mut keys: Vec<u8> = Vec::new();
         let mut shown: Vec<(Candidate, usize)> = Vec::new();
         let finished = shared.read(|core, now| {
-            removal.show(core, now, STEP, SLICE_KEY_BYTES, |candidate, key| {
+            removal.show(core, now, REMOVED, SLICE_KEY_BYTES, |candidate, key| {
                 keys.extend_from_slice(key);
                 shown.push((candidate, keys.len()));
             })

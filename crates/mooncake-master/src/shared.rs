@@ -177,6 +177,11 @@ impl Shared {
         Ok(result)
     }
 
+    /// Runs one operation, and leaves it to the next one of the same caller to see that it is in the log and delivered.
+    pub fn apply_with_next<R>(&self, operation: impl FnOnce(&mut Core, Time, &mut Effects) -> R) -> R {
+        self.run(operation).0
+    }
+
     /// [`Shared::apply`] for tasks whose thread has others to serve, however slow the disk is: what is to be in the log before
     /// the operation is answered is brought there by another thread, whether that is waited for or not.
     pub fn apply_aside<R>(

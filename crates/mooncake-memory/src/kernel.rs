@@ -1,4 +1,4 @@
-//! Copies that compute a CRC-32C on the way.
+//! Copies, most of which compute a CRC-32C on the way.
 //!
 //! Source bytes are loaded once: what is stored and what is summed are the same
 //! register, so a checksum is of exactly the bytes that arrived even when
@@ -47,6 +47,39 @@ pub(crate) unsafe fn copy_and_checksum(crc: u32, src: *const u8, dst: *mut u8, l
     let _ = stores;
     // SAFETY: the caller vouches for the memory.
     unsafe { copy_and_checksum_portable(crc, src, dst, len) }
+}
+
+/// [`copy_and_checksum`] through the caches, or where no sum is asked for a mere copy, which gives `crc` back.
+///
+/// # Safety
+/// As [`copy_and_checksum`].
+pub(crate) unsafe fn load(crc: u32, src: *const u8, dst: *mut u8, len: usize, sum: bool) -> u32 {
+    // SAFETY: the caller vouches for the memory.
+    unsafe {
+        if sum {
+            return copy_and_checksum(crc, src, dst, len, Stores::Plain);
+        }
+        copy(src, dst, len);
+    }
+    crc
+}
+
+/// From this length on the C library copies by `rep movsb`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const LINES_FROM: usize = 4 * 1024;
+
+/// Copies `len` bytes.
+///
+/// # Safety
+/// As [`copy_and_checksum`].
+unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if len >= LINES_FROM {
+        // SAFETY: the caller vouches for the memory.
+        return unsafe { x86::copy_lines(src, dst, len) };
+    }
+    // SAFETY: the caller vouches for the memory.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
 }
 
 /// # Safety
@@ -102,6 +135,20 @@ mod tests {
                     let expected = unsafe { checksum_portable(7, source.as_ptr().add(from), len) };
                     assert_eq!(crc, expected, "len {len} from {from} to {to}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn copies_without_a_sum_are_exact_and_keep_the_sum_so_far() {
+        let source = pattern(70_000);
+        for len in (0..130).chain(4090..4260).chain([65_535, 65_536, 65_600]) {
+            for (from, to) in [(0, 0), (1, 0), (0, 3), (13, 63), (64, 16)] {
+                let mut target = vec![0xa5_u8; len + 200];
+                // SAFETY: both ranges lie inside their vectors.
+                let sum = unsafe { load(7, source.as_ptr().add(from), target.as_mut_ptr().add(to), len, false) };
+                assert_eq!((sum, &target[to..to + len]), (7, &source[from..from + len]), "len {len}");
+                assert!(target[..to].iter().chain(&target[to + len..]).all(|&byte| byte == 0xa5));
             }
         }
     }

@@ -20,8 +20,11 @@ use crate::{memfd, stamps};
 /// to wait for milliseconds.
 const BLOCK: u64 = 256 << 10;
 
-/// From this size on a write goes past the caches: it would only push out what is in them.
+/// Objects of this size on are written past the caches: they would only push out what is in them.
 const STREAM_FROM: u64 = 256 << 10;
+
+/// A part of such an object that is written by itself is so from this size on: each waits for its own stores at its end.
+const STREAM_PARTS_FROM: u64 = 16 << 10;
 
 /// What a peer announced about a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,11 +154,17 @@ impl Mapping {
     /// Writes an object: stamps, fence, bytes, fence. Returns the CRC-32C of
     /// exactly the bytes written.
     pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>]) -> Result<u32, CopyError> {
+        self.write_part(rid, offset, parts, total_of_sources(parts))
+    }
+
+    /// [`Mapping::write`] of a part of an object of `whole` bytes.
+    pub fn write_part(&self, rid: u64, offset: u64, parts: &[Source<'_>], whole: u64) -> Result<u32, CopyError> {
         let len = total_of_sources(parts);
         let stamps = self.stamps_to_write(offset, len)?;
         self.refuse_given_back(rid)?;
         self.fill(offset, len)?;
-        write_in_order(|| stamps::store(stamps, rid), fence_stores, || self.store_parts(offset, parts, len))
+        let stores = if whole >= STREAM_FROM && len >= STREAM_PARTS_FROM { Stores::Streaming } else { Stores::Plain };
+        write_in_order(|| stamps::store(stamps, rid), fence_stores, || self.store_parts(offset, parts, len, stores))
     }
 
     /// Reads bytes of an object: the bytes, fence, the stamps of the granules
@@ -323,8 +332,7 @@ impl Mapping {
 
     /// Stores the pieces to `len` bytes from `offset` on, which the caller has
     /// checked. A piece that does not fit there is refused, whatever was counted before.
-    fn store_parts(&self, offset: u64, parts: &[Source<'_>], len: u64) -> Result<u32, CopyError> {
-        let stores = if len >= STREAM_FROM { Stores::Streaming } else { Stores::Plain };
+    fn store_parts(&self, offset: u64, parts: &[Source<'_>], len: u64, stores: Stores) -> Result<u32, CopyError> {
         let (mut done, mut crc) = (0, 0);
         let mut staging = Staging::default();
         let mut rest = parts;
@@ -364,11 +372,7 @@ impl Mapping {
                 staging.scatter(device, &spans, |to, len| {
                     // SAFETY: a free slot; the steps of the run together are the run, which lies in the checked range.
                     unsafe {
-                        if sum {
-                            crc = kernel::copy_and_checksum(crc, at, to, len, Stores::Plain);
-                        } else {
-                            std::ptr::copy_nonoverlapping(at, to, len);
-                        }
+                        crc = kernel::load(crc, at, to, len, sum);
                         at = at.add(len);
                     }
                 })?;

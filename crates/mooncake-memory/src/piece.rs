@@ -310,9 +310,7 @@ impl Target<'_> {
             while done < self.len {
                 let step = BOUNCE.min(self.len - done);
                 // SAFETY: `done + step` bytes of the source are the caller's word.
-                let next =
-                    unsafe { kernel::copy_and_checksum(crc, from.add(done), bounce.as_mut_ptr(), step, Stores::Plain) };
-                crc = if sum { next } else { crc };
+                crc = unsafe { kernel::load(crc, from.add(done), bounce.as_mut_ptr(), step, sum) };
                 foreign::write(&bounce[..step], self.ptr.wrapping_add(done))?;
                 done += step;
             }
@@ -323,14 +321,7 @@ impl Target<'_> {
         }
         // SAFETY: the target is borrowed, or known and writable at this moment; the source is the
         // caller's word.
-        unsafe {
-            if sum {
-                Ok(kernel::copy_and_checksum(crc, from, self.ptr, self.len, Stores::Plain))
-            } else {
-                std::ptr::copy_nonoverlapping(from, self.ptr, self.len);
-                Ok(crc)
-            }
-        }
+        Ok(unsafe { kernel::load(crc, from, self.ptr, self.len, sum) })
     }
 }
 

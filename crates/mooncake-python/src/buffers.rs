@@ -3,7 +3,7 @@
 use mooncake_client::ForeignRange;
 use pyo3::prelude::*;
 
-use crate::integer::{unsigned_list, unsigned_lists};
+use crate::integer::{Lists, unsigned_list, unsigned_lists};
 use crate::key::Keys;
 
 /// Keys, each with the pieces of memory that its object is read from or written to.
@@ -31,20 +31,21 @@ impl<'py> Pieces<'py> {
     pub fn multi(keys: &Bound<'py, PyAny>, ptrs: &Bound<'py, PyAny>, sizes: &Bound<'py, PyAny>) -> PyResult<Self> {
         let keys = Keys::hold(keys)?;
         let (ptrs, sizes) = (unsigned_lists(ptrs, "all_buffer_ptrs")?, unsigned_lists(sizes, "all_sizes")?);
-        let ranges = if keys.len() != ptrs.len() || keys.len() != sizes.len() {
-            Err(format!(
-                "{} keys, {} all_buffer_ptrs and {} all_sizes: one list of each a key",
-                keys.len(),
-                ptrs.len(),
-                sizes.len()
-            ))
-        } else if let Some((at, (p, s))) = ptrs.iter().zip(&sizes).enumerate().find(|(_, (p, s))| p.len() != s.len()) {
-            Err(format!("key {at} has {} addresses and {} sizes", p.len(), s.len()))
-        } else {
-            let pieces = |(p, s): (&Vec<u64>, &Vec<u64>)| p.iter().zip(s).map(|(&p, &s)| range(p, s)).collect();
-            Ok(ptrs.iter().zip(&sizes).map(pieces).collect())
-        };
+        let pieces = |(p, s): (&[u64], &[u64])| p.iter().zip(s).map(|(&p, &s)| range(p, s)).collect();
+        let ranges = fit(keys.len(), &ptrs, &sizes).map(|()| ptrs.iter().zip(sizes.iter()).map(pieces).collect());
         Ok(Self { keys, ranges })
+    }
+}
+
+/// Whether there is a list of addresses and one of sizes for each key, as long as each other; or what does not fit.
+pub fn fit(keys: usize, ptrs: &Lists<u64>, sizes: &Lists<u64>) -> Result<(), String> {
+    if keys != ptrs.len() || keys != sizes.len() {
+        let (ptrs, sizes) = (ptrs.len(), sizes.len());
+        return Err(format!("{keys} keys, {ptrs} all_buffer_ptrs and {sizes} all_sizes: one list of each a key"));
+    }
+    match ptrs.iter().zip(sizes.iter()).enumerate().find(|(_, (p, s))| p.len() != s.len()) {
+        Some((at, (p, s))) => Err(format!("key {at} has {} addresses and {} sizes", p.len(), s.len())),
+        None => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::buffers::range;
 use crate::call::{failed, refused};
 use crate::code::INVALID_PARAMS;
-use crate::integer::{unsigned_list, unsigned_lists};
+use crate::integer::{Lists, unsigned_list, unsigned_lists};
 use crate::key::Keys;
 use crate::sequence::items;
 use crate::store::MooncakeDistributedStore;
@@ -55,7 +55,7 @@ impl<'py> Ranges<'py> {
     ) -> PyResult<Self> {
         let ptrs = unsigned_list(ptrs, "buffer_ptrs")?;
         let keys = items(keys, "all_keys")?.iter().map(Keys::hold).collect::<PyResult<Vec<_>>>()?;
-        let lists = |any: &Bound<'py, PyAny>, what| -> PyResult<Vec<Vec<Vec<u64>>>> {
+        let lists = |any: &Bound<'py, PyAny>, what| -> PyResult<Vec<Lists<u64>>> {
             items(any, what)?.iter().map(|one| unsigned_lists(one, what)).collect()
         };
         let (dst, src, sizes) =
@@ -75,7 +75,10 @@ impl<'py> Ranges<'py> {
             let keys = keys.next();
             let count = keys.as_ref().map_or(0, Keys::len);
             let good = whole && fits("keys of a buffer", &[count, dst[at].len(), src[at].len(), sizes[at].len()]);
-            let codes = |key: usize| Wanted::Misfit(dst.get(at).and_then(|of| of.get(key)).map_or(1, Vec::len).max(1));
+            let codes = |key: usize| {
+                let list = dst.get(at).filter(|lists| key < lists.len()).map(|lists| &lists[key]);
+                Wanted::Misfit(list.map_or(1, <[u64]>::len).max(1))
+            };
             let of_key = |key: usize| {
                 if !good {
                     return codes(key);

@@ -5,10 +5,10 @@ use mooncake_client::{
 };
 use pyo3::prelude::*;
 
-use crate::buffers::Pieces;
+use crate::buffers::{fit, range};
 use crate::call::{failed, refused};
 use crate::code::{INVALID_PARAMS, OK};
-use crate::integer::{unsigned_list, unsigned_lists};
+use crate::integer::{Lists, unsigned_list, unsigned_lists};
 use crate::key::Keys;
 use crate::options::{Form, put_options};
 use crate::replicate_config::ReplicateConfig;
@@ -19,7 +19,7 @@ pub struct Parts<'py> {
     /// The keys.
     pub keys: Keys<'py>,
     /// Those of each key; or why the lists do not fit together.
-    parts: Result<Vec<Vec<Part>>, String>,
+    parts: Result<Lists<Part>, String>,
 }
 
 /// First byte of the object, and memory.
@@ -34,20 +34,27 @@ impl<'py> Parts<'py> {
         offsets: &Bound<'py, PyAny>,
         what: &str,
     ) -> PyResult<Self> {
-        let Pieces { keys, ranges } = Pieces::multi(keys, ptrs, sizes)?;
+        let keys = Keys::hold(keys)?;
+        let (ptrs, sizes) = (unsigned_lists(ptrs, "all_buffer_ptrs")?, unsigned_lists(sizes, "all_sizes")?);
         let offsets = unsigned_lists(offsets, what)?;
-        let parts = ranges.and_then(|ranges| {
-            if ranges.len() != offsets.len() {
-                return Err(format!("{} keys and {} {what}: one list a key", ranges.len(), offsets.len()));
-            }
-            let together = |(at, (pieces, offsets)): (usize, (Vec<ForeignRange>, Vec<u64>))| match pieces.len() {
-                count if count == offsets.len() => Ok(offsets.into_iter().zip(pieces).collect()),
-                count => Err(format!("key {at} has {count} addresses and {} {what}", offsets.len())),
-            };
-            ranges.into_iter().zip(offsets).enumerate().map(together).collect()
-        });
+        let parts = fit(keys.len(), &ptrs, &sizes).and_then(|()| together(&ptrs, &sizes, &offsets, what));
         Ok(Self { keys, parts })
     }
+}
+
+fn together(ptrs: &Lists<u64>, sizes: &Lists<u64>, offsets: &Lists<u64>, what: &str) -> Result<Lists<Part>, String> {
+    if ptrs.len() != offsets.len() {
+        return Err(format!("{} keys and {} {what}: one list a key", ptrs.len(), offsets.len()));
+    }
+    let mut parts = Lists::with_capacity(ptrs.len());
+    for (at, ((ptrs, sizes), offsets)) in ptrs.iter().zip(sizes.iter()).zip(offsets.iter()).enumerate() {
+        if ptrs.len() != offsets.len() {
+            return Err(format!("key {at} has {} addresses and {} {what}", ptrs.len(), offsets.len()));
+        }
+        let memory = ptrs.iter().zip(sizes).map(|(&ptr, &size)| range(ptr, size));
+        parts.push(offsets.iter().copied().zip(memory));
+    }
+    Ok(parts)
 }
 
 impl MooncakeDistributedStore {
@@ -127,7 +134,7 @@ impl MooncakeDistributedStore {
         py: Python<'_>,
         name: &'static str,
         of: &Parts<'_>,
-        moved: impl FnOnce(&Store, &[&[u8]], &[Vec<Part>]) -> Vec<Result<u64, StoreError>> + Send,
+        moved: impl FnOnce(&Store, &[&[u8]], &Lists<Part>) -> Vec<Result<u64, StoreError>> + Send,
     ) -> PyResult<Vec<i64>> {
         let keys = of.keys.slices()?;
         let all = |code| Ok(vec![code; keys.len()]);
@@ -151,12 +158,12 @@ impl MooncakeDistributedStore {
 /// An item of each key and its parts; keys are refused of which one runs out of registered memory.
 fn fitting<'a, R, I>(
     keys: &[&'a [u8]],
-    parts: &[Vec<Part>],
+    parts: &Lists<Part>,
     range: impl Fn(&Part) -> Result<R, RunsOut>,
     item: impl Fn(&'a [u8], Vec<R>) -> I,
 ) -> (Refused, Vec<I>) {
     let (mut refused, mut items) = (Refused::default(), Vec::with_capacity(keys.len()));
-    for (at, (key, parts)) in keys.iter().zip(parts).enumerate() {
+    for (at, (key, parts)) in keys.iter().zip(parts.iter()).enumerate() {
         let ranges = refused.sift(at, parts.iter().map(&range).collect::<Result<Vec<_>, _>>());
         items.extend(ranges.map(|ranges| item(key, ranges)));
     }

@@ -1,6 +1,6 @@
 //! What happens to a large pool on a bad day.
 
-use mooncake_core::{GRANULE, ListedViews, Origin, PutConfig, RemoveAll, Rid, STEP, SessionId};
+use mooncake_core::{GRANULE, ListedViews, Origin, PutConfig, REMOVED, RemoveAll, Rid, STEP, SessionId};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::hello::SEARCHED;
 
@@ -40,6 +40,7 @@ pub const CASES: &[Case] = &[
     replies_of_a_session,
     segments_of_a_session,
     many_sessions_over,
+    remove,
     remove_all,
 ];
 
@@ -556,7 +557,16 @@ fn many_sessions_over(pool: &mut Pool) {
     pool.tick("tick, 500 sessions expire");
 }
 
+fn remove(pool: &mut Pool) {
+    // As their clients cut them.
+    let there = pool.newest(very_many(pool) as usize);
+    for some in there.chunks(REQUEST / 2) {
+        let (keys, origin): (Vec<&[u8]>, _) = (some.iter().map(|key| &key[..]).collect(), pool.origin(1));
+        pool.hold("remove, 256 keys", |core, now, fx| core.remove(now, origin, &keys, true, fx)).expect("known");
+    }
+}
+
 fn remove_all(pool: &mut Pool) {
     let mut cursor = RemoveAll::new(&pool.core, true);
-    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, STEP, fx)) {}
+    while !pool.hold("remove_all, a slice", |core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config, Core, RecordRef, RemoveAll, STEP};
+use mooncake_core::{Config, Core, REMOVED, RecordRef, RemoveAll};
 use mooncake_master::log::{FileHeader, FileKind, Progress, Replay, SnapshotFile, recover};
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
     }
     let began = Instant::now();
     let mut cursor = RemoveAll::new(&pool.core, true);
-    while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, STEP, fx)) {}
+    while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
     mooncake_memory::trim_heap();
     let removed = there as f64 / began.elapsed().as_secs_f64() / 1e3;
     phases.push(Memory::now()?.phase("remove_all", &before, pool.core.objects() as u64, removed, began.elapsed()));

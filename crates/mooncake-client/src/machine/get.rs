@@ -1,6 +1,7 @@
 //! Gets: look up, copy from the best replica, check; what is stale or cannot
 //! be read is looked up once more, then it is a miss.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::future::Future;
 
@@ -155,11 +156,11 @@ pub async fn read_any_replica<D: GetDriver>(
     lost: &mut Vec<LostReplica>,
     mut read: impl AsyncFnMut(&Replica) -> Result<(), Unread>,
 ) -> Fetched {
-    let mut cause = "no replica is left".to_owned();
+    let mut cause = Cow::Borrowed("no replica is left");
     let mut out_of_descriptors = None;
     for replica in in_order_of_choice(driver, object, numbering) {
         if let Some(earlier) = lost.iter().find(|lost| lost.rid == replica.rid) {
-            cause.clone_from(&earlier.cause);
+            cause = earlier.cause.clone().into();
             continue;
         }
         match read(replica).await {
@@ -167,10 +168,10 @@ pub async fn read_any_replica<D: GetDriver>(
             Err(Unread { error, .. }) if error.is_callers() => return Fetched::Failed(error),
             Err(Unread { error, doubt }) => {
                 tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
-                cause = error.to_string();
-                report_doubt(driver, key, object, replica.rid, doubt, &cause);
-                let stale = doubt == Doubt::Stale;
-                lost.push(LostReplica { rid: replica.rid, cause: cause.clone(), stale });
+                let said = error.to_string();
+                report_doubt(driver, key, object, replica.rid, doubt, &said);
+                cause = said.clone().into();
+                lost.push(LostReplica { rid: replica.rid, cause: said, stale: doubt == Doubt::Stale });
                 if error.is_short_of_descriptors() {
                     out_of_descriptors = Some(error);
                 }
@@ -178,7 +179,7 @@ pub async fn read_any_replica<D: GetDriver>(
         }
     }
     // The object is there, and may be read in a moment: that is no miss.
-    out_of_descriptors.map_or(Fetched::Lost(cause), Fetched::Failed)
+    out_of_descriptors.map_or_else(|| Fetched::Lost(cause.into_owned()), Fetched::Failed)
 }
 
 /// A replica that is not what it should be is the master's business too. A stale one is mostly ordinary: a later
@@ -193,14 +194,21 @@ pub fn report_doubt<D: GetDriver>(driver: &D, key: &[u8], object: &Object, rid: 
 }
 
 /// The nearest first; at random among equals.
-fn in_order_of_choice<'o, D: GetDriver>(driver: &D, object: &'o Object, numbering: D::Numbering) -> Vec<&'o Replica> {
-    let mut replicas: Vec<&Replica> = object.replicas.iter().collect();
-    if replicas.len() > 1 {
-        let turn = driver.next_turn() % replicas.len();
-        replicas.rotate_left(turn);
-        replicas.sort_by_key(|replica| driver.rank(replica, numbering));
+fn in_order_of_choice<'o, D: GetDriver>(
+    driver: &D,
+    object: &'o Object,
+    numbering: D::Numbering,
+) -> impl Iterator<Item = &'o Replica> {
+    let (only, mut several) = match &object.replicas[..] {
+        [only] => (Some(only), Vec::new()),
+        all => (None, all.iter().collect()),
+    };
+    if several.len() > 1 {
+        let turn = driver.next_turn() % several.len();
+        several.rotate_left(turn);
+        several.sort_by_key(|replica: &&Replica| driver.rank(replica, numbering));
     }
-    replicas
+    only.into_iter().chain(several)
 }
 
 /// Placements that were stale, and that the second look-up names all the same: nothing has overtaken the reader, their

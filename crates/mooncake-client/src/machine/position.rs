@@ -10,7 +10,8 @@ pub fn reign_of(position: &LogPosition) -> Reign {
 }
 
 /// Raises what a client remembers of the log to what a reply shows. Another
-/// log counts only with a higher epoch: that is how a newer reign is known.
+/// log counts only with a higher epoch: that is how a newer reign is known. The same reign under another id is the same log: its
+/// master has lost the file and goes on.
 ///
 /// Of an epoch that two reigns have begun neither may go on with this client, whichever of the two its next hello reaches:
 /// so it shows more of that epoch than any log holds. True when that has just been found out: that hello is due.
@@ -22,7 +23,8 @@ pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
     if clashes && !mutant!(BothReignsAreFollowed) {
         return std::mem::replace(&mut highest.lsn, u64::MAX) != u64::MAX;
     }
-    let newer = if seen.log_id == highest.log_id {
+    let same_reign = seen.epoch == highest.epoch && seen.reign != 0 && seen.reign == highest.reign;
+    let newer = if seen.log_id == highest.log_id || same_reign {
         (seen.epoch, seen.lsn) > (highest.epoch, highest.lsn)
     } else {
         seen.epoch > highest.epoch
@@ -79,6 +81,22 @@ mod tests {
             (of(0, at(8, 4, 0)), of(0, at(8, 4, 0))),
             (of(14, at(8, 4, 1)), of(14, at(8, 4, 1))),
             (of(0, at(9, 5, 0)), of(0, at(9, 5, 0))),
+        ] {
+            assert!(!raise(&mut highest, &seen));
+            assert_eq!(highest, then, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_reign_whose_log_was_lost_is_followed_under_its_next_id() {
+        let of = |reign, position| LogPosition { reign, ..position };
+        let mut highest = of(11, at(7, 2, 5));
+        for (seen, then) in [
+            (of(11, at(8, 2, 6)), of(11, at(8, 2, 6))),
+            // Said before the loss.
+            (of(11, at(7, 2, 4)), of(11, at(8, 2, 6))),
+            (of(12, at(9, 2, 99)), of(11, at(8, 2, 6))),
+            (of(0, at(9, 2, 99)), of(11, at(8, 2, 6))),
         ] {
             assert!(!raise(&mut highest, &seen));
             assert_eq!(highest, then, "{seen:?}");

@@ -318,11 +318,12 @@ pub async fn start<D: PutSessionDriver>(
     }
     // Reserving waits as long as the call holds nothing.
     let mut wait = true;
-    let mut rest = &pending[..];
-    while !rest.is_empty() {
-        let (round, others) = rest.split_at(round_of(driver, rest));
-        rest = others;
-        wait &= !begin_round(driver, keys, sizes, round, wait, &mut results).await;
+    while !pending.is_empty() {
+        let later = pending.split_off(round_of(driver, &pending));
+        let mut full = begin_round(driver, keys, sizes, &pending, wait, &mut results).await;
+        wait &= full.is_none();
+        pending = full.take().unwrap_or_default();
+        pending.extend(later);
     }
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
@@ -338,7 +339,7 @@ fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
     fitting.count().max(1)
 }
 
-/// Whether something was reserved.
+/// If something was reserved, what had no room: a master places as many keys as it has time for, and the others are no worse off.
 async fn begin_round<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
@@ -346,15 +347,15 @@ async fn begin_round<D: PutSessionDriver>(
     round: &[usize],
     wait: bool,
     results: &mut [Option<Result<(), StoreError>>],
-) -> bool {
+) -> Option<Vec<usize>> {
     let (slots, origin) = match driver.reserve(round, wait, 0).await {
         Ok(reserved) => reserved,
         Err(error) => {
             round.iter().for_each(|&index| results[index] = Some(Err(error.clone())));
-            return false;
+            return None;
         }
     };
-    let mut placed = Vec::new();
+    let (mut placed, mut full) = (Vec::new(), Vec::new());
     // Told with the first of the keys that have no room.
     let mut why_full = String::new();
     for (&index, slot) in round.iter().zip(slots) {
@@ -367,6 +368,7 @@ async fn begin_round<D: PutSessionDriver>(
             put_slot::Kind::Exists => Cause::Exists.into(),
             put_slot::Kind::Busy => Cause::Busy { reason: slot.reason }.into(),
             put_slot::Kind::Full => {
+                full.push(index);
                 if !slot.reason.is_empty() {
                     why_full = slot.reason;
                 }
@@ -379,13 +381,13 @@ async fn begin_round<D: PutSessionDriver>(
         results[index] = Some(Err(refusal));
     }
     if placed.is_empty() {
-        return false;
+        return None;
     }
     if let Err(error) = driver.meet(&origin, &placed).await {
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         driver.give_up(&origin, rids.collect(), true).await;
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
-        return false;
+        return None;
     }
     for Placed { index, slot } in placed {
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
@@ -394,7 +396,7 @@ async fn begin_round<D: PutSessionDriver>(
         driver.put_sessions().begin(keys[index], reserved, D::COMBINE, held);
         results[index] = Some(Ok(()));
     }
-    true
+    Some(full)
 }
 
 /// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits for

@@ -6,6 +6,9 @@ pub(crate) const ROUND_KEY_BYTES: usize = 16 << 20;
 /// Most keys of one request that changes something: its master carries it out in one step, for which all others wait.
 pub(crate) const CHANGED_KEYS: usize = 512;
 
+/// The same of one that removes: each leaves from caches that it has left long ago.
+pub(crate) const REMOVED_KEYS: usize = CHANGED_KEYS / 2;
+
 /// The same of one that places or ends so many replicas of each key.
 pub(crate) fn changed_keys(replicas: usize) -> usize {
     (CHANGED_KEYS / replicas.max(1)).max(1)

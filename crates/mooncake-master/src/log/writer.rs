@@ -604,13 +604,19 @@ impl Log {
     }
 
     /// Takes a log out of its place, so that no start reads it. Under the lock of the writer.
+    ///
+    /// What was told of its id is then another log's, as an operator may put it back. One that was only begun beside that place
+    /// nobody can: its id goes on.
     pub(super) fn give_up(&self, mut broken: Sink) -> Result<(Option<PathBuf>, Lost), LogError> {
+        let was_whole = !broken.folder.is_beside();
         let path = broken.folder.give_up()?;
         if let Some(witness) = &broken.witness {
             witness.remove();
         }
         self.encode_no_more();
-        self.log_id.store(crate::random::number(), Ordering::Release);
+        if was_whole {
+            self.log_id.store(crate::random::number(), Ordering::Release);
+        }
         self.bytes.store(0, Ordering::Relaxed);
         let Sink { folder, boot_id, upkeep, .. } = broken;
         Ok((path, Lost { folder, boot_id, upkeep }))

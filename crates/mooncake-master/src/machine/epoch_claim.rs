@@ -2,7 +2,8 @@
 //!
 //! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
 //! may be in use. So does one that has seen its epoch in another reign, which another continuation of the log began with the
-//! same number. Another log's epoch is one whose rids that log has given out, and this client may still name or write
+//! same number. The same reign under another id is this log before or after its file was lost: a reign begins in one process, and every
+//! other that goes on with a copy begins another. Another log's epoch is one whose rids that log has given out, and this client may still name or write
 //! them; a higher one its segments may already obey. All of that raises the epoch to one of which nobody has seen anything.
 //! There are only 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs
 //! from two budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without
@@ -94,14 +95,16 @@ impl EpochClaims {
         // same, but for the client that would have told; the first epoch of a log is begun once.
         let may_be_this = seen.reign == 0 && (!says_reigns || own.epoch == 1);
         let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && !may_be_this;
-        let ahead = match seen.log_id == own.log_id {
+        let same_reign = seen.epoch == own.epoch && seen.reign != 0 && seen.reign == own.reign;
+        let is_of_this = seen.log_id == own.log_id || same_reign;
+        let ahead = match is_of_this {
             true => other_reign || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
             false => seen.epoch >= own.epoch,
         };
         // In the last epoch there is nothing to raise to: what this master has reached itself it serves all the same.
         if !ahead
             || mutant!(ClientsAreNotBelieved)
-            || (seen.log_id != own.log_id && seen.epoch == own.epoch && own.epoch == u32::from(u16::MAX))
+            || (!is_of_this && seen.epoch == own.epoch && own.epoch == u32::from(u16::MAX))
         {
             return Ok(None);
         }
@@ -198,6 +201,27 @@ mod tests {
         assert_eq!(claims.believe_old(now, later, &of(6, 10)), Ok(None), "once is enough");
         let last = |reign| LogPosition { epoch: 65_535, ..of(reign, 0) };
         assert!(claims.believe_old(now, last(5), &last(6)).is_err(), "there is nothing to raise to");
+    }
+
+    #[test]
+    fn a_reign_that_goes_on_under_another_id_is_the_same_one() {
+        let mut claims = EpochClaims::new(NOW);
+        let of = |log_id, epoch, reign, lsn| LogPosition { reign, ..at(log_id, epoch, lsn) };
+        for epoch in [1, 2, 65_535] {
+            let own = of(OWN + 2, epoch, 5, 90);
+            for former in [OWN, OWN + 1] {
+                assert_eq!(
+                    claims.believe_old(NOW, own, &of(former, epoch, 5, 89)),
+                    Ok(None),
+                    "this process has lost that log"
+                );
+            }
+        }
+        let own = of(OWN + 2, 2, 5, 90);
+        assert_eq!(claims.believe_old(NOW, own, &of(OWN, 2, 5, 91)), Ok(Some(3)), "and the end of this one, too");
+        assert_eq!(claims.believe_old(NOW, own, &of(OWN, 2, 6, 1)), Ok(Some(3)), "another reign");
+        assert_eq!(claims.believe_old(NOW, own, &of(OWN, 2, 0, 1)), Ok(Some(3)), "one that is not known");
+        assert_eq!(claims.believe_old(NOW, own, &of(OWN, 3, 5, 1)), Ok(Some(4)), "another epoch");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The kernels for x86-64: carry-less multiplication folds the message while it
 //! is copied ("Fast CRC Computation Using PCLMULQDQ", Intel 2009), and the
 //! `crc32` instruction, which is CRC-32C, takes what is left. Prefetching by hand
-//! was tried and gained nothing.
+//! was tried and gained nothing, in copies without a sum too.
 
 use std::arch::x86_64::*;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -81,6 +81,30 @@ pub(super) unsafe fn copy_and_checksum(
             (Level::Sse, Stores::Plain) => fold_sse::<STORE>(state, src, dst, len),
             (Level::Sse, Stores::Streaming) => fold_sse::<STREAM>(state, src, dst, len),
         }
+    }
+}
+
+/// Copies by sixteen bytes, a line of the cache in each step. Out of memory that no cache holds that is quicker than by wider
+/// loads, and than `rep movsb`, which takes twice as long where source and target are not aligned alike.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
+// Not inlined: where the compiler sees that they do not overlap it makes a `memcpy` of the loop again.
+#[inline(never)]
+pub(super) unsafe fn copy_lines(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: every access lies inside the `len` bytes of both ranges. SSE2 is part of every x86-64; stores are aligned by
+    // the head.
+    unsafe {
+        let mut done = dst.align_offset(16).min(len);
+        std::ptr::copy_nonoverlapping(src, dst, done);
+        while len - done >= 64 {
+            let line = [0, 16, 32, 48].map(|at| _mm_loadu_si128(src.add(done + at).cast()));
+            for (nth, bytes) in line.into_iter().enumerate() {
+                _mm_store_si128(dst.add(done + 16 * nth).cast(), bytes);
+            }
+            done += 64;
+        }
+        std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), len - done);
     }
 }
 

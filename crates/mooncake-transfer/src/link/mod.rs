@@ -127,17 +127,29 @@ impl Link {
     /// Writes the pieces, one after another, into a placement's extent (or a
     /// part of it), stamping it first. Gives the CRC-32C of what was written.
     pub fn write(&self, rid: u64, offset: u64, parts: &[Source<'_>], wait: &Wait<'_>) -> Result<u32, WriteError> {
+        self.write_part(rid, offset, parts, total_of_sources(parts), wait)
+    }
+
+    /// [`Link::write`] of a part of a placement of `whole` bytes.
+    pub fn write_part(
+        &self,
+        rid: u64,
+        offset: u64,
+        parts: &[Source<'_>],
+        whole: u64,
+        wait: &Wait<'_>,
+    ) -> Result<u32, WriteError> {
         let extent = Extent { rid, offset, len: total_of_sources(parts) };
         let settled = |error| WriteError { error, settled: true };
         self.check(extent).map_err(settled)?;
         self.least_epoch.check(rid).map_err(|denied| settled(self.denied(rid, denied)))?;
         let crc = match &self.kind {
             Kind::Local(served, _) => {
-                self.copy_in(&served.gate, served.memory.mapping(), extent, parts).map_err(settled)?
+                self.copy_in(&served.gate, served.memory.mapping(), extent, parts, whole).map_err(settled)?
             }
             Kind::Shared(attachment) => {
                 let mapping = attachment.writable(wait).map_err(settled)?;
-                self.copy_in(attachment.gate(), mapping, extent, parts).map_err(settled)?
+                self.copy_in(attachment.gate(), mapping, extent, parts, whole).map_err(settled)?
             }
             Kind::Tcp(pool) => {
                 let outcome = pool.with_lane(wait, |lane| lane.write(extent, parts, wait));
@@ -243,10 +255,11 @@ impl Link {
         mapping: &Mapping,
         extent: Extent,
         parts: &[Source<'_>],
+        whole: u64,
     ) -> Result<u32, TransferError> {
         let Extent { rid, offset, len } = extent;
         let _admitted = gate.admit(mapping, rid, offset, len, None).map_err(|denied| self.denied(rid, denied))?;
-        Ok(mapping.write(rid, offset, parts)?)
+        Ok(mapping.write_part(rid, offset, parts, whole)?)
     }
 
     fn read_tcp(

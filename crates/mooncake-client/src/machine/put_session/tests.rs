@@ -404,7 +404,7 @@ fn a_key_has_one_session_and_those_that_get_none_hear_why() {
     use put_slot::Kind::{Busy, Exists, Full, Placed, TooLarge};
     let pool = Pool::with_session(3, 1);
     assert!(refusal(pool.start(&[KEY], 3).remove(0)).contains("a put session already"));
-    pool.slots.borrow_mut().extend([(Placed, 1), (Exists, 0), (Busy, 0), (Full, 0), (TooLarge, 0)]);
+    pool.slots.borrow_mut().extend([(Placed, 1), (Exists, 0), (Busy, 0), (Full, 0), (TooLarge, 0), (Full, 0)]);
     let started = pool.start(&[b"a", b"b", b"c", b"d", b"e", b"a"], 3);
     assert!(started[0].is_ok());
     let causes: Vec<&Cause> = started[1..].iter().map(|started| started.as_ref().unwrap_err().cause()).collect();
@@ -424,6 +424,18 @@ fn reserving_waits_only_as_long_as_the_call_holds_nothing() {
     let started = pool.start(&keys, 3);
     assert_eq!(*pool.waits.borrow(), [true, true, false]);
     assert_eq!(started.iter().filter(|started| started.is_ok()).count(), 2 * CHANGED_KEYS);
+}
+
+#[test]
+fn what_a_master_had_no_time_to_make_room_for_is_asked_for_again() {
+    use put_slot::Kind::{Full, Placed};
+    let pool = Pool::new();
+    // One of three, one of the other two, and no more.
+    pool.slots.borrow_mut().extend([(Placed, 1), (Full, 0), (Full, 0), (Placed, 1), (Full, 0), (Full, 0)]);
+    let started = pool.start(&[b"a", b"b", b"c"], 3);
+    assert!(started[0].is_ok() && started[1].is_ok(), "{started:?}");
+    assert!(matches!(started[2].as_ref().unwrap_err().cause(), Cause::NoSpace { .. }));
+    assert_eq!(*pool.waits.borrow(), [true, false, false]);
 }
 
 #[test]

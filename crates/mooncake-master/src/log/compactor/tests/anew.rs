@@ -52,6 +52,7 @@ fn wherever_a_new_log_breaks_off_there_is_none_and_wherever_its_master_dies_ther
     for fails_at in 0.. {
         let scratch = Scratch::new("anew-breaks-off");
         let alive = lost(&scratch, 40);
+        let id = alive.log_id();
         let (current, steps) = (scratch.current(), Rc::new(Cell::new(0)));
         let made = steps.clone();
         watch::with(move |_, _| {
@@ -65,6 +66,7 @@ fn wherever_a_new_log_breaks_off_there_is_none_and_wherever_its_master_dies_ther
         let broke_off = begun.is_err();
         if broke_off {
             assert!(is_without_a_log(&scratch, &alive), "step {fails_at}");
+            assert_eq!(alive.log_id(), id, "step {fails_at}: clients have heard of no other log");
             append(&alive, 41..=41);
             begin_anew(&alive, &alive).unwrap();
         } else {
