@@ -19,7 +19,21 @@ pub(crate) struct Directory {
     known: RwLock<machine::Directory<Arc<SegmentAddress>>>,
 }
 
+/// Rids of replicas, each with its segment where that has been met.
+pub(crate) type Places = Vec<(u64, Option<Arc<SegmentAddress>>)>;
+
+/// The segment of that replica.
+pub(crate) fn place_of(places: &Places, rid: u64) -> Option<&Arc<SegmentAddress>> {
+    places.iter().find(|(other, _)| *other == rid)?.1.as_ref()
+}
+
 impl Directory {
+    /// Where these are from now on, under whatever numbering others are met.
+    pub fn places(&self, numbering: Numbering, replicas: &[Replica]) -> Places {
+        let segment = |replica: &Replica| self.find(numbering, replica.extents.first()?.segment);
+        replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+    }
+
     /// The segment of a placement, if it has been met.
     pub fn find(&self, numbering: Numbering, number: u32) -> Option<Arc<SegmentAddress>> {
         self.known.read().find(numbering, number).cloned()

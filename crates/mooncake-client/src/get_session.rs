@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use mooncake_memory::Target;
-use mooncake_transfer::SegmentAddress;
 use mooncake_wire::message::Object;
 
+use crate::directory::{Places, place_of};
 use crate::error::{Cause, StoreError};
 use crate::get::Part;
 use crate::machine::get_session::{Found, GetSessionDriver, GetSessions, read, start};
@@ -15,9 +15,6 @@ use crate::put::is_no_staging;
 use crate::ranges::{GetRanges, ReadRange};
 use crate::store::Inner;
 use crate::team::{share, threads_for};
-
-/// Rids of an object's replicas, each with its segment where that has been met.
-type Places = Vec<(u64, Option<Arc<SegmentAddress>>)>;
 
 /// A store's get sessions.
 pub(crate) type Sessions = GetSessions<Places, Numbering>;
@@ -34,11 +31,7 @@ impl GetSessionDriver for Inner {
     }
 
     fn place(&self, object: &Object, numbering: Numbering) -> Places {
-        let address = |segment| self.shared.directory.find(numbering, segment);
-        let place = |replica: &mooncake_wire::message::Replica| {
-            (replica.rid, replica.extents.first().and_then(|extent| address(extent.segment)))
-        };
-        object.replicas.iter().map(place).collect()
+        self.shared.directory.places(numbering, &object.replicas)
     }
 }
 
@@ -87,8 +80,7 @@ impl Inner {
         }
         let GetRanges { key, ranges } = item;
         ready(read(self, key, found, async |replica| {
-            let address = found.place.iter().find(|(rid, _)| *rid == replica.rid);
-            let address = address.and_then(|(_, address)| address.as_ref());
+            let address = place_of(&found.place, replica.rid);
             let mut rest = &mut ranges[..];
             while let Some(offset) = rest.first().map(|range| range.offset) {
                 let (run, others) = rest.split_at_mut(run_of(rest));

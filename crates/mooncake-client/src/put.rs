@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{CopyError, Source, total_of_sources};
-use mooncake_transfer::TransferError;
+use mooncake_transfer::{SegmentAddress, TransferError};
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, reply, request};
 use mooncake_wire::{MAX_KEY, pack_keys};
 
@@ -255,19 +255,35 @@ impl Inner {
         origin: &Origin,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<u32, Lost> {
-        let untouched = |error: StoreError| Lost { final_word: error.is_callers(), error, settled: true };
+        let segment = replica.extents.first().map(|extent| extent.segment);
+        let address = segment.and_then(|segment| self.shared.directory.find(origin.numbering, segment));
+        self.write_replica_at(replica, address.as_ref(), (offset, parts), origin, interrupted)
+    }
+
+    /// [`Inner::write_replica`] of a replica whose segment was met there, if it was.
+    pub(crate) fn write_replica_at(
+        &self,
+        replica: &mooncake_wire::message::Replica,
+        address: Option<&Arc<SegmentAddress>>,
+        (offset, parts): (u64, &[Source<'_>]),
+        origin: &Origin,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<u32, Lost> {
+        let untouched =
+            |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
         let [extent] = &replica.extents[..] else {
-            return Err(untouched(self.shared.control.confused(WHAT)));
+            return Err(untouched(self.shared.control.confused(WHAT), false));
         };
-        let Some(address) = self.shared.directory.find(origin.numbering, extent.segment) else {
-            return Err(untouched(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into()));
+        let Some(address) = address else {
+            let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
+            return Err(untouched(gone.into(), false));
         };
         let wait = self.transfer_wait(extent.length, interrupted);
-        let link = self.shared.links.link_to_write(origin.session.id, &address, &wait);
-        let link = link.map_err(|error| untouched(link_error(&error)))?;
+        let link = self.shared.links.link_to_write(origin.session.id, address, &wait);
+        let link = link.map_err(|error| untouched(link_error(&error), error.is_passing()))?;
         link.write_part(replica.rid, extent.offset + offset, parts, extent.length, &wait).map_err(|failed| {
-            let error = transfer_error(failed.error);
-            Lost { final_word: error.is_callers(), error, settled: failed.settled }
+            let (passing, error) = (failed.error.is_passing(), transfer_error(failed.error));
+            Lost { final_word: error.is_callers(), passing, error, settled: failed.settled }
         })
     }
 }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mooncake_memory::{Source, Target, crc32c_append, crc32c_combine, total_of_sources};
-use mooncake_wire::message::Replica;
+use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
+use mooncake_wire::pack_keys;
 
+use crate::directory::{Places, place_of};
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::Combine;
 use crate::machine::progress::Held;
-use crate::machine::put_session::{self, PutSessionDriver, PutSessions, write_part};
+use crate::machine::put::{Lost, PutDriver as _};
+use crate::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
 use crate::machine::ready;
 use crate::options::PutOptions;
 use crate::put::{Driver, Origin, PutItem, check_all, is_no_staging, link_error, transfer_error};
@@ -21,7 +24,7 @@ use crate::team::{share, threads_for};
 const CHUNK: u64 = 256 << 10;
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<Origin>;
+pub(crate) type Sessions = PutSessions<Origin, Places>;
 
 /// Parts of one object that a session writes.
 #[derive(Debug)]
@@ -42,6 +45,7 @@ pub struct WriteRange<'a> {
 }
 
 impl PutSessionDriver for Driver<'_> {
+    type Place = Places;
     const COMBINE: Combine = crc32c_combine;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
@@ -53,20 +57,43 @@ impl PutSessionDriver for Driver<'_> {
         control.progress.lock().hold(control.now(), rids)
     }
 
-    async fn sum_of(&self, origin: &Origin, replica: &Replica, size: u64) -> Result<u32, StoreError> {
-        let store = self.store;
-        let [extent] = &replica.extents[..] else { return Err(store.shared.control.confused("a put")) };
-        let address = store.shared.directory.find(origin.numbering, extent.segment);
-        let gone = || Cause::Transfer(format!("segment {} has left the pool", extent.segment));
-        let address = address.ok_or_else(gone)?;
+    fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
+        self.store.shared.directory.places(origin.numbering, replicas)
+    }
+
+    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+        const WHAT: &str = "a lookup";
+        let control = &self.store.shared.control;
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        let answer = control.query(WHAT, body, control.lookup_timeout)?;
+        let reply::Body::Lookup(found) = answer.body else { return Err(control.confused(WHAT)) };
+        if !answer.session.is(&origin.session) {
+            return Ok(Vec::new());
+        }
+        let rids = |object: &Object| object.replicas.iter().map(|replica| replica.rid).collect();
+        Ok(found.objects.iter().map(rids).collect())
+    }
+
+    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
+        let (store, size) = (self.store, reserved.size);
+        let lost = |error: StoreError, passing| Lost { final_word: error.is_callers(), passing, error, settled: true };
+        let [extent] = &replica.extents[..] else { return Err(lost(store.shared.control.confused("a put"), false)) };
+        let Some(address) = place_of(&reserved.place, replica.rid) else {
+            return Err(lost(Cause::Transfer(format!("segment {} has left the pool", extent.segment)).into(), false));
+        };
         let interrupted = || false;
         let wait = store.transfer_wait(size, &interrupted);
-        let link = store.shared.links.link(&address, &wait).map_err(|error| link_error(&error))?;
+        let link = store.shared.links.link(address, &wait);
+        let link = link.map_err(|error| lost(link_error(&error), error.is_passing()))?;
         let (mut buffer, mut done, mut sum) = (vec![0; CHUNK.min(size) as usize], 0, 0);
         while done < size {
             let chunk = &mut buffer[..CHUNK.min(size - done) as usize];
             let mut targets = [Target::new(chunk)];
-            link.read(replica.rid, extent.offset + done, &mut targets, None, &wait).map_err(transfer_error)?;
+            let read = link.read(replica.rid, extent.offset + done, &mut targets, None, &wait);
+            read.map_err(|error| {
+                let passing = error.is_passing();
+                lost(transfer_error(error), passing)
+            })?;
             sum = crc32c_append(sum, chunk);
             done += chunk.len() as u64;
         }
@@ -120,7 +147,14 @@ impl Inner {
             let sources: Vec<Source<'_>> = run.iter().map(|range| range.source).collect();
             let part = (first.offset, total_of_sources(&sources));
             ready(write_part(&driver, item.key, part, async |reserved, replica| {
-                self.write_replica(replica, first.offset, &sources, &reserved.origin, interrupted)
+                let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));
+                // Links tell sessions apart by numbers, which begin anew with another log.
+                if !driver.is_current(origin) {
+                    let over =
+                        Cause::Transfer("the store's session with its master, which reserved this, is over".into());
+                    return Err(Lost { error: over.into(), final_word: false, passing: false, settled: true });
+                }
+                self.write_replica_at(replica, address, (first.offset, &sources), origin, interrupted)
             }))?;
             bytes = bytes.saturating_add(part.1);
         }

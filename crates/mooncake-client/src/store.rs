@@ -289,7 +289,7 @@ impl Store {
 
     /// Looks objects up to read them in parts, [by ranges](Store::read_in_sessions), with no further question to the master. As
     /// an existence query it has them stay for a second at least; it holds nothing longer than that. Begun twice, a session is
-    /// looked up anew and ends when it is ended twice. [`ErrorKind::NotFound`] for what is not there.
+    /// looked up anew and ends when it is ended twice, whether or not it was over in between. [`ErrorKind::NotFound`] for what is not there.
     pub fn start_get_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
@@ -323,7 +323,9 @@ impl Store {
 
     /// Reserves room for objects of these sizes, to be [filled in parts](Store::write_in_sessions) by any threads, in any order,
     /// and then [ended](Store::end_put_sessions) or [taken back](Store::revoke_put_sessions). What is reserved stays so for
-    /// ten minutes at most, and counts among what a client may have unfinished: beyond that [`ErrorKind::NoSpace`].
+    /// ten minutes at most (for 30 s where a master that runs does not hear this client, and its key yields to others at once
+    /// then), and counts among what a client may have unfinished: beyond that, and beyond 16,384 copies in put sessions of this
+    /// store, [`ErrorKind::NoSpace`].
     /// [`ErrorKind::Exists`] for what is there, [`ErrorKind::Busy`] for what others put, [`ErrorKind::InvalidParams`] for a key
     /// that has a session of this store.
     pub fn start_put_sessions<K: AsRef<[u8]>>(

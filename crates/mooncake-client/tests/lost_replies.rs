@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{
-    ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, StoreError, Target,
+    ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, PutRanges, RemoveOutcome, Source, Store, StoreError,
+    Target, WriteRange,
 };
 use mooncake_master::Wal;
 use proxy::{Losses, Proxy};
@@ -315,6 +316,27 @@ fn a_put_whose_end_was_done_though_no_reply_came_keeps_what_it_stored() {
     eventually("it was given up", Duration::from_secs(3), || proxy.losses.seen.load(Ordering::SeqCst) > seen);
     assert_eq!(other.get(b"k").unwrap(), Some(value("k", 3000)));
     assert_eq!(put(&other, "k", 3000).unwrap(), PutOutcome::Existed);
+}
+
+#[test]
+fn a_session_whose_end_was_done_though_no_reply_came_is_ended_whatever_was_put_since() {
+    let (_cluster, proxy, store) = proxied();
+    let bytes = value("k", 3_000);
+    store.start_put_sessions(&["k"], &[3_000], &PutOptions::default()).remove(0).unwrap();
+    let ranges = vec![WriteRange { offset: 0, source: Source::new(&bytes) }];
+    store.write_in_sessions(&[PutRanges { key: b"k", ranges }]).remove(0).unwrap();
+    let seen = proxy.losses.seen.load(Ordering::SeqCst) as i64;
+    proxy.losses.lose_from.store(seen, Ordering::SeqCst);
+    store.end_put_sessions(&["k"]).remove(0).unwrap_err();
+    proxy.losses.lose_from.store(-1, Ordering::SeqCst);
+    // More than the master remembers of a store's.
+    let names: Vec<String> = (0..1_100).map(|n| format!("other{n}")).collect();
+    let piece = [Source::new(&bytes[..100])];
+    let items: Vec<PutItem<'_>> = names.iter().map(|name| PutItem { key: name.as_bytes(), value: &piece }).collect();
+    eventually("the store is back", Duration::from_secs(5), || store.exists(&["k"]).is_ok());
+    assert!(store.put_batch(&items, &PutOptions::default()).iter().all(Result::is_ok));
+    store.end_put_sessions(&["k"]).remove(0).unwrap();
+    assert_eq!(store.get(b"k").unwrap(), Some(bytes));
 }
 
 #[test]

@@ -148,3 +148,26 @@ fn a_session_outlasts_a_master_that_is_restarted() {
     eventually("the store is back", Duration::from_secs(5), || end(&store, "k").is_ok());
     assert!(store.get(b"k").unwrap().as_ref() == Some(&bytes));
 }
+
+#[test]
+fn a_session_outlasts_a_restart_whatever_its_store_does_behind_it() {
+    let mut cluster = Cluster::start();
+    let stores = [cluster.store(8 * MIB), cluster.store(0), cluster.tcp_store(0)];
+    let bytes = value("k", SIZE);
+    let key = |number: usize| format!("k{number}");
+    for (number, store) in stores.iter().enumerate() {
+        start(store, &key(number), 1).unwrap();
+        fill(store, &key(number), &bytes, (0, 70_000)).unwrap();
+    }
+    cluster.stop_master();
+    cluster.start_master();
+    for (number, store) in stores.iter().enumerate() {
+        let other = format!("other{number}");
+        eventually("the store is back", Duration::from_secs(5), || put(store, &other, 3_000).is_ok());
+        assert!(store.get(other.as_bytes()).unwrap().is_some());
+        // Some of it twice: it is read back.
+        fill(store, &key(number), &bytes, (60_000, SIZE)).unwrap();
+        end(store, &key(number)).unwrap();
+        assert!(store.get(key(number).as_bytes()).unwrap().as_ref() == Some(&bytes));
+    }
+}

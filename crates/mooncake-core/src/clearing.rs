@@ -27,7 +27,7 @@ impl Core {
         }
         let rid = self.reservations.get(slot).rid();
         if rid.epoch() < self.epoch {
-            self.drop_reservation(now, rid, false, fx);
+            self.drop_reservation(now, rid, fx);
             return false;
         }
         true
@@ -91,7 +91,7 @@ impl Core {
             }
             if let Some(put) = self.reservations.at(next).filter(|put| put.rid().epoch() < self.epoch) {
                 let rid = put.rid();
-                self.drop_reservation(now, rid, false, fx);
+                self.drop_reservation(now, rid, fx);
                 work.did(ENDED_AS - 1);
             }
             self.older_puts = (next + 1 < self.reservations.bound()).then_some(next + 1);

@@ -147,7 +147,7 @@ impl Core {
             }
             if let Some(put) = self.reservations.at(next).filter(|put| put.session == session) {
                 let rid = put.rid();
-                self.drop_reservation(now, rid, false, fx);
+                self.drop_reservation(now, rid, fx);
                 work.did(ENDED_AS - 1);
             }
             next += 1;

@@ -214,7 +214,7 @@ impl Core {
                 return PutSlot::Busy(format!("session {} was putting this key, and is away", session.0));
             }
             search.left -= ENDED_AS;
-            self.drop_reservation(now, rid, false, fx);
+            self.drop_reservation(now, rid, fx);
         }
         if mode.newcomer && self.changes.tells_of(hash) && self.tickets.await_key(hash) {
             result.waits.keys.push(hash);

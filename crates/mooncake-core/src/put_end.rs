@@ -61,13 +61,13 @@ impl Core {
         let (good, bad): (SmallVec<[Replica; 1]>, SmallVec<[Replica; 1]>) =
             reservation.replicas.iter().copied().partition(|replica| is_good(replica));
         if good.is_empty() {
-            self.drop_reservation(now, reservation_rid, false, fx);
+            self.drop_reservation(now, reservation_rid, fx);
             self.counts.puts_revoked += 1;
             return EndOutcome::Revoked;
         }
         // Success is always readable. What nobody can see now may never come back, and must not appear later either.
         if !good.iter().any(|replica| self.segments.is_live(replica.extent.segment)) {
-            self.drop_reservation(now, reservation_rid, false, fx);
+            self.drop_reservation(now, reservation_rid, fx);
             self.counts.puts_superseded += 1;
             return EndOutcome::Superseded;
         }
@@ -81,8 +81,8 @@ impl Core {
         EndOutcome::Committed
     }
 
-    /// Gives puts up, each as a whole. `writer_done`: no thread and no posted request of the writer will touch their
-    /// extents again.
+    /// Gives puts up, each as a whole. `writer_done`: no thread and no posted request of the writer will touch the extents
+    /// of these rids again. Of other copies of the same puts that says nothing: they are fenced as those of any writer.
     pub fn abort(
         &mut self,
         now: Time,
@@ -96,10 +96,12 @@ impl Core {
             Some(Remembered::Done) => return Ok(()),
             Some(other) => return Err(other.refusal(origin)),
         }
+        let mut done = if writer_done { rids.to_vec() } else { Vec::new() };
+        done.sort_unstable();
         for rid in rids {
             if let Some(slot) = self.unfinished_by_rid(now, *rid, fx) {
                 if self.reservations.get(slot).session == origin.session {
-                    self.drop_reservation(now, *rid, writer_done, fx);
+                    self.drop_reservation_of(now, *rid, &done, fx);
                     self.counts.puts_revoked += 1;
                 }
             } else if writer_done
@@ -124,13 +126,18 @@ impl Core {
             if self.is_unfinished(now, slot, fx) {
                 let rid = self.reservations.get(slot).rid();
                 self.counts.puts_expired += 1;
-                self.drop_reservation(now, rid, false, fx);
+                self.drop_reservation(now, rid, fx);
             }
         }
     }
 
     /// Ends an unfinished put: its key is free, its extents wait for their owners' word.
-    pub(crate) fn drop_reservation(&mut self, now: Time, rid: Rid, writer_done: bool, fx: &mut Effects) {
+    pub(crate) fn drop_reservation(&mut self, now: Time, rid: Rid, fx: &mut Effects) {
+        self.drop_reservation_of(now, rid, &[], fx);
+    }
+
+    /// The same of one whose writer is `done` with copies of these rids, in order.
+    fn drop_reservation_of(&mut self, now: Time, rid: Rid, done: &[Rid], fx: &mut Effects) {
         let Some(slot) = self.reservations.by_rid(rid) else { return };
         if !self.clear_lost(now, slot) {
             return;
@@ -139,7 +146,7 @@ impl Core {
         let (rid, writer, replicas) = (reservation.rid(), reservation.session, reservation.replicas.clone());
         self.log(now, Record::Dropped(rid), fx);
         for replica in replicas {
-            self.fence(now, replica, writer, writer_done, fx);
+            self.fence(now, replica, writer, done.binary_search(&replica.rid).is_ok(), fx);
         }
     }
 

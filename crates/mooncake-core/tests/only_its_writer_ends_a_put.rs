@@ -48,6 +48,22 @@ fn nobody_else_gives_a_put_up_or_says_that_its_writer_is_done() {
 }
 
 #[test]
+fn a_writer_is_done_with_those_copies_only_that_it_names() {
+    let mut pool = Pool::new();
+    let (writer, a, b) = (pool.session(1), pool.session(2), pool.session(3));
+    pool.mount(a, 1, 64 * KIB);
+    pool.mount(b, 2, 64 * KIB);
+    let two = PutConfig { replica_num: 2, preferred_segments: vec!["segment-1".into()], ..plain() };
+    for named in [0, 1] {
+        let both = placed(&pool.slots(writer, &[("k", 100)], &two)[0]);
+        pool.abort(writer, both[named].rid, true);
+        assert_eq!(pool.take_fences(a), [(both[0].rid, named == 0)]);
+        assert_eq!(pool.take_fences(b), [(both[1].rid, named == 1)]);
+    }
+    pool.check();
+}
+
+#[test]
 fn an_owner_that_was_away_hears_whether_the_writer_was_done() {
     let mut pool = Pool::new();
     let (writer, owner) = (pool.session(1), pool.session(2));

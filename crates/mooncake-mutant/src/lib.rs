@@ -128,6 +128,8 @@ mutants! {
     HolesAreEnded,
     /// A put session is written after its end was sent.
     SealedSessionsAreWritten,
+    /// What ends a put session ends whichever one its key has by then.
+    SessionsGoByName,
     /// A get session stays although none of what it looked up can be read.
     StaleSessionsStay,
     /// A put that came too late counts as stored.

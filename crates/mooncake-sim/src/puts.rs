@@ -13,7 +13,7 @@ use mooncake_wire::pack_keys;
 use crate::calls::{Abandoned, NoAnswer, PATIENCE};
 use crate::lane::Unwritten;
 use crate::ledger::{checksum, word};
-use crate::links::Piece;
+use crate::links::{Address, Piece};
 use crate::store::{Session, Store};
 
 /// Longest that the master parks a put, and some.
@@ -171,29 +171,36 @@ impl PutDriver for Driver<'_> {
 impl Store {
     async fn write_replica(&self, replica: &Replica, item: &Item, origin: &Origin, pace: u64) -> Result<u32, Lost> {
         let words: Vec<u64> = (0..item.granules).map(|index| word(item.value, index)).collect();
-        self.write_words(replica, item, (0, &words), origin, pace).await
+        let address = self.find_segment(origin.numbering, replica.extents[0].segment);
+        self.write_words_at(replica, address, item, (0, &words), origin, pace).await
     }
 
-    /// Writes words of an object, from its `first` one on.
-    pub(crate) async fn write_words(
+    /// Writes words of an object, from its `first` one on, to a replica whose segment was met there, if it was.
+    pub(crate) async fn write_words_at(
         &self,
         replica: &Replica,
+        address: Option<Address>,
         item: &Item,
         (first, words): (u64, &[u64]),
         origin: &Origin,
         pace: u64,
     ) -> Result<u32, Lost> {
         let inner = &self.inner;
-        let lost = |settled| Lost { error: Cause::Transfer("not written".into()).into(), final_word: false, settled };
-        let closed = || Lost { error: Cause::Closed.into(), final_word: true, settled: true };
+        let lost = |settled| Lost {
+            error: Cause::Transfer("not written".into()).into(),
+            final_word: false,
+            passing: false,
+            settled,
+        };
+        let closed = || Lost { error: Cause::Closed.into(), final_word: true, ..lost(true) };
+        let no_link = || Lost { passing: true, ..lost(true) };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
-        let found = self.find_segment(origin.numbering, extent.segment);
-        let address = found.ok_or_else(|| lost(true))?;
+        let address = address.ok_or_else(|| lost(true))?;
         let by = (origin.session.secret, replica.rid);
         inner.network.ledger.placed(by, (extent.segment, address.uuid), &item.key, item.value);
         inner.world.stall().await;
         let link = self.link_to_write(origin.session.id, &address).await;
-        let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { lost(true) })?;
+        let link = link.ok_or_else(|| if inner.links.are_closed() { closed() } else { no_link() })?;
         let piece = Piece { rid: replica.rid, offset: extent.offset + first * GRANULE, words, pace };
         inner.writes.set(inner.writes.get() + 1);
         let written = self.write(&link, piece).await;

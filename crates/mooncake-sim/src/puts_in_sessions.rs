@@ -6,25 +6,41 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::filling::Combine;
 use mooncake_client::machine::progress::Held;
-use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, write_part};
+use mooncake_client::machine::put::{Lost, PutDriver as _};
+use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
 use mooncake_core::GRANULE;
-use mooncake_wire::message::Replica;
+use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
+use mooncake_wire::pack_keys;
 
 use crate::callers::LARGEST;
+use crate::calls::PATIENCE;
 use crate::ledger::{checksum, checksum_of_both, word};
-use crate::puts::{Driver, Item, Options, Origin};
+use crate::links::Address;
+use crate::puts::{Driver, Item, Options, Origin, error_of};
 use crate::store::Store;
 
 /// A store's put sessions.
-pub(crate) type Sessions = PutSessions<Origin>;
+pub(crate) type Sessions = PutSessions<Origin, Places>;
+
+/// Rids of replicas, each with its segment.
+pub(crate) type Places = Vec<(u64, Option<Address>)>;
+
+fn place_of(places: &Places, rid: u64) -> Option<Address> {
+    places.iter().find(|(other, _)| *other == rid).and_then(|(_, address)| address.clone())
+}
+
+/// Of what passes.
+const NO_LINK: &str = "no link";
 
 /// What an end or a revoke has for options.
 const NONE: Options = Options { replicas: 1, replace: false, pace: 300 };
 
 impl PutSessionDriver for Driver<'_> {
+    type Place = Places;
     const COMBINE: Combine = checksum_of_both;
 
     fn put_sessions(&self) -> impl DerefMut<Target = Sessions> {
@@ -36,12 +52,33 @@ impl PutSessionDriver for Driver<'_> {
         inner.progress.borrow_mut().hold(inner.world.now(), rids)
     }
 
-    async fn sum_of(&self, origin: &Origin, replica: &Replica, size: u64) -> Result<u32, StoreError> {
-        let lost = |what: &str| StoreError::from(Cause::Transfer(what.into()));
+    fn place(&self, origin: &Origin, replicas: &[Replica]) -> Places {
+        let segment = |replica: &Replica| self.store.find_segment(origin.numbering, replica.extents[0].segment);
+        replicas.iter().map(|replica| (replica.rid, segment(replica))).collect()
+    }
+
+    async fn rids_of(&self, origin: &Origin, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+        let body = request::Body::Lookup(Lookup { keys: Some(pack_keys(keys)) });
+        let answer = self.store.query(body, PATIENCE).await.map_err(|error| error_of(&error))?;
+        let reply::Body::Lookup(found) = answer.body else { unreachable!("a look-up was asked for") };
+        if !answer.session.is(&origin.session) {
+            return Ok(Vec::new());
+        }
+        let rids = |object: &Object| object.replicas.iter().map(|replica| replica.rid).collect();
+        Ok(found.objects.iter().map(rids).collect())
+    }
+
+    async fn sum_of(&self, reserved: &Reserved<Origin, Places>, replica: &Replica) -> Result<u32, Lost> {
+        let lost = |what: &str| Lost {
+            error: Cause::Transfer(what.into()).into(),
+            final_word: false,
+            passing: what == NO_LINK,
+            settled: true,
+        };
         let extent = &replica.extents[0];
-        let address = self.store.find_segment(origin.numbering, extent.segment).ok_or_else(|| lost("gone"))?;
-        let link = self.store.link_to(&address).await.ok_or_else(|| lost("no link"))?;
-        let words = self.store.read(&link, replica.rid, extent.offset, size).await;
+        let address = place_of(&reserved.place, replica.rid).ok_or_else(|| lost("gone"))?;
+        let link = self.store.link_to(&address).await.ok_or_else(|| lost(NO_LINK))?;
+        let words = self.store.read(&link, replica.rid, extent.offset, reserved.size).await;
         words.map(checksum).map_err(|_| lost("not read"))
     }
 }
@@ -50,6 +87,7 @@ impl Store {
     /// Reserves room for objects, has it filled in parts, and ends the sessions or takes them back.
     pub async fn put_in_sessions(self, stops: Duration) {
         let world = self.inner.world.clone();
+        let others = Rc::new(Cell::new(0));
         while self.goes_on(stops) {
             self.rest(100_000).await;
             let mut items: Vec<Item> = (0..=world.below(2))
@@ -67,6 +105,13 @@ impl Store {
             let items: Vec<Rc<Item>> = items.into_iter().map(Rc::new).collect();
             // Something else is written at first, by callers that end only what they have written over.
             let is_spoilt = world.percent(30);
+            // Other callers end whatever session these keys have by then, and what is spoilt is none of their business.
+            while is_spoilt && others.get() > 0 {
+                world.sleep_micros(20_000).await;
+            }
+            if !is_spoilt && world.percent(30) {
+                self.have_others_end(&items, &others);
+            }
             let (left, failed) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
             for item in &items {
                 if is_spoilt {
@@ -97,11 +142,25 @@ impl Store {
             for item in &items {
                 self.end_put_session(item, revokes, &left).await;
             }
-            // What is late must not come into the next session of its key.
+            // A part that is late must not come into the next session of its key: it would be written there. An end may.
             while left.get() > 0 {
                 world.sleep_micros(20_000).await;
             }
         }
+    }
+
+    /// Another caller ends these keys with one call, in some moments; `others`: as long as it does.
+    fn have_others_end(&self, items: &[Rc<Item>], others: &Rc<Cell<u32>>) {
+        let world = &self.inner.world;
+        let (store, items, others) = (self.clone(), items.to_vec(), others.clone());
+        let after = world.below([40_000, 1_500_000][world.below(2) as usize]);
+        others.set(others.get() + 1);
+        world.spawn(self.inner.process, async move {
+            store.inner.world.sleep_micros(after).await;
+            let keys: Vec<&[u8]> = items.iter().map(|item| &item.key[..]).collect();
+            put_session::end(&store.sessions(), &keys).await;
+            others.set(others.get() - 1);
+        });
     }
 
     /// Every granule is in one of them.
@@ -133,7 +192,9 @@ impl Store {
         let words: Vec<u64> = (part.first..part.first + part.count).map(|index| word(part.number, index)).collect();
         let bytes = (part.first * GRANULE, part.count * GRANULE);
         write_part(&self.sessions(), &item.key, bytes, async |reserved, replica| {
-            self.write_words(replica, item, (part.first, &words), &reserved.origin, pace).await
+            let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));
+            let address = address.filter(|_| self.sessions().is_current(origin));
+            self.write_words_at(replica, address, item, (part.first, &words), origin, pace).await
         })
         .await
     }

@@ -82,6 +82,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PongsConfirmUnlogged
         | PositionIsForgotten
         | SealedSessionsAreWritten
+        | SessionsGoByName
         | SilentMastersAreWaitedFor
         | StaleSessionsStay
         | StalledMastersCountSilence

@@ -113,6 +113,12 @@ impl TransferError {
         matches!(self, TransferError::Broken { source, .. } if is_short_of_descriptors(source))
     }
 
+    /// Whether the same may go well in a moment: it says nothing of the placement.
+    pub fn is_passing(&self) -> bool {
+        let is_crowded = matches!(self, TransferError::Refused { status: Status::Busy | Status::Overloaded, .. });
+        is_crowded || matches!(self, TransferError::Timeout { .. }) || self.is_short_of_descriptors()
+    }
+
     /// Whether the peer's answer means a miss rather than a failure.
     pub fn is_stale(&self) -> bool {
         matches!(self, TransferError::Stale { .. })
@@ -183,6 +189,13 @@ pub enum LinkError {
     /// This process is a forked child.
     #[error("this process was forked from the one that set the store up; set up a new store in a fresh process")]
     Forked,
+}
+
+impl LinkError {
+    /// Whether the same may go well in a moment: it says nothing of the owner, which was not even asked.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, LinkError::OutOfDescriptors { .. } | LinkError::Cancelled { .. })
+    }
 }
 
 /// An owner was asked to obey a reign, and obeys another one of the same epoch. What is taken of the one says nothing of the

@@ -1,6 +1,7 @@
 //! Get sessions: objects that are looked up once, and then read in parts as often as their reader wants. The master is asked
 //! nothing more: the stamps of what was copied decide whether the bytes are still the object's. A session holds nothing in the
-//! pool, so it ends for a key when no placement that the look-up gave can be read any more.
+//! pool, so it is over for a key when no placement that the look-up gave can be read any more: until its callers have ended it,
+//! or one begins it anew, whoever reads hears that.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -44,6 +45,8 @@ pub struct GetSessions<P, N> {
 struct Open<P, N> {
     found: Arc<Found<P, N>>,
     begun: u32,
+    /// Why nothing of what was found can be read.
+    over: Option<Box<str>>,
 }
 
 /// What was looked up.
@@ -67,6 +70,7 @@ impl<P, N: Copy> GetSessions<P, N> {
     /// What the session of a key has found, or that there is none.
     pub fn find(&self, key: &[u8]) -> Result<Arc<Found<P, N>>, StoreError> {
         match self.open.get(key) {
+            Some(Open { over: Some(reason), .. }) => Err(Cause::SessionOver { reason: reason.to_string() }.into()),
             Some(open) => Ok(open.found.clone()),
             None => Err(Cause::InvalidParams("this key has no get session; start one first".into()).into()),
         }
@@ -90,7 +94,7 @@ impl<P, N: Copy> GetSessions<P, N> {
     fn begin(&mut self, key: &[u8], found: Found<P, N>) -> Result<(), StoreError> {
         let found = Arc::new(found);
         if let Some(open) = self.open.get_mut(key) {
-            open.found = found;
+            (open.found, open.over) = (found, None);
             open.begun = open.begun.saturating_add(1);
             return Ok(());
         }
@@ -98,20 +102,27 @@ impl<P, N: Copy> GetSessions<P, N> {
             let reason = format!("{MOST} keys of this store have a get session, which is the most; end some");
             return Err(Cause::InvalidParams(reason).into());
         }
-        self.open.insert(key.into(), Open { found, begun: 1 });
+        self.open.insert(key.into(), Open { found, begun: 1, over: None });
         Ok(())
     }
 
-    /// These replicas could not be read: none of this look-up's is tried again. The session is over when none is left.
-    fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[u64]) {
+    /// So many are about to begin: what their callers have left lying about is no reason to refuse others.
+    fn make_room(&mut self, keys: usize) {
+        if self.open.len() + keys > MOST {
+            self.open.retain(|_, open| open.over.is_none());
+        }
+    }
+
+    /// These replicas could not be read: none of this look-up's is tried again. The session is over when none is left, for
+    /// this reason.
+    fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[u64], reason: &str) {
         let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
         let mut object = of.object.clone();
         object.replicas.retain(|replica| !lost.contains(&replica.rid));
         if object.replicas.is_empty() && !mutant!(StaleSessionsStay) {
-            self.open.remove(key);
-        } else {
-            open.found = Arc::new(Found { object, numbering: of.numbering, place: of.place.clone() });
+            open.over = Some(reason.into());
         }
+        open.found = Arc::new(Found { object, numbering: of.numbering, place: of.place.clone() });
     }
 }
 
@@ -141,6 +152,7 @@ pub async fn start<D: GetSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resul
             .map(|object| Found { place: Arc::new(driver.place(&object, numbering)), object, numbering })
             .collect();
         let mut sessions = driver.get_sessions();
+        sessions.make_room(found.len());
         for (&index, found) in round.iter().zip(found) {
             results[index] = match found.object.replicas.is_empty() {
                 true => Err(Cause::NotFound.into()),
@@ -162,7 +174,8 @@ pub async fn read<D: GetSessionDriver>(
     let fetched = read_any_replica(driver, key, &found.object, found.numbering, &mut lost, read).await;
     if !lost.is_empty() && !matches!(fetched, Fetched::Failed(_)) {
         let lost: Vec<u64> = lost.iter().map(|lost| lost.rid).collect();
-        driver.get_sessions().lose(key, found, &lost);
+        let reason = if let Fetched::Lost(reason) = &fetched { reason } else { "" };
+        driver.get_sessions().lose(key, found, &lost, reason);
     }
     match fetched {
         Fetched::Done(_) => Ok(()),

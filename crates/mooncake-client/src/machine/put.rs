@@ -395,6 +395,8 @@ pub struct Lost {
     pub error: StoreError,
     /// Trying again cannot help: the caller's own memory, or wish.
     pub final_word: bool,
+    /// The same may go well in a moment: it says nothing of the placement.
+    pub passing: bool,
     /// No byte of it can land any more.
     pub settled: bool,
 }
@@ -402,7 +404,7 @@ pub struct Lost {
 impl Lost {
     /// The caller wants it no more.
     pub fn interrupted(settled: bool) -> Self {
-        Self { error: Cause::Interrupted.into(), final_word: true, settled }
+        Self { error: Cause::Interrupted.into(), final_word: true, passing: false, settled }
     }
 }
 
@@ -417,7 +419,7 @@ where
     let mut written = Written { crc32c: 0, outcomes: Vec::with_capacity(1), spoilt: Vec::new() };
     let mut good = 0;
     let mut lost: Option<Lost> = None;
-    let mut settled = true;
+    let (mut settled, mut passing) = (true, false);
     for replica in replicas {
         match write(replica).await {
             // Copies that differ mean that the caller changed the bytes in between.
@@ -432,6 +434,7 @@ where
             }
             Err(failed) => {
                 settled &= failed.settled;
+                passing |= failed.passing;
                 if failed.settled {
                     written.spoilt.push(replica.rid);
                 }
@@ -452,7 +455,7 @@ where
         }
     }
     match lost {
-        Some(lost) if good == 0 || lost.final_word => Err(Lost { settled, ..lost }),
+        Some(lost) if good == 0 || lost.final_word => Err(Lost { settled, passing, ..lost }),
         _ => Ok(written),
     }
 }

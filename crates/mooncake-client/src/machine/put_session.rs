@@ -1,5 +1,6 @@
 //! Put sessions: keys that are reserved once and then filled by any threads, in parts and in any order, until their caller ends
-//! them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes.
+//! them as objects or takes them back. The beat renews what they reserve, idle or not, for ten minutes; a master that does not hear
+//! it has the reservations lapse as those of any put.
 //!
 //! What has been written decides at the end: a byte that nobody has written refuses its key, and the checksum of an object is
 //! that of its parts, or is read back where a part was written over another one.
@@ -15,9 +16,10 @@ use mooncake_wire::message::{Ended, Replica, ReplicaOutcome, put_end_reply, put_
 
 use crate::error::{Cause, StoreError};
 use crate::machine::filling::{Combine, Filling};
+use crate::machine::get::ROUND_KEYS;
 use crate::machine::progress::Held;
 use crate::machine::put::{Lost, Origin as _, Placed, PutDriver, Written, write_key};
-use crate::machine::rounds::{CHANGED_KEYS, ROUND_KEY_BYTES};
+use crate::machine::rounds::{ROUND_KEY_BYTES, changed_keys, changed_round, rounds};
 
 /// How often a call that waits for writes of others looks whether they have ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -25,47 +27,59 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Longest wait for them: each ends by itself when no byte of it moves.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Most keys with a session at a time: the beat renews each of them every few seconds.
+/// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 const MOST: usize = 16_384;
 
 /// What put sessions need of their store.
 pub trait PutSessionDriver: PutDriver {
+    /// Where the copies of what was reserved are, whatever their store meets behind that.
+    type Place;
+
     /// How checksums of parts become one.
     const COMBINE: Combine;
 
     /// The store's, under their lock.
-    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::Origin>>;
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Self::Origin, Self::Place>>;
 
     /// Has the beat renew these from now on, as long as the answer lives.
     fn hold(&self, rids: Vec<u64>) -> Arc<Held>;
 
-    /// Reads a replica back, of so many bytes, and gives their checksum.
+    /// The places of replicas whose segments were just met.
+    fn place(&self, origin: &Self::Origin, replicas: &[Replica]) -> Self::Place;
+
+    /// The rids of the objects that these keys are, as the master knows them: none where it is asked in another session, as
+    /// numbers begin anew with another log.
+    fn rids_of(&self, origin: &Self::Origin, keys: &[&[u8]])
+    -> impl Future<Output = Result<Vec<Vec<u64>>, StoreError>>;
+
+    /// Reads a replica back, and gives the checksum of its bytes.
     fn sum_of(
         &self,
-        origin: &Self::Origin,
+        reserved: &Reserved<Self::Origin, Self::Place>,
         replica: &Replica,
-        size: u64,
-    ) -> impl Future<Output = Result<u32, StoreError>>;
+    ) -> impl Future<Output = Result<u32, Lost>>;
 }
 
 /// The keys of a store that have a put session.
 #[derive(Debug)]
-pub struct PutSessions<O> {
-    open: BTreeMap<Box<[u8]>, Open<O>>,
+pub struct PutSessions<O, P> {
+    open: BTreeMap<Box<[u8]>, Open<O, P>>,
     next: u64,
+    /// Of all that are open.
+    copies: usize,
 }
 
-impl<O> Default for PutSessions<O> {
+impl<O, P> Default for PutSessions<O, P> {
     fn default() -> Self {
-        Self { open: BTreeMap::new(), next: 0 }
+        Self { open: BTreeMap::new(), next: 0, copies: 0 }
     }
 }
 
 #[derive(Debug)]
-struct Open<O> {
+struct Open<O, P> {
     /// A key has one session after the other.
     id: u64,
-    reserved: Arc<Reserved<O>>,
+    reserved: Arc<Reserved<O, P>>,
     /// Replicas that lack a part of what was written: true where nothing of this client touches them any more.
     bad: Vec<(u64, bool)>,
     filling: Filling,
@@ -77,13 +91,15 @@ struct Open<O> {
 
 /// What a key was given.
 #[derive(Debug)]
-pub struct Reserved<O> {
+pub struct Reserved<O, P> {
     /// Where it comes from.
     pub origin: O,
     /// Bytes of the object to be.
     pub size: u64,
-    /// Its places.
+    /// Its placements.
     pub replicas: Vec<Replica>,
+    /// Where they are.
+    pub place: P,
 }
 
 #[derive(Debug)]
@@ -99,23 +115,23 @@ enum State {
 }
 
 /// A part that may be written.
-struct Part<O> {
+struct Part<O, P> {
     id: u64,
-    reserved: Arc<Reserved<O>>,
+    reserved: Arc<Reserved<O, P>>,
     /// Replicas that need not be written any more.
     bad: Vec<u64>,
 }
 
 /// Placements that are to be given up. `settled`: nothing of this client touches any copy of them again.
 #[derive(Debug)]
-pub struct GivenUp<O> {
+pub struct GivenUp<O, P> {
     /// Where they come from.
-    pub reserved: Arc<Reserved<O>>,
+    pub reserved: Arc<Reserved<O, P>>,
     /// See above.
     pub settled: bool,
 }
 
-impl<O> Open<O> {
+impl<O, P> Open<O, P> {
     fn is_bad(&self, rid: u64) -> bool {
         self.bad.iter().any(|(bad, _)| *bad == rid)
     }
@@ -133,11 +149,15 @@ impl<O> Open<O> {
     }
 
     /// What the master is told: from here on nothing is written.
-    fn send(&mut self, crc32c: u32) -> (Arc<Reserved<O>>, Ended) {
+    fn send(&mut self, crc32c: u32) -> Sealed<O, P> {
         let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: !self.is_bad(replica.rid) };
         let ended = Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c };
         self.state = State::Sent(ended.clone());
-        (self.reserved.clone(), ended)
+        self.sealed(ended)
+    }
+
+    fn sealed(&self, ended: Ended) -> Sealed<O, P> {
+        Sealed { id: self.id, reserved: self.reserved.clone(), ended }
     }
 
     fn over(&mut self, reason: String) {
@@ -146,16 +166,17 @@ impl<O> Open<O> {
     }
 }
 
-impl<O> PutSessions<O> {
+impl<O, P> PutSessions<O, P> {
     /// The store closes: all that is reserved, and whether nothing of it is being written.
-    pub fn close(&mut self) -> Vec<GivenUp<O>> {
+    pub fn close(&mut self) -> Vec<GivenUp<O, P>> {
+        self.copies = 0;
         let open = std::mem::take(&mut self.open).into_values();
         let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
         alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
     }
 
-    /// Whether a key may have a session, of so many bytes.
-    fn may_begin(&mut self, key: &[u8], bytes: u64, others: usize) -> Result<(), StoreError> {
+    /// Whether a key may have a session, of so many bytes, with which so many copies are to be reserved.
+    fn may_begin(&mut self, key: &[u8], bytes: u64, copies: usize) -> Result<(), StoreError> {
         if let Some(open) = self.open.get(key)
             && (!matches!(open.state, State::Over(_)) || !open.writing.is_empty())
         {
@@ -163,33 +184,51 @@ impl<O> PutSessions<O> {
                 Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
             );
         }
-        if self.open.len() + others >= MOST {
+        if self.copies + copies > MOST {
             // What its callers have left lying about is no reason to refuse others.
             self.open.retain(|_, open| !matches!(open.state, State::Over(_)) || !open.writing.is_empty());
+            self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
         }
-        if self.open.len() + others >= MOST {
-            let reason = format!("{MOST} keys of this store have a put session, which is the most; end or revoke some");
+        if self.copies + copies > MOST {
+            let held = self.copies;
+            let reason = format!(
+                "put sessions of this store hold {held} copies of objects, and may hold {MOST}; end or revoke some"
+            );
             return Err(Cause::NoSpace { bytes, reason }.into());
         }
         Ok(())
     }
 
-    fn begin(&mut self, key: &[u8], reserved: Reserved<O>, combine: Combine, held: Arc<Held>) {
+    fn begin(&mut self, key: &[u8], reserved: Reserved<O, P>, combine: Combine, held: Arc<Held>) {
         let id = self.next;
         self.next += 1;
         let filling = Filling::new(reserved.size, combine);
         let (bad, writing, state) = (Vec::new(), Vec::new(), State::Filled);
         let open = Open { id, reserved: Arc::new(reserved), bad, filling, writing, state, held: Some(held) };
-        self.open.insert(key.into(), open);
+        self.copies += open.reserved.replicas.len();
+        let former = self.open.insert(key.into(), open);
+        self.copies -= former.map_or(0, |former| former.reserved.replicas.len());
     }
 
-    fn find(&mut self, key: &[u8]) -> Result<&mut Open<O>, StoreError> {
+    fn find(&mut self, key: &[u8]) -> Result<&mut Open<O, P>, StoreError> {
         let none = || Cause::InvalidParams("this key has no put session; start one first".into()).into();
         self.open.get_mut(key).ok_or_else(none)
     }
 
+    /// That very session of a key, if it has not been followed by another one.
+    fn that(&mut self, key: &[u8], id: u64) -> Option<&mut Open<O, P>> {
+        self.open.get_mut(key).filter(|open| open.id == id || mutant!(SessionsGoByName))
+    }
+
+    fn remove(&mut self, key: &[u8], id: u64) -> Option<Open<O, P>> {
+        self.that(key, id)?;
+        let open = self.open.remove(key)?;
+        self.copies -= open.reserved.replicas.len();
+        Some(open)
+    }
+
     /// A part is to be written, once no other thread writes a byte of it: none until then.
-    fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O>>, StoreError> {
+    fn begin_part(&mut self, key: &[u8], offset: u64, len: u64) -> Result<Option<Part<O, P>>, StoreError> {
         let open = self.find(key)?;
         match &open.state {
             State::Filled => {}
@@ -218,11 +257,8 @@ impl<O> PutSessions<O> {
         id: u64,
         part: (u64, u64),
         outcome: Result<Written, Lost>,
-    ) -> (Result<(), StoreError>, Option<GivenUp<O>>) {
-        let over = |reason: &str| Err(Cause::SessionOver { reason: reason.to_owned() }.into());
-        let Some(open) = self.open.get_mut(key).filter(|open| open.id == id) else {
-            return (over("it was taken back meanwhile"), None);
-        };
+    ) -> (Result<(), StoreError>, Option<GivenUp<O, P>>) {
+        let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
             open.writing.swap_remove(at);
         }
@@ -237,21 +273,25 @@ impl<O> PutSessions<O> {
                 }
                 "no copy has all that was written".to_owned()
             }
-            // Nothing but the caller's own memory, or wish, was the matter: it may write them once more.
-            Err(lost) if lost.final_word && lost.settled => return (Err(lost.error), None),
+            // Nothing but the caller's own memory, or wish, was the matter, or what passes: it may write them once more.
+            Err(lost) if (lost.final_word || lost.passing) && lost.settled => return (Err(lost.error), None),
             Err(lost) => {
                 let rids = open.rids().into_iter();
                 open.bad.extend(rids.map(|rid| (rid, lost.settled)));
                 lost.error.to_string()
             }
         };
-        let result = over(&reason);
+        let result = Err(Cause::SessionOver { reason: reason.clone() }.into());
         if matches!(open.state, State::Over(_)) {
             return (result, None);
         }
         open.over(reason);
         (result, Some(GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() }))
     }
+}
+
+fn meanwhile() -> StoreError {
+    Cause::SessionOver { reason: "it was taken back meanwhile".to_owned() }.into()
 }
 
 fn is_ending() -> StoreError {
@@ -268,7 +308,7 @@ pub async fn start<D: PutSessionDriver>(
     let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
-            true => driver.put_sessions().may_begin(key, sizes[index], pending.len()),
+            true => driver.put_sessions().may_begin(key, sizes[index], (pending.len() + 1) * driver.replicas()),
             false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
         };
         match may {
@@ -292,7 +332,7 @@ pub async fn start<D: PutSessionDriver>(
 /// How many keys, of so many, one request may name.
 fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
     let mut bytes = 0;
-    let fitting = keys.iter().take(CHANGED_KEYS).take_while(|&&index| {
+    let fitting = keys.iter().take(changed_keys(driver.replicas())).take_while(|&&index| {
         bytes += driver.key_bytes(index);
         bytes <= ROUND_KEY_BYTES
     });
@@ -351,7 +391,8 @@ async fn begin_round<D: PutSessionDriver>(
     }
     for Placed { index, slot } in placed {
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
-        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas };
+        let place = driver.place(&origin, &slot.replicas);
+        let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
         driver.put_sessions().begin(keys[index], reserved, D::COMBINE, held);
         results[index] = Some(Ok(()));
     }
@@ -364,7 +405,7 @@ pub async fn write_part<D: PutSessionDriver>(
     driver: &D,
     key: &[u8],
     (offset, len): (u64, u64),
-    write: impl AsyncFn(&Reserved<D::Origin>, &Replica) -> Result<u32, Lost>,
+    write: impl AsyncFn(&Reserved<D::Origin, D::Place>, &Replica) -> Result<u32, Lost>,
 ) -> Result<(), StoreError> {
     let began = driver.now();
     let Part { id, reserved, bad } = loop {
@@ -392,33 +433,37 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
     let mut sent = Vec::with_capacity(keys.len());
     for (index, key) in keys.iter().enumerate() {
         match seal(driver, key).await {
-            Ok((reserved, ended)) => sent.push((index, reserved, ended)),
+            Ok(sealed) => sent.push((index, sealed)),
             Err(error) => results[index] = Some(Err(error)),
         }
     }
     let mut rest = &sent[..];
-    while let Some((_, first, _)) = rest.first() {
-        let of_it =
-            |(_, reserved, _): &&(usize, Arc<Reserved<D::Origin>>, Ended)| reserved.origin.is_of_session(&first.origin);
-        let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
+    while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
+        let of_it = |(_, sealed): &&Sent<D>| sealed.reserved.origin.is_of_session(&first.origin);
+        let copies = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
+        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
         rest = others;
-        let ended = round.iter().map(|(_, _, ended)| ended.clone()).collect();
-        let outcomes = match driver.end(&first.origin, ended).await {
-            Ok(Some(outcomes)) if outcomes.len() == round.len() => outcomes,
-            Ok(None) => vec![put_end_reply::Outcome::Superseded.into(); round.len()],
+        let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
+        let committed = match driver.end(&first.origin, ended).await {
+            Ok(Some(outcomes)) if outcomes.len() == round.len() => are_committed(driver, keys, round, &outcomes).await,
+            Ok(None) => round.iter().map(|_| Ok(false)).collect(),
             other => {
                 let error = other.err().unwrap_or_else(|| driver.confused());
                 round.iter().for_each(|(index, ..)| results[*index] = Some(Err(error.clone())));
                 continue;
             }
         };
-        for ((index, ..), outcome) in round.iter().zip(outcomes) {
-            let open = driver.put_sessions().open.remove(keys[*index]);
-            let committed = put_end_reply::Outcome::try_from(outcome) == Ok(put_end_reply::Outcome::Committed);
-            results[*index] = Some(match committed {
-                true => Ok(()),
-                false => Err(taken_back()),
-            });
+        for ((index, sealed), committed) in round.iter().zip(committed) {
+            let committed = match committed {
+                Ok(committed) => committed,
+                Err(error) => {
+                    results[*index] = Some(Err(error));
+                    continue;
+                }
+            };
+            // Another call may have ended it too, and its key have another one by now.
+            let open = driver.put_sessions().remove(keys[*index], sealed.id);
+            results[*index] = Some(if committed { Ok(()) } else { Err(taken_back()) });
             // Ended as bad, and nothing of them can land any more: no fence has to prove that.
             let bad = open.map(|open| open.bad).unwrap_or_default();
             let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
@@ -431,32 +476,70 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
 
+/// Whether each of these is an object by now; an error where there is no telling yet. A master knows the last placements of a
+/// session only that have become objects: of others it says that they came too late, though it may have been told before, and
+/// its word was lost. Their keys tell.
+async fn are_committed<D: PutSessionDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    round: &[Sent<D>],
+    outcomes: &[i32],
+) -> Vec<Result<bool, StoreError>> {
+    use put_end_reply::Outcome;
+    let is = |at: usize, outcome: Outcome| Outcome::try_from(outcomes[at]) == Ok(outcome);
+    let mut committed: Vec<_> = (0..round.len()).map(|at| Ok(is(at, Outcome::Committed))).collect();
+    let late: Vec<usize> = (0..round.len()).filter(|&at| is(at, Outcome::Superseded)).collect();
+    let names: Vec<&[u8]> = late.iter().map(|&at| keys[round[at].0]).collect();
+    let mut rest = &late[..];
+    for names in rounds(&names, ROUND_KEYS) {
+        let (these, others) = rest.split_at(names.len());
+        rest = others;
+        let found = driver.rids_of(&round[0].1.reserved.origin, names).await;
+        for (nth, &at) in these.iter().enumerate() {
+            let is_own = |rids: &Vec<u64>| round[at].1.reserved.replicas.iter().any(|own| rids.contains(&own.rid));
+            committed[at] = found.as_ref().map(|found| found.get(nth).is_some_and(is_own)).map_err(Clone::clone);
+        }
+    }
+    committed
+}
+
 fn taken_back() -> StoreError {
     let reason =
         "what it reserved was taken back (after ten minutes, with its segment, or with the store's own session)";
     Cause::SessionOver { reason: reason.to_owned() }.into()
 }
 
-/// Has a key take no further part, and gives what the master is to be told of it.
-async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<(Arc<Reserved<D::Origin>>, Ended), StoreError> {
-    {
+/// A session that takes no further part, and what the master is to be told of it.
+struct Sealed<O, P> {
+    id: u64,
+    reserved: Arc<Reserved<O, P>>,
+    ended: Ended,
+}
+
+/// With the number of its key.
+type Sent<D> = (usize, Sealed<<D as PutDriver>::Origin, <D as PutSessionDriver>::Place>);
+
+/// Has a key take no further part.
+async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<Sealed<D::Origin, D::Place>, StoreError> {
+    let id = {
         let mut sessions = driver.put_sessions();
         let open = sessions.find(key)?;
         match &open.state {
             State::Filled => open.state = State::Sealed,
             State::Sealed => return Err(is_ending()),
-            State::Sent(ended) => return Ok((open.reserved.clone(), ended.clone())),
+            State::Sent(ended) => return Ok(open.sealed(ended.clone())),
             State::Over(_) => {}
         }
-    }
-    let is_still = wait_for_writes(driver, key).await;
+        open.id
+    };
+    let is_still = wait_for_writes(driver, key, id).await;
     let (reserved, mut bad) = {
         let mut sessions = driver.put_sessions();
-        let open = sessions.find(key)?;
+        let open = sessions.that(key, id).ok_or_else(meanwhile)?;
         if let State::Over(reason) = &open.state {
             let error = Cause::SessionOver { reason: reason.clone() }.into();
             if is_still {
-                sessions.open.remove(key);
+                sessions.remove(key, id);
             }
             return Err(error);
         }
@@ -481,35 +564,40 @@ async fn seal<D: PutSessionDriver>(driver: &D, key: &[u8]) -> Result<(Arc<Reserv
         (open.reserved.clone(), open.bad.clone())
     };
     // Something was written twice.
-    let (mut sum, mut reason) = (None, String::new());
+    let (mut sum, mut reason, mut passing) = (None, String::new(), None);
     for replica in
         reserved.replicas.iter().filter(|replica| bad.iter().all(|(rid, _)| *rid != replica.rid)).collect::<Vec<_>>()
     {
-        match driver.sum_of(&reserved.origin, replica, reserved.size).await {
+        match driver.sum_of(&reserved, replica).await {
             Ok(read) if *sum.get_or_insert(read) == read => continue,
             Ok(_) => reason = "its copies differ".to_owned(),
-            Err(error) => reason = error.to_string(),
+            Err(lost) if lost.passing => passing = Some(lost.error),
+            Err(lost) => reason = lost.error.to_string(),
         }
         bad.push((replica.rid, true));
     }
     let mut sessions = driver.put_sessions();
-    let open = sessions.find(key)?;
+    let open = sessions.that(key, id).ok_or_else(meanwhile)?;
+    if let Some(error) = passing.filter(|_| sum.is_none()) {
+        open.state = State::Filled;
+        return Err(error);
+    }
     open.bad = bad;
     if let Some(sum) = sum {
         return Ok(open.send(sum));
     }
     let over = GivenUp { reserved: open.reserved.clone(), settled: open.is_settled() };
-    sessions.open.remove(key);
+    sessions.remove(key, id);
     drop(sessions);
     give_up(driver, vec![over]).await;
     Err(Cause::SessionOver { reason }.into())
 }
 
 /// Whether none is under way any more.
-async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8]) -> bool {
+async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -> bool {
     let began = driver.now();
     loop {
-        let is_still = driver.put_sessions().open.get(key).is_none_or(|open| open.writing.is_empty());
+        let is_still = driver.put_sessions().that(key, id).is_none_or(|open| open.writing.is_empty());
         if is_still || mutant!(EndsDoNotWaitForWrites) || driver.now().saturating_sub(began) > PATIENCE {
             return is_still;
         }
@@ -525,31 +613,32 @@ pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resu
             State::Sealed => Err(is_ending()),
             State::Filled | State::Sent(_) => {
                 open.state = State::Sealed;
-                Ok(())
+                Ok(open.id)
             }
-            State::Over(_) => Ok(()),
+            State::Over(_) => Ok(open.id),
         });
-        if begun.is_ok() {
-            wait_for_writes(driver, key).await;
-            let open = driver.put_sessions().open.remove(*key);
+        if let Ok(id) = begun {
+            wait_for_writes(driver, key, id).await;
+            let open = driver.put_sessions().remove(key, id);
             let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
             given_up.extend(alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
         }
-        results.push(begun);
+        results.push(begun.map(drop));
     }
     give_up(driver, given_up).await;
     results
 }
 
 /// Gives placements up, those of a session together.
-pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin>>) {
+pub async fn give_up<D: PutSessionDriver>(driver: &D, all: Vec<GivenUp<D::Origin, D::Place>>) {
     for settled in [true, false] {
         let of_kind: Vec<_> = all.iter().filter(|given_up| given_up.settled == settled).collect();
         let mut rest = &of_kind[..];
         while let Some(first) = rest.first() {
             let origin = &first.reserved.origin;
-            let of_it = |other: &&&GivenUp<D::Origin>| other.reserved.origin.is_of_session(origin);
-            let (round, others) = rest.split_at(rest.iter().take(CHANGED_KEYS).take_while(of_it).count());
+            let of_it = |other: &&&GivenUp<D::Origin, D::Place>| other.reserved.origin.is_of_session(origin);
+            let copies = |given_up: &&GivenUp<D::Origin, D::Place>| given_up.reserved.replicas.len();
+            let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
             rest = others;
             let rids = round.iter().flat_map(|given_up| &given_up.reserved.replicas).map(|replica| replica.rid);
             driver.give_up(origin, rids.collect(), settled).await;

@@ -14,6 +14,16 @@ pub(crate) fn changed_keys(replicas: usize) -> usize {
     (CHANGED_KEYS / replicas.max(1)).max(1)
 }
 
+/// How many keys, from the first on, of so many replicas each, one request may end or give up.
+pub(crate) fn changed_round(replicas: impl Iterator<Item = usize>) -> usize {
+    let mut most = 1;
+    let fitting = replicas.enumerate().take_while(|(before, replicas)| {
+        most = most.max(*replicas);
+        *before < changed_keys(most)
+    });
+    fitting.count()
+}
+
 /// Cuts keys into runs of at most `most_keys`, and of no more bytes than one
 /// request may carry.
 pub(crate) fn rounds<K: AsRef<[u8]>>(keys: &[K], most_keys: usize) -> impl Iterator<Item = &[K]> {
@@ -46,6 +56,18 @@ mod tests {
             assert!(round.len() <= 300);
             assert!(round.iter().map(Vec::len).sum::<usize>() <= ROUND_KEY_BYTES);
         }
+    }
+
+    #[test]
+    fn no_round_changes_more_replicas_than_keys_of_one_each_and_none_is_empty() {
+        let round = |replicas: &[usize]| changed_round(replicas.iter().copied());
+        assert_eq!((round(&[]), round(&[1; 2 * CHANGED_KEYS]), round(&[3; CHANGED_KEYS])), (0, CHANGED_KEYS, 170));
+        assert_eq!(round(&[CHANGED_KEYS + 1; 2]), 1);
+        // One that has many is left to the next request where those before it have none left for it.
+        let mut mixed = vec![1; 200];
+        mixed.push(2);
+        mixed.extend([4; 100]);
+        assert_eq!(round(&mixed), 201);
     }
 
     #[test]

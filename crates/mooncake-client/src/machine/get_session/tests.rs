@@ -153,6 +153,23 @@ fn a_session_that_was_begun_twice_ends_with_its_second_end() {
 }
 
 #[test]
+fn a_session_that_is_over_has_its_ends_to_come_and_they_end_none_that_was_begun_since() {
+    let pool = Pool::new(&[(b"a", &[2])]);
+    // Two callers begin it, and the one that finds it stale begins it again.
+    pool.start(&[b"a"]);
+    pool.start(&[b"a"]);
+    assert!(is_over(&pool.read(b"a", |_| false)) && is_over(&pool.read(b"a", |_| true)));
+    pool.objects.borrow_mut().insert(b"a".to_vec(), vec![6]);
+    pool.start(&[b"a"]);
+    pool.sessions.borrow_mut().end(b"a");
+    assert_eq!(pool.read(b"a", |_| true).unwrap(), [6]);
+    for _ in 0..2 {
+        pool.sessions.borrow_mut().end(b"a");
+    }
+    assert!(!pool.has(b"a"));
+}
+
+#[test]
 fn its_mutants_are_noticed() {
     assert!(is_noticed_by(
         Mutant::StaleSessionsStay,

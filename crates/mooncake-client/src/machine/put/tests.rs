@@ -172,7 +172,7 @@ fn stored(result: &Result<PutOutcome, StoreError>) -> Option<u32> {
 }
 
 fn broken(settled: bool) -> Lost {
-    Lost { error: Cause::Transfer("broken".into()).into(), final_word: false, settled }
+    Lost { error: Cause::Transfer("broken".into()).into(), final_word: false, passing: false, settled }
 }
 
 #[test]

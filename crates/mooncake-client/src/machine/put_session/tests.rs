@@ -10,6 +10,7 @@ use crate::machine::filling::tests::{combined, sum_of};
 use crate::machine::progress::Progress;
 use crate::machine::put;
 use crate::machine::ready;
+use crate::machine::rounds::CHANGED_KEYS;
 
 /// A session of the store.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,19 +24,27 @@ impl put::Origin for Session {
 
 /// A pool that gives each key what the test says, and one memory for each placement.
 struct Pool {
-    sessions: RefCell<PutSessions<Session>>,
+    sessions: RefCell<PutSessions<Session, ()>>,
     progress: RefCell<Progress>,
     /// Kind and number of copies for the next keys; placed, one copy, behind them.
     slots: RefCell<Vec<(put_slot::Kind, u64)>>,
     next_rid: Cell<u64>,
+    /// Copies that are asked for of each key.
+    copies: Cell<usize>,
     /// Whether each request to reserve was to wait.
     waits: RefCell<Vec<bool>>,
     memory: RefCell<BTreeMap<u64, Vec<u8>>>,
     ended: RefCell<Vec<Ended>>,
+    /// Copies that each request to end named.
+    ends: RefCell<Vec<usize>>,
     /// What the next ends are answered, if it is not that all are committed.
     answers: RefCell<Vec<Result<Option<Vec<i32>>, StoreError>>>,
+    /// What the next look-ups find for each of their keys, if it is not nothing.
+    found: RefCell<Vec<Result<Vec<u64>, StoreError>>>,
     given_up: RefCell<Vec<(Vec<u64>, bool)>>,
     read_back: RefCell<Vec<u64>>,
+    /// A replica is not read back while it is this one.
+    unread: Cell<u64>,
     now: Cell<Duration>,
     /// A write stands still while this is so.
     is_still: Cell<bool>,
@@ -50,12 +59,16 @@ impl Pool {
             progress: RefCell::default(),
             slots: RefCell::default(),
             next_rid: Cell::new(2),
+            copies: Cell::new(1),
             waits: RefCell::default(),
             memory: RefCell::default(),
             ended: RefCell::default(),
+            ends: RefCell::default(),
             answers: RefCell::default(),
+            found: RefCell::default(),
             given_up: RefCell::default(),
             read_back: RefCell::default(),
+            unread: Cell::default(),
             now: Cell::default(),
             is_still: Cell::new(false),
         }
@@ -75,7 +88,17 @@ impl Pool {
 
     /// Writes bytes to all copies, but to those that `fails` knows.
     async fn write(&self, offset: u64, bytes: &[u8], fails: impl Fn(u64) -> Option<Lost>) -> Result<(), StoreError> {
-        write_part(self, KEY, (offset, bytes.len() as u64), async |reserved, replica| {
+        self.write_of(KEY, offset, bytes, fails).await
+    }
+
+    async fn write_of(
+        &self,
+        key: &[u8],
+        offset: u64,
+        bytes: &[u8],
+        fails: impl Fn(u64) -> Option<Lost>,
+    ) -> Result<(), StoreError> {
+        write_part(self, key, (offset, bytes.len() as u64), async |reserved, replica| {
             if let Some(lost) = fails(replica.rid) {
                 return Err(lost);
             }
@@ -104,7 +127,7 @@ impl Pool {
 }
 
 fn lost(settled: bool) -> Lost {
-    Lost { error: Cause::Transfer("the owner is gone".into()).into(), final_word: false, settled }
+    Lost { error: Cause::Transfer("the owner is gone".into()).into(), final_word: false, passing: false, settled }
 }
 
 /// Once later.
@@ -130,7 +153,7 @@ impl PutDriver for Pool {
     }
 
     fn replicas(&self) -> usize {
-        1
+        self.copies.get()
     }
 
     fn is_current(&self, _: &Session) -> bool {
@@ -141,7 +164,8 @@ impl PutDriver for Pool {
         self.waits.borrow_mut().push(wait);
         let slot = |_: &usize| {
             let mut slots = self.slots.borrow_mut();
-            let (kind, copies) = if slots.is_empty() { (put_slot::Kind::Placed, 1) } else { slots.remove(0) };
+            let (kind, copies) =
+                if slots.is_empty() { (put_slot::Kind::Placed, self.copies.get() as u64) } else { slots.remove(0) };
             let copies = if kind == put_slot::Kind::Placed { copies } else { 0 };
             let replica = |_| {
                 self.next_rid.set(self.next_rid.get() + 2);
@@ -162,6 +186,7 @@ impl PutDriver for Pool {
 
     async fn end(&self, _: &Session, ended: Vec<Ended>) -> Result<Option<Vec<i32>>, StoreError> {
         let committed = vec![put_end_reply::Outcome::Committed.into(); ended.len()];
+        self.ends.borrow_mut().push(ended.iter().map(|ended| ended.replicas.len()).sum());
         self.ended.borrow_mut().extend(ended);
         let mut answers = self.answers.borrow_mut();
         if answers.is_empty() { Ok(Some(committed)) } else { answers.remove(0) }
@@ -186,9 +211,10 @@ impl PutDriver for Pool {
 }
 
 impl PutSessionDriver for Pool {
+    type Place = ();
     const COMBINE: Combine = combined;
 
-    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Session>> {
+    fn put_sessions(&self) -> impl DerefMut<Target = PutSessions<Session, ()>> {
         RefMut::map(self.sessions.borrow_mut(), |sessions| sessions)
     }
 
@@ -196,8 +222,18 @@ impl PutSessionDriver for Pool {
         self.progress.borrow_mut().hold(self.now.get(), rids)
     }
 
-    async fn sum_of(&self, _: &Session, replica: &Replica, _: u64) -> Result<u32, StoreError> {
+    fn place(&self, _: &Session, _: &[Replica]) {}
+
+    async fn rids_of(&self, _: &Session, keys: &[&[u8]]) -> Result<Vec<Vec<u64>>, StoreError> {
+        let found = self.found.borrow_mut().pop().unwrap_or(Ok(Vec::new()))?;
+        Ok(vec![found; keys.len()])
+    }
+
+    async fn sum_of(&self, _: &Reserved<Session, ()>, replica: &Replica) -> Result<u32, Lost> {
         self.read_back.borrow_mut().push(replica.rid);
+        if self.unread.get() == replica.rid {
+            return Err(Lost { passing: true, ..lost(true) });
+        }
         Ok(sum_of(&self.memory.borrow()[&replica.rid]))
     }
 }
@@ -288,6 +324,22 @@ fn what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_m
 }
 
 #[test]
+fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
+    let late = || Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]));
+    for (found, done) in [(vec![9, 4], true), (vec![9], false), (vec![], false)] {
+        let pool = Pool::with_session(3, 2);
+        pool.fill(0, b"abc").unwrap();
+        pool.answers.borrow_mut().extend([late(), late()]);
+        // Where there is no telling it may be ended once more.
+        pool.found.borrow_mut().extend([Ok(found), Err(Cause::Transfer("no answer".into()).into())]);
+        assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)));
+        let ended = pool.end();
+        assert!(if done { ended.is_ok() } else { is_over(ended) });
+        assert!(refusal(pool.end()).contains("no put session") && pool.given_up.borrow().is_empty());
+    }
+}
+
+#[test]
 fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over() {
     let pool = Pool::with_session(6, 2);
     pool.fill(0, b"abc").unwrap();
@@ -311,7 +363,7 @@ fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over
 fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let pool = Pool::with_session(3, 2);
     pool.fill(0, b"abc").unwrap();
-    let fault = |settled| Lost { error: Cause::Interrupted.into(), final_word: true, settled };
+    let fault = |settled| Lost { error: Cause::Interrupted.into(), final_word: true, passing: false, settled };
     let outcome = ready(pool.write(1, b"BC", |rid| (rid == 4).then(|| fault(true))));
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Interrupted));
     assert!(refusal(pool.end()).contains("bytes 1 to 3 of 3"), "its copies may differ there");
@@ -322,6 +374,29 @@ fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let pool = Pool::with_session(3, 2);
     ready(pool.write(0, b"abc", |rid| (rid == 4).then(|| fault(false)))).unwrap_err();
     assert!(is_over(pool.end()) && *pool.given_up.borrow() == [(vec![2, 4], false)]);
+}
+
+#[test]
+fn what_passes_ends_no_session_and_is_made_good_by_the_same_once_more() {
+    let passing = |settled| Lost { passing: true, ..lost(settled) };
+    let pool = Pool::with_session(6, 2);
+    pool.fill(0, b"abc").unwrap();
+    // Of one copy nothing can come any more, and the other one is to be written in a moment.
+    let outcome = ready(pool.write(3, b"def", |rid| Some(if rid == 2 { lost(true) } else { passing(true) })));
+    assert!(matches!(outcome.unwrap_err().cause(), Cause::Transfer(_)));
+    assert!(refusal(pool.end()).contains("bytes 3 to 6 of 6"));
+    ready(pool.write(3, b"def", |rid| (rid == 2).then(|| lost(true)))).unwrap();
+    pool.fill(1, b"BC").unwrap();
+    pool.unread.set(4);
+    assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)), "it is not known what is there");
+    pool.fill(2, b"C").unwrap();
+    pool.unread.set(0);
+    pool.end().unwrap();
+    assert_eq!(pool.ended.borrow()[0].crc32c, sum_of(b"aBCdef"));
+    assert_eq!(*pool.given_up.borrow(), [(vec![2], true)]);
+    // Something of it may still land.
+    let pool = Pool::with_session(3, 1);
+    assert!(is_over(ready(pool.write(0, b"abc", |_| Some(passing(false))))));
 }
 
 #[test]
@@ -379,6 +454,97 @@ fn what_was_taken_back_is_over_and_a_store_that_closes_gives_all_up() {
 }
 
 #[test]
+fn an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since() {
+    // Two calls end the same key, and the one that waits for another key hears of it when the key is being filled anew.
+    let pool = Pool::with_session(6, 1);
+    pool.start(&[b"x"], 3).remove(0).unwrap();
+    pool.fill(0, b"abcdef").unwrap();
+    let context = &mut Context::from_waker(Waker::noop());
+    pool.is_still.set(true);
+    let mut late = pin!(pool.write_of(b"x", 0, b"xyz", |_| None));
+    assert!(late.as_mut().poll(context).is_pending());
+    let mut both = pin!(end(&pool, &[KEY, b"x"]));
+    assert!(both.as_mut().poll(context).is_pending(), "something of the other one is being written");
+    pool.end().unwrap();
+    pool.slots.borrow_mut().push((put_slot::Kind::Placed, 2));
+    pool.start(&[KEY], 6).remove(0).unwrap();
+    pool.is_still.set(false);
+    ready(pool.write(0, b"ghi", |rid| (rid == 6).then(|| lost(true)))).unwrap();
+    pool.is_still.set(true);
+    let mut part = pin!(pool.write(3, b"jkl", |_| None));
+    assert!(part.as_mut().poll(context).is_pending());
+    pool.is_still.set(false);
+    assert!(matches!(late.as_mut().poll(context), Poll::Ready(Ok(()))));
+    let Poll::Ready(ended) = both.as_mut().poll(context) else { panic!("nothing is under way") };
+    ended.into_iter().for_each(|ended| ended.unwrap());
+    assert_eq!(*pool.given_up.borrow(), [], "a copy of it may be being written");
+    assert!(matches!(part.as_mut().poll(context), Poll::Ready(Ok(()))));
+    pool.end().unwrap();
+    assert_eq!(pool.ended.borrow().last().unwrap().crc32c, sum_of(b"ghijkl"));
+
+    // What waits for a write that ends the session finds another one behind it.
+    for ends in [true, false] {
+        let pool = Pool::with_session(6, 1);
+        pool.is_still.set(true);
+        let mut fails = pin!(write_part(&pool, KEY, (0, 6), async |_, _| {
+            while pool.is_still.get() {
+                pool.pause(LOOK).await;
+            }
+            Err(lost(false))
+        }));
+        assert!(fails.as_mut().poll(context).is_pending());
+        let mut call = pin!(async { if ends { end(&pool, &[KEY]).await } else { revoke(&pool, &[KEY]).await } });
+        assert!(call.as_mut().poll(context).is_pending());
+        pool.is_still.set(false);
+        assert!(matches!(fails.as_mut().poll(context), Poll::Ready(Err(_))));
+        pool.start(&[KEY], 6).remove(0).unwrap();
+        pool.fill(0, b"ghijkl").unwrap();
+        let Poll::Ready(outcome) = call.as_mut().poll(context) else { panic!("nothing is under way") };
+        assert_eq!(is_over(outcome.into_iter().next().unwrap()), ends);
+        assert_eq!((&pool.given_up.borrow()[..], pool.ended.borrow().len()), (&[(vec![2], false)][..], 0));
+        pool.end().unwrap();
+    }
+}
+
+#[test]
+fn no_request_names_more_copies_than_keys_of_one_each() {
+    let pool = Pool::new();
+    pool.copies.set(3);
+    let names: Vec<Vec<u8>> = (0..CHANGED_KEYS).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    for ends in [true, false] {
+        pool.waits.borrow_mut().clear();
+        assert!(pool.start(&keys, 3).iter().all(Result::is_ok));
+        assert_eq!(pool.waits.borrow().len(), 4);
+        keys.iter().for_each(|key| ready(pool.write_of(key, 0, b"abc", |_| None)).unwrap());
+        let outcomes = if ends { ready(end(&pool, &keys)) } else { ready(revoke(&pool, &keys)) };
+        assert!(outcomes.iter().all(Result::is_ok));
+    }
+    let given_up: Vec<usize> = pool.given_up.borrow().iter().map(|(rids, _)| rids.len()).collect();
+    for asked in [&*pool.ends.borrow(), &given_up] {
+        assert!(asked.iter().all(|copies| *copies <= CHANGED_KEYS), "{asked:?}");
+        assert_eq!(asked.iter().sum::<usize>(), 3 * CHANGED_KEYS);
+    }
+}
+
+#[test]
+fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
+    let pool = Pool::new();
+    pool.copies.set(8);
+    let names: Vec<Vec<u8>> = (0..MOST / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let last = pool.start(&keys, 3).pop().unwrap();
+    assert!(matches!(last.unwrap_err().cause(), Cause::NoSpace { .. }));
+    assert!(ready(revoke(&pool, &keys[..1])).remove(0).is_ok());
+    assert!(pool.start(&keys[MOST / 8..], 3).remove(0).is_ok());
+    let (mut renewed, began) = (BTreeSet::new(), pool.now.get());
+    for beat in 0..40 {
+        renewed.extend(pool.progress.borrow_mut().moved(began + Duration::from_millis(500 * beat)));
+    }
+    assert_eq!(renewed.len(), MOST, "within twenty seconds");
+}
+
+#[test]
 fn its_mutants_are_noticed() {
     let hole = a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_revoked;
     assert!(is_noticed_by(Mutant::HolesAreEnded, hole));
@@ -386,4 +552,6 @@ fn its_mutants_are_noticed() {
     assert!(is_noticed_by(Mutant::EndsDoNotWaitForWrites, waits));
     let sent = what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_more;
     assert!(is_noticed_by(Mutant::SealedSessionsAreWritten, sent));
+    let others = an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since;
+    assert!(is_noticed_by(Mutant::SessionsGoByName, others));
 }
