@@ -1,7 +1,8 @@
 //! Ranged sessions: objects that are read, or written, in parts, with one request to the master before all of them.
 
 use mooncake_client::{
-    ForeignRange, GetRanges, PutRanges, ReadRange, Refused, RunsOut, Source, Store, StoreError, Target, WriteRange,
+    ErrorKind, ForeignRange, GetRanges, PutRanges, ReadRange, Refused, RunsOut, Source, Store, StoreError, Target,
+    WriteRange,
 };
 use pyo3::prelude::*;
 
@@ -63,7 +64,11 @@ impl MooncakeDistributedStore {
         let keys = keys.slices()?;
         let Some(client) = self.client("batch_get_session_start") else { return Ok(vec![INVALID_PARAMS; keys.len()]) };
         let outcomes = py.detach(|| client.start_get_sessions(&keys));
-        Ok(outcomes.into_iter().map(|outcome| self.done(outcome)).collect())
+        let code = |outcome: Result<(), StoreError>| match outcome {
+            Err(error) if error.kind() == ErrorKind::NotFound => self.missing(&client),
+            done => self.done(done),
+        };
+        Ok(outcomes.into_iter().map(code).collect())
     }
 
     /// Bytes read for each key, or its code.

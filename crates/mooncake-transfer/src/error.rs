@@ -13,7 +13,7 @@ use crate::wire::Status;
 #[non_exhaustive]
 pub enum TransferError {
     /// The extent is another placement's by now: look the key up once more.
-    #[error("{peer}: the extent no longer carries rid {rid:#x}; look the key up again")]
+    #[error("{peer}: its place has been given to another object since (it was rid {rid:#x}); look the key up again")]
     Stale {
         /// Peer asked.
         peer: String,

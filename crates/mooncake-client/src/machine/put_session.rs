@@ -233,7 +233,8 @@ impl<O, P> PutSessions<O, P> {
         match &open.state {
             State::Filled => {}
             State::Over(reason) => return Err(Cause::SessionOver { reason: reason.clone() }.into()),
-            State::Sealed | State::Sent(_) if !mutant!(SealedSessionsAreWritten) => return Err(is_ending()),
+            State::Sealed if !mutant!(SealedSessionsAreWritten) => return Err(is_ending()),
+            State::Sent(_) if !mutant!(SealedSessionsAreWritten) => return Err(has_ended()),
             State::Sealed | State::Sent(_) => {}
         }
         if !open.filling.has(offset, len) {
@@ -292,6 +293,11 @@ impl<O, P> PutSessions<O, P> {
 
 fn meanwhile() -> StoreError {
     Cause::SessionOver { reason: "it was taken back meanwhile".to_owned() }.into()
+}
+
+fn has_ended() -> StoreError {
+    let reason = "the end of this key's put session is on its way, or was not answered; say it again, or revoke it";
+    Cause::InvalidParams(reason.into()).into()
 }
 
 fn is_ending() -> StoreError {

@@ -317,7 +317,7 @@ fn what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_m
     pool.fill(0, b"abc").unwrap();
     pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
     assert!(matches!(pool.end().unwrap_err().cause(), Cause::Transfer(_)));
-    assert!(refusal(pool.fill(0, b"x")).contains("being ended"));
+    assert!(refusal(pool.fill(0, b"x")).contains("say it again"));
     pool.end().unwrap();
     let ended = pool.ended.borrow();
     assert_eq!((ended.len(), &ended[0]), (2, &ended[1]), "the same is told");
