@@ -161,6 +161,12 @@ fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError>
         // A name has been resolved by the store already; here its own sockets do.
         Err(_) => resolve(host.split(':').next().unwrap_or(host)).unwrap_or(IpAddr::from([127, 0, 0, 1])),
     };
+    if !ip.is_loopback() {
+        tracing::warn!(
+            "NO AUTHENTICATION: --host={host} lets everybody who reaches this node's ports read and write what it holds of \
+             the pool. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
+        );
+    }
     match IntroducerPort::listen(SocketAddr::new(ip, port)) {
         Ok(listening) => Ok(Some(listening)),
         Err(error) if given.text("port").is_none() => {
