@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::say;
 
-const USAGE: &str = "mooncake state ls lists what masters have left on this machine, mooncake state gc removes it; each has --help";
+const USAGE: &str =
+    "mooncake state ls lists what masters have left on this machine, mooncake state gc removes it; each has --help";
 
 /// Why nothing is listed or removed.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +81,8 @@ fn ls(args: impl Iterator<Item = String>) -> Result<(), StateError> {
     }
     let left_out = state.witnesses.iter().filter(|one| !is_listed(one)).count();
     if left_out > 0 {
-        out += &format!("  {left_out} not in use, of no folder here: --all lists them, mooncake state gc removes them\n");
+        out +=
+            &format!("  {left_out} not in use, of no folder here: --all lists them, mooncake state gc removes them\n");
     }
     say(&out);
     Ok(())

@@ -24,8 +24,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
         return Err(ToolError::Needed { name: "segment_id", what: "NAME[,NAME]", why });
     }
     let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
-    let failed: Vec<String> =
-        names.iter().filter_map(|name| Some(meet(&engine, name).err()?.to_string())).collect();
+    let failed: Vec<String> = names.iter().filter_map(|name| Some(meet(&engine, name).err()?.to_string())).collect();
     if json {
         say(&format!("{}\n", engine.show_links(true)));
     } else if failed.len() < names.len() {
