@@ -37,7 +37,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
 /// Length of what is the `e9` of "1e9", if the text begins so.
 fn exponent(text: &str) -> usize {
     let Some(after) = text.strip_prefix('e') else { return 0 };
-    let digits = after.strip_prefix(['+', '-']).unwrap_or(after);
+    let digits = after.strip_prefix('+').unwrap_or(after);
     let count = digits.bytes().take_while(u8::is_ascii_digit).count();
     if count == 0 { 0 } else { text.len() - digits.len() + count }
 }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_size_is_refused_with_its_text() {
-        for text in ["", "GB", "-1", "4 XB", "1..5g", "infinite", "99999999999 TB", "1e9", "0x10", "４GB"] {
+        for text in ["", "GB", "-1", "4 XB", "1..5g", "infinite", "99999999999 TB", "1e", "e9", "1e-9", "0x10", "４GB"] {
             assert_eq!(parse_size(text), Err(SizeError { text: text.to_owned() }), "{text}");
         }
     }
