@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_size_is_refused_with_its_text() {
-        for text in ["", "GB", "-1", "4 XB", "1..5g", "infinite", "99999999999 TB", "1e", "e9", "1e-9", "0x10", "４GB"] {
+        for text in ["", "GB", "-1", "4 XB", "1..5g", "infinite", "99999999999 TB", "1e", "e9", "1e-9", "0x10", "４GB"]
+        {
             assert_eq!(parse_size(text), Err(SizeError { text: text.to_owned() }), "{text}");
         }
     }
