@@ -5,9 +5,23 @@ and ``mooncake_client`` are the commands. Importing does nothing but look for a 
 of Mooncake itself, whose files would be mixed with ours.
 """
 
+from typing import TYPE_CHECKING
+
 from mooncake import _clash
 
 _clash.refuse()
+
+if TYPE_CHECKING:
+    from mooncake.buffer_pool import (
+        BufferLease,
+        BufferLeaseView,
+        BufferPool,
+        RegisteredBufferLease,
+        RegisteredBufferLeaseView,
+        RegisteredBufferPool,
+    )
+
+    __version__: str
 
 __all__ = [
     "BufferLease",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,18 @@ def test_misses_and_other_objects_are_none_with_a_reason(store):
 def test_who_takes_an_array_for_a_tensor_is_told_where_it_belongs(store):
     assert store.put_tensor("t", np.zeros(1)) == -600
     assert "put_array" in store.last_error()
+
+
+def test_without_torch_an_array_that_is_read_as_a_tensor_says_what_to_install(store, monkeypatch):
+    for module in ("torch", "safetensors", "safetensors.torch"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert store.put_array("a", np.arange(4)) == 0
+    calls = [
+        lambda: store.get_tensor("a"),
+        lambda: store.load_tensor_from_safetensor("a", "nowhere"),
+        lambda: store.save_tensor_to_safetensor("a", "nowhere"),
+    ]
+    for call in calls:
+        assert call() in (None, -600)
+        assert "mooncake-rs[torch]" in store.last_error()
+    assert np.array_equal(store.get_array("a"), np.arange(4))

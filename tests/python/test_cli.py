@@ -120,6 +120,15 @@ def test_the_master_says_who_left_and_what_was_lost_with_whom(cluster):
     assert f'reason="its process is gone" segments=1 lent={dies.size} ' in lost
 
 
+def test_a_storage_node_that_listens_on_a_network_says_that_nobody_is_asked_who_he_is(tmp_path):
+    for host, is_told in [("0.0.0.0", True), ("127.0.0.1", False)]:
+        nowhere = ["--master_server_address=127.0.0.1:1", "--global_segment_size=16MB", "--port=0"]
+        node = Daemon("node", [binary(), "client", f"--host={host}", *nowhere], tmp_path / host, "trying again")
+        node.start()
+        assert ("NO AUTHENTICATION: --host=0.0.0.0" in node.output()) == is_told
+        node.kill()
+
+
 def test_a_storage_node_waits_for_its_master_and_comes_back_to_it(cluster, tmp_path):
     c = Cluster(tmp_path)
     try:

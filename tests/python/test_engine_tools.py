@@ -241,6 +241,8 @@ def test_links_are_shown_with_their_reasons(target):
     assert said["peers"][0]["reason"]
     assert "cpu:0" in said["topology"]
     assert json.loads(shown("--json"))["peers"] == []
+    assert json.loads(shown("--discover_only", "--segment_id=127.0.0.1:1"))["peers"] == [], "Mooncake's flag"
+    assert run("show-link", "--segment_id=127.0.0.1:1").stdout == "", "no table without a peer"
     # One that is not there is named, and hides no other.
     for names, there in [("127.0.0.1:1", []), (f"127.0.0.1:1,{target}", [target])]:
         done = run("show-link", f"--segment_id={names}", "--json")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import inspect
 from pathlib import Path
-from typing import get_overloads
 
 import pytest
 
 from mooncake import _native, errors
 from mooncake.async_store import MooncakeDistributedStoreAsync
-from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+from mooncake.store import BufferPool, MooncakeDistributedStore, ReplicateConfig
 
 
 def test_a_failure_is_raised_with_its_code_and_reason(store):
@@ -20,8 +18,9 @@ def test_a_failure_is_raised_with_its_code_and_reason(store):
     assert raising.put("k", b"v") == 0
     assert raising.get("k") == b"v"
     for call in (raising.get, raising.get_buffer, raising.get_tensor):
-        with pytest.raises(errors.NotFound, match="no such object"):
+        with pytest.raises(errors.NotFound, match="no such object") as miss:
             call("no")
+        assert miss.value.key == "no"
     assert raising.get_batch(["k", "no"]) == [b"v", b""]
     assert raising.batch_get_buffer(["no"]) == [None]
     assert raising.is_exist("no") == 0
@@ -57,9 +56,12 @@ def test_what_is_no_tensor_is_refused_as_that(store):
         raising.get_tensor("k")
 
 
-def test_a_checked_store_has_the_types_of_the_store():
-    overloads = {inspect.signature(one).return_annotation for one in get_overloads(errors.checked)}
-    assert overloads == {"CheckedStore", "CheckedStoreAsync"}
+def test_a_checked_store_completes_and_passes_as_the_store(store):
+    raising = errors.checked(store)
+    assert {"put", "get_buffer", "last_error"} <= set(dir(raising))
+    assert {"async_put", "put"} <= set(dir(errors.checked(MooncakeDistributedStoreAsync())))
+    with BufferPool(raising) as buffers, buffers.acquire(4096) as lease:
+        assert raising.put_from("k", lease.ptr, 16) == 0
 
 
 def test_the_first_bad_key_of_a_batch_is_named(store):

@@ -181,7 +181,11 @@ def test_health_tells_how_many_instances_serve_and_a_reason_is_one_fact(proxy, i
 
 def test_a_body_that_is_no_json_is_told_the_place(proxy, instance):
     front = proxy([], [instance()])
-    for body, said in [(b"{nope}", "it is no JSON from line 1, column 2 on"), (b'{"a":', "it ends too early")]:
+    for body, said in [
+        (b"{nope}", "it is no JSON from line 1, column 2 on"),
+        (b'{"a":', "it ends too early"),
+        (b"[1]", "it is another kind of value, at line 1"),
+    ]:
         status, answer = front.ask("/v1/completions", body)[:2]
         assert (status, said in answer) == (400, True), answer
 

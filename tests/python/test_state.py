@@ -75,3 +75,18 @@ def test_a_command_that_is_none_is_named():
     done = state("prune")
     assert (done.returncode, '"prune"' in done.stderr, "mooncake state ls" in done.stderr) == (1, True, True)
     assert state("gc", "mooncake_cluster-50051").returncode == 1
+    assert state().stderr.count("mooncake state ls") == 1
+    for ask in ("--help", "help"):
+        done = state(ask)
+        assert (done.returncode, "mooncake state gc" in done.stdout) == (0, True)
+
+
+def test_witnesses_of_no_folder_are_counted_and_listed_when_asked_for(tmp_path):
+    for number in range(3):
+        (tmp_path / f"mooncake-log-{number:016x}").write_bytes(bytes(4096))
+    where = (f"--state_dir={tmp_path}/none", f"--witness_dir={tmp_path}")
+    said = state("ls", *where).stdout
+    assert "/none: there is no such folder" in said
+    assert "3 not in use, of no folder here" in said
+    assert "0000000000000002" not in said
+    assert "0000000000000002" in state("ls", "--all", *where).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import json
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_a_store_is_closed_by_with(shared_cluster):
         assert store.health_check() == 0
     assert store.health_check() == 1
 
+    async def use():
+        async with MooncakeDistributedStoreAsync.connect(shared_cluster.master.addr) as store:
+            assert await store.async_health_check() == 0
+        assert store.health_check() == 1
+        async with errors.checked(MooncakeDistributedStoreAsync.connect(shared_cluster.master.addr)) as store:
+            assert await store.async_health_check() == 0
+        assert store.health_check() == 1
+
+    asyncio.run(use())
+
 
 def test_connect_lends_what_it_is_told_and_raises_where_it_fails(cluster):
     pool = cluster(nodes=0)
@@ -70,6 +81,9 @@ def test_connect_lends_what_it_is_told_and_raises_where_it_fails(cluster):
         MooncakeDistributedStore.connect(pool.master.addr)
     with pytest.raises(errors.InvalidParams, match="host:port"):
         MooncakeDistributedStore.connect("nonsense")
+    for nothing in (None, 5):
+        with pytest.raises(TypeError, match='"host:port" is needed'):
+            MooncakeDistributedStore.connect(nothing)
 
 
 def test_a_config_sets_a_store_up(shared_cluster, tmp_path):

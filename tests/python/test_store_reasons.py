@@ -26,6 +26,8 @@ MISSING = "no such object"
         (lambda s, at: s.remove("no"), -704),
         (lambda s, at: s.batch_remove(["no"]), [-704]),
         (lambda s, at: s.batch_replica_clear(["no"]), []),
+        (lambda s, at: s.get_replica_desc("no"), []),
+        (lambda s, at: s.batch_get_replica_desc(["no"]), {}),
     ],
 )
 def test_a_miss_says_that_it_is_one(store, call, answer):
@@ -48,6 +50,7 @@ def test_an_object_that_was_looked_up_says_why_it_is_spared(store):
     assert store.remove("k") == -706
     assert "looked up" in store.last_error()
     assert "force=True" in store.last_error()
+    assert "view" not in store.last_error(), "a view does not spare it"
     assert store.batch_remove(["no", "k"]) == [-704, -706]
     assert MISSING in store.last_error(), "the first reason of a batch"
     assert store.remove("k", True) == 0

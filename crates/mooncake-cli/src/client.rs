@@ -91,9 +91,8 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     descriptors::raised();
     logging::say_settings(in_force(&given));
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for line in given.notes.iter().chain(&environment::remarks(Reader::Store, variables)) {
-        tracing::info!("{line}");
-    }
+    given.notes.iter().for_each(|line| tracing::info!("{line}"));
+    environment::remarks(Reader::Store, variables).iter().for_each(|line| tracing::warn!("{line}"));
     if !matches!(given.text("metadata_server"), None | Some("" | "P2PHANDSHAKE")) {
         tracing::info!("--metadata_server is accepted, but the store needs none: peers meet through the master");
     }
@@ -162,6 +161,12 @@ fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError>
         // A name has been resolved by the store already; here its own sockets do.
         Err(_) => resolve(host.split(':').next().unwrap_or(host)).unwrap_or(IpAddr::from([127, 0, 0, 1])),
     };
+    if !ip.is_loopback() {
+        tracing::warn!(
+            "NO AUTHENTICATION: --host={host} lets everybody who reaches this node's ports read and write what it holds of \
+             the pool. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
+        );
+    }
     match IntroducerPort::listen(SocketAddr::new(ip, port)) {
         Ok(listening) => Ok(Some(listening)),
         Err(error) if given.text("port").is_none() => {
@@ -191,7 +196,7 @@ fn connect(given: &Given, ended: &Arc<AtomicBool>) -> Result<Option<Store>, Clie
             Err(error) => return Err(error),
         };
         if said.is_none_or(|at| at.elapsed() > SAY) {
-            tracing::warn!("{error}; trying again every {RETRY:?}");
+            tracing::warn!("trying again every {RETRY:?}: {error}");
             said = Some(Instant::now());
         }
         std::thread::sleep(RETRY);

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::say;
 
+const USAGE: &str =
+    "mooncake state ls lists what masters have left on this machine, mooncake state gc removes it; each has --help";
+
 /// Why nothing is listed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -16,8 +19,11 @@ pub enum StateError {
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// Neither `ls` nor `gc`.
-    #[error("{0:?} is none of its commands: mooncake state ls, mooncake state gc; each has --help")]
+    #[error("{0:?} is none of its commands. {USAGE}")]
     Command(String),
+    /// Nothing.
+    #[error("{USAGE}")]
+    NoCommand,
     /// No folder.
     #[error("there is no state folder: no HOME and none of MOONCAKE_STATE_DIR and XDG_STATE_HOME; see --state_dir")]
     NoFolder,
@@ -43,7 +49,12 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), StateError> {
     match args.next().as_deref() {
         Some("ls") => ls(args),
         Some("gc") => gc(args),
-        other => Err(StateError::Command(other.unwrap_or_default().to_owned())),
+        Some("help" | "--help" | "-h") => {
+            say(&format!("{USAGE}\n"));
+            Ok(())
+        }
+        Some(other) => Err(StateError::Command(other.to_owned())),
+        None => Err(StateError::NoCommand),
     }
 }
 
@@ -54,17 +65,24 @@ fn ls(args: impl Iterator<Item = String>) -> Result<(), StateError> {
         say(&format!("{:#}\n", as_json(&state)));
         return Ok(());
     }
-    let mut out = format!("state folders in {}\n", folder.display());
+    let there_is = if folder.is_dir() { "" } else { ": there is no such folder" };
+    let mut out = format!("state folders in {}{there_is}\n", folder.display());
     for one in &state.folders {
         let use_of = one.in_use.as_ref().map_or("not in use".to_owned(), |holder| format!("in use, {holder}"));
         let size = mooncake_metrics::bytes(one.bytes);
         out += &format!("  {:<32} {:<22} {:>10}  written {} ago\n", one.name, use_of, size, age(one.written));
     }
     out += &format!("witnesses in {}\n", given.text_or_default("witness_dir"));
-    for one in &state.witnesses {
+    let is_listed = |one: &&LeftWitness| given.boolean("all") || one.in_use || one.folder.is_some();
+    for one in state.witnesses.iter().filter(is_listed) {
         let use_of = if one.in_use { "in use" } else { "not in use" };
         let of = one.folder.as_deref().unwrap_or("of no folder here");
         out += &format!("  {:016x}{:16} {use_of:<22} {of:>10}  written {} ago\n", one.log_id, "", age(one.written));
+    }
+    let left_out = state.witnesses.iter().filter(|one| !is_listed(one)).count();
+    if left_out > 0 {
+        out +=
+            &format!("  {left_out} not in use, of no folder here: --all lists them, mooncake state gc removes them\n");
     }
     say(&out);
     Ok(())

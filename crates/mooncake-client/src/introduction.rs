@@ -217,8 +217,9 @@ fn hear(mut stream: impl Read, patience: &Patience<'_>) -> Result<Introduction, 
         }
         patience.look()?;
     }
-    serde_json::from_slice(&line).map_err(|error| {
-        io::Error::other(format!("what listens there is no storage node of this kind: {error}")).into()
+    serde_json::from_slice(&line).map_err(|_| {
+        let why = "what listens there tells no pool, so it is no storage node; is it the master's port? A node's is its --port, 50052";
+        io::Error::other(why).into()
     })
 }
 

@@ -14,7 +14,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let refused = || SizeError { text: text.to_owned() };
     let lower = text.trim().to_ascii_lowercase();
     let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
-    let (number, unit) = lower.split_at(digits);
+    let (number, unit) = lower.split_at(digits + exponent(&lower[digits..]));
     let shift = match unit.trim_start() {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
@@ -34,6 +34,14 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     }
 }
 
+/// Length of what is the `e9` of "1e9", if the text begins so.
+fn exponent(text: &str) -> usize {
+    let Some(after) = text.strip_prefix('e') else { return 0 };
+    let digits = after.strip_prefix('+').unwrap_or(after);
+    let count = digits.bytes().take_while(u8::is_ascii_digit).count();
+    if count == 0 { 0 } else { text.len() - digits.len() + count }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +59,8 @@ mod tests {
             ("3.125 GiB", 3_355_443_200),
             ("2TB", 2 << 40),
             ("7b", 7),
+            ("1e9", 1_000_000_000),
+            ("1.5E+3kb", 1_536_000),
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
@@ -58,7 +68,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_size_is_refused_with_its_text() {
-        for text in ["", "GB", "-1", "4 XB", "1..5g", "infinite", "99999999999 TB", "1e9", "0x10", "４GB"] {
+        for text in ["", "GB", "-1", "4 XB", "1..5g", "infinite", "99999999999 TB", "1e", "e9", "1e-9", "0x10", "４GB"]
+        {
             assert_eq!(parse_size(text), Err(SizeError { text: text.to_owned() }), "{text}");
         }
     }

@@ -79,7 +79,7 @@ fn a_client_without_memory_can_give_some_later() {
     let cluster = Cluster::start();
     let store = cluster.store(0);
     let error = put(&store, "k", 1000).unwrap_err();
-    assert!(error.kind() == ErrorKind::NoSpace && matches!(error.cause(), Cause::TooLarge { .. }), "{error}");
+    assert!(error.kind() == ErrorKind::NoSpace && matches!(error.cause(), Cause::NoSpace { .. }), "{error}");
     let writer = cluster.tcp_store(0);
     assert_eq!(put(&writer, "a", 10).unwrap_err().kind(), ErrorKind::NoSpace);
     let (id, _) = store.mount_memory(8 * MIB).unwrap();

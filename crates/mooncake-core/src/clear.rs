@@ -33,9 +33,6 @@ impl Core {
         if object.replacing {
             return RemoveOutcome::Busy;
         }
-        if is_in_use(object, now) {
-            return RemoveOutcome::Protected;
-        }
         let places = object.places.as_slice();
         let is_on_it = |place: &&Place| {
             segment.is_empty() || self.segments.get(place.segment).is_some_and(|it| it.spec.name == segment)
@@ -43,6 +40,7 @@ impl Core {
         let rids: SmallVec<[Rid; 2]> = places.iter().filter(is_on_it).map(|place| place.rid).collect();
         match rids.len() {
             0 => return RemoveOutcome::Missing,
+            _ if is_in_use(object, now) => return RemoveOutcome::Protected,
             all if all == places.len() => self.remove_object(now, slot, fx),
             _ => {
                 for rid in rids {

@@ -12,7 +12,7 @@ use crate::placement::Wishes;
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
 use crate::room::{Denied, Mode, Search};
 use crate::ticket::{Parked, Waits};
-use crate::why_full::Why;
+use crate::why_full::{NO_SEGMENT, Why};
 use crate::work::{ENDED_AS, Work};
 
 /// Objects that its call has stored itself, which one look at a request passes over in search of others.
@@ -240,6 +240,7 @@ impl Core {
         let denied = match placed {
             Ok(replicas) => return PutSlot::Placed(replicas),
             Err(Denied::TooLarge(reason)) => return PutSlot::TooLarge(reason),
+            Err(Denied::NoSegment) => return PutSlot::Full(NO_SEGMENT.to_owned()),
             Err(denied) => denied,
         };
         result.why.get_or_insert((denied.why(), replaced));
@@ -251,7 +252,7 @@ impl Core {
                 let need = granules(size) as u32;
                 waits.held = Some(waits.held.map_or(need, |least| least.min(need)));
             }
-            Denied::Full(_) | Denied::TooLarge(_) => waits.room = true,
+            Denied::Full(_) | Denied::TooLarge(_) | Denied::NoSegment => waits.room = true,
             Denied::Populating => (waits.room, waits.population) = (true, true),
             Denied::PopulatingMore => (waits.own, waits.population) = (true, true),
         }

@@ -38,6 +38,8 @@ pub(crate) struct Mode {
 #[derive(Clone)]
 pub(crate) enum Denied {
     TooLarge(String),
+    /// Owners may come, but nothing is there that a put could wait for.
+    NoSegment,
     /// Room may come.
     Full(Why),
     /// Only what its own call has stored is left to be taken, and what was looked up: that is waited for, and keeps nobody
@@ -59,7 +61,7 @@ impl Denied {
         match self {
             Denied::Full(why) | Denied::Capped(why) => *why,
             Denied::Populating | Denied::PopulatingMore => Why::Populating,
-            Denied::TooLarge(_) | Denied::Own | Denied::Held => Why::Held,
+            Denied::TooLarge(_) | Denied::NoSegment | Denied::Own | Denied::Held => Why::Held,
         }
     }
 }
@@ -238,7 +240,7 @@ impl Core {
     ) -> Result<SegmentNo, Denied> {
         let Need { size, granules, used, .. } = need;
         if granules > *search.largest.lasting.get_or_insert_with(|| self.lasting()) {
-            return Err(Denied::TooLarge(self.why_too_large(size)));
+            return Err(self.why_too_large(size));
         }
         if used.is_empty() && granules >= search.full_from {
             return Err(search.denied.clone());

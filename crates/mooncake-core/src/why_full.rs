@@ -7,12 +7,17 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::ids::{GRANULE, SessionId};
 use crate::request::PutSlot;
+use crate::room::Denied;
 
 /// Clients whose views a refused put is told of by name.
 const VIEWERS_NAMED: usize = 3;
 
 /// Of each name so many characters.
 const NAME_TOLD: usize = 64;
+
+/// No client has lent memory, or those that had are gone for good.
+pub(crate) const NO_SEGMENT: &str =
+    "no client lends memory to the pool: start mooncake_client, or set a store up with a global_segment_size";
 
 /// What callers are told of why there is no room. It takes long to say, and is said once for all keys of a request, and only
 /// when that is answered.
@@ -49,15 +54,15 @@ impl Core {
         slots
     }
 
-    pub(crate) fn why_too_large(&self, size: u64) -> String {
+    pub(crate) fn why_too_large(&self, size: u64) -> Denied {
         let Some(best) = self.segments.iter().max_by_key(|segment| segment.lasting()) else {
-            return format!("{size} bytes: no segment is mounted");
+            return Denied::NoSegment;
         };
         let (view, hard) = (best.view(), u64::from(best.hard) * GRANULE);
-        format!(
+        Denied::TooLarge(format!(
             "{size} bytes fit no segment: the best one, {}, has {} bytes, of which {hard} are pinned hard",
             view.name, view.capacity
-        )
+        ))
     }
 
     /// For refused puts: only these can hold space.

@@ -211,10 +211,16 @@ fn what_can_never_fit_is_told_at_once_with_figures() {
     let PutSlot::TooLarge(reason) = pool.slot(a, "k", 57 * KIB) else { panic!() };
     assert!(reason.contains("8192 are pinned"), "{reason}");
     assert!(matches!(pool.slot(a, "k", 56 * KIB), PutSlot::Placed(_)));
+}
+
+#[test]
+fn a_pool_that_nobody_lends_memory_to_is_full_at_once_as_owners_may_still_come() {
     let mut empty = Pool::new();
     let session = empty.session(1);
-    let PutSlot::TooLarge(reason) = empty.slot(session, "k", 1) else { panic!() };
-    assert!(reason.contains("no segment"), "{reason}");
+    let PutSlot::Full(reason) = empty.slot(session, "k", 1) else { panic!() };
+    assert!(reason.contains("no client lends memory"), "{reason}");
+    let stats = empty.core.stats();
+    assert_eq!((stats.put_full, stats.put_too_large), (1, 0));
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn what_is_pinned_viewed_looked_up_or_being_written_stays() {
     let started = pool.reserve(b, "new", KIB);
     let told = ["hard", "soft", "seen", "viewed", "replaced", "new"].map(|key| pool.clear(a, key, ""));
     assert_eq!(told, [Protected, Protected, Protected, Protected, Busy, Busy]);
+    assert_eq!(pool.clear(a, "seen", "elsewhere"), Missing, "where it has no copy nothing of it is in use");
     assert_eq!(pool.keys().len(), 5);
 
     pool.unpin(b, view);

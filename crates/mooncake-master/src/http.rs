@@ -191,8 +191,11 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
 
 /// A `tenant_id` is passed over: without tenants all of them are the same one.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RemoveAllQuery {
     force: Option<String>,
+    #[serde(rename = "tenant_id")]
+    _tenant: Option<serde::de::IgnoredAny>,
 }
 
 async fn remove_everything(
@@ -203,7 +206,12 @@ async fn remove_everything(
         Ok(Query(query)) => query,
         Err(error) => return failed(StatusCode::BAD_REQUEST, -600, &error.body_text()),
     };
-    let force = query.force.is_some_and(|force| force == "true" || force == "1");
+    let force = match query.force.as_deref() {
+        Some("true" | "1") => true,
+        None | Some("false" | "0" | "") => false,
+        // Somebody who means something by it is not to find that it meant nothing.
+        Some(_) => return failed(StatusCode::BAD_REQUEST, -600, "force: true or false is expected"),
+    };
     match remove_all(&shared, force, None).await {
         Ok(removed) => {
             // Protected objects, if these were to be spared, and what was stored meanwhile.

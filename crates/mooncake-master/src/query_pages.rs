@@ -21,14 +21,16 @@ pub(crate) const INVALID_PARAMS: i32 = -600;
 const NOT_FOUND_NAME: &str = "OBJECT_NOT_FOUND";
 
 /// Replicas of one object. As in the reference, the key is taken verbatim, and asking counts as an existence query, which
-/// protects the object.
+/// protects the object. A key that is not there so is decoded: it may be as `/get_all_keys` prints it.
 pub async fn key(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
     let Some(key) = parameter(query.as_deref(), "key").filter(|key| !key.is_empty()) else {
         return lacks("/query_key?key=KEY");
     };
+    let decoded = decode(key);
     let replicas = shared.read(|core, now| {
-        core.describe(now, std::iter::once(key.as_bytes()), |_| {});
-        core.peek(key.as_bytes()).map(|found| replicas(core, &found))
+        let key = if core.peek(key.as_bytes()).is_some() { key.as_bytes() } else { &decoded[..] };
+        core.describe(now, std::iter::once(key), |_| {});
+        core.peek(key).map(|found| replicas(core, &found))
     });
     match replicas {
         Some(replicas) => as_json(StatusCode::OK, &json!({"success": true, "data": replicas})),

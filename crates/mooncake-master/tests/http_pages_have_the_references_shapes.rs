@@ -57,6 +57,8 @@ fn keys_are_listed_by_prefix_up_to_a_limit_and_odd_ones_in_one_line_each() {
     // As they are listed they can be asked for.
     let found: Value = serde_json::from_str(&master.http("GET /batch_query_keys?keys=a/%0A2").1).unwrap();
     assert_eq!(found["data"]["a/%0A2"]["ok"], true, "{found}");
+    let (head, found) = master.http("GET /query_key?key=a/%0A2");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head} {found}");
     master.stop();
 }
 
@@ -130,7 +132,7 @@ fn objects_and_segments_can_be_asked_for() {
         assert!(replica["buffer_address_"].is_u64() && replica["protocol_"] == "tcp", "{replica}");
         assert_eq!(replica["transport_endpoint_"], "test:1");
     }
-    let (status, refused) = json("GET /query_key?key=a%2F1");
+    let (status, refused) = json("GET /query_key?key=a%2F2");
     assert_eq!((status, refused["error_code"].as_i64()), (404, Some(-704)));
     assert_eq!(refused["error_message"], "OBJECT_NOT_FOUND");
     for page in ["/query_key?key=", "/query_segment?segment="] {
@@ -332,6 +334,10 @@ fn remove_all_wants_post_and_counts() {
     let (master, mut client) = filled();
     assert!(client.exists("c"));
     assert!(master.http("GET /api/v1/remove_all").0.starts_with("HTTP/1.1 405"));
+    for unclear in ["force=maybe", "forse=true", "force=TRUE"] {
+        let (head, body) = master.http(&format!("POST /api/v1/remove_all?{unclear}"));
+        assert!(head.starts_with("HTTP/1.1 400") && body.contains("force"), "{unclear}: {head} {body}");
+    }
     let (_, body) = master.http("POST /api/v1/remove_all");
     let unforced: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(unforced["success"], true);

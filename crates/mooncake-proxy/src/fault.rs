@@ -50,7 +50,8 @@ fn whats_wrong(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Eof => format!("it ends too early, at {place}"),
         Category::Syntax => format!("it is no JSON from {place} on"),
-        Category::Data | Category::Io => error.to_string(),
+        Category::Data => format!("it is another kind of value, at {place}"),
+        Category::Io => error.to_string(),
     }
 }
 

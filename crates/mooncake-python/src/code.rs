@@ -46,7 +46,7 @@ const NOT_NOW: Code = is(
     -1011,
     "UNAVAILABLE_IN_CURRENT_MODE",
     "",
-    "over HTTP only: the master cannot answer now, as it reads its log or stops",
+    "over HTTP only: not in the state that the master is in; it reads its log, stops, or has a log that is not lost",
 );
 const UNSUPPORTED: Code =
     is(-1012, "NOT_SUPPORTED", "NotSupported", "not in this version, or not in the version of the master");

@@ -227,7 +227,7 @@ impl MooncakeDistributedStore {
     /// An integer per key.
     pub(crate) fn remove_keys(&self, py: Python<'_>, client: &Store, keys: &[&[u8]], force: bool) -> Vec<i64> {
         match py.detach(|| client.remove(keys, force)) {
-            Ok(outcomes) => outcomes.into_iter().map(|outcome| self.spared(outcome)).collect(),
+            Ok(outcomes) => outcomes.into_iter().map(|outcome| self.spared(outcome, NO_OBJECT, LOOKED_UP)).collect(),
             Err(error) => vec![failed(self.errors(), &error); keys.len()],
         }
     }
@@ -235,7 +235,13 @@ impl MooncakeDistributedStore {
     /// Per key: whether a copy of it was dropped.
     pub(crate) fn clear_keys(&self, py: Python<'_>, client: &Store, keys: &[&[u8]], segment: &str) -> Vec<bool> {
         match py.detach(|| client.clear_replicas(keys, segment)) {
-            Ok(outcomes) => outcomes.into_iter().map(|outcome| self.spared(outcome) == OK).collect(),
+            Ok(outcomes) => {
+                let missing = match segment {
+                    "" => NO_OBJECT.to_owned(),
+                    name => format!("no copy on a segment named {name:?}, or {NO_OBJECT}"),
+                };
+                outcomes.into_iter().map(|outcome| self.spared(outcome, &missing, IN_USE) == OK).collect()
+            }
             Err(error) => {
                 failed(self.errors(), &error);
                 vec![false; keys.len()]
@@ -244,12 +250,12 @@ impl MooncakeDistributedStore {
     }
 
     /// The integer of a removal, with the reason where nothing was removed.
-    fn spared(&self, outcome: RemoveOutcome) -> i64 {
+    fn spared(&self, outcome: RemoveOutcome, missing: &str, protected: &str) -> i64 {
         let code = removed(outcome);
         let reason = match outcome {
             RemoveOutcome::Removed => return code,
-            RemoveOutcome::Missing => NO_OBJECT,
-            RemoveOutcome::Protected => IN_USE,
+            RemoveOutcome::Missing => missing,
+            RemoveOutcome::Protected => protected,
             RemoveOutcome::Busy => "a put or a replacement of it is under way; try again when it has ended",
         };
         self.errors().set_code(code, || reason.to_owned());
@@ -258,8 +264,10 @@ impl MooncakeDistributedStore {
 }
 
 const NO_OBJECT: &str = "no such object: nobody stored it, it was removed or evicted, or its owner has ended";
-const IN_USE: &str = "it is in use: looked up a moment ago (by is_exist, get_size or a replica query, for 2 s unless the master was \
-                      told otherwise), or, for batch_replica_clear, pinned or under a view; try again later, or remove it with force=True";
+const LOOKED_UP: &str = "it is in use: looked up a moment ago (by is_exist, get_size or a replica query, for 2 s unless the \
+                         master was told otherwise); try again later, or remove it with force=True";
+const IN_USE: &str = "it is in use: pinned, under a view, or looked up a moment ago (by is_exist, get_size or a replica query, for 2 s \
+                      unless the master was told otherwise); try again later";
 
 #[cold]
 fn out_of_memory(size: u64, error: &PyErr) -> StoreError {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mooncake_client::{SegmentId, StoreError};
+use mooncake_client::{ReplicaDescriptor, SegmentId, StoreError};
 use pyo3::prelude::*;
 
 use crate::call::{failed, refused};
@@ -24,13 +24,15 @@ impl MooncakeDistributedStore {
     pub(crate) fn describe_keys(&self, py: Python<'_>, name: &str, keys: &[&[u8]]) -> Vec<Option<Vec<Copy>>> {
         let Some(client) = self.client(name) else { return vec![None; keys.len()] };
         match py.detach(|| client.describe(keys)) {
-            Ok(found) => found
-                .into_iter()
-                .map(|copies| {
-                    let copies = copies?.into_iter().map(|copy| (copy.id, copy.size, copy.address, copy.endpoint));
-                    Some(copies.collect())
-                })
-                .collect(),
+            Ok(found) => {
+                if found.contains(&None) {
+                    self.missing(&client);
+                }
+                let copies = |copies: Vec<ReplicaDescriptor>| {
+                    copies.into_iter().map(|copy| (copy.id, copy.size, copy.address, copy.endpoint)).collect()
+                };
+                found.into_iter().map(|found| found.map(copies)).collect()
+            }
             Err(error) => {
                 failed(self.errors(), &error);
                 vec![None; keys.len()]

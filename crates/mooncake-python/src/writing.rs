@@ -41,7 +41,7 @@ impl MooncakeDistributedStore {
             Ok(_) => return OK,
             Err(error) => error,
         };
-        if let Cause::TooLarge { .. } = error.cause()
+        if let Cause::TooLarge { .. } | Cause::NoSpace { .. } = error.cause()
             && let Some(gone) = gone.get_or_init(|| self.node_has_gone(py))
         {
             self.errors().set_code(code(error.kind()), || format!("{error}: {gone}"));

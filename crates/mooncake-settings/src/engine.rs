@@ -2,7 +2,7 @@
 
 use crate::setting::{Setting, Type};
 
-const RDMA: &str = "there is no RDMA in this version";
+pub(crate) const RDMA: &str = "there is no RDMA in this version";
 
 /// Of stores and of engines.
 pub(crate) const RAISE_DESCRIPTORS: Setting = Setting::done(

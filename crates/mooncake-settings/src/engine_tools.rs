@@ -79,7 +79,7 @@ pub(crate) const SWEEP: &[Setting] = &[
     Setting::done("max_num_threads", COUNT, "1", "the most threads"),
     Setting::done("duration", Type::F64, "5", "seconds of each combination, after a warm-up of at most one"),
     Setting::done("total_buffer_size", Type::Size, "1GB", "bytes of memory; combinations that need more are left out"),
-    Setting::done("target_offset", Type::U64, "0", "bytes from the begin of the target's memory"),
+    Setting::done("target_offset", Type::U64, "0", "bytes from the beginning of the target's memory"),
     Setting::done(
         "target_range_size",
         Type::U64,
@@ -117,7 +117,7 @@ pub(crate) const LINKS: &[Setting] = &[
         "segment_id",
         Type::Text,
         "",
-        "peers to meet, with commas between them; needed unless --json is given",
+        "peers to meet, with commas between them; needed unless --json or --discover_only is given",
     ),
     Setting::done("json", Type::Bool, "false", "JSON, with this machine's devices and topology, instead of a table"),
     Setting::done("metadata_server", Type::Text, "P2PHANDSHAKE", "P2PHANDSHAKE, or a URL of http:// or https://"),
@@ -129,7 +129,7 @@ pub(crate) const LINKS: &[Setting] = &[
     ),
     Setting::accepted("ip_or_host_name", Type::Text, "", "local_server_name is that, too"),
     Setting::accepted("rpc_port", Type::Port, "12345", "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT set the ports"),
-    Setting::accepted("discover_only", Type::Bool, "false", "without segment_id no peer is met"),
+    Setting::done("discover_only", Type::Bool, "false", "meet no peer: what --json alone shows"),
 ];
 
 /// `transfer_engine_topology_dump`, in the order of `--help`.

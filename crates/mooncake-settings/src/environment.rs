@@ -1,10 +1,11 @@
 //! Settings of clients that come from the environment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::families::READ_BY_ENGINES;
 pub use crate::setting::log_level;
 use crate::setting::{Kind, Setting, Type, boolean};
-use crate::{engine, mooncake_config};
+use crate::{engine, families, mooncake_config};
 
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
@@ -91,6 +92,7 @@ pub enum Reader {
 /// What there is to say of the variables that a process has: those of Mooncake's that do nothing here, and why.
 pub fn remarks(reader: Reader, names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut remarks = Vec::new();
+    let mut families: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut unknown = Vec::new();
     let (own, others) = match reader {
         Reader::Store => (VARIABLES, engine::VARIABLES),
@@ -108,8 +110,16 @@ pub fn remarks(reader: Reader, names: impl IntoIterator<Item = String>) -> Vec<S
                 remarks.push(format!("{name} has no effect: this version does not have {help}"));
             }
             Some(variable) => remarks.push(format!("{name} has no effect: {}", variable.help)),
-            None => unknown.push(name),
+            None if READ_BY_ENGINES.contains(&name.as_str()) => {}
+            None => match families::reason(&name) {
+                Some(why) => families.entry(why).or_default().push(name),
+                None => unknown.push(name),
+            },
         }
+    }
+    for (why, names) in families {
+        let verb = if names.len() == 1 { "has" } else { "have" };
+        remarks.push(format!("{} {verb} no effect: {why}", names.join(", ")));
     }
     if !unknown.is_empty() {
         remarks.push(format!("not known here, without effect: {}", unknown.join(", ")));

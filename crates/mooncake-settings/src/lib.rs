@@ -14,6 +14,7 @@ pub mod decoders;
 pub mod engine;
 mod engine_tools;
 pub mod environment;
+mod families;
 mod file;
 mod given;
 mod help;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::setting::{Kind, Setting};
-use crate::{PROGRAMS, engine, environment, mooncake_config};
+use crate::{PROGRAMS, engine, environment, families, mooncake_config};
 
 /// The page.
 pub fn reference_page() -> String {
@@ -44,6 +44,15 @@ pub fn reference_page() -> String {
     let mut variables = vec![mooncake_config::CONFIG_PATH];
     variables.extend(mooncake_config::VALUES.iter().map(|value| value.variable));
     tables(&mut out, &variables);
+    out.push_str(
+        "\n## Variables of Mooncake's without effect\n\nAccepted; `setup` and engines say in one line why, and name what \
+         they do not know at all. A star stands for the rest of a name. Engines and their connectors read the last ones: \
+         nothing is said of those.\n\n| name | why |\n|---|---|\n",
+    );
+    let engines = families::READ_BY_ENGINES.iter().map(|name| (*name, "read by engines"));
+    for (name, why) in families::FAMILIES.iter().copied().chain(engines) {
+        let _ = writeln!(out, "| `{name}` | {why} |");
+    }
     out
 }
 

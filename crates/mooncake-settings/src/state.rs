@@ -9,10 +9,16 @@ const STATE_DIR: Setting = Setting::done(
     "folder with state folders; default: where a master of this user makes its own",
 );
 const WITNESS_DIR: Setting = Setting::done("witness_dir", Type::Text, "/dev/shm", "folder with the witnesses of logs");
+const ALL: Setting =
+    Setting::done("all", Type::Bool, "false", "list witnesses of no folder one by one, not their number");
 
 /// `mooncake state ls`, in the order of `--help`.
-pub(crate) const LS: &[Setting] =
-    &[STATE_DIR, WITNESS_DIR, Setting::done("json", Type::Bool, "false", "JSON instead of a table")];
+pub(crate) const LS: &[Setting] = &[
+    STATE_DIR,
+    WITNESS_DIR,
+    ALL,
+    Setting::done("json", Type::Bool, "false", "JSON, with everything, instead of a table"),
+];
 
 /// `mooncake state gc`, in the order of `--help`.
 pub(crate) const GC: &[Setting] = &[

@@ -2,7 +2,7 @@
 
 use mooncake_settings::environment::{Reader, remarks};
 
-const SET: [&str; 11] = [
+const SET: [&str; 18] = [
     "MC_SHM",
     "MC_TRANSFER_TIMEOUT",
     "MC_LOOKUP_TIMEOUT_MS",
@@ -14,6 +14,14 @@ const SET: [&str; 11] = [
     "MOONCAKE_OFFLOAD_ENABLED",
     "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
     "MOONCAKE_CONFIG_PATH",
+    "MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT",
+    "MC_MAX_WR",
+    "MC_MTU",
+    // SGLang reads these, and its quick start asks for the first two.
+    "MOONCAKE_CHECK_SERVER",
+    "MOONCAKE_MASTER_METRICS_PORT",
+    "MOONCAKE_STANDALONE_STORAGE",
+    "MOONCAKE_CLIENT",
 ];
 
 #[test]
@@ -28,7 +36,12 @@ fn variables_without_effect_are_told_to_stores_and_engines_and_others_are_not() 
         }
         let told = remarks.remove(0);
         assert!(told.starts_with("MOONCAKE_OFFLOAD_ENABLED has no effect: ") && told.contains("SSD"), "{told}");
-        let unknown = "not known here, without effect: MC_DATA_TIMOUT_MS, MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS";
-        assert_eq!(remarks, [unknown]);
+        let expected = [
+            "MC_MAX_WR, MC_MTU have no effect: there is no RDMA in this version",
+            "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS, MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT have no effect: \
+             there is no SSD tier in this version",
+            "not known here, without effect: MC_DATA_TIMOUT_MS",
+        ];
+        assert_eq!(remarks, expected);
     }
 }

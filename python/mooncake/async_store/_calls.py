@@ -93,6 +93,19 @@ class MooncakeDistributedStoreAsync(MooncakeDistributedStore):
                 return made
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def __dir__(self) -> list[str]:
+        names = list(super().__dir__())
+        calls = (
+            name for name in names if not name.startswith(("_", "async_")) and callable(getattr(type(self), name, None))
+        )
+        return [*names, *(f"async_{name}" for name in calls)]
+
+    async def __aenter__(self) -> MooncakeDistributedStoreAsync:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.async_close()
+
     def close(self) -> int:
         """Waits for the calls in flight, then closes. Those that no thread has taken yet fail with a RuntimeError."""
         if not self._crew.forked:

@@ -4,7 +4,7 @@ import enum
 
 
 class TransferOpcode(enum.IntEnum):
-    """Read from a peer, or write to it: as the reference's code spells it, and as its documentation does."""
+    """Read from a peer, or write to it: as Mooncake's code spells it, and as its documentation does."""
 
     Read = 0
     Write = 1

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
         def get_buffer(self, key: str | bytes, /) -> BufferHandle: ...
         def get_tensor(self, key: str | bytes) -> Tensor: ...
         def get_array(self, key: str | bytes) -> NDArray[Any]: ...
+        async def async_get_buffer(self, key: str | bytes, /) -> BufferHandle: ...
+        async def async_get_tensor(self, key: str | bytes) -> Tensor: ...
+        async def async_get_array(self, key: str | bytes) -> NDArray[Any]: ...
 
 
 class StoreError(Exception):
@@ -46,7 +49,7 @@ class StoreError(Exception):
     def __init__(self, code: int, reason: str = "", key: str | bytes | None = None):
         self.code = code
         self.reason = reason
-        #: The key of a batch that failed, the first of them.
+        #: The key that failed, of a batch the first of them.
         self.key = key
         what = reason or "no reason is known"
         super().__init__(f"{what} (code {code})" if key is None else f"{key!r}: {what} (code {code})")
@@ -174,11 +177,20 @@ class Checked:
 
         return call
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._store)})
+
     def __enter__(self) -> Checked:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._store.close()
+
+    async def __aenter__(self) -> Checked:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._store.async_close()
 
     def __contains__(self, key: str | bytes) -> bool:
         return key in self._store
@@ -213,6 +225,8 @@ def _failure(result: Any) -> tuple[int, tuple[int, ...]] | None:
 
 def _key_at(path: tuple[int, ...], args: list[Any]) -> str | bytes | None:
     """The key that a place in the result belongs to: the first argument with a text there."""
+    if not path:
+        return args[0] if args and isinstance(args[0], (str, bytes)) else None
     for arg in args:
         for index in path:
             if not isinstance(arg, (list, tuple)) or index >= len(arg):

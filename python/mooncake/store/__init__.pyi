@@ -288,16 +288,21 @@ class ReplicaDescriptor:
     def id(self) -> int: ...
     @property
     def status(self) -> ReplicaStatus: ...
-    def is_memory_replica(self) -> bool: ...
-    def is_disk_replica(self) -> bool: ...
-    def is_local_disk_replica(self) -> bool: ...
-    def get_memory_descriptor(self) -> MemoryDescriptor: ...
-    def get_disk_descriptor(self) -> DiskDescriptor: ...
+    def is_memory_replica(self) -> bool:
+        """True: every copy lies in the memory of a client."""
+    def is_disk_replica(self) -> bool:
+        """False."""
+    def is_local_disk_replica(self) -> bool:
+        """False."""
+    def get_memory_descriptor(self) -> MemoryDescriptor:
+        """The segment that it lies in, and where."""
+    def get_disk_descriptor(self) -> DiskDescriptor:
+        """RuntimeError: it lies in memory."""
 
 class MooncakeDistributedStore:
     """A client of the pool. Calls may be made from several threads at once.
 
-    Integers below 0 are the reference's error codes; `last_error()` says why in words.
+    Integers below 0 are Mooncake's error codes; `last_error()` says why in words.
     """
 
     def __init__(self) -> None: ...
@@ -315,9 +320,11 @@ class MooncakeDistributedStore:
         It lends `global_segment_size` bytes to the pool. `local_hostname` is how peers reach this process; without one
         it is this host's address on the way to the master. `local_buffer_size` bounds what it borrows.
         """
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """This store, which the end of the `with` closes."""
     def __exit__(self, *_: object) -> None: ...
-    def __contains__(self, key: str | bytes) -> bool: ...
+    def __contains__(self, key: str | bytes) -> bool:
+        """Whether an object of that key is there, as of `is_exist`."""
     @overload
     def setup(self, config: Mapping[str, Any] | MooncakeConfig) -> int: ...
     @overload

@@ -38,6 +38,8 @@ class BufferPool:
         prewarm_size: int | None = None,
         prewarm_count: int = 0,
     ):
+        # A checked store wraps the one whose calls these are; the pool raises what fails by itself.
+        store = getattr(store, "_store", store)
         local = _native._local_buffer_size(store)
         if not local:
             raise RuntimeError("BufferPool: the store is not set up, or has a local_buffer_size of 0")

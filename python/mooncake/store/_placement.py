@@ -45,18 +45,23 @@ class ReplicaDescriptor:
     _memory: MemoryDescriptor
 
     def is_memory_replica(self) -> bool:
+        """True: every copy lies in the memory of a client."""
         return True
 
     def is_disk_replica(self) -> bool:
+        """False."""
         return False
 
     def is_local_disk_replica(self) -> bool:
+        """False."""
         return False
 
     def get_memory_descriptor(self) -> MemoryDescriptor:
+        """The segment that it lies in, and where."""
         return self._memory
 
     def get_disk_descriptor(self) -> DiskDescriptor:
+        """RuntimeError: it lies in memory."""
         raise RuntimeError("this copy is in memory: ask get_memory_descriptor()")
 
 

@@ -39,6 +39,8 @@ class MooncakeDistributedStore(
     ) -> Self:
         from mooncake.errors import error
 
+        if not isinstance(master, str):
+            raise TypeError(f'master: a str "host:port" is needed, not {type(master).__name__}')
         made = cls()
         hostname = _own_address(master) if local_hostname is None else local_hostname
         code = made.setup(hostname, "P2PHANDSHAKE", global_segment_size, local_buffer_size, "tcp", "", master)
@@ -47,12 +49,14 @@ class MooncakeDistributedStore(
         return made
 
     def __enter__(self) -> Self:
+        """This store, which the end of the `with` closes."""
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __contains__(self, key: str | bytes) -> bool:
+        """Whether an object of that key is there, as of `is_exist`."""
         return self.is_exist(key) == 1
 
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16 << 20, /) -> int:
@@ -102,7 +106,7 @@ def _deserialize_tensor(data: Any) -> Any:
 
 
 def _get_pyclient_from_wrapper(wrapper: Any) -> Any:
-    """What other native parts of the reference reach a client by: here the store itself; None before setup."""
+    """What other native parts of Mooncake reach a client by: here the store itself; None before setup."""
     if not isinstance(wrapper, _native.MooncakeDistributedStore):
         raise TypeError(f"a MooncakeDistributedStore is needed, not {type(wrapper).__name__}")
     return wrapper if _native._local_buffer_size(wrapper) is not None else None

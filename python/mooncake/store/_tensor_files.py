@@ -6,8 +6,9 @@ import os
 
 from mooncake import _native
 from mooncake.store._entry import entries
+from mooncake.store._tensor_memory import INSTALL_TORCH
 
-FILE_NOT_FOUND, FILE_READ_FAIL, FILE_WRITE_FAIL = -1100, -1102, -1103
+INVALID_PARAMS, FILE_NOT_FOUND, FILE_READ_FAIL, FILE_WRITE_FAIL = -600, -1100, -1102, -1103
 
 
 @entries
@@ -17,8 +18,10 @@ class TensorFileCalls:
     __slots__ = ()
 
     def save_tensor_to_safetensor(self, key, file_name=None):
-        from safetensors.torch import save_file
-
+        try:
+            from safetensors.torch import save_file
+        except ModuleNotFoundError as missing:
+            return _native._fail(self, INVALID_PARAMS, _without("save_tensor_to_safetensor", missing))
         tensor = self.get_tensor(key)
         if tensor is None:
             reason = self.last_error() or "no such tensor"
@@ -32,16 +35,19 @@ class TensorFileCalls:
         return 0
 
     def load_tensor_from_safetensor(self, key=None, file_name=None):
-        from safetensors import safe_open
-
         call = "load_tensor_from_safetensor"
+        try:
+            import safetensors.torch
+        except ModuleNotFoundError as missing:
+            _native._fail(self, INVALID_PARAMS, _without(call, missing))
+            return None
         if file_name is None:
-            _native._fail(self, -600, f"{call}: file_name is needed")
+            _native._fail(self, INVALID_PARAMS, f"{call}: file_name is needed")
             return None
         path = os.fspath(file_name)
         name = path if key is None else key
         try:
-            with safe_open(path, framework="pt") as file:
+            with safetensors.safe_open(path, framework="pt") as file:
                 entries = list(file.keys())
                 if not entries:
                     _native._fail(self, FILE_READ_FAIL, f"{call}: {path}: there is no tensor in it")
@@ -54,3 +60,7 @@ class TensorFileCalls:
             _native._fail(self, FILE_READ_FAIL, f"{call}: {path}: {error}")
             return None
         return tensor if self.put_tensor(name, tensor) == 0 else None
+
+
+def _without(call: str, missing: ModuleNotFoundError) -> str:
+    return f"{call}: {missing.name} is not installed here: {INSTALL_TORCH}"

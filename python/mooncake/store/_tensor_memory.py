@@ -12,6 +12,9 @@ from typing import Any
 from mooncake.store._parallelism import Refused
 from mooncake.store._tensor_header import CODES, DTYPES, HEADER_SIZE, MOST_DIMS, Header, full
 
+#: What has all that tensors need.
+INSTALL_TORCH = "pip install 'mooncake-rs[torch]'"
+
 
 @functools.cache
 def _torch_types() -> tuple[Any, ...]:
@@ -62,6 +65,14 @@ def _instead(value: Any) -> str:
     return ""
 
 
+def _torch() -> Any:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise Refused(f"torch is not installed here: {INSTALL_TORCH}; get_array gives a numpy array") from None
+    return torch
+
+
 def _in_reach(device: str, cuda: str | None) -> bool:
     """Whether its memory is used in place. A torch for ROCm calls its devices "cuda" too, but has no CUDA."""
     return device == "cpu" or (device == "cuda" and cuda is not None)
@@ -96,8 +107,7 @@ def wait_for_kernels(tensors: list[Any]) -> None:
 
 def to_tensor(header: Header, memory: Any) -> Any:
     """A tensor on the memory of a whole object, which it keeps."""
-    import torch
-
+    torch = _torch()
     dtype = _torch_types()[header.dtype]
     if dtype is None:
         raise Refused(f"this torch has no {DTYPES[header.dtype][0]}")
@@ -114,8 +124,7 @@ def at_address(header: Header, address: int) -> Any:
 
 def empty(dtype: int, shape: tuple[int, ...]) -> Any:
     """A new tensor, uninitialised."""
-    import torch
-
+    torch = _torch()
     return torch.empty(shape, dtype=_torch_types()[dtype])
 
 

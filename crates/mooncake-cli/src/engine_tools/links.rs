@@ -14,19 +14,21 @@ const BYTES: u64 = 64;
 /// could not be met.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ToolError> {
     let Some(given) = flags(&SHOW_LINK, args)? else { return Ok(()) };
-    let json = given.boolean("json");
-    let names = given.text_or_default("segment_id").split(',').map(str::trim).filter(|name| !name.is_empty());
+    let alone = given.boolean("discover_only");
+    let json = given.boolean("json") || alone;
+    let names = if alone { "" } else { given.text_or_default("segment_id") };
+    let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names: Vec<&str> = names.collect();
     if names.is_empty() && !json {
-        let why = "peers to meet, by the names that they print; with --json alone, this machine's devices are shown";
+        let why = "peers to meet, by the names that they print; with --json alone, or --discover_only, this machine's devices are shown";
         return Err(ToolError::Needed { name: "segment_id", what: "NAME[,NAME]", why });
     }
     let engine = connect(given.text_or_default("metadata_server"), given.text_or_default("local_server_name"))?;
-    let failed: Vec<String> =
-        names.into_iter().filter_map(|name| Some(meet(&engine, name).err()?.to_string())).collect();
-    say(&engine.show_links(json));
+    let failed: Vec<String> = names.iter().filter_map(|name| Some(meet(&engine, name).err()?.to_string())).collect();
     if json {
-        say("\n");
+        say(&format!("{}\n", engine.show_links(true)));
+    } else if failed.len() < names.len() {
+        say(&engine.show_links(false));
     }
     if failed.is_empty() { Ok(()) } else { Err(ToolError::Peers(failed)) }
 }

@@ -64,7 +64,7 @@ pub fn tell(out: &mut Page) {
     out.section("What is not here: always 0, for dashboards that ask for it");
     for (name, help) in REQUESTS {
         out.counter(&format!("master_{name}_requests_total"), help, 0);
-        out.counter(&format!("master_{name}_failures_total"), &format!("{help}, and failed"), 0);
+        out.counter(&format!("master_{name}_failures_total"), &format!("{help}: those that failed"), 0);
     }
     COUNTERS.iter().for_each(|(name, help)| out.counter(name, help, 0));
     GAUGES.iter().for_each(|(name, help)| out.gauge(name, help, 0));
