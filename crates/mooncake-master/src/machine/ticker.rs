@@ -358,8 +358,8 @@ mod tests {
         });
         assert!(matches!(started, PutStarted::Parked(_)), "{started:?}");
         assert!(script.read(|core, _| core.keeps_waiting()));
-        for _ in 0..2 {
-            script.step_after(&mut ticker, 5, &[]);
+        for _ in 0..4 {
+            script.step_after(&mut ticker, 3, &[]);
         }
         assert!(script.read(|core, _| !core.keeps_waiting() && core.stats().tickets == 0));
         assert!(script.operations.take() > SLICES, "all in a few holds of the lock");
