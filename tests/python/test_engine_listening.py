@@ -62,5 +62,6 @@ def test_variables_that_mean_nothing_here_are_named_and_ports_out_of_rule_are_th
     assert "MC_TCP_SLICE_SIZE has no effect: nothing is cut for TCP" in said
     assert "MC_IB_PORT has no effect" in said
     assert "MOONCAKE_OFFLOAD_ENABLED has no effect: this version does not have the SSD tier" in said
-    assert "without effect: MC_NOBODY_KNOWS, MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE" in said
+    assert "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE has no effect: there is no SSD tier in this version" in said
+    assert "without effect: MC_NOBODY_KNOWS" in said
     assert "MC_DATA_TIMEOUT_MS" not in said, "a store reads it"
