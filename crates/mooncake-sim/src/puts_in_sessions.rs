@@ -140,7 +140,7 @@ impl Store {
             }
             let revokes = world.percent(15) || (is_spoilt && failed.get());
             for item in &items {
-                self.end_put_session(item, revokes, &left).await;
+                self.end_put_session(item, revokes, &left, &others).await;
             }
             // A part that is late must not come into the next session of its key: it would be written there. An end may.
             while left.get() > 0 {
@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Ends it, and tries again as long as something is left to be written; or takes it back.
-    async fn end_put_session(&self, item: &Item, revokes: bool, left: &Cell<u64>) {
+    async fn end_put_session(&self, item: &Item, revokes: bool, left: &Cell<u64>, others: &Cell<u32>) {
         let (world, keys) = (&self.inner.world, [&item.key[..]]);
         for last in [false, false, true] {
             if revokes || self.check().is_err() {
@@ -220,7 +220,14 @@ impl Store {
             }
         }
         // What is still on its way is not waited for: it is refused, or has ended before this has.
-        put_session::revoke(&self.sessions(), &keys).await;
+        let revoked = put_session::revoke(&self.sessions(), &keys).await.remove(0);
+        // One that another caller is ending is not taken back, and goes on where that finds a hole.
+        if revoked.is_err() {
+            while others.get() > 0 {
+                world.sleep_micros(20_000).await;
+            }
+            put_session::revoke(&self.sessions(), &keys).await;
+        }
     }
 
     /// The store closes.
