@@ -234,7 +234,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="short cells, once unless --repeats says otherwise")
     parser.add_argument("--cells", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)}; all by default")
-    parser.add_argument("--repeats", type=int, help="5, with --quick 1")
+    parser.add_argument("--repeats", type=int, help="5, with --quick 1; an even number with --against")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a timed cell")
     parser.add_argument("--objects", type=int, default=200_000, help="objects of the memory cell")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the environment with our wheel")
@@ -244,13 +244,17 @@ def parse():
     parser.add_argument("--no-rival", action="store_true")
     parser.add_argument("--against", type=wheel, metavar="WHEEL", help="an earlier wheel of ours, measured in turn")
     parser.add_argument(
-        "--again", type=int, metavar="N", help="repeats of a cell that misses with --against: 15, with --quick none"
+        "--again", type=int, metavar="N", help="repeats of a cell that misses with --against: 16, with --quick none"
     )
     parser.add_argument("--json", type=Path, default=ROOT / "target" / "bench" / "compare.json")
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
     if options.again is None:
-        options.again = 0 if options.quick else 15
+        options.again = 0 if options.quick else 16
+    if options.against:
+        # Whichever of two is first in a repeat touches its memory first: each is so as often as the other.
+        options.repeats += options.repeats % 2
+        options.again += options.again % 2
     if options.quick:
         options.seconds = min(options.seconds, 0.2)
     return options
