@@ -12,6 +12,7 @@ pub mod decoders;
 mod feature;
 mod frame;
 mod keys;
+mod position;
 mod preface;
 mod request_kind;
 

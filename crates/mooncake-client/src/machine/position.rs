@@ -23,8 +23,7 @@ pub fn raise(highest: &mut LogPosition, seen: &LogPosition) -> bool {
     if clashes && !mutant!(BothReignsAreFollowed) {
         return std::mem::replace(&mut highest.lsn, u64::MAX) != u64::MAX;
     }
-    let same_reign = seen.epoch == highest.epoch && seen.reign != 0 && seen.reign == highest.reign;
-    let newer = if seen.log_id == highest.log_id || same_reign {
+    let newer = if seen.is_of_log_of(highest) {
         (seen.epoch, seen.lsn) > (highest.epoch, highest.lsn)
     } else {
         seen.epoch > highest.epoch

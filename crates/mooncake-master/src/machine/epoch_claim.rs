@@ -2,9 +2,8 @@
 //!
 //! A client that has seen more of this very log than there is proves that the log has lost its end: rids after that end
 //! may be in use. So does one that has seen its epoch in another reign, which another continuation of the log began with the
-//! same number. The same reign under another id is this log before or after its file was lost: a reign begins in one process, and every
-//! other that goes on with a copy begins another. Another log's epoch is one whose rids that log has given out, and this client may still name or write
-//! them; a higher one its segments may already obey. All of that raises the epoch to one of which nobody has seen anything.
+//! same number. The same reign under another id is this log before or after its file was lost. Another log's epoch is one
+//! whose rids that log has given out, and this client may still name or write them; a higher one its segments may already obey. All of that raises the epoch to one of which nobody has seen anything.
 //! There are only 65,535 of them and each raise closes every segment for a moment, so that what anybody can claim costs
 //! from two budgets, of raises and of epochs: true claims are rare and small, lies run dry. The epochs of a master without
 //! a log end with it, and each restart of it leaves the engines that outlive it one ahead: its budget of epochs comes
@@ -95,8 +94,7 @@ impl EpochClaims {
         // same, but for the client that would have told; the first epoch of a log is begun once.
         let may_be_this = seen.reign == 0 && (!says_reigns || own.epoch == 1);
         let other_reign = seen.epoch == own.epoch && seen.reign != own.reign && !may_be_this;
-        let same_reign = seen.epoch == own.epoch && seen.reign != 0 && seen.reign == own.reign;
-        let is_of_this = seen.log_id == own.log_id || same_reign;
+        let is_of_this = seen.is_of_log_of(&own);
         let ahead = match is_of_this {
             true => other_reign || (seen.epoch, seen.lsn) > (own.epoch, own.lsn),
             false => seen.epoch >= own.epoch,
