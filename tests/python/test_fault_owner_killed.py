@@ -52,7 +52,10 @@ def test_its_objects_are_misses_within_a_second_and_do_not_exist_within_two(owne
 
     peer.kill()
     killed = time.monotonic()
-    assert store.get(keys[0]) == b""
+    # Until the master has heard of the end, a reader that has the memory mapped may read it: right bytes, or a miss.
+    while (got := store.get(keys[0])) != b"":
+        assert version_of(keys[0], got) == 0
+        assert time.monotonic() - killed < 1.0
     assert time.monotonic() - killed < 1.0
     wait_for(
         "is_exist says 0", lambda: store.batch_is_exist(keys) == [0] * len(keys), 2.0 - (time.monotonic() - killed)
