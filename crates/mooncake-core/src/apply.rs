@@ -311,21 +311,30 @@ impl Core {
         {
             self.objects.hold(old);
         }
-        self.reservations.insert(now, Reservation::new(session, key, size, pin, replicas.clone(), terms));
+        self.reservations.insert(now, Reservation::new(session, key, size, pin, SmallVec::from_slice(replicas), terms));
         Ok(())
     }
 
     fn apply_committed(&mut self, now: Time, rid: Rid, good: &[Rid], crc32c: u32) -> Result<(), ReplayError> {
         let unknown = |rid: Rid| ReplayError::UnknownRid { record: "Committed", rid: rid.0 };
         let slot = self.reservations.by_rid(rid).ok_or_else(|| unknown(rid))?;
-        let reservation = self.end_reservation(now, slot);
+        let mut reservation = self.end_reservation(now, slot);
         if good.is_empty() {
             return Err(ReplayError::Empty("commit"));
         }
         if let Some(stranger) = good.iter().find(|rid| !reservation.replicas.iter().any(|other| other.rid == **rid)) {
             return Err(unknown(*stranger));
         }
-        let key = reservation.key.as_slice();
+        // What is not good: nearly always nothing.
+        let mut bad: SmallVec<[Replica; 1]> = SmallVec::new();
+        reservation.replicas.retain(|replica| {
+            let is_good = good.contains(&replica.rid);
+            if !is_good {
+                bad.push(*replica);
+            }
+            is_good
+        });
+        let (key, good) = (reservation.key.as_slice(), &reservation.replicas);
         let mut kept = Kept { group: reservation.terms.group.clone(), ..Kept::of(now, reservation.pin) };
         let hash = self.objects.hash(key);
         // The one that it replaces; else one that nobody could see, or whose owner came back meanwhile.
@@ -337,14 +346,12 @@ impl Core {
             }
             self.unlink(old)?;
         }
-        let (good, bad): (SmallVec<[Replica; 1]>, SmallVec<[Replica; 1]>) =
-            reservation.replicas.iter().copied().partition(|replica| good.contains(&replica.rid));
         for replica in bad {
             self.quarantine_replica(now, replica, reservation.session);
         }
-        self.link_object(now, hash, key, reservation.size, crc32c, &good, kept);
+        self.link_object(now, hash, key, reservation.size, crc32c, good, kept);
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
-            for replica in &good {
+            for replica in good {
                 writer.remember_committed(replica.rid);
             }
         }

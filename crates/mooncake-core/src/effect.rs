@@ -1,7 +1,7 @@
 //! What an operation leaves behind: durable records, messages to owners and
 //! wake-ups of parked requests. The shell logs, sends and wakes, in this order.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use smallvec::SmallVec;
 
 use crate::ids::{Extent, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket};
@@ -39,6 +39,7 @@ impl Effects {
 /// empty core gives the same durable state. Keys and names of groups are `K`: the record's own, or those of bytes that it
 /// was read from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(serialize = "K: AsRef<[u8]>"))]
 pub enum Record<K = Box<[u8]>> {
     /// A new reign: rids of this epoch follow.
     Epoch(u16),
@@ -91,6 +92,7 @@ pub enum Record<K = Box<[u8]>> {
         /// The writer.
         session: SessionId,
         /// Key of the object to be.
+        #[serde(serialize_with = "as_bytes")]
         key: K,
         /// Its size, bytes.
         size: u64,
@@ -115,6 +117,7 @@ pub enum Record<K = Box<[u8]>> {
     /// An object was removed or evicted; named by its first replica.
     Removed {
         /// Its key.
+        #[serde(serialize_with = "as_bytes")]
         key: K,
         /// A replica's rid, to be sure.
         rid: Rid,
@@ -122,6 +125,7 @@ pub enum Record<K = Box<[u8]>> {
     /// One replica of an object was found bad or lost.
     ReplicaDropped {
         /// Key of the object.
+        #[serde(serialize_with = "as_bytes")]
         key: K,
         /// The replica.
         rid: Rid,
@@ -135,6 +139,7 @@ pub enum Record<K = Box<[u8]>> {
         /// Where: the object may leave before the view does.
         extent: Extent,
         /// Key of the object, `None` when it has left already (of other views over the same placement, and in snapshots).
+        #[serde(serialize_with = "as_bytes_if_any")]
         key: Option<K>,
     },
     /// A view ended.
@@ -158,6 +163,7 @@ pub enum Record<K = Box<[u8]>> {
     /// Snapshots only: a whole committed object.
     Object {
         /// Its key.
+        #[serde(serialize_with = "as_bytes")]
         key: K,
         /// Its size, bytes.
         size: u64,
@@ -203,6 +209,7 @@ pub enum Record<K = Box<[u8]>> {
         /// The writer.
         session: SessionId,
         /// Key of the object to be.
+        #[serde(serialize_with = "as_bytes")]
         key: K,
         /// Its size, bytes.
         size: u64,
@@ -211,6 +218,7 @@ pub enum Record<K = Box<[u8]>> {
         /// Its placements.
         replicas: SmallVec<[Replica; 1]>,
         /// Its group, empty for none.
+        #[serde(serialize_with = "as_bytes")]
         group: K,
         /// It replaces the object that is there, which passes on its hard pin and group, and its soft pin if `pin` is
         /// `None`.
@@ -219,6 +227,7 @@ pub enum Record<K = Box<[u8]>> {
     /// Snapshots only: as `Object`, of one in a group.
     GroupedObject {
         /// Its key.
+        #[serde(serialize_with = "as_bytes")]
         key: K,
         /// Its size, bytes.
         size: u64,
@@ -229,6 +238,7 @@ pub enum Record<K = Box<[u8]>> {
         /// Its replicas.
         replicas: SmallVec<[Replica; 1]>,
         /// Its group.
+        #[serde(serialize_with = "as_bytes")]
         group: K,
     },
     /// A segment is to be Gone when a grace is over; until then nothing new is placed there.
@@ -245,6 +255,21 @@ pub enum Record<K = Box<[u8]>> {
         /// Each replica's rid.
         rids: Vec<Rid>,
     },
+}
+
+/// A key is written as a whole. As the sequence of numbers that it else is, each byte of it would be a call.
+fn as_bytes<K: AsRef<[u8]>, S: Serializer>(key: &K, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(key.as_ref())
+}
+
+fn as_bytes_if_any<K: AsRef<[u8]>, S: Serializer>(key: &Option<K>, serializer: S) -> Result<S::Ok, S::Error> {
+    struct Bytes<'a>(&'a [u8]);
+    impl Serialize for Bytes<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_bytes(self.0)
+        }
+    }
+    key.as_ref().map(|key| Bytes(key.as_ref())).serialize(serializer)
 }
 
 /// A record whose keys lie in the bytes that it was read from.

@@ -26,6 +26,7 @@ mod invariants;
 mod listed_views;
 mod lookup;
 mod lru;
+mod maxima;
 mod membership;
 mod object;
 mod objects;

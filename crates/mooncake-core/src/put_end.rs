@@ -58,20 +58,27 @@ impl Core {
         let reservation = self.reservations.get(slot);
         let reservation_rid = reservation.rid();
         let is_good = |replica: &Replica| ended.replicas.iter().any(|(rid, good)| *rid == replica.rid && *good);
-        let (good, bad): (SmallVec<[Replica; 1]>, SmallVec<[Replica; 1]>) =
-            reservation.replicas.iter().copied().partition(|replica| is_good(replica));
+        let (mut good, mut bad): (SmallVec<[Rid; 1]>, SmallVec<[Replica; 1]>) = Default::default();
+        let mut readable = false;
+        for replica in &reservation.replicas {
+            if is_good(replica) {
+                good.push(replica.rid);
+                readable |= self.segments.is_live(replica.extent.segment);
+            } else {
+                bad.push(*replica);
+            }
+        }
         if good.is_empty() {
             self.drop_reservation(now, reservation_rid, fx);
             self.counts.puts_revoked += 1;
             return EndOutcome::Revoked;
         }
         // Success is always readable. What nobody can see now may never come back, and must not appear later either.
-        if !good.iter().any(|replica| self.segments.is_live(replica.extent.segment)) {
+        if !readable {
             self.drop_reservation(now, reservation_rid, fx);
             self.counts.puts_superseded += 1;
             return EndOutcome::Superseded;
         }
-        let good = good.iter().map(|replica| replica.rid).collect();
         let record = Record::Committed { reservation: reservation_rid, good, crc32c: ended.crc32c };
         self.log(now, record, fx);
         for replica in bad {

@@ -70,7 +70,7 @@ impl Default for PutConfig {
 }
 
 /// Why a put of one key did not get room.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PutSlot {
     /// Write these, then end them by rid.
     Placed(SmallVec<[Replica; 1]>),
@@ -84,6 +84,20 @@ pub enum PutSlot {
     TooLarge(String),
     /// Bad size or a cap of this session.
     Refused(String),
+}
+
+// Each is cloned twice on its way to the log and to the session; what is derived would copy replicas one by one.
+impl Clone for PutSlot {
+    fn clone(&self) -> Self {
+        match self {
+            PutSlot::Placed(replicas) => PutSlot::Placed(SmallVec::from_slice(replicas)),
+            PutSlot::Exists => PutSlot::Exists,
+            PutSlot::Busy(reason) => PutSlot::Busy(reason.clone()),
+            PutSlot::Full(reason) => PutSlot::Full(reason.clone()),
+            PutSlot::TooLarge(reason) => PutSlot::TooLarge(reason.clone()),
+            PutSlot::Refused(reason) => PutSlot::Refused(reason.clone()),
+        }
+    }
 }
 
 /// Result of `put_start`.

@@ -25,8 +25,20 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    pub fn is_plain(&self) -> bool {
-        self.group.is_empty() && !self.replaces
+    /// The record that makes a put on these terms.
+    pub fn record(
+        self,
+        session: SessionId,
+        key: &[u8],
+        size: u64,
+        pin: PinKind,
+        replicas: SmallVec<[Replica; 1]>,
+    ) -> Record {
+        let (key, Terms { group, replaces }) = (key.into(), self);
+        match group.is_empty() && !replaces {
+            true => Record::Reserved { session, key, size, pin, replicas },
+            false => Record::ReservedWith { session, key, size, pin, replicas, group, replaces },
+        }
     }
 }
 
@@ -67,15 +79,7 @@ impl Reservation {
 
     /// The record that makes it, with these of its replicas.
     pub fn record(&self, replicas: SmallVec<[Replica; 1]>) -> Record {
-        let (session, size, pin) = (self.session, self.size, self.pin);
-        let key = self.key.as_slice().into();
-        match self.terms.is_plain() {
-            true => Record::Reserved { session, key, size, pin, replicas },
-            false => {
-                let Terms { group, replaces } = self.terms.clone();
-                Record::ReservedWith { session, key, size, pin, replicas, group, replaces }
-            }
-        }
+        self.terms.clone().record(self.session, self.key.as_slice(), self.size, self.pin, replicas)
     }
 
     pub fn rid(&self) -> Rid {
@@ -130,7 +134,7 @@ pub(crate) struct Reservations {
     /// Slots of `placed`.
     by_rid: Index,
     placed: Slab<Placed>,
-    /// Those of each segment that has any.
+    /// Those of each segment that has any, or had, and is not Gone.
     on: BTreeMap<SegmentNo, List>,
     /// Ordered by deadline: each lasts equally long from its start or last renewal.
     deadlines: List,
@@ -192,7 +196,7 @@ impl Reservations {
         reservation.deadline = now.plus_ms(self.duration_ms);
         self.bytes += reservation.bytes();
         let hash = self.hasher.hash_one(reservation.key.as_slice());
-        let replicas = reservation.replicas.clone();
+        let replicas: SmallVec<[Replica; 1]> = SmallVec::from_slice(&reservation.replicas);
         let slot = self.slab.insert(reservation);
         for replica in replicas {
             self.place(replica, slot);
@@ -210,14 +214,12 @@ impl Reservations {
     }
 
     fn displace(&mut self, Replica { rid, extent }: Replica) {
-        let Reservations { by_rid, placed, hasher, on, .. } = self;
-        let hash = hasher.hash_one(rid);
-        let found = by_rid.find(hash, |place| placed[place].rid == rid);
+        let Reservations { by_rid, placed, hasher, on, gone, .. } = self;
+        let found = by_rid.take(hasher.hash_one(rid), |place| placed[place].rid == rid);
         let place = found.expect("a replica of an unfinished put is in the index");
-        by_rid.remove(hash, place);
         let on_it = on.get_mut(&extent.segment).expect("it has a replica");
         on_it.remove(placed, place);
-        if on_it.is_empty() {
+        if on_it.is_empty() && gone.remove(&extent.segment) {
             on.remove(&extent.segment);
         }
         placed.remove(place);
@@ -251,8 +253,10 @@ impl Reservations {
 
     /// A segment is Gone: replicas there are lost.
     pub fn segment_gone(&mut self, segment: SegmentNo) {
-        if self.on.contains_key(&segment) {
-            self.gone.insert(segment);
+        match self.on.get(&segment) {
+            Some(on_it) if on_it.is_empty() => _ = self.on.remove(&segment),
+            Some(_) => _ = self.gone.insert(segment),
+            None => {}
         }
     }
 
@@ -291,8 +295,6 @@ impl Reservations {
             lost.iter().for_each(|replica| self.displace(*replica));
             (bytes, None, None)
         };
-        let Reservations { gone, on, .. } = self;
-        gone.retain(|segment| on.contains_key(segment));
         Lost { session, bytes, ended, replaced }
     }
 
@@ -362,6 +364,10 @@ impl Reservations {
                 ensure!(is_there, "{:?} is listed on {segment:?}, and no put has it there", place.rid);
                 Ok(())
             })?;
+        }
+        for segment in &self.gone {
+            let has_some = self.on.get(segment).is_some_and(|on_it| !on_it.is_empty());
+            ensure!(has_some, "{segment:?} is Gone and has none, and is listed as if it had");
         }
         let (places, on) = (self.placed.len(), self.on.values().map(|on_it| on_it.len() as usize).sum::<usize>());
         ensure!(places == rids && on == rids, "they have {rids} rids, {places} places, {on} of them on segments");

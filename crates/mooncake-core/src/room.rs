@@ -9,7 +9,7 @@ use crate::object::{REPLICAS_MAX, granules};
 use crate::objects::{Own, Reach};
 use crate::placement;
 use crate::put::{Entry, Terms};
-use crate::reservation::{self, Reservation};
+use crate::reservation;
 use crate::segment::{Open, Segment};
 use crate::why_full::Why;
 use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT};
@@ -210,9 +210,8 @@ impl Core {
         let replicas: SmallVec<[Replica; 1]> =
             extents.into_iter().map(|extent| Replica { rid: self.next_rid(), extent }).collect();
         search.left = search.left.saturating_sub(replicas.len());
-        let session = terms.origin.session;
         let with = reservation::Terms { group: group.into(), replaces };
-        let record = Reservation::new(session, key, size, terms.pin, SmallVec::new(), with).record(replicas.clone());
+        let record = with.record(terms.origin.session, key, size, terms.pin, SmallVec::from_slice(&replicas));
         self.log(now, record, fx);
         Ok(replicas)
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::extents::{ExtentError, Extents};
 use crate::ids::{Extent, GRANULE, SegmentNo, SegmentUuid, SessionId, Time};
 use crate::invariants::ensure;
+use crate::maxima::Maxima;
 use crate::request::SegmentSpec;
 
 /// UUIDs of Gone segments remembered: more than owners can still try to bring back.
@@ -188,8 +189,8 @@ pub(crate) struct Segments {
     /// How many open segments each session has that has one.
     open_sessions: BTreeMap<SessionId, u32>,
     open_bytes: u64,
-    /// How many open segments have a longest free run of so many granules.
-    runs: BTreeMap<u32, u32>,
+    /// Longest free run of granules of each open one, in the order of `open`.
+    runs: Maxima,
     live: Vec<bool>,
     last: u32,
 }
@@ -309,7 +310,7 @@ impl Segments {
 
     /// The longest free run of granules in an open segment.
     pub fn longest_run(&self) -> u32 {
-        self.runs.last_key_value().map_or(0, |(run, _)| *run)
+        self.runs.largest()
     }
 
     /// The open segment in which eviction alone can gain most granules, and how many.
@@ -420,18 +421,19 @@ impl Segments {
         self.open.push(open);
         *self.open_sessions.entry(open.session).or_default() += 1;
         self.open_bytes += u64::from(open.total) * GRANULE;
-        *self.runs.entry(open.largest).or_default() += 1;
+        self.runs.set(place as usize, open.largest);
     }
 
     fn close(&mut self, number: SegmentNo) {
         let Some(place) = self.get_mut(number).and_then(|segment| segment.open.take()) else { return };
         let closed = self.open.swap_remove(place as usize);
-        if let Some(moved) = self.open.get(place as usize).map(|open| open.number) {
-            self.get_mut(moved).expect("it is open").open = Some(place);
+        self.runs.set(self.open.len(), 0);
+        if let Some(moved) = self.open.get(place as usize).copied() {
+            self.get_mut(moved.number).expect("it is open").open = Some(place);
+            self.runs.set(place as usize, moved.largest);
         }
         subtract(&mut self.open_sessions, closed.session);
         self.open_bytes -= u64::from(closed.total) * GRANULE;
-        subtract(&mut self.runs, closed.largest);
     }
 
     /// A segment is to be Gone when a grace is over.
@@ -496,8 +498,7 @@ impl Segments {
         self.open[index as usize] = open;
         self.open_bytes -= u64::from(before.total - open.total) * GRANULE;
         if before.largest != open.largest {
-            subtract(&mut self.runs, before.largest);
-            *self.runs.entry(open.largest).or_default() += 1;
+            self.runs.set(index as usize, open.largest);
         }
     }
 
@@ -527,13 +528,13 @@ impl Segments {
         ensure!(open == self.open.len(), "{open} are open, and listed {}", self.open.len());
         let bytes: u64 = self.open.iter().map(|open| u64::from(open.total) * GRANULE).sum();
         ensure!(bytes == self.open_bytes, "the open ones have {bytes} bytes, and counted {}", self.open_bytes);
-        let (mut sessions, mut runs) = (BTreeMap::new(), BTreeMap::new());
+        let mut sessions = BTreeMap::new();
         for open in &self.open {
             *sessions.entry(open.session).or_default() += 1;
-            *runs.entry(open.largest).or_default() += 1;
         }
         ensure!(sessions == self.open_sessions, "open are those of {sessions:?}, and counted {:?}", self.open_sessions);
-        ensure!(runs == self.runs, "the open ones have free runs {runs:?}, and counted {:?}", self.runs);
+        let (longest, noted) = (self.open.iter().map(|open| open.largest).max().unwrap_or(0), self.longest_run());
+        ensure!(longest == noted, "the longest free run of the open ones is {longest}, and noted {noted}");
         let leaving = self.iter().filter_map(|segment| Some((segment.leaves?.at, segment.number)));
         let leaving: BTreeSet<_> = leaving.collect();
         ensure!(leaving == self.leaving, "{leaving:?} leave, and are listed {:?}", self.leaving);

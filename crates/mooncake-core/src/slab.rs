@@ -1,4 +1,4 @@
-//! Slots with short numbers in chunks that are given back when empty, and lists threaded through the slots.
+//! Slots with short numbers in chunks that are given back when empty, but for one, and lists threaded through the slots.
 //!
 //! Beside each value there is room for some bytes, a key. Slots of a chunk have the same room for them, so that neither a
 //! pointer nor an allocation of its own stands for a key, and a chunk that grows moves nothing.
@@ -285,8 +285,10 @@ impl<T> Slab<T> {
                 chunk.bytes.reserve_exact(at(slots(stride)));
             }
             chunk.entries.push(Entry::Used(value));
-            chunk.bytes.extend_from_slice(bytes);
-            chunk.bytes.resize(at(chunk.entries.len()), 0);
+            if stride > 0 {
+                chunk.bytes.extend_from_slice(bytes);
+                chunk.bytes.resize(at(chunk.entries.len()), 0);
+            }
             chunk.entries.len() - 1
         };
         chunk.used += 1;
@@ -307,6 +309,12 @@ impl<T> Slab<T> {
         self.chunks[number as usize].stride = stride;
         self.list(number);
         number
+    }
+
+    /// One without bytes stays where no other has room: where values come and go one at a time, each would else take and give
+    /// back a whole chunk of memory.
+    fn is_the_last(&self, chunk: &Chunk<T>) -> bool {
+        chunk.stride == 0 && self.with_room.get(&0).is_some_and(|numbers| numbers.len() == 1)
     }
 
     fn list(&mut self, number: u32) {
@@ -381,7 +389,7 @@ impl<T> Slab<T> {
                 used == counted && used + free == all,
                 "chunk {number}: {used} slots in use and {free} free of {all}, and counted {counted}"
             );
-            let (stride, room) = (chunk.stride as usize, used > 0 && used < chunk.slots());
+            let (stride, room) = (chunk.stride as usize, all > 0 && used < chunk.slots());
             ensure!(
                 chunk.bytes.len() == all * stride,
                 "chunk {number}: {} bytes of {stride} for {all}",
@@ -393,7 +401,8 @@ impl<T> Slab<T> {
             ensure!(is_listed == room, "chunk {number}: {used} slots in use, and listed with room: {is_listed}");
             len += used;
             listed += usize::from(room);
-            without += usize::from(used == 0);
+            without += usize::from(all == 0);
+            ensure!(used > 0 || all == 0 || self.is_the_last(chunk), "chunk {number} is empty, and was kept");
         }
         let noted: usize = self.with_room.values().map(Vec::len).sum();
         ensure!(noted == listed, "{listed} chunks have room, and listed are {noted}");
@@ -414,7 +423,7 @@ impl<T> Slab<T> {
         chunk.used -= 1;
         self.len -= 1;
         let (left, unlisted) = (chunk.used, chunk.listed == UNLISTED);
-        if left == 0 {
+        if left == 0 && !self.is_the_last(&self.chunks[number as usize]) {
             if !unlisted {
                 self.unlist(number);
             }

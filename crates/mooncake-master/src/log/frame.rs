@@ -37,7 +37,11 @@ pub fn put_record(record: &Record, out: &mut Vec<u8>) {
     impl postcard::ser_flavors::Flavor for Append<'_> {
         type Output = ();
         fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
-            self.0.extend_from_slice(data);
+            match data {
+                // Most numbers are one byte, for which a copy would be a call.
+                [byte] => self.0.push(*byte),
+                _ => self.0.extend_from_slice(data),
+            }
             Ok(())
         }
         fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
