@@ -2,8 +2,8 @@
 
 use hashbrown::HashTable;
 
-/// Tables of a large index.
-pub(crate) const LARGE: usize = 8_192;
+/// Tables of a large index: of ten million slots one has some thousands, which it moves in tens of microseconds.
+pub(crate) const LARGE: usize = 2_048;
 
 /// Tables of one that has a tenth of that.
 pub(crate) const SMALL: usize = 512;

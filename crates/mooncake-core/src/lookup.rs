@@ -81,15 +81,17 @@ impl Core {
         mut keys: impl Iterator<Item = &'k [u8]>,
         mut look: impl FnMut(&mut Core, &'k [u8], u64),
     ) {
+        // Used again and never moved: it is larger than all else that a query of one key touches.
+        let mut some: SmallVec<[(&[u8], u64); AHEAD]> = SmallVec::new();
         loop {
-            let some = keys.by_ref().take(AHEAD).map(|key| (key, self.objects.hash(key)));
-            let some: SmallVec<[(&[u8], u64); AHEAD]> = some.collect();
+            some.clear();
+            some.extend(keys.by_ref().take(AHEAD).map(|key| (key, self.objects.hash(key))));
             if some.is_empty() {
                 return;
             }
             self.objects.foresee(some.iter().map(|(_, hash)| *hash));
-            for (key, hash) in some {
-                look(self, key, hash);
+            for (key, hash) in &some {
+                look(self, key, *hash);
             }
         }
     }

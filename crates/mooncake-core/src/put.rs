@@ -135,18 +135,19 @@ impl Core {
         let slots = Vec::with_capacity(entries.size_hint().0);
         let mut result = Evaluation { slots, any: false, waits: Waits::default(), cut: false, why: None };
         let mut entries = entries.enumerate();
+        let mut some: SmallVec<[(Entry<'_>, u64); AHEAD]> = SmallVec::new();
         loop {
-            let some = entries.by_ref().take(AHEAD).map(|(nth, (key, size))| {
+            some.clear();
+            some.extend(entries.by_ref().take(AHEAD).map(|(nth, (key, size))| {
                 let group = config.groups.get(nth).map_or(&[][..], |group| group);
                 (Entry { key, size, group }, self.objects.hash(key))
-            });
-            let some: SmallVec<[(Entry<'_>, u64); AHEAD]> = some.collect();
+            }));
             if some.is_empty() {
                 break;
             }
             self.objects.foresee(some.iter().map(|(_, hash)| *hash));
-            for (entry, hash) in some {
-                let slot = self.evaluate_one(now, &terms, entry, hash, mode, &mut search, &mut result, fx);
+            for (entry, hash) in &some {
+                let slot = self.evaluate_one(now, &terms, *entry, *hash, mode, &mut search, &mut result, fx);
                 result.any |= matches!(slot, PutSlot::Placed(_) | PutSlot::Exists);
                 result.slots.push(slot);
             }
