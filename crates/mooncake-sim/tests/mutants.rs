@@ -51,9 +51,10 @@ fn known(mutant: Mutant) -> Option<u64> {
         AskedAgainCountsAsDone => 58,
         OutcomesAreMixedUp => 60,
         GateIgnoresEpochs => 79,
-        PeerAnswersUnasked | ReplacedAnchorsAreObeyed => 83,
+        PeerAnswersUnasked => 83,
+        ReplacedAnchorsAreObeyed => 96,
         UnwrittenCopiesAreGood => 139,
-        EpochIsKept => 277,
+        EpochIsKept => 237,
         AbandonedMutationsAreNotTold
         | AnotherMasterCountsAsTheSame
         | AnyReignIsObeyed
