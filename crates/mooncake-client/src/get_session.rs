@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_memory::Target;
+use mooncake_memory::{Neighbours, Target};
 use mooncake_wire::message::Object;
 
 use crate::directory::{Places, place_of};
@@ -51,11 +51,12 @@ impl Inner {
             let sessions = self.get_sessions.lock();
             items.iter().map(|item| sessions.find(item.key)).collect()
         };
-        let targets = items.iter().flat_map(|item| &item.ranges).map(|range| &range.target);
-        let on_device = targets.filter(|target| target.is_on_device()).map(|target| target.len() as u64);
+        let targets = || items.iter().flat_map(|item| &item.ranges).map(|range| &range.target);
+        let neighbours = Neighbours::of_targets(targets());
+        let on_device = targets().filter(|target| target.is_on_device()).map(|target| target.len() as u64);
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
         let read = |(item, found): &mut (&mut GetRanges<'_>, Result<Arc<_>, StoreError>), stop: &dyn Fn() -> bool| {
-            found.as_ref().map_err(Clone::clone).and_then(|found| self.read_in_session(item, found, stop))
+            found.as_ref().map_err(Clone::clone).and_then(|found| self.read_in_session(item, found, &neighbours, stop))
         };
         let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
         share(items.iter_mut().zip(found).collect(), threads, &|| self.is_interrupted(), starved, read).0
@@ -65,6 +66,7 @@ impl Inner {
         &self,
         item: &mut GetRanges<'_>,
         found: &Arc<Found<Places, Numbering>>,
+        neighbours: &Neighbours,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<u64, StoreError> {
         let object = &found.object;
@@ -88,11 +90,12 @@ impl Inner {
                 let targets: &mut [Target<'_>] = match run {
                     // The usual case is worth no allocation.
                     [range] => {
-                        one = [range.target.reborrow()];
+                        one = [range.target.reborrow().among(neighbours)];
                         &mut one
                     }
                     run => {
-                        several = run.iter_mut().map(|range| range.target.reborrow()).collect::<Vec<_>>();
+                        several =
+                            run.iter_mut().map(|range| range.target.reborrow().among(neighbours)).collect::<Vec<_>>();
                         &mut several
                     }
                 };

@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mooncake_memory::{Source, Target, crc32c_append, crc32c_combine, total_of_sources};
+use mooncake_memory::{Neighbours, Source, Target, crc32c_append, crc32c_combine, total_of_sources};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -129,22 +129,28 @@ impl Inner {
 
     /// Bytes written for each key.
     pub(crate) fn write_in_sessions(&self, items: &[PutRanges<'_>]) -> Vec<Result<u64, StoreError>> {
-        let sources = items.iter().flat_map(|item| &item.ranges).map(|range| &range.source);
-        let on_device = sources.filter(|source| source.is_on_device()).map(|source| source.len() as u64);
+        let sources = || items.iter().flat_map(|item| &item.ranges).map(|range| &range.source);
+        let neighbours = Neighbours::of_sources(sources());
+        let on_device = sources().filter(|source| source.is_on_device()).map(|source| source.len() as u64);
         let threads = threads_for(items.len(), on_device.fold(0, u64::saturating_add));
-        let write = |item: &mut &PutRanges<'_>, stop: &dyn Fn() -> bool| self.write_in_session(item, stop);
+        let write = |item: &mut &PutRanges<'_>, stop: &dyn Fn() -> bool| self.write_in_session(item, &neighbours, stop);
         let starved = |outcome: &Result<u64, StoreError>| matches!(outcome, Err(error) if is_no_staging(error));
         share(items.iter().collect(), threads, &|| self.is_interrupted(), starved, write).0
     }
 
-    fn write_in_session(&self, item: &PutRanges<'_>, interrupted: &dyn Fn() -> bool) -> Result<u64, StoreError> {
+    fn write_in_session(
+        &self,
+        item: &PutRanges<'_>,
+        neighbours: &Neighbours,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<u64, StoreError> {
         let options = PutOptions::default();
         let driver = self.driver(&[], &[], &options);
         let (mut bytes, mut rest) = (0_u64, &item.ranges[..]);
         while let Some(first) = rest.first() {
             let (run, others) = rest.split_at(run_of(rest));
             rest = others;
-            let sources: Vec<Source<'_>> = run.iter().map(|range| range.source).collect();
+            let sources: Vec<Source<'_>> = run.iter().map(|range| range.source.among(neighbours)).collect();
             let part = (first.offset, total_of_sources(&sources));
             ready(write_part(&driver, item.key, part, async |reserved, replica| {
                 let (origin, address) = (&reserved.origin, place_of(&reserved.place, replica.rid));

@@ -4,8 +4,8 @@ mod cluster;
 
 use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{
-    ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, ReadRange, Refused, RunsOut, Source,
-    Store, Target,
+    ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, PutRanges, ReadRange, Refused, RunsOut,
+    Source, Store, StoreError, Target, WriteRange,
 };
 
 /// Memory of this process at a place where nobody else maps anything, so that
@@ -23,6 +23,19 @@ impl Pages {
         // SAFETY: a fresh mapping that replaces none and that nothing points to.
         let mapped = unsafe { mmap_anonymous(wanted, bytes, ProtFlags::READ | ProtFlags::WRITE, flags).unwrap() };
         Self { addr: mapped.expose_provenance(), bytes }
+    }
+
+    /// One page less.
+    fn free_page(&self, offset: usize) {
+        // SAFETY: no reference to it exists.
+        unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(self.addr + offset), 4096).unwrap() };
+    }
+
+    /// One page of it can only be read.
+    fn protect_page(&self, offset: usize) {
+        let page = std::ptr::with_exposed_provenance_mut(self.addr + offset);
+        // SAFETY: no reference to it exists.
+        unsafe { rustix::mm::mprotect(page, 4096, rustix::mm::MprotectFlags::READ).unwrap() };
     }
 
     /// Unmaps it; the address remains.
@@ -289,4 +302,74 @@ fn of_a_batch_only_what_runs_out_of_its_buffer_is_refused_and_none_of_it_moves()
     assert_eq!(stored, [Ok(()), Err(ErrorKind::InvalidParams), Ok(())]);
     assert_eq!(owner.exists(&names).unwrap(), [true, false, true]);
     assert_eq!(owner.get(b"z").unwrap(), Some(value("c", 4096)));
+}
+
+/// Keys of objects that a layer is read from or written to, with a block each: side by side in memory.
+const BLOCKS: usize = 12;
+const BLOCK: usize = 10_000;
+
+fn block_keys(prefix: &str) -> Vec<String> {
+    (0..BLOCKS).map(|nth| format!("{prefix}-{nth}")).collect()
+}
+
+/// What a batch of sessions has read into a layer, or written from it; none where it was a wrong argument.
+fn moved(outcomes: Vec<Result<u64, StoreError>>) -> Vec<Option<u64>> {
+    let kind = |error: StoreError| (error.kind() == ErrorKind::InvalidParams).then_some(()).ok_or(error);
+    outcomes.into_iter().map(|outcome| outcome.map(Some).or_else(|error| kind(error).map(|()| None)).unwrap()).collect()
+}
+
+#[test]
+fn of_the_blocks_of_a_layer_only_those_fail_in_sessions_that_touch_a_page_which_is_gone_or_read_only() {
+    let (cluster, owner, tcp) = stores();
+    let keys = block_keys("k");
+    for key in &keys {
+        put(&owner, key, BLOCK).unwrap();
+    }
+    for (slot, store) in [owner.clone(), cluster.store(0), tcp].iter().enumerate() {
+        let registry = store.registry();
+        let pages = Pages::map(2 + slot, 1 << 20);
+        let whole = range(pages.addr, pages.bytes);
+        store.register(whole).unwrap();
+        store.start_get_sessions(&keys).into_iter().for_each(|started| started.unwrap());
+        let read = || {
+            let target = |nth| Target::foreign(whole.part(nth * BLOCK, BLOCK), registry).unwrap();
+            let range = |nth| vec![ReadRange { offset: 0, target: target(nth) }];
+            let mut items: Vec<_> = keys
+                .iter()
+                .enumerate()
+                .map(|(nth, key)| GetRanges { key: key.as_bytes(), ranges: range(nth) })
+                .collect();
+            moved(store.read_in_sessions(&mut items))
+        };
+        let names = block_keys(&format!("new-{slot}"));
+        let started = store.start_put_sessions(&names, &[BLOCK as u64; BLOCKS], &PutOptions::default());
+        started.into_iter().for_each(|started| started.unwrap());
+        let write = || {
+            let source = |nth| Source::foreign(whole.part(nth * BLOCK, BLOCK), registry).unwrap();
+            let range = |nth| vec![WriteRange { offset: 0, source: source(nth) }];
+            let items: Vec<_> = names
+                .iter()
+                .enumerate()
+                .map(|(nth, key)| PutRanges { key: key.as_bytes(), ranges: range(nth) })
+                .collect();
+            moved(store.write_in_sessions(&items))
+        };
+        let but = |missing: &[usize]| -> Vec<_> {
+            (0..BLOCKS).map(|nth| (!missing.contains(&nth)).then_some(BLOCK as u64)).collect()
+        };
+        assert_eq!((read(), write()), (but(&[]), but(&[])));
+        // In the middle of the ninth block; then on the border of two.
+        pages.protect_page(20 * 4096);
+        assert_eq!((read(), write()), (but(&[8]), but(&[])), "read-only");
+        pages.free_page(7 * 4096);
+        assert_eq!((read(), write()), (but(&[2, 3, 8]), but(&[2, 3])), "gone");
+        for (nth, key) in keys.iter().enumerate().filter(|(nth, _)| ![2, 3, 8].contains(nth)) {
+            let mut got = vec![0; BLOCK];
+            whole.part(nth * BLOCK, BLOCK).read_into(&mut got).unwrap();
+            assert!(got == value(key, BLOCK), "{key}");
+        }
+        store.revoke_put_sessions(&names).into_iter().for_each(|revoked| revoked.unwrap());
+        store.end_get_sessions(&keys).unwrap();
+        store.unregister(whole.addr()).unwrap();
+    }
 }

@@ -120,8 +120,7 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch, trial: Trial) 
     }
     let fault = || CopyError::Fault { addr, len };
     let page = PAGE as usize;
-    let start = addr & !(page - 1);
-    let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)).ok_or_else(fault)?;
+    let (start, end) = pages_of(addr, len).ok_or_else(fault)?;
     let tried_out = trial == Trial::Possible && can_try_out();
     if end - start <= SHORT && tried_out {
         return judged(try_out(start, end - start, touch), start, end, touch).ok_or_else(fault);
@@ -140,6 +139,22 @@ pub(crate) fn check_usable(addr: usize, len: usize, touch: Touch, trial: Trial) 
     judged(tried, start, end, touch).ok_or_else(fault)
 }
 
+/// Whether [`check_usable`] tries out every page of such a range, where that can be done.
+pub(crate) fn is_tried_out_whole(addr: usize, len: usize) -> bool {
+    len > 0 && pages_of(addr, len).is_some_and(|(start, end)| end - start <= SHORT)
+}
+
+/// Whether every page of a range, which has some, was tried out just now and can be accessed.
+pub(crate) fn can_access_all(addr: usize, len: usize, touch: Touch) -> bool {
+    can_try_out() && pages_of(addr, len).is_some_and(|(start, end)| try_out(start, end - start, touch).is_ok())
+}
+
+/// The pages that a range touches, by the first one's address and the end of the last.
+fn pages_of(addr: usize, len: usize) -> Option<(usize, usize)> {
+    let page = PAGE as usize;
+    Some((addr & !(page - 1), addr.checked_add(len)?.checked_next_multiple_of(page)?))
+}
+
 /// What trying pages of a range out says about it.
 fn judged(tried: Result<(), i32>, start: usize, end: usize, touch: Touch) -> Option<()> {
     match tried {
@@ -156,6 +171,8 @@ fn try_out(start: usize, len: usize, touch: Touch) -> Result<(), i32> {
         Touch::Load => libc::MADV_POPULATE_READ,
         Touch::Store => libc::MADV_POPULATE_WRITE,
     };
+    #[cfg(test)]
+    tests::TRIED.set(tests::TRIED.get() + 1);
     loop {
         // SAFETY: contents do not change; the kernel checks the pages.
         if unsafe { libc::madvise(std::ptr::without_provenance_mut(start), len, advice) } == 0 {
@@ -186,7 +203,7 @@ fn listed(start: usize, end: usize, touch: Touch) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::cell::Cell;
 
     use super::*;
@@ -197,6 +214,8 @@ mod tests {
     thread_local! {
         /// How often this thread has read the list of mappings.
         pub(super) static LISTED: Cell<usize> = const { Cell::new(0) };
+        /// How often it has tried pages out.
+        pub(crate) static TRIED: Cell<usize> = const { Cell::new(0) };
     }
 
     /// A page that the kernel maps into every process as a driver maps a device's: it cannot be tried out.

@@ -28,6 +28,7 @@ mod limits;
 mod mapped;
 mod mapping;
 mod memfd;
+mod neighbours;
 mod no_signal;
 mod numa;
 #[doc(hidden)]
@@ -63,6 +64,7 @@ pub use host_memory::{
 pub use layout::{GRANULE, hex, uuid_of, uuid_text};
 pub use lending::Lending;
 pub use mapping::{Expect, Mapping, Verify};
+pub use neighbours::Neighbours;
 pub use numa::prefer_numa_node;
 pub use passage::{Copying, Passage, PassageView, Visit, Visiting};
 pub use peer_memory::PeerMemory;

@@ -7,6 +7,7 @@ use crate::device::{self, Place, Staging};
 use crate::error::CopyError;
 use crate::foreign::{self, BOUNCE, Touch, Trial};
 use crate::kernel::{self, Stores};
+use crate::neighbours::Neighbours;
 use crate::reach::RunsOut;
 use crate::registry::{Memory, Registry};
 
@@ -128,6 +129,8 @@ pub struct Source<'a> {
     pub(crate) ptr: *const u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
+    /// Those of its call, if it has been told.
+    among: Option<&'a Neighbours>,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -139,7 +142,7 @@ unsafe impl Sync for Source<'_> {}
 impl<'a> Source<'a> {
     /// A piece of borrowed memory.
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { ptr: bytes.as_ptr(), len: bytes.len(), access: Access::Safe, memory: PhantomData }
+        Self { ptr: bytes.as_ptr(), len: bytes.len(), access: Access::Safe, among: None, memory: PhantomData }
     }
 
     /// A piece of foreign memory: copied directly if it lies in a registered
@@ -164,7 +167,13 @@ impl<'a> Source<'a> {
     }
 
     fn with(range: ForeignRange, access: Access) -> Source<'static> {
-        Source { ptr: std::ptr::with_exposed_provenance(range.addr), len: range.len, access, memory: PhantomData }
+        Source {
+            ptr: std::ptr::with_exposed_provenance(range.addr),
+            len: range.len,
+            access,
+            among: None,
+            memory: PhantomData,
+        }
     }
 
     /// Length in bytes.
@@ -180,6 +189,11 @@ impl<'a> Source<'a> {
     /// Whether it is a device's memory, which processors cannot touch.
     pub fn is_on_device(&self) -> bool {
         self.access.device().is_some()
+    }
+
+    /// The same piece, which needs no check by itself where a neighbour has made it already.
+    pub fn among(self, neighbours: &'a Neighbours) -> Self {
+        Self { among: Some(neighbours), ..self }
     }
 
     /// The bytes up to `mid` and those from it on. Panics if `mid > len`.
@@ -209,7 +223,7 @@ impl Source<'_> {
             return Ok(crc);
         }
         if let Access::Known(trial) = self.access {
-            foreign::check_usable(self.ptr.addr(), self.len, Touch::Load, trial)?;
+            check_usable(self.among, self.ptr.addr(), self.len, Touch::Load, trial)?;
         }
         // SAFETY: the source is borrowed, or known and readable at this moment; the target is the caller's word.
         Ok(unsafe { kernel::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
@@ -222,6 +236,8 @@ pub struct Target<'a> {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
+    /// Those of its call, if it has been told.
+    among: Option<&'a Neighbours>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -231,13 +247,19 @@ unsafe impl Send for Target<'_> {}
 impl<'a> Target<'a> {
     /// A piece of borrowed memory.
     pub const fn new(bytes: &'a mut [u8]) -> Self {
-        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), access: Access::Safe, memory: PhantomData }
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), access: Access::Safe, among: None, memory: PhantomData }
     }
 
     /// A piece of borrowed memory that holds nothing yet. After a successful
     /// read every byte of it is initialised.
     pub const fn uninit(bytes: &'a mut [MaybeUninit<u8>]) -> Self {
-        Self { ptr: bytes.as_mut_ptr().cast(), len: bytes.len(), access: Access::Safe, memory: PhantomData }
+        Self {
+            ptr: bytes.as_mut_ptr().cast(),
+            len: bytes.len(),
+            access: Access::Safe,
+            among: None,
+            memory: PhantomData,
+        }
     }
 
     /// A piece of foreign memory: written directly if it lies in a registered
@@ -262,7 +284,13 @@ impl<'a> Target<'a> {
     }
 
     fn with(range: ForeignRange, access: Access) -> Target<'static> {
-        Target { ptr: std::ptr::with_exposed_provenance_mut(range.addr), len: range.len, access, memory: PhantomData }
+        Target {
+            ptr: std::ptr::with_exposed_provenance_mut(range.addr),
+            len: range.len,
+            access,
+            among: None,
+            memory: PhantomData,
+        }
     }
 
     /// Length in bytes.
@@ -282,7 +310,12 @@ impl<'a> Target<'a> {
 
     /// The same piece for a shorter time, so that it can be given away and used again.
     pub const fn reborrow(&mut self) -> Target<'_> {
-        Target { ptr: self.ptr, len: self.len, access: self.access, memory: PhantomData }
+        Target { ptr: self.ptr, len: self.len, access: self.access, among: None, memory: PhantomData }
+    }
+
+    /// The same piece, which needs no check by itself where a neighbour has made it already.
+    pub fn among(self, neighbours: &'a Neighbours) -> Self {
+        Self { among: Some(neighbours), ..self }
     }
 
     /// The bytes up to `mid` and those from it on. Panics if `mid > len`.
@@ -293,7 +326,7 @@ impl<'a> Target<'a> {
     }
 
     const fn same_kind(&self, ptr: *mut u8) -> Self {
-        Self { ptr, len: 0, access: self.access, memory: PhantomData }
+        Self { ptr, len: 0, access: self.access, among: None, memory: PhantomData }
     }
 }
 
@@ -317,11 +350,24 @@ impl Target<'_> {
             return Ok(crc);
         }
         if let Access::Known(trial) = self.access {
-            foreign::check_usable(self.ptr.addr(), self.len, Touch::Store, trial)?;
+            check_usable(self.among, self.ptr.addr(), self.len, Touch::Store, trial)?;
         }
         // SAFETY: the target is borrowed, or known and writable at this moment; the source is the
         // caller's word.
         Ok(unsafe { kernel::load(crc, from, self.ptr, self.len, sum) })
+    }
+}
+
+fn check_usable(
+    among: Option<&Neighbours>,
+    addr: usize,
+    len: usize,
+    touch: Touch,
+    trial: Trial,
+) -> Result<(), CopyError> {
+    match among {
+        Some(neighbours) => neighbours.check_usable(addr, len, touch, trial),
+        None => foreign::check_usable(addr, len, touch, trial),
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Index;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::sequence::items;
+use crate::sequence::{each, items};
 
 /// A non-negative integer of 64 bits: an int, or what says that it is one by
 /// `__index__`. Anything else is a TypeError, as pybind11 callers expect, also
@@ -24,9 +24,10 @@ pub fn unsigned_lists(any: &Bound<'_, PyAny>, what: &str) -> PyResult<Lists<u64>
     let lists = items(any, what)?;
     let mut all = Lists::with_capacity(lists.len());
     for list in &lists {
-        for item in &items(list, what)? {
+        each(list, what, |item| {
             all.items.push(unsigned(item, what)?);
-        }
+            Ok(())
+        })?;
         all.end_list();
     }
     Ok(all)

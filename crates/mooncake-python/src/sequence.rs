@@ -25,3 +25,15 @@ pub fn items<'py>(any: &Bound<'py, PyAny>, what: &str) -> PyResult<Vec<Bound<'py
         _ => Err(PyTypeError::new_err(format!("{what}: a list is needed, not {}", any.get_type().name()?))),
     }
 }
+
+/// Does something with each of the [`items`], which for that need not be held all at once: most calls have many short lists.
+pub fn each<'py>(
+    any: &Bound<'py, PyAny>,
+    what: &str,
+    mut work: impl FnMut(&Bound<'py, PyAny>) -> PyResult<()>,
+) -> PyResult<()> {
+    match any.cast::<PyList>() {
+        Ok(list) => list.iter().try_for_each(|item| work(&item)),
+        Err(_) => items(any, what)?.iter().try_for_each(work),
+    }
+}
