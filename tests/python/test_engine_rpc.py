@@ -138,6 +138,44 @@ def test_a_callback_that_raises_fails_the_call_and_not_the_server(receiver, send
     assert sender.send_data(receiver.address, b"x") == 0
 
 
+class Unusual(BaseException):
+    """No Exception, and not one of Python's own."""
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, Unusual])
+@pytest.mark.parametrize("hook", ["tells", "raises"])
+def test_whatever_a_callback_raises_its_thread_goes_on_serving(monkeypatch, raised, hook):
+    told = []
+
+    def tell(args: threading.ExceptHookArgs) -> None:
+        told.append(args.exc_type)
+        if hook == "raises":
+            raise SystemExit
+
+    monkeypatch.setattr(threading, "excepthook", tell)
+    made, sender = engine.RpcInterface(), engine.RpcInterface()
+    assert made.initialize_server("127.0.0.1:0", thread_count=1)
+    assert sender.initialize_client(timeout_seconds=5)
+
+    def raises(_got: object) -> None:
+        raise raised
+
+    made.set_data_receive_callback(raises)
+    assert made.start_server_async()
+    address, got = f"127.0.0.1:{made.local_port}", []
+    try:
+        began = time.monotonic()
+        assert [sender.send_data(address, b"x") for _ in range(3)] == [-1] * 3
+        assert time.monotonic() - began < 4, "it was told, not waited for"
+        assert told == [raised] * 3
+        made.set_data_receive_callback(got.append)
+        assert sender.send_data(address, b"y") == 0
+        assert len(got) == 1
+    finally:
+        sender.stop_server()
+        made.stop_server()
+
+
 def test_a_server_without_a_callback_takes_what_comes_and_counts_it(sender):
     made = engine.RpcInterface()
     assert made.initialize_server("127.0.0.1:0")
