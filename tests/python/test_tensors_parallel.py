@@ -326,6 +326,21 @@ def test_axes_that_make_no_sense_are_refused_with_a_reason(store, axes):
     assert store.last_error()
 
 
+@pytest.mark.parametrize(
+    ("axis", "reason"),
+    [
+        (tp(2, 2), "rank 2 of 2: a rank is below its size"),
+        (tp(-1, 2), "rank -1 of 2: a rank is below its size"),
+        (tp(0, 1 << 17), "size 131072, at most 65536 are possible"),
+        (tp(None, 2), "rank None of 2"),
+    ],
+    ids=["beyond", "negative", "many", "none"],
+)
+def test_a_rank_that_is_none_is_told_why(store, axis, reason):
+    assert store.put_tensor_with_parallelism("t", numbered(4), of(axis)) == -600
+    assert reason in store.last_error()
+
+
 WRONG_TARGETS = ["full", 7, SimpleNamespace(mode="nothing"), SimpleNamespace(mode=None), ReadTarget("shard")]
 
 

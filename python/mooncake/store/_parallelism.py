@@ -195,8 +195,10 @@ def _axis(given: Any) -> ParallelAxis:
         raise Refused(f"axis: kind {kind!r} is none of {', '.join(KINDS)}")
     rank, size, split_dim, expert_id, stage_id = (_integer(value) for value in values)
     axis = ParallelAxis(kind.lower(), rank, size, split_dim, expert_id, stage_id)
-    if rank is None or size is None or not 0 <= rank < size <= MOST_PARTS:
-        raise Refused(f"{axis.kind} axis: rank {rank} of {size}, which may be {MOST_PARTS} at most")
+    if rank is None or size is None or not 0 <= rank < size:
+        raise Refused(f"{axis.kind} axis: rank {rank} of {size}: a rank is below its size, and not below 0")
+    if size > MOST_PARTS:
+        raise Refused(f"{axis.kind} axis: size {size}, at most {MOST_PARTS} are possible")
     if any(value is not None and value < 0 for value in (split_dim, expert_id, stage_id)):
         raise Refused(f"{axis.kind} axis: split_dim {split_dim}, expert_id {expert_id}, stage_id {stage_id}")
     needed = {"tp": ("split_dim", split_dim), "ep": ("expert_id", expert_id), "pp": ("stage_id", stage_id)}
