@@ -370,3 +370,9 @@ def test_calls_in_a_forked_child_are_refused_at_once(shared_cluster):
         [sys.executable, "-c", IN_A_CHILD, shared_cluster.master.addr], capture_output=True, text=True, timeout=40
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("threads", [float("nan"), 1.5, "4", None], ids=repr)
+def test_a_number_of_threads_that_is_none_is_refused(threads):
+    with pytest.raises(TypeError, match=f"threads={threads!r}"):
+        MooncakeDistributedStoreAsync(threads=threads)

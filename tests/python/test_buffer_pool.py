@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from fractions import Fraction
 
+import numpy
 import pytest
 
 import mooncake
@@ -185,6 +188,48 @@ def test_bounds_are_positive(store, bound):
 def test_sizes_are_integers(pool, size):
     with pytest.raises(TypeError):
         pool.acquire(size)
+
+
+NO_SECONDS = [("x", TypeError), (b"1", TypeError), ([], TypeError), (1j, TypeError), (float("nan"), ValueError)]
+
+
+@pytest.mark.parametrize(("timeout", "error"), NO_SECONDS, ids=repr)
+def test_a_timeout_is_a_number_of_seconds(store, timeout, error):
+    with pytest.raises(error, match=re.escape(f"default_timeout={timeout!r}")):
+        BufferPool(store, default_timeout=timeout)
+    with BufferPool(store, max_bytes=64 << 20) as pool:
+        with pytest.raises(error, match=re.escape(f"timeout={timeout!r}")):
+            pool.acquire(1, timeout=timeout)
+        with pool.acquire(64 << 20), pytest.raises(error, match=re.escape(f"timeout={timeout!r}")):
+            pool.acquire(1, timeout=timeout)
+
+
+def test_no_pool_has_a_negative_timeout_but_the_rest_of_a_callers_time_may_be_one(store):
+    for timeout in (-1, -0.001, float("-inf")):
+        with pytest.raises(ValueError, match=f"default_timeout={timeout!r}"):
+            BufferPool(store, default_timeout=timeout)
+    pool = BufferPool(store, max_bytes=64 << 20)
+    with pool, pool.acquire(64 << 20), pytest.raises(RuntimeError, match="timed out"):
+        pool.acquire(1, timeout=-0.001)
+
+
+@pytest.mark.parametrize("timeout", [0.05, numpy.float32(0.05), Fraction(1, 20)], ids=repr)
+def test_any_number_is_a_timeout(store, timeout):
+    with BufferPool(store, max_bytes=64 << 20, default_timeout=timeout) as pool, pool.acquire(64 << 20):
+        with pytest.raises(RuntimeError, match="timed out"):
+            pool.acquire(1)
+        with pytest.raises(RuntimeError, match="timed out"):
+            pool.acquire(1, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**400], ids=["inf", "float", "int"])
+def test_a_timeout_may_be_longer_than_any_clock_goes(store, timeout):
+    with BufferPool(store, max_bytes=64 << 20, default_timeout=timeout) as pool:
+        held = pool.acquire(64 << 20)
+        later = threading.Timer(0.05, held.release)
+        later.start()
+        pool.acquire(1, timeout=timeout).release()
+        later.join()
 
 
 def test_a_pool_needs_a_store_that_is_set_up():

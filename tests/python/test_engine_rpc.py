@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -136,6 +137,93 @@ def test_a_callback_that_raises_fails_the_call_and_not_the_server(receiver, send
     assert told[0].exc_type is ValueError
     receiver.rpc.set_data_receive_callback(receiver.data.append)
     assert sender.send_data(receiver.address, b"x") == 0
+
+
+NO_HOSTS = ["a" * 64, "a..b", ".", "\udc80", "\u00e9" * 70, "127.0.0.1\0.example"]
+
+
+@pytest.mark.parametrize("host", NO_HOSTS, ids=ascii)
+def test_a_host_that_no_name_can_be_is_not_reachable(receiver, sender, host):
+    address = f"{host}:{receiver.rpc.local_port}"
+    assert sender.send_data(address, b"x") == -1
+    made = engine.RpcInterface()
+    assert not (made.initialize_server(f"{host}:0") and made.start_server_async())
+    assert receiver.data == []
+
+
+def test_a_port_of_any_length_is_looked_at(sender):
+    assert sender.send_data("127.0.0.1:" + "9" * 5000, b"x") == -1
+    assert not engine.RpcInterface().initialize_server("127.0.0.1:" + "0" * 5000)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("-inf"), -1, 0], ids=repr)
+def test_what_is_no_time_is_refused_at_the_beginning(seconds):
+    made = engine.RpcInterface()
+    assert not made.initialize_client(timeout_seconds=seconds)
+    assert not made.initialize_server("127.0.0.1:0", timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 10**400, 1 << 40], ids=["inf", "float", "int", "large"])
+def test_a_time_may_be_longer_than_any_clock_goes(receiver, seconds):
+    made, server = engine.RpcInterface(), engine.RpcInterface()
+    assert made.initialize_client(timeout_seconds=seconds)
+    assert made.send_data(receiver.address, b"x") == 0
+    made.stop_server()
+    assert server.initialize_server("127.0.0.1:0", timeout_seconds=seconds)
+
+
+def test_numbers_of_another_kind_are_told_by_their_name(receiver):
+    made = engine.RpcInterface()
+    for name in ("timeout_seconds", "pool_size"):
+        with pytest.raises(TypeError, match=f"{name}: .*not str"):
+            made.initialize_client(**{name: "1"})
+    for name, value in (("timeout_seconds", None), ("thread_count", 1.5), ("thread_count", float("nan"))):
+        with pytest.raises(TypeError, match=f"{name}: .*not {type(value).__name__}"):
+            made.initialize_server("127.0.0.1:0", **{name: value})
+
+
+def test_bytes_in_columns_are_sent_in_the_order_of_their_rows(receiver, sender):
+    columns = numpy.asfortranarray(numpy.arange(6, dtype=numpy.uint8).reshape(2, 3))
+    assert sender.send_data(receiver.address, columns) == sender.send_data(receiver.address, columns[:, ::2]) == 0
+    assert [got.get_bytes() for got in receiver.data] == [columns.tobytes(), columns[:, ::2].tobytes()]
+
+
+class Unusual(BaseException):
+    """No Exception, and not one of Python's own."""
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, Unusual])
+@pytest.mark.parametrize("hook", ["tells", "raises"])
+def test_whatever_a_callback_raises_its_thread_goes_on_serving(monkeypatch, raised, hook):
+    told = []
+
+    def tell(args: threading.ExceptHookArgs) -> None:
+        told.append(args.exc_type)
+        if hook == "raises":
+            raise SystemExit
+
+    monkeypatch.setattr(threading, "excepthook", tell)
+    made, sender = engine.RpcInterface(), engine.RpcInterface()
+    assert made.initialize_server("127.0.0.1:0", thread_count=1)
+    assert sender.initialize_client(timeout_seconds=5)
+
+    def raises(_got: object) -> None:
+        raise raised
+
+    made.set_data_receive_callback(raises)
+    assert made.start_server_async()
+    address, got = f"127.0.0.1:{made.local_port}", []
+    try:
+        began = time.monotonic()
+        assert [sender.send_data(address, b"x") for _ in range(3)] == [-1] * 3
+        assert time.monotonic() - began < 4, "it was told, not waited for"
+        assert told == [raised] * 3
+        made.set_data_receive_callback(got.append)
+        assert sender.send_data(address, b"y") == 0
+        assert len(got) == 1
+    finally:
+        sender.stop_server()
+        made.stop_server()
 
 
 def test_a_server_without_a_callback_takes_what_comes_and_counts_it(sender):

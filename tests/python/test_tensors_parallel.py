@@ -214,6 +214,36 @@ def test_without_a_dimension_a_rank_gets_its_stored_shard(store, cut):
         assert torch.equal(into, part)
 
 
+@given(cuts())
+@RELAXED
+def test_without_a_dimension_a_rank_of_another_number_gets_its_shard_along_the_stored_one(store, cut):
+    shape, dim, written, wanted = cut
+    store.remove_all(True)
+    tensor = numbered(*shape)
+    for rank in range(written):
+        writer = SimpleNamespace(rank=rank, size=written, split_dim=dim)
+        assert store.put_tensor_with_parallelism("writers", tensor, writer_partition=writer) == 0
+    assert store.put_tensor_with_tp("ranks", tensor, 0, written, dim) == 0
+    room = ctypes.create_string_buffer(304 + tensor.numel() * 4)
+    at, size = ctypes.addressof(room), len(room)
+    for key in ("writers", "ranks")[: 2 if min(written, wanted) > 1 else 0]:
+        for rank, part in enumerate(tensor.chunk(wanted, dim)):
+            assert torch.equal(store.get_tensor_with_tp(key, rank, wanted), part), store.last_error()
+            assert torch.equal(store.get_tensor_with_tp_into(key, at, size, rank, wanted), part), store.last_error()
+            header = th.decode(room.raw, 304 + part.numel() * 4)
+            assert [(axis.rank, axis.count, axis.split_dim) for axis in header.axes] == [(rank, wanted, dim)]
+            # A batch gives what is stored by that rank and number, or nothing.
+            exact = part if (key, written) == ("ranks", wanted) else None
+            [got] = store.batch_get_tensor_with_tp([key], rank, wanted)
+            [into] = store.batch_get_tensor_with_tp_into([key], [at], [size], rank, wanted)
+            if exact is None:
+                assert got is None
+                assert into is None or into == -600
+            else:
+                assert torch.equal(got, part)
+                assert torch.equal(into, part)
+
+
 def test_batches_answer_for_each_key(store):
     whole = numbered(4, 4)
     codes = store.batch_put_tensor_with_parallelism(
@@ -294,6 +324,21 @@ def test_axes_that_make_no_sense_are_refused_with_a_reason(store, axes):
     assert store.last_error()
     assert store.get_tensor_with_parallelism("t", ReadTarget("shard", parallelism)) is None
     assert store.last_error()
+
+
+@pytest.mark.parametrize(
+    ("axis", "reason"),
+    [
+        (tp(2, 2), "rank 2 of 2: a rank is below its size"),
+        (tp(-1, 2), "rank -1 of 2: a rank is below its size"),
+        (tp(0, 1 << 17), "size 131072, at most 65536 are possible"),
+        (tp(None, 2), "rank None of 2"),
+    ],
+    ids=["beyond", "negative", "many", "none"],
+)
+def test_a_rank_that_is_none_is_told_why(store, axis, reason):
+    assert store.put_tensor_with_parallelism("t", numbered(4), of(axis)) == -600
+    assert reason in store.last_error()
 
 
 WRONG_TARGETS = ["full", 7, SimpleNamespace(mode="nothing"), SimpleNamespace(mode=None), ReadTarget("shard")]

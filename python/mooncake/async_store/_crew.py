@@ -141,6 +141,8 @@ class Crew:
     """Threads of one store, started when there is work for them."""
 
     def __init__(self, store: Any, threads: int, run_batch: Callable[[str, Any, list[tuple]], list[Any]]):
+        if not isinstance(threads, int):
+            raise TypeError(f"threads={threads!r}: an int is needed, not {type(threads).__name__}")
         if threads < 1:
             raise ValueError(f"threads={threads}: at least one is needed")
         self._store = weakref.ref(store)

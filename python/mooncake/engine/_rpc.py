@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import operator
 import socket
 import threading
 import time
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from mooncake.engine._rpc_frames import (
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # Threads of a server that calls callbacks, where nobody says how many.
 _THREADS = 8
+# Seconds, some days: sockets take no time that is much longer.
+_LONGEST = 1e6
 
 
 class ReceivedData:
@@ -129,17 +133,19 @@ class RpcInterface:
 
     def initialize_client(self, pool_size: int = 100, timeout_seconds: int = 30) -> bool:
         """Prepares sending. ``pool_size``: most connections that are kept for each receiver."""
-        if timeout_seconds <= 0 or pool_size < 0:
+        timeout, pool_size = _seconds(timeout_seconds), _count("pool_size", pool_size)
+        if timeout is None or pool_size < 0:
             return False
-        self._timeout, self._pool_size, self._client = float(timeout_seconds), pool_size, True
+        self._timeout, self._pool_size, self._client = timeout, pool_size, True
         return True
 
     def initialize_server(self, listen_address: str, thread_count: int = 8, timeout_seconds: int = 30) -> bool:
         """Prepares receiving at ``host:port``; port 0 takes a free one. ``thread_count``: most callbacks at a time; 8
         if it is 0."""
-        if timeout_seconds <= 0 or thread_count < 0 or _split(listen_address) is None:
+        timeout, thread_count = _seconds(timeout_seconds), _count("thread_count", thread_count)
+        if timeout is None or thread_count < 0 or _split(listen_address) is None:
             return False
-        self._timeout, self._listen_address = float(timeout_seconds), listen_address
+        self._timeout, self._listen_address = timeout, listen_address
         self._threads = thread_count or _THREADS
         return True
 
@@ -163,7 +169,8 @@ class RpcInterface:
             family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
             try:
                 listener = socket.create_server(where, family=family, backlog=128)
-            except OSError:
+            except (OSError, UnicodeError, TypeError):
+                # The last two: a host that no name can be.
                 return None
             self._server = Server(listener, self._timeout, self._threads, self._deliver)
             return self._server
@@ -240,7 +247,8 @@ class RpcInterface:
                 _send_all(connection, start_of(kind, head, len(body)), deadline)
                 _send_all(connection, body, deadline)
                 status = _receive_answer(connection, deadline)
-            except (OSError, Refused):
+            except (OSError, UnicodeError, Refused):
+                # A UnicodeError: a host that no name can be.
                 if connection is not None:
                     connection.close()
                 return -1
@@ -332,16 +340,31 @@ def _split(address: str) -> tuple[str, int] | None:
     if not isinstance(address, str):
         raise TypeError(f"an address is a str, not {type(address).__name__}")
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    # The resolver would end a host at its first NUL, and mean another one.
+    if not host or "\0" in host or not (port.isascii() and port.isdigit() and len(port) <= 5) or int(port) > 65535:
         return None
     return host.strip("[]"), int(port)
+
+
+def _seconds(given: Any) -> float | None:
+    """A time for one message; None if nothing could be done in it."""
+    if not isinstance(given, Real):
+        raise TypeError(f"timeout_seconds: a number is needed, not {type(given).__name__}")
+    return float(min(given, _LONGEST)) if given > 0 else None
+
+
+def _count(name: str, given: Any) -> int:
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name}: an int is needed, not {type(given).__name__}") from None
 
 
 def _body(data: Any) -> memoryview:
     if isinstance(data, str):
         data = data.encode()
     view = memoryview(data)
-    return (view if view.contiguous else memoryview(bytes(view))).cast("B") if view.nbytes else memoryview(b"")
+    return (view if view.c_contiguous else memoryview(bytes(view))).cast("B") if view.nbytes else memoryview(b"")
 
 
 def _callable(callback: Any) -> Any:

@@ -215,9 +215,12 @@ class Server:
                 status: bytes | None = b"ok"
             except Refused:
                 status = None
-            except Exception:  # The callback's own matter: told as an unhandled one of a thread is.
-                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            except BaseException:
+                # The callback's own matter, a SystemExit too: told as an unhandled one of a thread is. The thread has
+                # other messages to serve, and this one's sender waits.
                 status = b"failed"
+                with contextlib.suppress(BaseException):
+                    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
             self._done.append((one, status is not None and _answer(one.socket, status)))
             self._wake()
             del one, message

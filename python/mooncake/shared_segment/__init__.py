@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -121,8 +122,8 @@ def create_shared_segment(
 
 def _block(name: str, given: Mapping[str, Any]) -> _Block:
     try:
-        count, dtype = int(given["count"]), given["dtype"]
-        shape = tuple(int(length) for length in given["shape"])
+        count, dtype = operator.index(given["count"]), given["dtype"]
+        shape = tuple(operator.index(length) for length in given["shape"])
         item = dtype.itemsize
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SharedSegmentError(f"block {name!r} needs a count, a shape and a dtype of torch") from error

@@ -631,11 +631,11 @@ class MooncakeDistributedStore:
     def get_tensor_with_tp(
         self, key: str | bytes, tp_rank: int = 0, tp_size: int = 1, split_dim: int | None = None
     ) -> Tensor | None:
-        """The shard of that rank along `split_dim`; without one the shard that is stored, however it was cut."""
+        """The shard of that rank along `split_dim`; without one, along the dimension that is stored."""
     def batch_get_tensor_with_tp(
         self, base_keys: Sequence[str | bytes], tp_rank: int = 0, tp_size: int = 1
     ) -> list[Tensor | None]:
-        """The stored shard of that rank, however it was cut, per key; None for those that are missing."""
+        """What is stored for just that rank and size, however it was cut, per key; None for those that are missing."""
     def get_tensor_with_tp_into(
         self,
         key: str | bytes,

@@ -7,6 +7,7 @@ import ctypes
 import sys
 import threading
 import time
+from numbers import Real
 from typing import Any
 
 from mooncake import _native
@@ -51,6 +52,9 @@ class BufferPool:
                 raise ValueError(f"BufferPool: {name}={value!r}: a positive number is needed, or None")
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             raise RuntimeError(f"BufferPool: alignment={alignment!r} is no power of two")
+        timeout = _seconds("BufferPool: default_timeout", default_timeout)
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"BufferPool: default_timeout={default_timeout!r}: seconds are needed, or None")
         # Buffers begin at a page, whatever the alignment, and are made when they are first leased.
         del prewarm_size, prewarm_count
         self._store = store
@@ -59,7 +63,7 @@ class BufferPool:
         self._most_regions = max_regions
         self._largest = None if max_size_class is None else max(_whole_pages(max_size_class), self._least)
         self._block = block_on_exhaustion
-        self._timeout = default_timeout
+        self._timeout = timeout
         self._free: dict[int, list[int]] = {}
         self._owned = 0
         self._leased = 0
@@ -69,11 +73,12 @@ class BufferPool:
         self._changed = threading.Condition()
 
     def acquire(self, size: int, block: bool | None = None, timeout: float | None = None) -> BufferLease:
-        """A buffer of `size` bytes, registered. RuntimeError when there is none (in time)."""
+        """A buffer of `size` bytes, registered. RuntimeError when there is none, or none within `timeout` seconds."""
         if not isinstance(size, int):
             raise TypeError(f"size: an int is needed, not {type(size).__name__}")
         if size < 0:
             raise RuntimeError(f"BufferPool: {size} is not a size of a buffer")
+        timeout = self._timeout if timeout is None else _seconds("timeout", timeout)
         if size > self._capacity:
             raise RuntimeError(f"buffer of {size} bytes exceeds the pool's capacity of {self._capacity} bytes")
         region = min(self._class_of(size), _whole_pages(self._capacity))
@@ -84,7 +89,6 @@ class BufferPool:
                 f"{self._largest} bytes"
             )
         block = self._block if block is None else block
-        timeout = self._timeout if timeout is None else timeout
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while True:
@@ -184,6 +188,18 @@ class BufferPool:
         self._store.unregister_buffer(address)
         _ALLOCATOR.free(address)
         self._owned -= region
+
+
+def _seconds(name: str, given: Any) -> float | None:
+    """A time that can be waited for, or None for no end; negative is what is left of a time that is over."""
+    if given is None:
+        return None
+    if not isinstance(given, Real):
+        raise TypeError(f"{name}={given!r}: seconds are needed, or None, not {type(given).__name__}")
+    if given != given:
+        raise ValueError(f"{name}={given!r}: seconds are needed, or None")
+    # Longer than a clock goes is no end, too.
+    return None if given > threading.TIMEOUT_MAX else float(given)
 
 
 def _whole_pages(size: int) -> int:

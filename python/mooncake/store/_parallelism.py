@@ -77,8 +77,10 @@ def axes_of(parallelism: Any) -> tuple[ParallelAxis, ...]:
     return tuple(axes)
 
 
-def tp_axes(rank: int, size: int, split_dim: int) -> tuple[ParallelAxis, ...]:
-    """Plain tensor parallelism."""
+def tp_axes(rank: int, size: int, split_dim: int | None) -> tuple[ParallelAxis, ...]:
+    """Plain tensor parallelism. A read may name no dimension: it means the stored one."""
+    if split_dim is None:
+        return (replace(_axis(ParallelAxis("tp", rank, size, 0)), split_dim=None),)
     return (_axis(ParallelAxis("tp", rank, size, split_dim)),)
 
 
@@ -168,7 +170,10 @@ def shard_header(dtype: int, shape: tuple[int, ...], whole: tuple[int, ...], axe
 
 
 def is_at(header: Header, axes: tuple[ParallelAxis, ...]) -> bool:
-    """Whether a stored shard is the one at that place."""
+    """Whether a stored shard is the one at that place; along its own dimension where the place names none."""
+    own, axis = header.axis("tp"), tp_axis(axes)
+    if own is not None and axis is not None and axis.split_dim is None:
+        axes = with_tp(axes, axis.rank, axis.size, own.split_dim)
     wanted = {(axis.kind, axis.rank, axis.count, axis.split_dim, axis.member) for axis in header.axes}
     return header.kind == SHARD and wanted == {
         (axis.kind, axis.rank, axis.count, axis.split_dim, axis.member)
@@ -190,8 +195,10 @@ def _axis(given: Any) -> ParallelAxis:
         raise Refused(f"axis: kind {kind!r} is none of {', '.join(KINDS)}")
     rank, size, split_dim, expert_id, stage_id = (_integer(value) for value in values)
     axis = ParallelAxis(kind.lower(), rank, size, split_dim, expert_id, stage_id)
-    if rank is None or size is None or not 0 <= rank < size <= MOST_PARTS:
-        raise Refused(f"{axis.kind} axis: rank {rank} of {size}, which may be {MOST_PARTS} at most")
+    if rank is None or size is None or not 0 <= rank < size:
+        raise Refused(f"{axis.kind} axis: rank {rank} of {size}: a rank is below its size, and not below 0")
+    if size > MOST_PARTS:
+        raise Refused(f"{axis.kind} axis: size {size}, at most {MOST_PARTS} are possible")
     if any(value is not None and value < 0 for value in (split_dim, expert_id, stage_id)):
         raise Refused(f"{axis.kind} axis: split_dim {split_dim}, expert_id {expert_id}, stage_id {stage_id}")
     needed = {"tp": ("split_dim", split_dim), "ep": ("expert_id", expert_id), "pp": ("stage_id", stage_id)}

@@ -67,7 +67,7 @@ class TensorParallelCalls:
     def get_tensor_with_tp(self, key, tp_rank=0, tp_size=1, split_dim=None):
         if _whole(tp_rank, tp_size, 0 if split_dim is None else split_dim):
             return self.get_tensor(key)
-        place = lambda: _rank(tp_rank, tp_size, split_dim)  # noqa: E731
+        place = lambda: ("shard", tp_axes(tp_rank, tp_size, split_dim))  # noqa: E731
         return _read(self, "get_tensor_with_tp", [key], [place])[0]
 
     def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
@@ -75,15 +75,16 @@ class TensorParallelCalls:
             return self.batch_get_tensor(base_keys)
         name, keys = "batch_get_tensor_with_tp", as_list(base_keys, "base_keys")
         try:
-            places = [shard_key(key, tp_axes(tp_rank, tp_size, 0)) for key in keys]
+            axes = tp_axes(tp_rank, tp_size, None)
         except Refused as reason:
             refuse(self, name, reason)
             return [None] * len(keys)
+        places = [shard_key(key, axes) for key in keys]
         made = []
         for key, found in zip(keys, objects.read(self, name, places), strict=True):
             try:
                 if found is not None:
-                    _check_rank(found[0], tp_rank, tp_size)
+                    _check_at(found[0], axes)
             except Refused as reason:
                 refuse(self, name, f"{key!r}: {reason}")
                 found = None
@@ -94,18 +95,18 @@ class TensorParallelCalls:
         if _whole(tp_rank, tp_size, 0 if split_dim is None else split_dim):
             return self.get_tensor_into(key, buffer_ptr, size)
         name = "get_tensor_with_tp_into"
-        return _read_into(self, name, key, buffer_ptr, size, lambda: _rank(tp_rank, tp_size, split_dim))
+        return _read_into(self, name, key, buffer_ptr, size, lambda: ("shard", tp_axes(tp_rank, tp_size, split_dim)))
 
     def batch_get_tensor_with_tp_into(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1):
         if _whole(tp_rank, tp_size):
             return self.batch_get_tensor_into(base_keys, buffer_ptrs, sizes)
         name, keys = "batch_get_tensor_with_tp_into", as_list(base_keys, "base_keys")
         try:
-            places = [shard_key(key, tp_axes(tp_rank, tp_size, 0)) for key in keys]
+            axes = tp_axes(tp_rank, tp_size, None)
         except Refused as reason:
             return [refuse(self, name, reason)] * len(keys)
-        accept = lambda header: _check_rank(header, tp_rank, tp_size)  # noqa: E731
-        return get_into(self, name, keys, places, buffer_ptrs, sizes, accept)
+        places = [shard_key(key, axes) for key in keys]
+        return get_into(self, name, keys, places, buffer_ptrs, sizes, lambda header: _check_at(header, axes))
 
     # ------------------------------------------------------------------ by axes
 
@@ -304,26 +305,9 @@ def _with_options(store, name, keys, config, upsert, prepare, columns, paralleli
     return write_each(store, name, keys, config, upsert, prepare, *columns, parallelisms, partitions)
 
 
-def _rank(rank: int, size: int, split_dim: int | None) -> tuple[str, Axes]:
-    """What a read by rank wants: where no dimension is named, the stored shard of that rank, however it was cut."""
-    return ("shard", tp_axes(rank, size, split_dim)) if split_dim is not None else ("rank", tp_axes(rank, size, 0))
-
-
-def _fits(header: Header, mode: str, axes: Axes) -> bool:
-    """Whether what lies under the shard's name is what is wanted."""
-    if mode == "rank":
-        return len(header.axes) == 1 and _is_rank(header, axes[0].rank, axes[0].size)
-    return is_at(header, axes)
-
-
-def _is_rank(header: Header, rank: int, size: int) -> bool:
-    axis = header.axis("tp")
-    return axis is not None and (axis.rank, axis.count) == (rank, size)
-
-
-def _check_rank(header: Header, rank: int, size: int) -> None:
-    if not _is_rank(header, rank, size):
-        raise Refused(f"what is stored is not the shard of rank {rank} of {size}")
+def _check_at(header: Header, axes: Axes) -> None:
+    if not is_at(header, axes):
+        raise Refused(f"what is stored is not the shard of rank {axes[0].rank} of {axes[0].size}")
 
 
 def _read(store, name: str, keys: list[Any], wanted: list[Callable]) -> list[Any]:
@@ -360,7 +344,7 @@ def _read(store, name: str, keys: list[Any], wanted: list[Callable]) -> list[Any
 def _one(store, name: str, key: Any, mode: str, axes: Axes | None, found: tuple[Header, bytearray] | None) -> Any:
     """One of them, when it is known what lies under its exact name."""
     try:
-        if mode == "as_stored" or (mode != "full" and found is not None and _fits(found[0], mode, axes)):
+        if mode == "as_stored" or (mode != "full" and found is not None and is_at(found[0], axes)):
             return objects.tensor(store, name, found)
         made = shards.find_full(store, name, key, axes) if mode == "full" else shards.make_shard(store, name, key, axes)
     except Refused as reason:
@@ -378,7 +362,7 @@ def _read_into(store, name: str, key: Any, buffer_ptr: Any, size: Any, wanted) -
         if mode != "full":
             # The usual case, without a copy: the shard lies there as it is.
             code = store.get_into(shard_key(key, axes), buffer_ptr, size)
-            if code >= HEADER_SIZE and _fits(objects.header_at(store, buffer_ptr, code), mode, axes):
+            if code >= HEADER_SIZE and is_at(objects.header_at(store, buffer_ptr, code), axes):
                 return objects.tensor_at(store, name, key, buffer_ptr, code)
             made = shards.find_shard(store, name, key, axes)
         else:

@@ -75,7 +75,8 @@ def make_shard(store: Any, name: str, key: Any, axes: Axes) -> tuple[Header, Any
     """The shard at that place when it does not lie there by its own name: a writer's, or made of others."""
     if is_plain_tp(axes):
         axis = axes[0]
-        writer = Writer(axis.rank, axis.size, axis.split_dim)
+        # Where no dimension is named, the manifest tells of it; without a manifest it is the first.
+        writer = Writer(axis.rank, axis.size, axis.split_dim or 0)
         found = _shard_at(store, name, writer_key(key, writer), axes)
         if found is not None:
             return found
@@ -105,21 +106,23 @@ def is_plain_tp(axes: Axes) -> bool:
 
 
 def _assemble(store: Any, name: str, key: Any, axes: Axes | None, want: ParallelAxis | None) -> Any:
-    """Header and tensor of `want`, or of the whole, from stored shards."""
+    """Header and tensor of `want`, or of the whole, from stored shards. A `want` that names no dimension is cut
+    along the one that the shards are cut along."""
     problem = None
     for manifest, places in _sources(store, key, axes):
+        whole, stored = manifest.global_shape, manifest.split_dim
         try:
-            if want is not None:
-                start, extent = shard_range(manifest.global_shape, want.rank, want.size, want.split_dim)
-            if want is None or want.split_dim != manifest.split_dim:
-                tensor = _join(store, name, manifest, places, 0, manifest.global_shape[manifest.split_dim])
-            else:
-                tensor = _join(store, name, manifest, places, start, extent)
             if want is None:
-                return Header(manifest.dtype, manifest.global_shape, manifest.global_shape), tensor
-            if want.split_dim != manifest.split_dim:
-                tensor = tensor.narrow(want.split_dim, start, extent).contiguous()
-            return shard_header(manifest.dtype, tuple(tensor.shape), manifest.global_shape, axes), tensor
+                return Header(manifest.dtype, whole, whole), _join(store, name, manifest, places, 0, whole[stored])
+            split_dim = stored if want.split_dim is None else want.split_dim
+            start, extent = shard_range(whole, want.rank, want.size, split_dim)
+            if split_dim == stored:
+                tensor = _join(store, name, manifest, places, start, extent)
+            else:
+                tensor = _join(store, name, manifest, places, 0, whole[stored])
+                tensor = tensor.narrow(split_dim, start, extent).contiguous()
+            place = with_tp(axes, want.rank, want.size, split_dim)
+            return shard_header(manifest.dtype, tuple(tensor.shape), whole, place), tensor
         except Refused as reason:
             problem = problem or reason
     if problem is not None:
