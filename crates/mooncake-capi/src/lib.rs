@@ -155,6 +155,8 @@ fn log() -> &'static Dispatch {
     static LOG: OnceLock<Dispatch> = OnceLock::new();
     LOG.get_or_init(|| {
         let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+        // It would say on stderr that it could not write to stderr, and panic.
+        let lines = lines.log_internal_errors(false);
         lines.with_max_level(level().parse().unwrap_or(LevelFilter::INFO)).finish().into()
     })
 }
