@@ -81,6 +81,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PlacementsAreGivenUpOnce
         | PongsConfirmUnlogged
         | PositionIsForgotten
+        | RevokesDoNotAsk
         | SealedSessionsAreWritten
         | SessionsGoByName
         | SilentMastersAreWaitedFor

@@ -150,10 +150,14 @@ impl<O, P> Open<O, P> {
 
     /// What the master is told: from here on nothing is written.
     fn send(&mut self, crc32c: u32) -> Sealed<O, P> {
-        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: !self.is_bad(replica.rid) };
-        let ended = Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c };
+        let ended = self.ended(|rid| !self.is_bad(rid), crc32c);
         self.state = State::Sent(ended.clone());
         self.sealed(ended)
+    }
+
+    fn ended(&self, good: impl Fn(u64) -> bool, crc32c: u32) -> Ended {
+        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: good(replica.rid) };
+        Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c }
     }
 
     fn sealed(&self, ended: Ended) -> Sealed<O, P> {
@@ -301,7 +305,14 @@ fn has_ended() -> StoreError {
 }
 
 fn is_ending() -> StoreError {
-    Cause::InvalidParams("the put session of this key is being ended; wait for that, or revoke it".into()).into()
+    let reason = "the put session of this key is being ended or taken back by another call; wait for that call";
+    Cause::InvalidParams(reason.into()).into()
+}
+
+fn is_object() -> StoreError {
+    let reason =
+        "this key has no put session any more: its end has made the object, which is there; remove the key instead";
+    Cause::InvalidParams(reason.into()).into()
 }
 
 /// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in `results`.
@@ -443,58 +454,75 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             Err(error) => results[index] = Some(Err(error)),
         }
     }
-    let mut rest = &sent[..];
-    while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
-        let of_it = |(_, sealed): &&Sent<D>| sealed.reserved.origin.is_of_session(&first.origin);
-        let copies = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
-        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
-        rest = others;
-        let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
-        let committed = match driver.end(&first.origin, ended).await {
-            Ok(Some(outcomes)) if outcomes.len() == round.len() => are_committed(driver, keys, round, &outcomes).await,
-            Ok(None) => round.iter().map(|_| Ok(false)).collect(),
-            other => {
-                let error = other.err().unwrap_or_else(|| driver.confused());
-                round.iter().for_each(|(index, ..)| results[*index] = Some(Err(error.clone())));
+    let told = tell(driver, keys, &sent).await;
+    for ((index, sealed), told) in sent.iter().zip(told) {
+        let told = match told {
+            Ok(told) => told,
+            Err(error) => {
+                results[*index] = Some(Err(error));
                 continue;
             }
         };
-        for ((index, sealed), committed) in round.iter().zip(committed) {
-            let committed = match committed {
-                Ok(committed) => committed,
-                Err(error) => {
-                    results[*index] = Some(Err(error));
-                    continue;
-                }
-            };
-            // Another call may have ended it too, and its key have another one by now.
-            let open = driver.put_sessions().remove(keys[*index], sealed.id);
-            results[*index] = Some(if committed { Ok(()) } else { Err(taken_back()) });
-            // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-            let bad = open.map(|open| open.bad).unwrap_or_default();
-            let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
-            if committed && !spoilt.is_empty() {
-                driver.give_up(&first.origin, spoilt, true).await;
-            }
+        // Another call may have ended it too, and its key have another one by now.
+        let open = driver.put_sessions().remove(keys[*index], sealed.id);
+        results[*index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
+        // Ended as bad, and nothing of them can land any more: no fence has to prove that.
+        let bad = open.map(|open| open.bad).unwrap_or_default();
+        let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
+        if told == Told::Object && !spoilt.is_empty() {
+            driver.give_up(&sealed.reserved.origin, spoilt, true).await;
         }
     }
     let lost = || Err(taken_back());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
 
-/// Whether each of these is an object by now; an error where there is no telling yet. A master knows the last placements of a
-/// session only that have become objects: of others it says that they came too late, though it may have been told before, and
-/// its word was lost. Their keys tell.
-async fn are_committed<D: PutSessionDriver>(
+/// What became of a session whose outcome the master was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// It is an object, by this word or an earlier one.
+    Object,
+    /// This word took it back, before any other made it an object.
+    TakenBack,
+    /// The word came too late.
+    Late,
+}
+
+/// Tells the master how these end; what became of each, an error where there is no telling yet.
+async fn tell<D: PutSessionDriver>(driver: &D, keys: &[&[u8]], sent: &[Sent<D>]) -> Vec<Result<Told, StoreError>> {
+    let (mut all, mut rest) = (Vec::with_capacity(sent.len()), sent);
+    while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
+        let of_it = |(_, sealed): &&Sent<D>| sealed.reserved.origin.is_of_session(&first.origin);
+        let copies = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
+        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
+        rest = others;
+        let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
+        all.extend(match driver.end(&first.origin, ended).await {
+            Ok(Some(outcomes)) if outcomes.len() == round.len() => became_of(driver, keys, round, &outcomes).await,
+            Ok(None) => vec![Ok(Told::Late); round.len()],
+            other => vec![Err(other.err().unwrap_or_else(|| driver.confused())); round.len()],
+        });
+    }
+    all
+}
+
+/// What became of each of these. A master knows the last placements of a session only that have become objects: of others it
+/// says that they came too late, though it may have been told before, and its word was lost. Their keys tell.
+async fn became_of<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
     round: &[Sent<D>],
     outcomes: &[i32],
-) -> Vec<Result<bool, StoreError>> {
+) -> Vec<Result<Told, StoreError>> {
     use put_end_reply::Outcome;
-    let is = |at: usize, outcome: Outcome| Outcome::try_from(outcomes[at]) == Ok(outcome);
-    let mut committed: Vec<_> = (0..round.len()).map(|at| Ok(is(at, Outcome::Committed))).collect();
-    let late: Vec<usize> = (0..round.len()).filter(|&at| is(at, Outcome::Superseded)).collect();
+    let told = |outcome: &i32| match Outcome::try_from(*outcome) {
+        Ok(Outcome::Committed) => Told::Object,
+        Ok(Outcome::Revoked) => Told::TakenBack,
+        _ => Told::Late,
+    };
+    let mut became: Vec<_> = outcomes.iter().map(|outcome| Ok(told(outcome))).collect();
+    let superseded = |at: &usize| Outcome::try_from(outcomes[*at]) == Ok(Outcome::Superseded);
+    let late: Vec<usize> = (0..round.len()).filter(superseded).collect();
     let names: Vec<&[u8]> = late.iter().map(|&at| keys[round[at].0]).collect();
     let mut rest = &late[..];
     for names in rounds(&names, ROUND_KEYS) {
@@ -503,10 +531,12 @@ async fn are_committed<D: PutSessionDriver>(
         let found = driver.rids_of(&round[0].1.reserved.origin, names).await;
         for (nth, &at) in these.iter().enumerate() {
             let is_own = |rids: &Vec<u64>| round[at].1.reserved.replicas.iter().any(|own| rids.contains(&own.rid));
-            committed[at] = found.as_ref().map(|found| found.get(nth).is_some_and(is_own)).map_err(Clone::clone);
+            let is_there = |found: &Vec<Vec<u64>>| found.get(nth).is_some_and(is_own);
+            let told = |found| if is_there(found) { Told::Object } else { Told::Late };
+            became[at] = found.as_ref().map(told).map_err(Clone::clone);
         }
     }
-    committed
+    became
 }
 
 fn taken_back() -> StoreError {
@@ -611,25 +641,46 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
     }
 }
 
-/// Takes back what keys have reserved; a result for each.
+/// Takes back what keys have reserved; a result for each. Where an end has gone to the master, the master is told that no copy
+/// is good, and its answer decides: a key that is said to be taken back never becomes an object.
 pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
-    let (mut results, mut given_up) = (Vec::with_capacity(keys.len()), Vec::new());
-    for key in keys {
-        let begun = driver.put_sessions().find(key).and_then(|open| match open.state {
+    let (mut results, mut given_up, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
+    for (index, key) in keys.iter().enumerate() {
+        let begun = driver.put_sessions().find(key).and_then(|open| match &open.state {
             State::Sealed => Err(is_ending()),
+            State::Sent(_) if !mutant!(RevokesDoNotAsk) => {
+                sent.push((index, open.sealed(open.ended(|_| false, 0))));
+                Ok(None)
+            }
             State::Filled | State::Sent(_) => {
                 open.state = State::Sealed;
-                Ok(open.id)
+                Ok(Some(open.id))
             }
-            State::Over(_) => Ok(open.id),
+            State::Over(_) => Ok(Some(open.id)),
         });
-        if let Ok(id) = begun {
+        if let Ok(Some(id)) = begun {
             wait_for_writes(driver, key, id).await;
             let open = driver.put_sessions().remove(key, id);
             let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
             given_up.extend(alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
         }
         results.push(begun.map(drop));
+    }
+    let told = tell(driver, keys, &sent).await;
+    for ((index, sealed), told) in sent.iter().zip(told) {
+        results[*index] = match told {
+            Ok(Told::TakenBack) => Ok(()),
+            Ok(Told::Object) => Err(is_object()),
+            Ok(Told::Late) => Err(taken_back()),
+            Err(error) => {
+                results[*index] = Err(error);
+                continue;
+            }
+        };
+        let open = driver.put_sessions().remove(keys[*index], sealed.id);
+        // Nothing of it can land any more: no fence has to prove that.
+        let settled = open.filter(|open| results[*index].is_ok() && open.is_settled());
+        given_up.extend(settled.map(|open| GivenUp { settled: true, reserved: open.reserved }));
     }
     give_up(driver, given_up).await;
     results

@@ -324,6 +324,46 @@ fn what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_m
 }
 
 #[test]
+fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() {
+    use put_end_reply::Outcome::{Committed, Revoked, Superseded};
+    let ended_without_an_answer = || {
+        let pool = Pool::with_session(3, 2);
+        pool.fill(0, b"abc").unwrap();
+        pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
+        pool.end().unwrap_err();
+        pool
+    };
+    let answered = |outcome: put_end_reply::Outcome, found: Vec<u64>| {
+        let pool = ended_without_an_answer();
+        pool.answers.borrow_mut().push(Ok(Some(vec![outcome.into()])));
+        pool.found.borrow_mut().push(Ok(found));
+        let revoked = pool.revoke();
+        let asked = &pool.ended.borrow()[1];
+        assert!(asked.replicas.iter().all(|outcome| !outcome.good) && asked.replicas.len() == 2);
+        assert!(refusal(pool.revoke()).contains("no put session"), "it is over");
+        (revoked, pool.given_up.take())
+    };
+    let (revoked, given_up) = answered(Revoked, vec![]);
+    revoked.unwrap();
+    assert_eq!(given_up, [(vec![2, 4], true)], "it is room at once");
+    // The end was carried out, as the master remembers or as the key tells.
+    for (outcome, found) in [(Committed, vec![]), (Superseded, vec![9, 4])] {
+        let (revoked, given_up) = answered(outcome, found);
+        assert!(refusal(revoked).contains("its end has made the object") && given_up.is_empty());
+    }
+    assert!(is_over(answered(Superseded, vec![9]).0), "something else took it back");
+    // As long as there is no telling, its session goes on.
+    let pool = ended_without_an_answer();
+    pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
+    assert!(matches!(pool.revoke().unwrap_err().cause(), Cause::Transfer(_)));
+    pool.end().unwrap();
+    // Of the session that an end was sent in nothing is known any more.
+    let pool = ended_without_an_answer();
+    pool.answers.borrow_mut().push(Ok(None));
+    assert!(is_over(pool.revoke()));
+}
+
+#[test]
 fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
     let late = || Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]));
     for (found, done) in [(vec![9, 4], true), (vec![9], false), (vec![], false)] {
@@ -552,6 +592,8 @@ fn its_mutants_are_noticed() {
     assert!(is_noticed_by(Mutant::EndsDoNotWaitForWrites, waits));
     let sent = what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_more;
     assert!(is_noticed_by(Mutant::SealedSessionsAreWritten, sent));
+    let asks = a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object;
+    assert!(is_noticed_by(Mutant::RevokesDoNotAsk, asks));
     let others = an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since;
     assert!(is_noticed_by(Mutant::SessionsGoByName, others));
 }
