@@ -132,6 +132,8 @@ mutants! {
     SealedSessionsAreWritten,
     /// What ends a put session ends whichever one its key has by then.
     SessionsGoByName,
+    /// A get session loses a copy whose owner only stands still.
+    PassingFailuresEndGetSessions,
     /// A get session stays although none of what it looked up can be read.
     StaleSessionsStay,
     /// A put that came too late counts as stored.

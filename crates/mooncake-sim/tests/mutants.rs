@@ -76,6 +76,7 @@ fn known(mutant: Mutant) -> Option<u64> {
         | OlderListsAreTaken
         | OutdatedListsCount
         | OvertakenReadersMiss
+        | PassingFailuresEndGetSessions
         | PinsOfAnotherReignAreForgotten
         | PinsSettleDuringLists
         | PlacementsAreGivenUpOnce
