@@ -67,11 +67,13 @@ pub struct PutSessions<O, P> {
     next: u64,
     /// Of all that are open.
     copies: usize,
+    /// Of those that calls are about to reserve.
+    promised: usize,
 }
 
 impl<O, P> Default for PutSessions<O, P> {
     fn default() -> Self {
-        Self { open: BTreeMap::new(), next: 0, copies: 0 }
+        Self { open: BTreeMap::new(), next: 0, copies: 0, promised: 0 }
     }
 }
 
@@ -100,6 +102,12 @@ pub struct Reserved<O, P> {
     pub replicas: Vec<Replica>,
     /// Where they are.
     pub place: P,
+}
+
+/// Copies that a call to start sessions wants, and those of them that it was promised.
+struct Call {
+    asked: usize,
+    promised: usize,
 }
 
 #[derive(Debug)]
@@ -179,8 +187,9 @@ impl<O, P> PutSessions<O, P> {
         alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
     }
 
-    /// Whether a key may have a session, of so many bytes, with which so many copies are to be reserved.
-    fn may_begin(&mut self, key: &[u8], bytes: u64, copies: usize) -> Result<(), StoreError> {
+    /// Whether a key may have a session, of so many bytes, with so many copies. They count from here on, until
+    /// [`PutSessions::begin`] or [`PutSessions::give_back`].
+    fn promise(&mut self, key: &[u8], bytes: u64, copies: usize, call: &Call) -> Result<(), StoreError> {
         if let Some(open) = self.open.get(key)
             && (!matches!(open.state, State::Over(_)) || !open.writing.is_empty())
         {
@@ -188,19 +197,26 @@ impl<O, P> PutSessions<O, P> {
                 Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
             );
         }
-        if self.copies + copies > MOST {
+        if self.copies + self.promised + copies > MOST {
             // What its callers have left lying about is no reason to refuse others.
             self.open.retain(|_, open| !matches!(open.state, State::Over(_)) || !open.writing.is_empty());
             self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
         }
-        if self.copies + copies > MOST {
-            let held = self.copies;
+        if self.copies + self.promised + copies > MOST {
+            let (held, asked) = (self.copies + self.promised - call.promised, call.asked);
             let reason = format!(
-                "put sessions of this store hold {held} copies of objects, and may hold {MOST}; end or revoke some"
+                "put sessions of this store hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST} \
+                 at a time; end or revoke some, or start fewer with one call"
             );
             return Err(Cause::NoSpace { bytes, reason }.into());
         }
+        self.promised += copies;
         Ok(())
+    }
+
+    /// So many copies that were promised are reserved, or are not going to be.
+    fn give_back(&mut self, copies: usize) {
+        self.promised -= copies;
     }
 
     fn begin(&mut self, key: &[u8], reserved: Reserved<O, P>, combine: Combine, held: Arc<Held>) {
@@ -323,16 +339,22 @@ pub async fn start<D: PutSessionDriver>(
     mut results: Vec<Option<Result<(), StoreError>>>,
 ) -> Vec<Result<(), StoreError>> {
     let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
+    let copies = driver.replicas();
+    let mut call = Call { asked: results.iter().filter(|result| result.is_none()).count() * copies, promised: 0 };
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
-            true => driver.put_sessions().may_begin(key, sizes[index], (pending.len() + 1) * driver.replicas()),
+            true => driver.put_sessions().promise(key, sizes[index], copies, &call),
             false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
         };
         match may {
-            Ok(()) => pending.push(index),
+            Ok(()) => {
+                call.promised += copies;
+                pending.push(index);
+            }
             Err(error) => results[index] = Some(Err(error)),
         }
     }
+    let promised = pending.clone();
     // Reserving waits as long as the call holds nothing.
     let mut wait = true;
     while !pending.is_empty() {
@@ -342,6 +364,8 @@ pub async fn start<D: PutSessionDriver>(
         pending = full.take().unwrap_or_default();
         pending.extend(later);
     }
+    let unbegun = promised.iter().filter(|&&index| !matches!(results[index], Some(Ok(())))).count();
+    driver.put_sessions().give_back(unbegun * copies);
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
@@ -410,7 +434,10 @@ async fn begin_round<D: PutSessionDriver>(
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
         let place = driver.place(&origin, &slot.replicas);
         let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
-        driver.put_sessions().begin(keys[index], reserved, D::COMBINE, held);
+        let mut sessions = driver.put_sessions();
+        sessions.give_back(driver.replicas());
+        sessions.begin(keys[index], reserved, D::COMBINE, held);
+        drop(sessions);
         results[index] = Some(Ok(()));
     }
     Some(full)

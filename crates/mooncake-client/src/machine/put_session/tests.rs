@@ -48,6 +48,8 @@ struct Pool {
     now: Cell<Duration>,
     /// A write stands still while this is so.
     is_still: Cell<bool>,
+    /// The master answers no request to reserve while this is so.
+    stands: Cell<bool>,
 }
 
 const KEY: &[u8] = b"key";
@@ -71,6 +73,7 @@ impl Pool {
             unread: Cell::default(),
             now: Cell::default(),
             is_still: Cell::new(false),
+            stands: Cell::new(false),
         }
     }
 
@@ -162,6 +165,9 @@ impl PutDriver for Pool {
 
     async fn reserve(&self, keys: &[usize], wait: bool, _: u64) -> Result<(Vec<PutSlot>, Session), StoreError> {
         self.waits.borrow_mut().push(wait);
+        while self.stands.get() {
+            self.pause(LOOK).await;
+        }
         let slot = |_: &usize| {
             let mut slots = self.slots.borrow_mut();
             let (kind, copies) =
@@ -582,6 +588,33 @@ fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
         renewed.extend(pool.progress.borrow_mut().moved(began + Duration::from_millis(500 * beat)));
     }
     assert_eq!(renewed.len(), MOST, "within twenty seconds");
+}
+
+#[test]
+fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may() {
+    let pool = Pool::new();
+    pool.copies.set(8);
+    let names: Vec<Vec<u8>> = (0..MOST / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let (first, others) = keys.split_at(MOST / 16);
+    pool.stands.set(true);
+    let (some, rest) = (vec![3; first.len()], vec![3; others.len()]);
+    let mut one = pin!(start(&pool, first, &some, first.iter().map(|_| None).collect()));
+    let mut other = pin!(start(&pool, others, &rest, others.iter().map(|_| None).collect()));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(one.as_mut().poll(context).is_pending() && other.as_mut().poll(context).is_pending());
+    pool.stands.set(false);
+    let Poll::Ready(one) = one.as_mut().poll(context) else { panic!("the master answers") };
+    let Poll::Ready(mut other) = other.as_mut().poll(context) else { panic!("the master answers") };
+    let last = other.pop().unwrap().unwrap_err().to_string();
+    assert!(one.iter().chain(&other).all(Result::is_ok), "{last}");
+    let (held, asked) = (first.len() * 8, others.len() * 8);
+    assert!(last.contains(&format!("hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST}")));
+    // What came to nothing is given back.
+    ready(revoke(&pool, first));
+    pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Busy, 0); first.len()]);
+    assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_err));
+    assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_ok));
 }
 
 #[test]
