@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
+use mooncake_wire::STILL_POPULATED;
 use mooncake_wire::message::{Ended, Replica, ReplicaOutcome, put_end_reply, put_slot};
 
 use crate::error::{Cause, StoreError};
@@ -26,6 +27,13 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// Longest wait for them: each ends by itself when no byte of it moves.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest that a call which holds something already goes on asking for room in memory that is still being populated, with
+/// none placed. That room comes whatever others hold, so asking again keeps nobody from anything.
+const POPULATING: Duration = Duration::from_secs(5);
+
+/// How often it asks.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 const MOST: usize = 16_384;
@@ -278,6 +286,7 @@ impl<O, P> PutSessions<O, P> {
         id: u64,
         part: (u64, u64),
         outcome: Result<Written, Lost>,
+        now: Duration,
     ) -> (Result<(), StoreError>, Option<GivenUp<O, P>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
@@ -299,7 +308,12 @@ impl<O, P> PutSessions<O, P> {
             Err(lost) => {
                 let rids = open.rids().into_iter();
                 open.bad.extend(rids.map(|rid| (rid, lost.settled)));
-                lost.error.to_string()
+                match &open.held {
+                    Some(held) if held.has_lapsed(now) => {
+                        format!("what it reserved lapsed, as it does after ten minutes: {}", lost.error)
+                    }
+                    _ => lost.error.to_string(),
+                }
             }
         };
         let result = Err(Cause::SessionOver { reason: reason.clone() }.into());
@@ -356,12 +370,19 @@ pub async fn start<D: PutSessionDriver>(
     }
     let promised = pending.clone();
     // Reserving waits as long as the call holds nothing.
-    let mut wait = true;
+    let (mut wait, mut since) = (true, driver.now());
     while !pending.is_empty() {
         let later = pending.split_off(round_of(driver, &pending));
-        let mut full = begin_round(driver, keys, sizes, &pending, wait, &mut results).await;
-        wait &= full.is_none();
-        pending = full.take().unwrap_or_default();
+        let round = begin_round(driver, keys, sizes, &pending, wait, &mut results).await;
+        if round.placed {
+            (wait, since) = (false, driver.now());
+            pending = round.full;
+        } else if round.populating && !wait && driver.now().saturating_sub(since) < POPULATING {
+            driver.pause(ASK_AGAIN).await;
+            pending = round.full;
+        } else {
+            pending.clear();
+        }
         pending.extend(later);
     }
     let unbegun = promised.iter().filter(|&&index| !matches!(results[index], Some(Ok(())))).count();
@@ -380,7 +401,17 @@ fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
     fitting.count().max(1)
 }
 
-/// If something was reserved, what had no room: a master places as many keys as it has time for, and the others are no worse off.
+/// What became of a request to reserve.
+#[derive(Default)]
+struct Begun {
+    /// Something was reserved. A master places as many keys as it has time for, and the others are no worse off.
+    placed: bool,
+    /// What had no room.
+    full: Vec<usize>,
+    /// For that, memory has to be populated.
+    populating: bool,
+}
+
 async fn begin_round<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
@@ -388,12 +419,12 @@ async fn begin_round<D: PutSessionDriver>(
     round: &[usize],
     wait: bool,
     results: &mut [Option<Result<(), StoreError>>],
-) -> Option<Vec<usize>> {
+) -> Begun {
     let (slots, origin) = match driver.reserve(round, wait, 0).await {
         Ok(reserved) => reserved,
         Err(error) => {
             round.iter().for_each(|&index| results[index] = Some(Err(error.clone())));
-            return None;
+            return Begun::default();
         }
     };
     let (mut placed, mut full) = (Vec::new(), Vec::new());
@@ -421,14 +452,15 @@ async fn begin_round<D: PutSessionDriver>(
         };
         results[index] = Some(Err(refusal));
     }
+    let populating = why_full.starts_with(STILL_POPULATED);
     if placed.is_empty() {
-        return None;
+        return Begun { placed: false, full, populating };
     }
     if let Err(error) = driver.meet(&origin, &placed).await {
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         driver.give_up(&origin, rids.collect(), true).await;
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
-        return None;
+        return Begun::default();
     }
     for Placed { index, slot } in placed {
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
@@ -440,7 +472,7 @@ async fn begin_round<D: PutSessionDriver>(
         drop(sessions);
         results[index] = Some(Ok(()));
     }
-    Some(full)
+    Begun { placed: true, full, populating }
 }
 
 /// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits for
@@ -465,7 +497,7 @@ pub async fn write_part<D: PutSessionDriver>(
     };
     let good = reserved.replicas.iter().filter(|replica| !bad.contains(&replica.rid));
     let outcome = write_key(good, |replica| write(&reserved, replica)).await;
-    let (result, given_up) = driver.put_sessions().end_part(key, id, (offset, len), outcome);
+    let (result, given_up) = driver.put_sessions().end_part(key, id, (offset, len), outcome, driver.now());
     give_up(driver, given_up.into_iter().collect()).await;
     result
 }

@@ -50,6 +50,8 @@ struct Pool {
     is_still: Cell<bool>,
     /// The master answers no request to reserve while this is so.
     stands: Cell<bool>,
+    /// Why there is no room.
+    why: RefCell<String>,
 }
 
 const KEY: &[u8] = b"key";
@@ -74,6 +76,7 @@ impl Pool {
             now: Cell::default(),
             is_still: Cell::new(false),
             stands: Cell::new(false),
+            why: RefCell::new("why".into()),
         }
     }
 
@@ -87,6 +90,17 @@ impl Pool {
 
     fn start(&self, keys: &[&[u8]], size: u64) -> Vec<Result<(), StoreError>> {
         ready(start(self, keys, &vec![size; keys.len()], keys.iter().map(|_| None).collect()))
+    }
+
+    /// The same of a call that pauses.
+    fn start_at_last(&self, keys: &[&[u8]], size: u64) -> Vec<Result<(), StoreError>> {
+        let sizes = vec![size; keys.len()];
+        let mut call = pin!(start(self, keys, &sizes, keys.iter().map(|_| None).collect()));
+        loop {
+            if let Poll::Ready(started) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return started;
+            }
+        }
     }
 
     /// Writes bytes to all copies, but to those that `fails` knows.
@@ -177,7 +191,11 @@ impl PutDriver for Pool {
                 self.next_rid.set(self.next_rid.get() + 2);
                 Replica { rid: self.next_rid.get() - 2, ..Replica::default() }
             };
-            PutSlot { kind: kind.into(), replicas: (0..copies).map(replica).collect(), reason: "why".into() }
+            PutSlot {
+                kind: kind.into(),
+                replicas: (0..copies).map(replica).collect(),
+                reason: self.why.borrow().clone(),
+            }
         };
         Ok((keys.iter().map(slot).collect(), Session(1)))
     }
@@ -406,6 +424,16 @@ fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over
 }
 
 #[test]
+fn a_write_that_comes_when_what_was_reserved_has_lapsed_says_so() {
+    for (after, lapsed) in [(599, false), (620, true)] {
+        let pool = Pool::with_session(3, 1);
+        pool.now.set(pool.now.get() + Duration::from_secs(after));
+        let error = ready(pool.write(0, b"abc", |_| Some(lost(true)))).unwrap_err().to_string();
+        assert!(error.contains("after ten minutes") == lapsed && error.contains("the owner is gone"), "{error}");
+    }
+}
+
+#[test]
 fn a_fault_of_the_callers_own_leaves_a_hole_that_it_can_fill() {
     let pool = Pool::with_session(3, 2);
     pool.fill(0, b"abc").unwrap();
@@ -482,6 +510,27 @@ fn what_a_master_had_no_time_to_make_room_for_is_asked_for_again() {
     assert!(started[0].is_ok() && started[1].is_ok(), "{started:?}");
     assert!(matches!(started[2].as_ref().unwrap_err().cause(), Cause::NoSpace { .. }));
     assert_eq!(*pool.waits.borrow(), [true, false, false]);
+}
+
+#[test]
+fn memory_that_is_still_being_populated_is_asked_for_again_by_a_call_that_holds_something() {
+    use put_slot::Kind::{Full, Placed};
+    let pool = Pool::new();
+    *pool.why.borrow_mut() = format!("{STILL_POPULATED}; 3 bytes are held");
+    pool.slots.borrow_mut().extend([(Placed, 1), (Full, 0)].into_iter().chain([(Full, 0); 100]));
+    assert!(pool.start_at_last(&[b"a", b"b"], 3).iter().all(Result::is_ok));
+    assert!(pool.waits.borrow()[1..].iter().all(|wait| !wait), "the master parks nothing of it");
+    // Without end it is not, nor where something else is the matter.
+    for (why, asks) in [(pool.why.take(), 250..=252), ("objects hold it".to_owned(), 2..=2)] {
+        pool.waits.borrow_mut().clear();
+        *pool.why.borrow_mut() = why;
+        pool.slots.borrow_mut().extend([(Placed, 1)].into_iter().chain([(Full, 0); 1_000]));
+        let started = pool.start_at_last(&[b"c", b"d"], 3);
+        assert!(matches!(started[1].as_ref().unwrap_err().cause(), Cause::NoSpace { .. }));
+        assert!(asks.contains(&pool.waits.borrow().len()), "{}", pool.waits.borrow().len());
+        pool.slots.borrow_mut().clear();
+        ready(revoke(&pool, &[b"c"]));
+    }
 }
 
 #[test]
@@ -609,7 +658,9 @@ fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may
     let last = other.pop().unwrap().unwrap_err().to_string();
     assert!(one.iter().chain(&other).all(Result::is_ok), "{last}");
     let (held, asked) = (first.len() * 8, others.len() * 8);
-    assert!(last.contains(&format!("hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST}")));
+    assert!(
+        last.contains(&format!("hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST}"))
+    );
     // What came to nothing is given back.
     ready(revoke(&pool, first));
     pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Busy, 0); first.len()]);
