@@ -122,6 +122,9 @@ pub struct NicLoadStat {
 
 const INVALID_ARGUMENT: c_int = -1;
 
+/// Most entries of a list: a longer one is a mistake, and no memory of a process holds what it would take.
+const MOST_ENTRIES: usize = 1 << 24;
+
 type Outcome<T> = Result<T, EngineError>;
 
 fn missing(what: &str) -> EngineError {
@@ -155,6 +158,8 @@ fn log() -> &'static Dispatch {
     static LOG: OnceLock<Dispatch> = OnceLock::new();
     LOG.get_or_init(|| {
         let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+        // It would say on stderr that it could not write to stderr, and panic.
+        let lines = lines.log_internal_errors(false);
         lines.with_max_level(level().parse().unwrap_or(LevelFilter::INFO)).finish().into()
     })
 }
@@ -186,6 +191,9 @@ unsafe fn slice<'a, T>(list: *const T, len: usize, what: &str) -> Outcome<&'a [T
     match (list.is_null(), len) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(missing(what)),
+        (_, len) if len > MOST_ENTRIES => {
+            Err(EngineError::InvalidArgument(format!("{what}: {len} entries, of at most {MOST_ENTRIES} in one call")))
+        }
         // SAFETY: the caller's word.
         (false, len) => Ok(unsafe { std::slice::from_raw_parts(list, len) }),
     }

@@ -92,6 +92,19 @@ fn memory_that_is_not_remote_accessible_is_a_source_and_refused_to_peers() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// What a call answers that must not panic, though no panic would leave it.
+fn no_panic<T>(call: impl FnOnce() -> T) -> T {
+    thread_local!(static PANICS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+    let former = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        PANICS.set(PANICS.get() + 1);
+        former(panic);
+    }));
+    let answer = call();
+    assert_eq!(PANICS.get(), 0);
+    answer
+}
+
 #[test]
 fn what_can_be_seen_to_be_wrong_is_a_code_and_no_crash() {
     use transfer_engine as c;
@@ -113,6 +126,13 @@ fn what_can_be_seen_to_be_wrong_is_a_code_and_no_crash() {
         let batch = c::allocateBatchID(engine, 1);
         assert_eq!(c::submitTransfer(engine, batch, std::ptr::null_mut(), 1), 1);
         assert_eq!(c::getTransferStatus(engine, batch, 0, std::ptr::null_mut()), 1);
+        let mut memory = [0_u8; 64];
+        let mut entry: c::TransferRequest = std::mem::zeroed();
+        assert_eq!(no_panic(|| c::submitTransfer(engine, batch, &raw mut entry, 1 << 61)), 1);
+        for len in [1 << 62, usize::MAX] {
+            let register = || c::registerLocalMemory(engine, memory.as_mut_ptr().cast(), len, c"*".as_ptr(), 1);
+            assert_eq!(no_panic(register), -1, "{len} bytes are no memory");
+        }
         assert_eq!(c::freeBatchID(engine, batch), 0);
         assert_eq!(c::getLocalIpAndPort(engine, std::ptr::null_mut(), 0), -1);
         assert!(c::installTransport(engine, c"nvlink".as_ptr(), std::ptr::null_mut()).is_null());

@@ -1,5 +1,5 @@
 //! Log lines of the binary's processes: to stderr, and to a journal where one
-//! is asked for.
+//! is asked for. A line that cannot be written (a full disk, a closed pipe) is lost; the process goes on.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -47,8 +47,13 @@ pub fn fail(program: &str, error: &dyn std::error::Error) {
     if tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!("{program}: {error}");
     } else {
-        eprintln!("{program}: {error}");
+        complain(&format!("{program}: {error}\n"));
     }
+}
+
+/// Writes to stderr what no log line tells. A reader that closed the pipe misses it.
+pub fn complain(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// Begins to log to stderr from a level of `MC_LOG_LEVEL`'s kind on.
@@ -59,7 +64,14 @@ pub fn start_at(level: &str) {
 
 fn begin(level: &str, lines: Lines) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines).with_target(false).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(lines)
+        // It would say on stderr that it could not write to stderr, and panic.
+        .log_internal_errors(false)
+        .with_target(false)
+        .with_ansi(false)
+        .init();
 }
 
 fn level(program: &str, given: &Given) -> String {
@@ -71,7 +83,9 @@ fn level(program: &str, given: &Given) -> String {
         (None, None) if program == CLIENT.name => {
             let wanted = environment::variable("MC_LOG_LEVEL").unwrap_or_default();
             environment::log_level(&wanted).unwrap_or_else(|| {
-                eprintln!("MC_LOG_LEVEL={wanted:?} is none of TRACE, DEBUG, INFO, WARNING, ERROR, OFF; INFO is taken");
+                complain(&format!(
+                    "MC_LOG_LEVEL={wanted:?} is none of TRACE, DEBUG, INFO, WARNING, ERROR, OFF; INFO is taken\n"
+                ));
                 "info"
             })
         }
@@ -87,15 +101,15 @@ struct Lines {
 }
 
 impl Write for Lines {
-    /// A line comes in one piece.
+    /// A line comes in one piece, and is lost where it cannot be written.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if let Some(journal) = &self.journal
             && let Err(error) = journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write_line(line)
         {
             // The line itself follows on stderr.
-            let _ = writeln!(io::stderr(), "journal: {error}");
+            complain(&format!("journal: {error}\n"));
         }
-        io::stderr().write_all(line)?;
+        let _ = io::stderr().write_all(line);
         Ok(line.len())
     }
 

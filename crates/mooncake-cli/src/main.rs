@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         "state" => match state::run(args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("mooncake state: {error}");
+                logging::complain(&format!("mooncake state: {error}\n"));
                 ExitCode::FAILURE
             }
         },
@@ -87,11 +87,11 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         "" => {
-            eprint!("{HELP}");
+            logging::complain(HELP);
             ExitCode::from(2)
         }
         other => {
-            eprint!("mooncake: no command {other:?}\n\n{HELP}");
+            logging::complain(&format!("mooncake: no command {other:?}\n\n{HELP}"));
             ExitCode::from(2)
         }
     }

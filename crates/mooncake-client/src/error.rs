@@ -211,6 +211,12 @@ pub enum Cause {
         /// What ended it.
         reason: String,
     },
+    /// Of a get session: no copy of the object could be read just now, and one may be in a moment. A miss, as of a plain get.
+    #[error("no copy of the object could be read just now: {reason}; its session goes on, read it again in a moment")]
+    NotRead {
+        /// Why.
+        reason: String,
+    },
     /// No master answers.
     #[error("master {master} does not answer: {reason}; is mooncake_master running there?")]
     MasterUnreachable {
@@ -377,7 +383,7 @@ impl Cause {
             | Cause::RunsOut(_)
             | Cause::Register(_)
             | Cause::NotRegistered { .. } => ErrorKind::InvalidParams,
-            Cause::NotFound => ErrorKind::NotFound,
+            Cause::NotFound | Cause::NotRead { .. } => ErrorKind::NotFound,
             Cause::Protected => ErrorKind::Protected,
             Cause::Exists => ErrorKind::Exists,
             Cause::SessionOver { .. } => ErrorKind::SessionOver,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mooncake_memory::{Target, total_of_targets};
-use mooncake_transfer::{SegmentAddress, TransferError};
+use mooncake_transfer::{LinkError, SegmentAddress, TransferError};
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 
@@ -215,23 +215,28 @@ impl Inner {
         Part { offset, targets }: Part<'_, '_>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(), Unread> {
-        let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None };
+        let no_doubt = |error: StoreError| Unread { error, doubt: Doubt::None, passing: false };
         let [extent] = &replica.extents[..] else { return Err(no_doubt(self.shared.control.confused("a lookup"))) };
         let Some(address) = address else {
             let gone = Cause::Transfer(format!("segment {} has left the pool", extent.segment));
             return Err(no_doubt(gone.into()));
         };
         let wait = self.transfer_wait(object.size, interrupted);
-        let link = self.shared.links.link(address, &wait).map_err(|error| no_doubt(link_error(&error)))?;
+        let unreached = |error: LinkError| Unread { passing: error.is_passing(), ..no_doubt(link_error(&error)) };
+        let link = self.shared.links.link(address, &wait).map_err(unreached)?;
         let whole = offset == 0 && total_of_targets(targets) == object.size;
         let crc = (self.settings.verify && whole).then_some(object.crc32c);
-        link.read(replica.rid, extent.offset + offset, targets, crc, &wait)
-            .map_err(|error| Unread { doubt: doubt_of(&error), error: transfer_error(error) })
+        link.read(replica.rid, extent.offset + offset, targets, crc, &wait).map_err(unread)
     }
 }
 
+/// What a failed read is to its caller.
+pub(crate) fn unread(error: TransferError) -> Unread {
+    Unread { doubt: doubt_of(&error), passing: error.is_passing(), error: transfer_error(error) }
+}
+
 /// What a failed read says of the replica itself.
-pub(crate) fn doubt_of(error: &TransferError) -> Doubt {
+fn doubt_of(error: &TransferError) -> Doubt {
     match error {
         TransferError::Checksum { .. } => Doubt::Checksum,
         error if error.is_stale() => Doubt::Stale,

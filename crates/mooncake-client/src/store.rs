@@ -300,6 +300,7 @@ impl Store {
 
     /// Parts of objects into the caller's memory, each in the session of its key: bytes read for each key, all of its parts or
     /// none. [`ErrorKind::SessionOver`] where no placement that the session knows can be read any more: it is over then.
+    /// [`ErrorKind::NotFound`], as of any get, where one may be in a moment: an owner stands still, say.
     /// A part that the object does not have is [`ErrorKind::InvalidParams`].
     pub fn read_in_sessions(&self, items: &mut [GetRanges<'_>]) -> Vec<Result<u64, StoreError>> {
         if let Err(error) = self.inner.check() {
@@ -376,8 +377,9 @@ impl Store {
         self.inner.end_put_sessions(&keys)
     }
 
-    /// Takes back what keys have reserved; nothing of it becomes an object, but for what was one already.
-    /// [`ErrorKind::InvalidParams`] for a key without a session.
+    /// Takes back what keys have reserved: what this says `Ok` of never becomes an object. Where an end was sent, the master is
+    /// asked: [`ErrorKind::InvalidParams`] where that has made the object, as for a key without a session,
+    /// [`ErrorKind::SessionOver`] where something else has taken it back; as long as the master does not answer, the session goes on.
     pub fn revoke_put_sessions<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), StoreError>> {
         if let Err(error) = self.inner.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();

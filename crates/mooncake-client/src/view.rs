@@ -12,14 +12,14 @@ use mooncake_wire::pack_keys;
 
 use crate::control::Control;
 use crate::error::StoreError;
-use crate::get::doubt_of;
+use crate::get::unread;
 use crate::machine::call::Abandoned;
 use crate::machine::get::Unread;
 use crate::machine::numbering::Numbering;
 use crate::machine::pins::Pins;
 use crate::machine::ready;
 use crate::machine::view::{Held, ViewDriver, view};
-use crate::put::{link_error, transfer_error};
+use crate::put::link_error;
 use crate::store::Inner;
 
 #[cfg(test)]
@@ -157,8 +157,7 @@ impl ViewDriver for Inner {
         extent: &Extent,
     ) -> Result<Option<mooncake_transfer::View>, Unread> {
         let crc = self.settings.verify.then_some(object.crc32c);
-        link.view(rid, extent.offset, object.size, crc)
-            .map_err(|error| Unread { doubt: doubt_of(&error), error: transfer_error(error) })
+        link.view(rid, extent.offset, object.size, crc).map_err(unread)
     }
 
     fn borrowed(&self, view: mooncake_transfer::View, pin: PinGuard) -> View {

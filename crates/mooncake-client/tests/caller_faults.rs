@@ -111,6 +111,7 @@ fn memory_that_is_not_there_is_an_error_and_leaves_nothing_behind() {
                 let source = Source::foreign(range(addr, size), store.registry()).unwrap();
                 let error = store.put(b"bad", &[source], &PutOptions::default()).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidParams, "{addr:#x} {size}: {error}");
+                assert!(error.to_string().contains(" bytes at 0x") && error.to_string().contains("; pass "), "{error}");
             }
             // Part of it is there.
             let parts = [Source::new(b"good"), Source::foreign(range(addr, 5000), store.registry()).unwrap()];

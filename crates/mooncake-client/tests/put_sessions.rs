@@ -171,3 +171,15 @@ fn a_session_outlasts_a_restart_whatever_its_store_does_behind_it() {
         assert!(store.get(key(number).as_bytes()).unwrap().as_ref() == Some(&bytes));
     }
 }
+
+#[test]
+fn a_call_for_many_sessions_waits_for_memory_that_is_being_populated() {
+    let cluster = Cluster::start();
+    for store in [cluster.store(512 * MIB), cluster.tcp_store(512 * MIB)] {
+        let names: Vec<String> = (0..7).map(|number| format!("{number}")).collect();
+        let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+        let started = store.start_put_sessions(&keys, &[32 * MIB; 7], &PutOptions::default());
+        assert!(started.iter().all(Result::is_ok), "{started:?}");
+        store.close();
+    }
+}

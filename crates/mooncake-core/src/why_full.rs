@@ -45,6 +45,7 @@ impl Core {
             *reason = match why {
                 Why::Held => self.what_holds_space(replaced),
                 Why::OthersWait => format!("others wait for room already; {}", self.what_holds_space(replaced)),
+                // Clients know it by its first words (`mooncake_wire::STILL_POPULATED`).
                 Why::Populating => format!("memory is still being populated; {}", self.what_holds_space(replaced)),
                 Why::Unfinished { bytes, cap } => {
                     format!("this session has {bytes} bytes in unfinished puts, its limit is {cap}")

@@ -106,6 +106,9 @@ impl Ranges {
     }
 }
 
+/// No process has memory from here on: 57 bits of an address are the most that hosts translate, and half of them is the kernel's.
+const ADDRESSES_END: usize = 1 << 56;
+
 /// All registered ranges of an engine.
 pub(crate) struct Buffers {
     ranges: RwLock<Ranges>,
@@ -128,7 +131,7 @@ impl Buffers {
     pub fn register(&self, ranges: &[ForeignRange], location: &str, lent: bool) -> Result<(), EngineError> {
         for range in ranges {
             let (addr, len) = (range.addr(), range.len());
-            if addr == 0 || len == 0 || addr.checked_add(len).is_none() {
+            if addr == 0 || len == 0 || addr.checked_add(len).is_none_or(|end| end > ADDRESSES_END) {
                 return Err(EngineError::InvalidArgument(format!("{len} bytes at {addr:#x} are no memory")));
             }
         }

@@ -52,6 +52,9 @@ const BODY_MAX: usize = 64 << 10;
 /// Code of "not now", for the error body.
 const UNAVAILABLE: i32 = -1011;
 
+/// Code of a defect.
+const INTERNAL: i32 = -1;
+
 /// The pages: until the master serves they say so, and those connections end with their first answer.
 pub fn pages(shared: Arc<OnceLock<Arc<Shared>>>) -> impl Fn() -> (Router, bool) + Send + 'static {
     let (starting, serving) = (starting(), OnceLock::new());
@@ -123,7 +126,16 @@ fn health_page(state: &str, ready: bool, degraded: &[&str]) -> Response {
 /// Begins a new log where the old one was lost. It is there when this is answered.
 async fn start_log(State(shared): State<Arc<Shared>>) -> Response {
     let started = tokio::task::spawn_blocking(move || begin_anew(&shared.log, &*shared)).await;
-    match started.unwrap_or(Err(LogError::Stops)) {
+    let started = match started {
+        Ok(started) => started,
+        Err(broken) => {
+            tracing::error!(%broken, "beginning a new log broke off: please report this");
+            let message =
+                "internal error: beginning a new log broke off; the master's log says where, please report it";
+            return failed(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL, message);
+        }
+    };
+    match started {
         Ok(Begun { lsn, bytes }) => as_json(StatusCode::OK, &json!({"success": true, "lsn": lsn, "bytes": bytes})),
         Err(error @ (LogError::NotLost | LogError::NoLog | LogError::Snapshotting)) => {
             failed(StatusCode::CONFLICT, UNAVAILABLE, &error.to_string())

@@ -126,10 +126,14 @@ mutants! {
     EndsDoNotWaitForWrites,
     /// A put session ends although a byte was never written.
     HolesAreEnded,
+    /// A put session whose end was sent is taken back without a look at whether that end was carried out.
+    RevokesDoNotAsk,
     /// A put session is written after its end was sent.
     SealedSessionsAreWritten,
     /// What ends a put session ends whichever one its key has by then.
     SessionsGoByName,
+    /// A get session loses a copy whose owner only stands still.
+    PassingFailuresEndGetSessions,
     /// A get session stays although none of what it looked up can be read.
     StaleSessionsStay,
     /// A put that came too late counts as stored.

@@ -78,11 +78,12 @@ impl Store {
         replica: &Replica,
         numbering: Numbering,
     ) -> Result<(), Unread> {
-        let lost = |what: &str| Unread { error: Cause::Transfer(what.into()).into(), doubt: Doubt::None };
+        let lost =
+            |what: &str| Unread { error: Cause::Transfer(what.into()).into(), doubt: Doubt::None, passing: false };
         let [extent] = &replica.extents[..] else { unreachable!("an extent each") };
         let found = self.find_segment(numbering, extent.segment);
         let address = found.ok_or_else(|| lost("its segment has left the pool"))?;
-        let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None };
+        let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None, passing: false };
         let link = self.link_to(&address).await;
         let link = link.ok_or_else(|| if self.inner.links.are_closed() { closed() } else { lost("no link") })?;
         match self.read(&link, replica.rid, extent.offset, object.size).await {
@@ -95,7 +96,9 @@ impl Store {
             }
             Err(links::Unread::Stale) => Err(Unread { doubt: Doubt::Stale, ..lost("stale") }),
             Err(links::Unread::Lost) => Err(lost("not read")),
-            Err(links::Unread::Interrupted) => Err(Unread { error: Cause::Interrupted.into(), doubt: Doubt::None }),
+            Err(links::Unread::Interrupted) => {
+                Err(Unread { error: Cause::Interrupted.into(), doubt: Doubt::None, passing: false })
+            }
         }
     }
 }

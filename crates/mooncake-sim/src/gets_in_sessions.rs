@@ -15,6 +15,7 @@ use mooncake_wire::pack_keys;
 use crate::calls::PATIENCE;
 use crate::links::{self, Address};
 use crate::puts::error_of;
+use crate::puts_in_sessions::NO_LINK;
 use crate::store::Store;
 
 /// Rids of an object's replicas, each with its segment.
@@ -75,13 +76,17 @@ impl Store {
         let first = self.inner.world.below(granules);
         let count = 1 + self.inner.world.below(granules - first);
         get_session::read(self, key, found, async |replica: &Replica| {
-            let lost = |what: &str| Unread { error: Cause::Transfer(what.into()).into(), doubt: Doubt::None };
-            let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None };
+            let lost = |what: &str| Unread {
+                error: Cause::Transfer(what.into()).into(),
+                doubt: Doubt::None,
+                passing: what == NO_LINK,
+            };
+            let closed = || Unread { error: Cause::Closed.into(), doubt: Doubt::None, passing: false };
             let place = found.place.0.iter().find(|(rid, _)| *rid == replica.rid);
             let address =
                 place.and_then(|(_, address)| address.as_ref()).ok_or_else(|| lost("it has left the pool"))?;
             let link = self.link_to(address).await;
-            let link = link.ok_or_else(|| if self.inner.links.are_closed() { closed() } else { lost("no link") })?;
+            let link = link.ok_or_else(|| if self.inner.links.are_closed() { closed() } else { lost(NO_LINK) })?;
             let from = replica.extents[0].offset + first * GRANULE;
             match self.read(&link, replica.rid, from, count * GRANULE).await {
                 Ok(words) => {
@@ -90,7 +95,9 @@ impl Store {
                 }
                 Err(links::Unread::Stale) => Err(Unread { doubt: Doubt::Stale, ..lost("stale") }),
                 Err(links::Unread::Lost) => Err(lost("not read")),
-                Err(links::Unread::Interrupted) => Err(Unread { error: Cause::Interrupted.into(), doubt: Doubt::None }),
+                Err(links::Unread::Interrupted) => {
+                    Err(Unread { error: Cause::Interrupted.into(), doubt: Doubt::None, passing: false })
+                }
             }
         })
         .await

@@ -34,7 +34,7 @@ fn place_of(places: &Places, rid: u64) -> Option<Address> {
 }
 
 /// Of what passes.
-const NO_LINK: &str = "no link";
+pub(crate) const NO_LINK: &str = "no link";
 
 /// What an end or a revoke has for options.
 const NONE: Options = Options { replicas: 1, replace: false, pace: 300 };

@@ -106,7 +106,7 @@ impl ViewDriver for Store {
         rid: u64,
         extent: &Extent,
     ) -> Result<Option<links::View>, Unread> {
-        let unread = |doubt| Unread { error: Cause::Transfer("no view".into()).into(), doubt };
+        let unread = |doubt| Unread { error: Cause::Transfer("no view".into()).into(), doubt, passing: false };
         match link.view(self, rid, extent.offset, object.size).await {
             Ok((view, words)) => {
                 let seed = self.inner.world.seed();

@@ -77,11 +77,13 @@ fn known(mutant: Mutant) -> Option<u64> {
         | OlderListsAreTaken
         | OutdatedListsCount
         | OvertakenReadersMiss
+        | PassingFailuresEndGetSessions
         | PinsOfAnotherReignAreForgotten
         | PinsSettleDuringLists
         | PlacementsAreGivenUpOnce
         | PongsConfirmUnlogged
         | PositionIsForgotten
+        | RevokesDoNotAsk
         | SealedSessionsAreWritten
         | SessionsGoByName
         | SilentMastersAreWaitedFor

@@ -148,6 +148,8 @@ pub enum LinkError {
         segment: String,
         /// What was tried, and why each failed.
         reason: String,
+        /// Its owner stands still, is cut off or has too much to do: it may be reached in a moment.
+        passing: bool,
     },
     /// This process may not open what a link takes.
     #[error(
@@ -170,6 +172,8 @@ pub enum LinkError {
         ago: Duration,
         /// What failed then.
         reason: String,
+        /// As of [`LinkError::NoPath`].
+        passing: bool,
     },
     /// The call's deadline passed, or the caller interrupted it.
     #[error("segment {segment}: the call ended before a connection was made")]
@@ -192,9 +196,13 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whether the same may go well in a moment: it says nothing of the owner, which was not even asked.
+    /// Whether the same may go well in a moment: it says nothing of what the owner holds.
     pub fn is_passing(&self) -> bool {
-        matches!(self, LinkError::OutOfDescriptors { .. } | LinkError::Cancelled { .. })
+        match self {
+            LinkError::OutOfDescriptors { .. } | LinkError::Cancelled { .. } => true,
+            LinkError::NoPath { passing, .. } | LinkError::Avoided { passing, .. } => *passing,
+            _ => false,
+        }
     }
 }
 

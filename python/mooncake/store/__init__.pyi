@@ -508,7 +508,7 @@ class MooncakeDistributedStore:
         all_sizes: Sequence[Sequence[int]],
         all_src_offsets: Sequence[Sequence[int]],
     ) -> list[int]:
-        """Bytes read per key, without a question to the master; -707 once an object is not where it was."""
+        """Bytes read per key, asking no master; -707 once it is elsewhere, -704 while its owner stands still."""
     def batch_get_session_end(self, keys: Sequence[str | bytes]) -> int:
         """0: what was looked up for these keys is forgotten."""
     def batch_put_session_start(
@@ -526,7 +526,7 @@ class MooncakeDistributedStore:
     def batch_put_session_end(self, keys: Sequence[str | bytes]) -> list[int]:
         """0 per key, which is an object then; -600 and still open where `last_error()` names bytes never written."""
     def batch_put_session_revoke(self, keys: Sequence[str | bytes]) -> list[int]:
-        """Takes back what was reserved; nothing of it becomes an object."""
+        """Takes back what was reserved: a key with 0 never becomes an object; -600 where its end has made it one."""
     def init_all(self, protocol: str, device_name: str, mount_segment_size: int = 16777216, /) -> int:
         """`setup` with everything on this host and the master at its usual port."""
     def alloc_from_mem_pool(self, size: int, /) -> int:

@@ -80,7 +80,9 @@ impl Initiator<'_> {
         for link in engine.links() {
             tracing::info!(peer = link.peer, path = link.path, reason = link.reason, "link");
         }
-        eprintln!("Test completed: duration {seconds:.2}, batch count {count}, throughput {rate:.digits$} {unit}/s");
+        crate::logging::complain(&format!(
+            "Test completed: duration {seconds:.2}, batch count {count}, throughput {rate:.digits$} {unit}/s\n"
+        ));
         Ok(())
     }
 }

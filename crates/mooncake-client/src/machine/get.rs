@@ -57,6 +57,8 @@ pub struct LostReplica {
     cause: String,
     /// Its extent carries another placement: overtaken, unless the second look-up names it again.
     stale: bool,
+    /// It may be read in a moment.
+    pub(crate) passing: bool,
 }
 
 /// A replica was not read.
@@ -66,6 +68,8 @@ pub struct Unread {
     pub error: StoreError,
     /// What that says of the replica.
     pub doubt: Doubt,
+    /// The same may go well in a moment.
+    pub passing: bool,
 }
 
 /// What a failed read says of the replica itself.
@@ -166,12 +170,12 @@ pub async fn read_any_replica<D: GetDriver>(
         match read(replica).await {
             Ok(()) => return Fetched::Done(object.size),
             Err(Unread { error, .. }) if error.is_callers() => return Fetched::Failed(error),
-            Err(Unread { error, doubt }) => {
+            Err(Unread { error, doubt, passing }) => {
                 tracing::debug!(rid = format_args!("{:#x}", replica.rid), %error, "replica not read; trying the next");
                 let said = error.to_string();
                 report_doubt(driver, key, object, replica.rid, doubt, &said);
                 cause = said.clone().into();
-                lost.push(LostReplica { rid: replica.rid, cause: said, stale: doubt == Doubt::Stale });
+                lost.push(LostReplica { rid: replica.rid, cause: said, stale: doubt == Doubt::Stale, passing });
                 if error.is_short_of_descriptors() {
                     out_of_descriptors = Some(error);
                 }
@@ -288,7 +292,7 @@ mod tests {
     }
 
     fn unread(doubt: Doubt) -> Unread {
-        Unread { error: Cause::Transfer(format!("{doubt:?}")).into(), doubt }
+        Unread { error: Cause::Transfer(format!("{doubt:?}")).into(), doubt, passing: false }
     }
 
     impl Script {
@@ -341,7 +345,11 @@ mod tests {
             let script = Script::new(&[&[&[2, 4]], &[&[2, 4]]]);
             let got = ready(read_batch(&script, &[b"k"], async |found, (), lost| {
                 let read = async |replica: &Replica| match replica.rid {
-                    2 => Err(Unread { error: Cause::OutOfDescriptors("none".into()).into(), doubt: Doubt::None }),
+                    2 => Err(Unread {
+                        error: Cause::OutOfDescriptors("none".into()).into(),
+                        doubt: Doubt::None,
+                        passing: false,
+                    }),
                     rid if bad(rid) => Err(unread(Doubt::None)),
                     _ => Ok(()),
                 };
@@ -400,8 +408,9 @@ mod tests {
     fn what_the_callers_own_memory_refuses_is_tried_with_no_other_replica() {
         let script = Script::new(&[&[&[2, 12]]]);
         let got = ready(read_batch(&script, &[b"a"], async |found, (), lost| {
-            let refused =
-                async |_: &Replica| Err(Unread { error: Cause::InvalidParams("no".into()).into(), doubt: Doubt::None });
+            let refused = async |_: &Replica| {
+                Err(Unread { error: Cause::InvalidParams("no".into()).into(), doubt: Doubt::None, passing: false })
+            };
             vec![read_any_replica(&script, b"a", found[0].1, (), lost, refused).await]
         }));
         assert!(matches!(&got[0], Err(error) if matches!(error.cause(), Cause::InvalidParams(_))));

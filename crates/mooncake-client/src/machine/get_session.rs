@@ -1,7 +1,7 @@
 //! Get sessions: objects that are looked up once, and then read in parts as often as their reader wants. The master is asked
 //! nothing more: the stamps of what was copied decide whether the bytes are still the object's. A session holds nothing in the
 //! pool, so it is over for a key when no placement that the look-up gave can be read any more: until its callers have ended it,
-//! or one begins it anew, whoever reads hears that.
+//! or one begins it anew, whoever reads hears that. What passes, such as an owner that stands still, ends none.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -13,7 +13,7 @@ use mooncake_wire::message::{Object, Replica};
 
 use crate::error::{Cause, StoreError};
 use crate::key::check_key;
-use crate::machine::get::{Fetched, GetDriver, ROUND_KEYS, Unread, read_any_replica};
+use crate::machine::get::{Fetched, GetDriver, LostReplica, ROUND_KEYS, Unread, read_any_replica};
 use crate::machine::rounds::rounds;
 
 /// Most keys with a session at a time: what a caller never ends is memory of its process.
@@ -54,6 +54,9 @@ struct Open<P, N> {
 pub struct Found<P, N> {
     /// The object, with those of its replicas that could be read so far.
     pub object: Object,
+    /// Replicas that could not be read for a reason that passes, while another one could: they are tried again when none of
+    /// those is left.
+    aside: Vec<Replica>,
     /// What the numbers of their segments mean.
     pub numbering: N,
     /// Where they are.
@@ -113,16 +116,24 @@ impl<P, N: Copy> GetSessions<P, N> {
         }
     }
 
-    /// These replicas could not be read: none of this look-up's is tried again. The session is over when none is left, for
-    /// this reason.
-    fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[u64], reason: &str) {
+    /// These replicas could not be read: none of this look-up's is tried again but those whose reason passes. The session is
+    /// over when none is left, for this reason.
+    fn lose(&mut self, key: &[u8], of: &Arc<Found<P, N>>, lost: &[LostReplica], reason: &str) {
         let Some(open) = self.open.get_mut(key).filter(|open| Arc::ptr_eq(&open.found, of)) else { return };
-        let mut object = of.object.clone();
-        object.replicas.retain(|replica| !lost.contains(&replica.rid));
+        let (mut object, mut aside) = (of.object.clone(), of.aside.clone());
+        let lost_as = |replica: &Replica| lost.iter().find(|lost| lost.rid == replica.rid);
+        let passing = |replica: &&Replica| {
+            lost_as(replica).is_some_and(|lost| lost.passing && !mutant!(PassingFailuresEndGetSessions))
+        };
+        aside.extend(object.replicas.iter().filter(passing).cloned());
+        object.replicas.retain(|replica| lost_as(replica).is_none());
+        if object.replicas.is_empty() {
+            object.replicas = std::mem::take(&mut aside);
+        }
         if object.replicas.is_empty() && !mutant!(StaleSessionsStay) {
             open.over = Some(reason.into());
         }
-        open.found = Arc::new(Found { object, numbering: of.numbering, place: of.place.clone() });
+        open.found = Arc::new(Found { object, aside, numbering: of.numbering, place: of.place.clone() });
     }
 }
 
@@ -149,7 +160,12 @@ pub async fn start<D: GetSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Resul
         };
         let found: Vec<_> = objects
             .into_iter()
-            .map(|object| Found { place: Arc::new(driver.place(&object, numbering)), object, numbering })
+            .map(|object| Found {
+                place: Arc::new(driver.place(&object, numbering)),
+                object,
+                aside: Vec::new(),
+                numbering,
+            })
             .collect();
         let mut sessions = driver.get_sessions();
         sessions.make_room(found.len());
@@ -173,13 +189,15 @@ pub async fn read<D: GetSessionDriver>(
     let mut lost = Vec::new();
     let fetched = read_any_replica(driver, key, &found.object, found.numbering, &mut lost, read).await;
     if !lost.is_empty() && !matches!(fetched, Fetched::Failed(_)) {
-        let lost: Vec<u64> = lost.iter().map(|lost| lost.rid).collect();
         let reason = if let Fetched::Lost(reason) = &fetched { reason } else { "" };
         driver.get_sessions().lose(key, found, &lost, reason);
     }
     match fetched {
         Fetched::Done(_) => Ok(()),
         Fetched::Failed(error) => Err(error),
+        Fetched::Lost(reason) if !found.aside.is_empty() || lost.iter().any(|lost| lost.passing) => {
+            Err(Cause::NotRead { reason }.into())
+        }
         Fetched::Lost(reason) => Err(Cause::SessionOver { reason }.into()),
     }
 }

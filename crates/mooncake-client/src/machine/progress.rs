@@ -52,6 +52,13 @@ pub struct Held {
     until: Duration,
 }
 
+impl Held {
+    /// They are renewed no more.
+    pub(crate) fn has_lapsed(&self, now: Duration) -> bool {
+        now >= self.until
+    }
+}
+
 /// All puts of a store that are under way.
 #[derive(Debug, Default)]
 pub struct Progress {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_mutant::mutant;
+use mooncake_wire::STILL_POPULATED;
 use mooncake_wire::message::{Ended, Replica, ReplicaOutcome, put_end_reply, put_slot};
 
 use crate::error::{Cause, StoreError};
@@ -26,6 +27,13 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// Longest wait for them: each ends by itself when no byte of it moves.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest that a call which holds something already goes on asking for room in memory that is still being populated, with
+/// none placed. That room comes whatever others hold, so asking again keeps nobody from anything.
+const POPULATING: Duration = Duration::from_secs(5);
+
+/// How often it asks.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Most copies that the sessions of a store reserve at a time: the beat renews each of them every few seconds.
 const MOST: usize = 16_384;
@@ -67,11 +75,13 @@ pub struct PutSessions<O, P> {
     next: u64,
     /// Of all that are open.
     copies: usize,
+    /// Of those that calls are about to reserve.
+    promised: usize,
 }
 
 impl<O, P> Default for PutSessions<O, P> {
     fn default() -> Self {
-        Self { open: BTreeMap::new(), next: 0, copies: 0 }
+        Self { open: BTreeMap::new(), next: 0, copies: 0, promised: 0 }
     }
 }
 
@@ -100,6 +110,12 @@ pub struct Reserved<O, P> {
     pub replicas: Vec<Replica>,
     /// Where they are.
     pub place: P,
+}
+
+/// Copies that a call to start sessions wants, and those of them that it was promised.
+struct Call {
+    asked: usize,
+    promised: usize,
 }
 
 #[derive(Debug)]
@@ -150,10 +166,14 @@ impl<O, P> Open<O, P> {
 
     /// What the master is told: from here on nothing is written.
     fn send(&mut self, crc32c: u32) -> Sealed<O, P> {
-        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: !self.is_bad(replica.rid) };
-        let ended = Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c };
+        let ended = self.ended(|rid| !self.is_bad(rid), crc32c);
         self.state = State::Sent(ended.clone());
         self.sealed(ended)
+    }
+
+    fn ended(&self, good: impl Fn(u64) -> bool, crc32c: u32) -> Ended {
+        let outcome = |replica: &Replica| ReplicaOutcome { rid: replica.rid, good: good(replica.rid) };
+        Ended { replicas: self.reserved.replicas.iter().map(outcome).collect(), crc32c }
     }
 
     fn sealed(&self, ended: Ended) -> Sealed<O, P> {
@@ -175,8 +195,9 @@ impl<O, P> PutSessions<O, P> {
         alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }).collect()
     }
 
-    /// Whether a key may have a session, of so many bytes, with which so many copies are to be reserved.
-    fn may_begin(&mut self, key: &[u8], bytes: u64, copies: usize) -> Result<(), StoreError> {
+    /// Whether a key may have a session, of so many bytes, with so many copies. They count from here on, until
+    /// [`PutSessions::begin`] or [`PutSessions::give_back`].
+    fn promise(&mut self, key: &[u8], bytes: u64, copies: usize, call: &Call) -> Result<(), StoreError> {
         if let Some(open) = self.open.get(key)
             && (!matches!(open.state, State::Over(_)) || !open.writing.is_empty())
         {
@@ -184,19 +205,26 @@ impl<O, P> PutSessions<O, P> {
                 Cause::InvalidParams("this key has a put session already; end or revoke it first".into()).into()
             );
         }
-        if self.copies + copies > MOST {
+        if self.copies + self.promised + copies > MOST {
             // What its callers have left lying about is no reason to refuse others.
             self.open.retain(|_, open| !matches!(open.state, State::Over(_)) || !open.writing.is_empty());
             self.copies = self.open.values().map(|open| open.reserved.replicas.len()).sum();
         }
-        if self.copies + copies > MOST {
-            let held = self.copies;
+        if self.copies + self.promised + copies > MOST {
+            let (held, asked) = (self.copies + self.promised - call.promised, call.asked);
             let reason = format!(
-                "put sessions of this store hold {held} copies of objects, and may hold {MOST}; end or revoke some"
+                "put sessions of this store hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST} \
+                 at a time; end or revoke some, or start fewer with one call"
             );
             return Err(Cause::NoSpace { bytes, reason }.into());
         }
+        self.promised += copies;
         Ok(())
+    }
+
+    /// So many copies that were promised are reserved, or are not going to be.
+    fn give_back(&mut self, copies: usize) {
+        self.promised -= copies;
     }
 
     fn begin(&mut self, key: &[u8], reserved: Reserved<O, P>, combine: Combine, held: Arc<Held>) {
@@ -258,6 +286,7 @@ impl<O, P> PutSessions<O, P> {
         id: u64,
         part: (u64, u64),
         outcome: Result<Written, Lost>,
+        now: Duration,
     ) -> (Result<(), StoreError>, Option<GivenUp<O, P>>) {
         let Some(open) = self.that(key, id) else { return (Err(meanwhile()), None) };
         if let Some(at) = open.writing.iter().position(|other| *other == part) {
@@ -279,7 +308,12 @@ impl<O, P> PutSessions<O, P> {
             Err(lost) => {
                 let rids = open.rids().into_iter();
                 open.bad.extend(rids.map(|rid| (rid, lost.settled)));
-                lost.error.to_string()
+                match &open.held {
+                    Some(held) if held.has_lapsed(now) => {
+                        format!("what it reserved lapsed, as it does after ten minutes: {}", lost.error)
+                    }
+                    _ => lost.error.to_string(),
+                }
             }
         };
         let result = Err(Cause::SessionOver { reason: reason.clone() }.into());
@@ -301,7 +335,14 @@ fn has_ended() -> StoreError {
 }
 
 fn is_ending() -> StoreError {
-    Cause::InvalidParams("the put session of this key is being ended; wait for that, or revoke it".into()).into()
+    let reason = "the put session of this key is being ended or taken back by another call; wait for that call";
+    Cause::InvalidParams(reason.into()).into()
+}
+
+fn is_object() -> StoreError {
+    let reason =
+        "this key has no put session any more: its end has made the object, which is there; remove the key instead";
+    Cause::InvalidParams(reason.into()).into()
 }
 
 /// Reserves room for objects of these sizes; a result for each. What is wrong with a key from the beginning is in `results`.
@@ -312,25 +353,40 @@ pub async fn start<D: PutSessionDriver>(
     mut results: Vec<Option<Result<(), StoreError>>>,
 ) -> Vec<Result<(), StoreError>> {
     let (mut pending, mut named) = (Vec::new(), BTreeSet::new());
+    let copies = driver.replicas();
+    let mut call = Call { asked: results.iter().filter(|result| result.is_none()).count() * copies, promised: 0 };
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| results[*index].is_none()).collect::<Vec<_>>() {
         let may = match named.insert(*key) {
-            true => driver.put_sessions().may_begin(key, sizes[index], (pending.len() + 1) * driver.replicas()),
+            true => driver.put_sessions().promise(key, sizes[index], copies, &call),
             false => Err(Cause::InvalidParams("this key is in the batch already".into()).into()),
         };
         match may {
-            Ok(()) => pending.push(index),
+            Ok(()) => {
+                call.promised += copies;
+                pending.push(index);
+            }
             Err(error) => results[index] = Some(Err(error)),
         }
     }
+    let promised = pending.clone();
     // Reserving waits as long as the call holds nothing.
-    let mut wait = true;
+    let (mut wait, mut since) = (true, driver.now());
     while !pending.is_empty() {
         let later = pending.split_off(round_of(driver, &pending));
-        let mut full = begin_round(driver, keys, sizes, &pending, wait, &mut results).await;
-        wait &= full.is_none();
-        pending = full.take().unwrap_or_default();
+        let round = begin_round(driver, keys, sizes, &pending, wait, &mut results).await;
+        if round.placed {
+            (wait, since) = (false, driver.now());
+            pending = round.full;
+        } else if round.populating && !wait && driver.now().saturating_sub(since) < POPULATING {
+            driver.pause(ASK_AGAIN).await;
+            pending = round.full;
+        } else {
+            pending.clear();
+        }
         pending.extend(later);
     }
+    let unbegun = promised.iter().filter(|&&index| !matches!(results[index], Some(Ok(())))).count();
+    driver.put_sessions().give_back(unbegun * copies);
     let lost = || Err(Cause::Superseded { attempts: 0 }.into());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
@@ -345,7 +401,17 @@ fn round_of<D: PutSessionDriver>(driver: &D, keys: &[usize]) -> usize {
     fitting.count().max(1)
 }
 
-/// If something was reserved, what had no room: a master places as many keys as it has time for, and the others are no worse off.
+/// What became of a request to reserve.
+#[derive(Default)]
+struct Begun {
+    /// Something was reserved. A master places as many keys as it has time for, and the others are no worse off.
+    placed: bool,
+    /// What had no room.
+    full: Vec<usize>,
+    /// For that, memory has to be populated.
+    populating: bool,
+}
+
 async fn begin_round<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
@@ -353,12 +419,12 @@ async fn begin_round<D: PutSessionDriver>(
     round: &[usize],
     wait: bool,
     results: &mut [Option<Result<(), StoreError>>],
-) -> Option<Vec<usize>> {
+) -> Begun {
     let (slots, origin) = match driver.reserve(round, wait, 0).await {
         Ok(reserved) => reserved,
         Err(error) => {
             round.iter().for_each(|&index| results[index] = Some(Err(error.clone())));
-            return None;
+            return Begun::default();
         }
     };
     let (mut placed, mut full) = (Vec::new(), Vec::new());
@@ -386,23 +452,27 @@ async fn begin_round<D: PutSessionDriver>(
         };
         results[index] = Some(Err(refusal));
     }
+    let populating = why_full.starts_with(STILL_POPULATED);
     if placed.is_empty() {
-        return None;
+        return Begun { placed: false, full, populating };
     }
     if let Err(error) = driver.meet(&origin, &placed).await {
         let rids = placed.iter().flat_map(|placed| placed.slot.replicas.iter().map(|replica| replica.rid));
         driver.give_up(&origin, rids.collect(), true).await;
         placed.iter().for_each(|placed| results[placed.index] = Some(Err(error.clone())));
-        return None;
+        return Begun::default();
     }
     for Placed { index, slot } in placed {
         let held = driver.hold(slot.replicas.iter().map(|replica| replica.rid).collect());
         let place = driver.place(&origin, &slot.replicas);
         let reserved = Reserved { origin: origin.clone(), size: sizes[index], replicas: slot.replicas, place };
-        driver.put_sessions().begin(keys[index], reserved, D::COMBINE, held);
+        let mut sessions = driver.put_sessions();
+        sessions.give_back(driver.replicas());
+        sessions.begin(keys[index], reserved, D::COMBINE, held);
+        drop(sessions);
         results[index] = Some(Ok(()));
     }
-    Some(full)
+    Begun { placed: true, full, populating }
 }
 
 /// Writes bytes from `offset` on in the session of a key, by `write` to each replica, which gives their checksum. Waits for
@@ -427,7 +497,7 @@ pub async fn write_part<D: PutSessionDriver>(
     };
     let good = reserved.replicas.iter().filter(|replica| !bad.contains(&replica.rid));
     let outcome = write_key(good, |replica| write(&reserved, replica)).await;
-    let (result, given_up) = driver.put_sessions().end_part(key, id, (offset, len), outcome);
+    let (result, given_up) = driver.put_sessions().end_part(key, id, (offset, len), outcome, driver.now());
     give_up(driver, given_up.into_iter().collect()).await;
     result
 }
@@ -443,58 +513,75 @@ pub async fn end<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<
             Err(error) => results[index] = Some(Err(error)),
         }
     }
-    let mut rest = &sent[..];
-    while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
-        let of_it = |(_, sealed): &&Sent<D>| sealed.reserved.origin.is_of_session(&first.origin);
-        let copies = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
-        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
-        rest = others;
-        let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
-        let committed = match driver.end(&first.origin, ended).await {
-            Ok(Some(outcomes)) if outcomes.len() == round.len() => are_committed(driver, keys, round, &outcomes).await,
-            Ok(None) => round.iter().map(|_| Ok(false)).collect(),
-            other => {
-                let error = other.err().unwrap_or_else(|| driver.confused());
-                round.iter().for_each(|(index, ..)| results[*index] = Some(Err(error.clone())));
+    let told = tell(driver, keys, &sent).await;
+    for ((index, sealed), told) in sent.iter().zip(told) {
+        let told = match told {
+            Ok(told) => told,
+            Err(error) => {
+                results[*index] = Some(Err(error));
                 continue;
             }
         };
-        for ((index, sealed), committed) in round.iter().zip(committed) {
-            let committed = match committed {
-                Ok(committed) => committed,
-                Err(error) => {
-                    results[*index] = Some(Err(error));
-                    continue;
-                }
-            };
-            // Another call may have ended it too, and its key have another one by now.
-            let open = driver.put_sessions().remove(keys[*index], sealed.id);
-            results[*index] = Some(if committed { Ok(()) } else { Err(taken_back()) });
-            // Ended as bad, and nothing of them can land any more: no fence has to prove that.
-            let bad = open.map(|open| open.bad).unwrap_or_default();
-            let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
-            if committed && !spoilt.is_empty() {
-                driver.give_up(&first.origin, spoilt, true).await;
-            }
+        // Another call may have ended it too, and its key have another one by now.
+        let open = driver.put_sessions().remove(keys[*index], sealed.id);
+        results[*index] = Some(if told == Told::Object { Ok(()) } else { Err(taken_back()) });
+        // Ended as bad, and nothing of them can land any more: no fence has to prove that.
+        let bad = open.map(|open| open.bad).unwrap_or_default();
+        let spoilt: Vec<u64> = bad.into_iter().filter(|(_, settled)| *settled).map(|(rid, _)| rid).collect();
+        if told == Told::Object && !spoilt.is_empty() {
+            driver.give_up(&sealed.reserved.origin, spoilt, true).await;
         }
     }
     let lost = || Err(taken_back());
     results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
 }
 
-/// Whether each of these is an object by now; an error where there is no telling yet. A master knows the last placements of a
-/// session only that have become objects: of others it says that they came too late, though it may have been told before, and
-/// its word was lost. Their keys tell.
-async fn are_committed<D: PutSessionDriver>(
+/// What became of a session whose outcome the master was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// It is an object, by this word or an earlier one.
+    Object,
+    /// This word took it back, before any other made it an object.
+    TakenBack,
+    /// The word came too late.
+    Late,
+}
+
+/// Tells the master how these end; what became of each, an error where there is no telling yet.
+async fn tell<D: PutSessionDriver>(driver: &D, keys: &[&[u8]], sent: &[Sent<D>]) -> Vec<Result<Told, StoreError>> {
+    let (mut all, mut rest) = (Vec::with_capacity(sent.len()), sent);
+    while let Some((_, Sealed { reserved: first, .. })) = rest.first() {
+        let of_it = |(_, sealed): &&Sent<D>| sealed.reserved.origin.is_of_session(&first.origin);
+        let copies = |(_, sealed): &Sent<D>| sealed.reserved.replicas.len();
+        let (round, others) = rest.split_at(changed_round(rest.iter().take_while(of_it).map(copies)));
+        rest = others;
+        let ended = round.iter().map(|(_, sealed)| sealed.ended.clone()).collect();
+        all.extend(match driver.end(&first.origin, ended).await {
+            Ok(Some(outcomes)) if outcomes.len() == round.len() => became_of(driver, keys, round, &outcomes).await,
+            Ok(None) => vec![Ok(Told::Late); round.len()],
+            other => vec![Err(other.err().unwrap_or_else(|| driver.confused())); round.len()],
+        });
+    }
+    all
+}
+
+/// What became of each of these. A master knows the last placements of a session only that have become objects: of others it
+/// says that they came too late, though it may have been told before, and its word was lost. Their keys tell.
+async fn became_of<D: PutSessionDriver>(
     driver: &D,
     keys: &[&[u8]],
     round: &[Sent<D>],
     outcomes: &[i32],
-) -> Vec<Result<bool, StoreError>> {
+) -> Vec<Result<Told, StoreError>> {
     use put_end_reply::Outcome;
-    let is = |at: usize, outcome: Outcome| Outcome::try_from(outcomes[at]) == Ok(outcome);
-    let mut committed: Vec<_> = (0..round.len()).map(|at| Ok(is(at, Outcome::Committed))).collect();
-    let late: Vec<usize> = (0..round.len()).filter(|&at| is(at, Outcome::Superseded)).collect();
+    let told = |outcome: &i32| match Outcome::try_from(*outcome) {
+        Ok(Outcome::Committed) => Told::Object,
+        Ok(Outcome::Revoked) => Told::TakenBack,
+        _ => Told::Late,
+    };
+    let mut became: Vec<_> = outcomes.iter().map(|outcome| Ok(told(outcome))).collect();
+    let superseded = |at: &usize| Outcome::try_from(outcomes[*at]) == Ok(Outcome::Superseded);
+    let late: Vec<usize> = (0..round.len()).filter(superseded).collect();
     let names: Vec<&[u8]> = late.iter().map(|&at| keys[round[at].0]).collect();
     let mut rest = &late[..];
     for names in rounds(&names, ROUND_KEYS) {
@@ -503,10 +590,12 @@ async fn are_committed<D: PutSessionDriver>(
         let found = driver.rids_of(&round[0].1.reserved.origin, names).await;
         for (nth, &at) in these.iter().enumerate() {
             let is_own = |rids: &Vec<u64>| round[at].1.reserved.replicas.iter().any(|own| rids.contains(&own.rid));
-            committed[at] = found.as_ref().map(|found| found.get(nth).is_some_and(is_own)).map_err(Clone::clone);
+            let is_there = |found: &Vec<Vec<u64>>| found.get(nth).is_some_and(is_own);
+            let told = |found| if is_there(found) { Told::Object } else { Told::Late };
+            became[at] = found.as_ref().map(told).map_err(Clone::clone);
         }
     }
-    committed
+    became
 }
 
 fn taken_back() -> StoreError {
@@ -611,25 +700,46 @@ async fn wait_for_writes<D: PutSessionDriver>(driver: &D, key: &[u8], id: u64) -
     }
 }
 
-/// Takes back what keys have reserved; a result for each.
+/// Takes back what keys have reserved; a result for each. Where an end has gone to the master, the master is told that no copy
+/// is good, and its answer decides: a key that is said to be taken back never becomes an object.
 pub async fn revoke<D: PutSessionDriver>(driver: &D, keys: &[&[u8]]) -> Vec<Result<(), StoreError>> {
-    let (mut results, mut given_up) = (Vec::with_capacity(keys.len()), Vec::new());
-    for key in keys {
-        let begun = driver.put_sessions().find(key).and_then(|open| match open.state {
+    let (mut results, mut given_up, mut sent) = (Vec::with_capacity(keys.len()), Vec::new(), Vec::new());
+    for (index, key) in keys.iter().enumerate() {
+        let begun = driver.put_sessions().find(key).and_then(|open| match &open.state {
             State::Sealed => Err(is_ending()),
+            State::Sent(_) if !mutant!(RevokesDoNotAsk) => {
+                sent.push((index, open.sealed(open.ended(|_| false, 0))));
+                Ok(None)
+            }
             State::Filled | State::Sent(_) => {
                 open.state = State::Sealed;
-                Ok(open.id)
+                Ok(Some(open.id))
             }
-            State::Over(_) => Ok(open.id),
+            State::Over(_) => Ok(Some(open.id)),
         });
-        if let Ok(id) = begun {
+        if let Ok(Some(id)) = begun {
             wait_for_writes(driver, key, id).await;
             let open = driver.put_sessions().remove(key, id);
             let alive = open.filter(|open| !matches!(open.state, State::Over(_)));
             given_up.extend(alive.map(|open| GivenUp { settled: open.is_settled(), reserved: open.reserved }));
         }
         results.push(begun.map(drop));
+    }
+    let told = tell(driver, keys, &sent).await;
+    for ((index, sealed), told) in sent.iter().zip(told) {
+        results[*index] = match told {
+            Ok(Told::TakenBack) => Ok(()),
+            Ok(Told::Object) => Err(is_object()),
+            Ok(Told::Late) => Err(taken_back()),
+            Err(error) => {
+                results[*index] = Err(error);
+                continue;
+            }
+        };
+        let open = driver.put_sessions().remove(keys[*index], sealed.id);
+        // Nothing of it can land any more: no fence has to prove that.
+        let settled = open.filter(|open| results[*index].is_ok() && open.is_settled());
+        given_up.extend(settled.map(|open| GivenUp { settled: true, reserved: open.reserved }));
     }
     give_up(driver, given_up).await;
     results

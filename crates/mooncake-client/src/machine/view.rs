@@ -227,7 +227,7 @@ async fn borrow<D: ViewDriver>(
     }
     match driver.check(&link, object, replica.rid, extent).await {
         Ok(bytes) => Some(driver.borrowed(bytes?, pin)),
-        Err(Unread { error, doubt }) => {
+        Err(Unread { error, doubt, .. }) => {
             report_doubt(driver, key, object, replica.rid, doubt, &error.to_string());
             None
         }

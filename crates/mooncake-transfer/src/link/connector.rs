@@ -40,13 +40,15 @@ pub(super) struct NoPath {
     pub reason: String,
     /// The last attempt failed because this process lacks something, not the owner.
     pub is_short_of_descriptors: bool,
+    /// The last attempt may go well in a moment.
+    pub passing: bool,
 }
 
 impl Connector {
     /// A link by the best path that works now.
     pub(super) fn connect(&self, address: &SegmentAddress, wait: &Wait<'_>) -> Result<Made, NoPath> {
         let paths = self.options.paths;
-        let mut is_short_of_descriptors = false;
+        let (mut is_short_of_descriptors, mut is_passing) = (false, false);
         let mut reasons: Vec<String> = Vec::new();
         let mut better_later = false;
         let made = |kind, reason, better_later| Made { link: self.link(address, kind, reason), better_later };
@@ -75,7 +77,7 @@ impl Connector {
             match self.map(address, wait) {
                 Ok(link) => return Ok(Made { link, better_later }),
                 Err(NoSharedMemory { reason, passing, is_short }) => {
-                    better_later = passing;
+                    (better_later, is_passing) = (passing, passing);
                     is_short_of_descriptors = is_short;
                     reasons.push(format!("no shared memory: {reason}"));
                 }
@@ -88,6 +90,7 @@ impl Connector {
             let connected = pool.and_then(|pool| {
                 let at = pool.try_connect(wait).map_err(|e| {
                     is_short_of_descriptors = e.is_short_of_descriptors();
+                    is_passing = e.is_passing();
                     e.to_string()
                 })?;
                 Ok((pool, at))
@@ -102,7 +105,7 @@ impl Connector {
         } else {
             reasons.push("TCP is switched off".into());
         }
-        Err(NoPath { reason: reasons.join("; "), is_short_of_descriptors })
+        Err(NoPath { reason: reasons.join("; "), is_short_of_descriptors, passing: is_passing })
     }
 
     /// A link over shared memory.

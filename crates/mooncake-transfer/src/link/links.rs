@@ -96,8 +96,8 @@ impl Links {
                         return Err(LinkError::Cancelled { segment: address.label().to_string() });
                     }
                 }
-                Look::Avoid { ago, reason } => {
-                    return Err(LinkError::Avoided { segment: address.label().to_string(), ago, reason });
+                Look::Avoid { ago, reason, passing } => {
+                    return Err(LinkError::Avoided { segment: address.label().to_string(), ago, reason, passing });
                 }
                 Look::Closed => return Err(LinkError::Closed),
             }
@@ -134,13 +134,13 @@ impl Links {
                 return Err(LinkError::Cancelled { segment: segment() });
             }
             // The owner need not be avoided: as soon as there is a descriptor, it is reached.
-            Err(NoPath { reason, is_short_of_descriptors: true }) => {
+            Err(NoPath { reason, is_short_of_descriptors: true, .. }) => {
                 let limit = descriptor_limit();
                 return Err(LinkError::OutOfDescriptors { segment: segment(), limit, reason });
             }
-            Err(NoPath { reason, .. }) => {
-                making.book.links.lock().failed(making.ticket, making.book.time(now), reason.clone());
-                return Err(LinkError::NoPath { segment: segment(), reason });
+            Err(NoPath { reason, passing, .. }) => {
+                making.book.links.lock().failed(making.ticket, making.book.time(now), reason.clone(), passing);
+                return Err(LinkError::NoPath { segment: segment(), reason, passing });
             }
         };
         match link.path() {
@@ -155,7 +155,9 @@ impl Links {
             discard(&self.connector.reclaimer, link);
             match unwanted {
                 Unwanted::Closed => LinkError::Closed,
-                Unwanted::Forgotten => LinkError::NoPath { segment: segment(), reason: "it has left the pool".into() },
+                Unwanted::Forgotten => {
+                    LinkError::NoPath { segment: segment(), reason: "it has left the pool".into(), passing: false }
+                }
             }
         })
     }

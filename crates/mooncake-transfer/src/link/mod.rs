@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_memory::{
-    CopyError, Mapping, ReadError, Source, Target, Verify, forked, total_of_sources, total_of_targets,
+    CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, forked, total_of_sources,
+    total_of_targets,
 };
 
 use crate::Uuid;
@@ -153,7 +154,8 @@ impl Link {
             }
             Kind::Tcp(pool) => {
                 let outcome = pool.with_lane(wait, |lane| lane.write(extent, parts, wait));
-                outcome.result.map_err(|error| WriteError { error, settled: outcome.settled })?
+                let named = |error| named(error, || crc_of_sources(0, parts, 0, extent.len).err());
+                outcome.result.map_err(|error| WriteError { error: named(error), settled: outcome.settled })?
             }
         };
         self.bytes_written.fetch_add(extent.len, Ordering::Relaxed);
@@ -271,7 +273,7 @@ impl Link {
         wait: &Wait<'_>,
     ) -> Result<(), TransferError> {
         let outcome = pool.with_lane(wait, |lane| lane.read(extent, parts, crc.is_some(), wait));
-        let actual = outcome.result?;
+        let actual = outcome.result.map_err(|error| named(error, || crc_of_targets(0, parts, 0, extent.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
                 Err(TransferError::Checksum { peer: self.label.to_string(), rid: extent.rid, expected, actual })
@@ -302,6 +304,14 @@ impl Link {
             ReadError::Checksum { rid, expected, actual } => TransferError::Checksum { peer, rid, expected, actual },
             ReadError::Copy(e) => TransferError::Copy(e),
         }
+    }
+}
+
+/// A kernel that moves bytes for a socket does not say which of the caller's pieces it could not touch: a look at them does.
+fn named(error: TransferError, look: impl FnOnce() -> Option<CopyError>) -> TransferError {
+    match error {
+        TransferError::CallerMemory { .. } => look().map_or(error, TransferError::Copy),
+        other => other,
     }
 }
 

@@ -52,6 +52,8 @@ struct Failure {
     crowded: bool,
     /// It is this process that has too many descriptors.
     is_own: bool,
+    /// No answer came in time: the owner may stand still, and go on in a moment.
+    timed_out: bool,
     /// It is not tried again before that.
     pause: Duration,
 }
@@ -167,9 +169,7 @@ impl LanePool {
                 && !failure.crowded
                 && state.lent == 0
             {
-                let source = std::io::Error::other(format!("{} ({:?} ago)", failure.why, failure.at.elapsed()));
-                let peer = self.peer.to_string();
-                return Err(TransferError::Broken { peer, what: "not tried again so soon", source });
+                return Err(failure.again(self.peer.to_string()));
             }
             if MutexGuard::unlocked(&mut state, || (wait.interrupted)()) {
                 return Err(TransferError::Interrupted);
@@ -208,6 +208,7 @@ impl LanePool {
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
                 // Of an owner that is there, whatever its other addresses are like.
                 Err(_) if Failure::new(&last, self.retry_after).crowded => {}
+                Err(e) if last.is_passing() && !e.is_passing() => {}
                 Err(e) => last = e,
             }
         }
@@ -241,7 +242,20 @@ impl Failure {
         let overloaded = matches!(error, TransferError::Refused { status: Status::Overloaded, .. });
         let crowded = is_own || overloaded;
         let pause = if crowded { CROWDED } else { retry_after };
-        Failure { at: Instant::now(), why: error.to_string(), crowded, is_own, pause }
+        let timed_out = matches!(error, TransferError::Timeout { .. });
+        Failure { at: Instant::now(), why: error.to_string(), crowded, is_own, timed_out, pause }
+    }
+
+    /// What a caller hears that comes before it is tried again: the kind of failure stays what it was.
+    fn again(&self, peer: String) -> TransferError {
+        let (what, ago) = ("not tried again so soon", self.at.elapsed());
+        match self.timed_out {
+            true => TransferError::Timeout { peer, what, waited: ago },
+            false => {
+                let source = std::io::Error::other(format!("{} ({ago:?} ago)", self.why));
+                TransferError::Broken { peer, what, source }
+            }
+        }
     }
 
     fn rest(&self, now: Instant) -> Duration {

@@ -33,6 +33,7 @@ enum Slot<L> {
     Failed {
         at: Duration,
         reason: String,
+        passing: bool,
     },
 }
 
@@ -71,6 +72,8 @@ pub enum Look<L> {
         ago: Duration,
         /// Why it failed.
         reason: String,
+        /// Whether that passes.
+        passing: bool,
     },
     /// The session is over.
     Closed,
@@ -115,10 +118,10 @@ impl<L: Clone> LinkBook<L> {
                 return Look::Improve(link.clone(), Ticket { uuid, number: self.tickets });
             }
             Some(Slot::Made { link, .. }) => Some(link.clone()),
-            Some(Slot::Failed { at, reason }) => {
+            Some(Slot::Failed { at, reason, passing }) => {
                 let ago = now().saturating_sub(*at);
                 if ago < self.retry_after {
-                    return Look::Avoid { ago, reason: reason.clone() };
+                    return Look::Avoid { ago, reason: reason.clone(), passing: *passing };
                 }
                 None
             }
@@ -138,10 +141,10 @@ impl<L: Clone> LinkBook<L> {
         Ok(())
     }
 
-    /// There is no way, for a reason: it is not tried again at once.
-    pub fn failed(&mut self, ticket: Ticket, now: Duration, reason: String) {
+    /// There is no way, for a reason, which passes or not: it is not tried again at once.
+    pub fn failed(&mut self, ticket: Ticket, now: Duration, reason: String, passing: bool) {
         if let Some(slot) = self.slot(ticket) {
-            *slot = Slot::Failed { at: now, reason };
+            *slot = Slot::Failed { at: now, reason, passing };
         }
     }
 
@@ -265,7 +268,7 @@ mod tests {
         let again = ticket(&mut book);
         assert_eq!(book.made(made, "link", None), Err(Unwanted::Forgotten));
         book.given_up(made);
-        book.failed(made, Duration::ZERO, "no".into());
+        book.failed(made, Duration::ZERO, "no".into(), false);
         assert_eq!(look(&mut book, 0), Look::Wait, "that is another one's now");
         assert_eq!(book.made(again, "link", None), Ok(()));
         assert_eq!((book.forget(TWO), book.forget(ONE), book.links().count()), (None, Some("link"), 0));
@@ -298,8 +301,8 @@ mod tests {
     fn what_has_failed_is_left_alone_for_a_while() {
         let mut book = book();
         let made = ticket(&mut book);
-        book.failed(made, Duration::from_secs(5), "no way".into());
-        let avoided = Look::Avoid { ago: Duration::ZERO, reason: "no way".into() };
+        book.failed(made, Duration::from_secs(5), "no way".into(), true);
+        let avoided = Look::Avoid { ago: Duration::ZERO, reason: "no way".into(), passing: true };
         assert_eq!(look(&mut book, 5), avoided);
         assert!(matches!(look(&mut book, 6), Look::Make(_, None)));
     }

@@ -74,12 +74,22 @@ impl Pool {
 
     /// Reads in the session of a key, as far as replicas are `good`: the rids that were tried.
     fn read(&self, key: &[u8], good: impl Fn(u64) -> bool) -> Result<Vec<u64>, StoreError> {
+        self.read_as(key, |rid| (!good(rid)).then_some(false))
+    }
+
+    /// The same; those that cannot be read say whether their reason passes.
+    fn read_as(&self, key: &[u8], fails: impl Fn(u64) -> Option<bool>) -> Result<Vec<u64>, StoreError> {
         let (found, mut tried) = (self.sessions.borrow().find(key)?, Vec::new());
         ready(read(self, key, &found, async |replica: &Replica| {
             tried.push(replica.rid);
-            match good(replica.rid) {
-                true => Ok(()),
-                false => Err(Unread { error: Cause::Transfer("stale".into()).into(), doubt: Doubt::Stale }),
+            match fails(replica.rid) {
+                None => Ok(()),
+                Some(true) => Err(Unread {
+                    error: Cause::TransferTimeout("still".into()).into(),
+                    doubt: Doubt::None,
+                    passing: true,
+                }),
+                Some(false) => Err(stale()),
             }
         }))
         .map(|()| tried)
@@ -88,6 +98,10 @@ impl Pool {
     fn has(&self, key: &[u8]) -> bool {
         self.sessions.borrow().find(key).is_ok()
     }
+}
+
+fn stale() -> Unread {
+    Unread { error: Cause::Transfer("stale".into()).into(), doubt: Doubt::Stale, passing: false }
 }
 
 fn is_over(result: &Result<Vec<u64>, StoreError>) -> bool {
@@ -130,14 +144,33 @@ fn a_replica_that_cannot_be_read_is_not_tried_again_as_long_as_there_is_another(
 }
 
 #[test]
+fn an_owner_that_stands_still_for_a_while_ends_no_session() {
+    let not_read = |result: Result<Vec<u64>, StoreError>| {
+        assert!(matches!(result.unwrap_err().cause(), Cause::NotRead { .. }), "a miss, as of a plain get");
+    };
+    let pool = Pool::new(&[(b"a", &[2]), (b"b", &[2, 4])]);
+    pool.start(&[b"a", b"b"]);
+    for _ in 0..2 {
+        not_read(pool.read_as(b"a", |_| Some(true)));
+    }
+    assert_eq!(pool.read(b"a", |_| true).unwrap(), [2]);
+    assert!(is_over(&pool.read(b"a", |_| false)));
+    // A copy whose owner stands still is not waited for each time while there is another one, and read behind that.
+    assert_eq!(pool.read_as(b"b", |rid| (rid == 2).then_some(true)).unwrap(), [2, 4]);
+    assert_eq!(pool.read(b"b", |_| true).unwrap(), [4]);
+    not_read(pool.read(b"b", |_| false));
+    assert_eq!(pool.read(b"b", |_| true).unwrap(), [2]);
+    assert!(is_over(&pool.read(b"b", |_| false)));
+}
+
+#[test]
 fn a_reader_of_an_earlier_look_up_ends_no_session_that_was_begun_since() {
     let pool = Pool::new(&[(b"a", &[2])]);
     pool.start(&[b"a"]);
     let former = pool.sessions.borrow().find(b"a").unwrap();
     pool.objects.borrow_mut().insert(b"a".to_vec(), vec![4]);
     pool.start(&[b"a"]);
-    let unread = || Unread { error: Cause::Transfer("stale".into()).into(), doubt: Doubt::Stale };
-    ready(read(&pool, b"a", &former, async |_: &Replica| Err(unread()))).unwrap_err();
+    ready(read(&pool, b"a", &former, async |_: &Replica| Err(stale()))).unwrap_err();
     assert_eq!(pool.read(b"a", |_| true).unwrap(), [4]);
 }
 
@@ -174,5 +207,9 @@ fn its_mutants_are_noticed() {
     assert!(is_noticed_by(
         Mutant::StaleSessionsStay,
         a_session_is_over_for_a_key_whose_placements_are_stale_and_for_no_other
+    ));
+    assert!(is_noticed_by(
+        Mutant::PassingFailuresEndGetSessions,
+        an_owner_that_stands_still_for_a_while_ends_no_session
     ));
 }

@@ -48,6 +48,10 @@ struct Pool {
     now: Cell<Duration>,
     /// A write stands still while this is so.
     is_still: Cell<bool>,
+    /// The master answers no request to reserve while this is so.
+    stands: Cell<bool>,
+    /// Why there is no room.
+    why: RefCell<String>,
 }
 
 const KEY: &[u8] = b"key";
@@ -71,6 +75,8 @@ impl Pool {
             unread: Cell::default(),
             now: Cell::default(),
             is_still: Cell::new(false),
+            stands: Cell::new(false),
+            why: RefCell::new("why".into()),
         }
     }
 
@@ -84,6 +90,17 @@ impl Pool {
 
     fn start(&self, keys: &[&[u8]], size: u64) -> Vec<Result<(), StoreError>> {
         ready(start(self, keys, &vec![size; keys.len()], keys.iter().map(|_| None).collect()))
+    }
+
+    /// The same of a call that pauses.
+    fn start_at_last(&self, keys: &[&[u8]], size: u64) -> Vec<Result<(), StoreError>> {
+        let sizes = vec![size; keys.len()];
+        let mut call = pin!(start(self, keys, &sizes, keys.iter().map(|_| None).collect()));
+        loop {
+            if let Poll::Ready(started) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return started;
+            }
+        }
     }
 
     /// Writes bytes to all copies, but to those that `fails` knows.
@@ -162,6 +179,9 @@ impl PutDriver for Pool {
 
     async fn reserve(&self, keys: &[usize], wait: bool, _: u64) -> Result<(Vec<PutSlot>, Session), StoreError> {
         self.waits.borrow_mut().push(wait);
+        while self.stands.get() {
+            self.pause(LOOK).await;
+        }
         let slot = |_: &usize| {
             let mut slots = self.slots.borrow_mut();
             let (kind, copies) =
@@ -171,7 +191,11 @@ impl PutDriver for Pool {
                 self.next_rid.set(self.next_rid.get() + 2);
                 Replica { rid: self.next_rid.get() - 2, ..Replica::default() }
             };
-            PutSlot { kind: kind.into(), replicas: (0..copies).map(replica).collect(), reason: "why".into() }
+            PutSlot {
+                kind: kind.into(),
+                replicas: (0..copies).map(replica).collect(),
+                reason: self.why.borrow().clone(),
+            }
         };
         Ok((keys.iter().map(slot).collect(), Session(1)))
     }
@@ -324,6 +348,46 @@ fn what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_m
 }
 
 #[test]
+fn a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object() {
+    use put_end_reply::Outcome::{Committed, Revoked, Superseded};
+    let ended_without_an_answer = || {
+        let pool = Pool::with_session(3, 2);
+        pool.fill(0, b"abc").unwrap();
+        pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
+        pool.end().unwrap_err();
+        pool
+    };
+    let answered = |outcome: put_end_reply::Outcome, found: Vec<u64>| {
+        let pool = ended_without_an_answer();
+        pool.answers.borrow_mut().push(Ok(Some(vec![outcome.into()])));
+        pool.found.borrow_mut().push(Ok(found));
+        let revoked = pool.revoke();
+        let asked = &pool.ended.borrow()[1];
+        assert!(asked.replicas.iter().all(|outcome| !outcome.good) && asked.replicas.len() == 2);
+        assert!(refusal(pool.revoke()).contains("no put session"), "it is over");
+        (revoked, pool.given_up.take())
+    };
+    let (revoked, given_up) = answered(Revoked, vec![]);
+    revoked.unwrap();
+    assert_eq!(given_up, [(vec![2, 4], true)], "it is room at once");
+    // The end was carried out, as the master remembers or as the key tells.
+    for (outcome, found) in [(Committed, vec![]), (Superseded, vec![9, 4])] {
+        let (revoked, given_up) = answered(outcome, found);
+        assert!(refusal(revoked).contains("its end has made the object") && given_up.is_empty());
+    }
+    assert!(is_over(answered(Superseded, vec![9]).0), "something else took it back");
+    // As long as there is no telling, its session goes on.
+    let pool = ended_without_an_answer();
+    pool.answers.borrow_mut().push(Err(Cause::Transfer("no answer".into()).into()));
+    assert!(matches!(pool.revoke().unwrap_err().cause(), Cause::Transfer(_)));
+    pool.end().unwrap();
+    // Of the session that an end was sent in nothing is known any more.
+    let pool = ended_without_an_answer();
+    pool.answers.borrow_mut().push(Ok(None));
+    assert!(is_over(pool.revoke()));
+}
+
+#[test]
 fn an_end_that_comes_too_late_is_one_that_was_done_where_its_key_says_so() {
     let late = || Ok(Some(vec![put_end_reply::Outcome::Superseded.into()]));
     for (found, done) in [(vec![9, 4], true), (vec![9], false), (vec![], false)] {
@@ -356,6 +420,16 @@ fn a_copy_that_lacks_a_part_is_ended_as_bad_and_a_key_without_a_good_one_is_over
         assert!(is_over(pool.fill(0, b"abc")) && is_over(pool.end()));
         assert!(pool.ended.borrow().is_empty());
         pool.start(&[KEY], 6).remove(0).unwrap();
+    }
+}
+
+#[test]
+fn a_write_that_comes_when_what_was_reserved_has_lapsed_says_so() {
+    for (after, lapsed) in [(599, false), (620, true)] {
+        let pool = Pool::with_session(3, 1);
+        pool.now.set(pool.now.get() + Duration::from_secs(after));
+        let error = ready(pool.write(0, b"abc", |_| Some(lost(true)))).unwrap_err().to_string();
+        assert!(error.contains("after ten minutes") == lapsed && error.contains("the owner is gone"), "{error}");
     }
 }
 
@@ -436,6 +510,27 @@ fn what_a_master_had_no_time_to_make_room_for_is_asked_for_again() {
     assert!(started[0].is_ok() && started[1].is_ok(), "{started:?}");
     assert!(matches!(started[2].as_ref().unwrap_err().cause(), Cause::NoSpace { .. }));
     assert_eq!(*pool.waits.borrow(), [true, false, false]);
+}
+
+#[test]
+fn memory_that_is_still_being_populated_is_asked_for_again_by_a_call_that_holds_something() {
+    use put_slot::Kind::{Full, Placed};
+    let pool = Pool::new();
+    *pool.why.borrow_mut() = format!("{STILL_POPULATED}; 3 bytes are held");
+    pool.slots.borrow_mut().extend([(Placed, 1), (Full, 0)].into_iter().chain([(Full, 0); 100]));
+    assert!(pool.start_at_last(&[b"a", b"b"], 3).iter().all(Result::is_ok));
+    assert!(pool.waits.borrow()[1..].iter().all(|wait| !wait), "the master parks nothing of it");
+    // Without end it is not, nor where something else is the matter.
+    for (why, asks) in [(pool.why.take(), 250..=252), ("objects hold it".to_owned(), 2..=2)] {
+        pool.waits.borrow_mut().clear();
+        *pool.why.borrow_mut() = why;
+        pool.slots.borrow_mut().extend([(Placed, 1)].into_iter().chain([(Full, 0); 1_000]));
+        let started = pool.start_at_last(&[b"c", b"d"], 3);
+        assert!(matches!(started[1].as_ref().unwrap_err().cause(), Cause::NoSpace { .. }));
+        assert!(asks.contains(&pool.waits.borrow().len()), "{}", pool.waits.borrow().len());
+        pool.slots.borrow_mut().clear();
+        ready(revoke(&pool, &[b"c"]));
+    }
 }
 
 #[test]
@@ -545,6 +640,35 @@ fn sessions_hold_no_more_copies_than_the_beat_renews_in_time() {
 }
 
 #[test]
+fn calls_that_start_sessions_at_a_time_hold_no_more_copies_together_than_one_may() {
+    let pool = Pool::new();
+    pool.copies.set(8);
+    let names: Vec<Vec<u8>> = (0..MOST / 8 + 1).map(|number| number.to_string().into_bytes()).collect();
+    let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    let (first, others) = keys.split_at(MOST / 16);
+    pool.stands.set(true);
+    let (some, rest) = (vec![3; first.len()], vec![3; others.len()]);
+    let mut one = pin!(start(&pool, first, &some, first.iter().map(|_| None).collect()));
+    let mut other = pin!(start(&pool, others, &rest, others.iter().map(|_| None).collect()));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(one.as_mut().poll(context).is_pending() && other.as_mut().poll(context).is_pending());
+    pool.stands.set(false);
+    let Poll::Ready(one) = one.as_mut().poll(context) else { panic!("the master answers") };
+    let Poll::Ready(mut other) = other.as_mut().poll(context) else { panic!("the master answers") };
+    let last = other.pop().unwrap().unwrap_err().to_string();
+    assert!(one.iter().chain(&other).all(Result::is_ok), "{last}");
+    let (held, asked) = (first.len() * 8, others.len() * 8);
+    assert!(
+        last.contains(&format!("hold {held} copies of objects, this call asks for {asked}, and all may hold {MOST}"))
+    );
+    // What came to nothing is given back.
+    ready(revoke(&pool, first));
+    pool.slots.borrow_mut().extend(vec![(put_slot::Kind::Busy, 0); first.len()]);
+    assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_err));
+    assert!(ready(start(&pool, first, &some, first.iter().map(|_| None).collect())).iter().all(Result::is_ok));
+}
+
+#[test]
 fn its_mutants_are_noticed() {
     let hole = a_byte_that_was_never_written_refuses_its_key_which_may_be_filled_and_ended_then_or_revoked;
     assert!(is_noticed_by(Mutant::HolesAreEnded, hole));
@@ -552,6 +676,8 @@ fn its_mutants_are_noticed() {
     assert!(is_noticed_by(Mutant::EndsDoNotWaitForWrites, waits));
     let sent = what_the_master_may_have_heard_of_is_not_written_again_and_may_be_told_once_more;
     assert!(is_noticed_by(Mutant::SealedSessionsAreWritten, sent));
+    let asks = a_key_that_is_said_to_be_taken_back_is_none_that_an_end_has_made_an_object;
+    assert!(is_noticed_by(Mutant::RevokesDoNotAsk, asks));
     let others = an_end_or_a_revoke_touches_no_session_that_its_key_was_given_since;
     assert!(is_noticed_by(Mutant::SessionsGoByName, others));
 }

@@ -154,7 +154,7 @@ impl ViewDriver for Script {
         self.did.borrow_mut().push("check");
         assert_eq!(object.size, SIZE);
         match self.bad {
-            Some(doubt) => Err(Unread { error: Cause::Checksum("no".into()).into(), doubt }),
+            Some(doubt) => Err(Unread { error: Cause::Checksum("no".into()).into(), doubt, passing: false }),
             None => Ok((!self.has_no_bytes).then_some(rid)),
         }
     }

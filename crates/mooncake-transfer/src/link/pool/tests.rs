@@ -91,6 +91,24 @@ fn an_owner_that_cannot_be_reached_is_not_tried_again_so_soon() {
 }
 
 #[test]
+fn an_owner_that_stands_still_is_one_that_passes_for_whoever_comes_before_it_is_tried_again_too() {
+    let listener = listener();
+    let pool = pool(&listener, &LinkOptions { retry_after: Duration::from_secs(60), ..options() });
+    let wait = Wait::until(Instant::now() + Duration::from_secs(60));
+    for again in [false, true] {
+        let e = pool.with_lane(&wait, answered).result.unwrap_err();
+        assert!(e.is_passing() && e.to_string().contains("not tried again so soon") == again, "{e}");
+    }
+    // One that is gone is none.
+    let (at, pool) = (listener.local_addr().unwrap(), self::pool(&listener, &options()));
+    drop(listener);
+    for again in [false, true] {
+        let e = pool.with_lane(&wait, answered).result.unwrap_err();
+        assert!(!e.is_passing() && e.to_string().contains("not tried again so soon") == again, "{at}: {e}");
+    }
+}
+
+#[test]
 fn a_caller_without_time_keeps_no_other_from_trying() {
     let listener = listener();
     let pool = pool(&listener, &options());
