@@ -17,7 +17,7 @@ my %allowed = (
     'crate' => 'machine error key reign segment_id wire Uuid',
     'mooncake_memory' => 'CopyError',
     'mooncake_transfer' => 'machine Fence ProcessGone Reign Uuid',
-    'mooncake_wire' => 'message Feature KeysError UnpackedKeys FEATURES VERSION MAX_HELLO_FRAME pack_keys unpack_groups'
+    'mooncake_wire' => 'message Feature KeysError UnpackedKeys FEATURES VERSION MAX_HELLO_FRAME STILL_POPULATED pack_keys unpack_groups'
         . ' unpack_keys',
 );
 my $never = qr/\b(?:Instant|SystemTime|Mutex|RwLock|Condvar|Barrier|OnceLock|LazyLock|thread_local|extern\s+crate)\b
