@@ -67,15 +67,19 @@ def test_any_cut_is_read_as_any_other(store, cut):
     assert torch.equal(store.get_tensor_with_parallelism("t", ReadTarget("full", of(tp(0, wanted, dim)))), tensor)
 
 
+def put_by_writers(store, key, tensor, written, dim):
+    for rank in range(written):
+        writer = SimpleNamespace(rank=rank, size=written, split_dim=dim)
+        assert store.put_tensor_with_parallelism(key, tensor, writer_partition=writer) == 0, store.last_error()
+
+
 @given(cuts())
 @RELAXED
 def test_writers_of_a_whole_tensor_leave_shards_that_any_reader_understands(store, cut):
     shape, dim, written, wanted = cut
     store.remove_all(True)
     tensor = numbered(*shape)
-    for rank in range(written):
-        writer = SimpleNamespace(rank=rank, size=written, split_dim=dim)
-        assert store.put_tensor_with_parallelism("t", tensor, writer_partition=writer) == 0, store.last_error()
+    put_by_writers(store, "t", tensor, written, dim)
     assert store.get_size(f"t__writer_0of{written}_sd{dim}") == 304 + tensor.numel() * 4 // written
     assert store.get_size("t__writer_manifest") == 96
     assert torch.equal(store.get_tensor_with_parallelism("t", ReadTarget("full")), tensor)
@@ -220,9 +224,7 @@ def test_without_a_dimension_a_rank_of_another_number_gets_its_shard_along_the_s
     shape, dim, written, wanted = cut
     store.remove_all(True)
     tensor = numbered(*shape)
-    for rank in range(written):
-        writer = SimpleNamespace(rank=rank, size=written, split_dim=dim)
-        assert store.put_tensor_with_parallelism("writers", tensor, writer_partition=writer) == 0
+    put_by_writers(store, "writers", tensor, written, dim)
     assert store.put_tensor_with_tp("ranks", tensor, 0, written, dim) == 0
     room = ctypes.create_string_buffer(304 + tensor.numel() * 4)
     at, size = ctypes.addressof(room), len(room)
