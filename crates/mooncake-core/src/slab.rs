@@ -372,7 +372,7 @@ impl<T> Slab<T> {
 
     /// Every slot is in use or in the free list of its chunk, and the counts are right.
     pub fn check_invariants(&self) -> Result<(), String> {
-        let (mut len, mut listed, mut without) = (0, 0, 0);
+        let (mut len, mut listed, mut without, mut kept) = (0, 0, 0, None);
         for (number, chunk) in self.chunks.iter().enumerate() {
             let used = chunk.entries.iter().filter(|entry| matches!(entry, Entry::Used(_))).count();
             let (mut free, mut at) = (0, chunk.free);
@@ -402,7 +402,10 @@ impl<T> Slab<T> {
             len += used;
             listed += usize::from(room);
             without += usize::from(all == 0);
-            ensure!(used > 0 || all == 0 || self.is_the_last(chunk), "chunk {number} is empty, and was kept");
+            if used == 0 && all > 0 {
+                ensure!(stride == 0 && kept.is_none(), "chunk {number} is empty and was kept, as was {kept:?}");
+                kept = Some(number);
+            }
         }
         let noted: usize = self.with_room.values().map(Vec::len).sum();
         ensure!(noted == listed, "{listed} chunks have room, and listed are {noted}");

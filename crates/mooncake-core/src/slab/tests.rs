@@ -25,6 +25,13 @@ fn empty_chunks_are_given_back_and_numbers_are_reused() {
     slab.check_invariants().unwrap();
     let kept = |slab: &Slab<Item>| slab.chunks.iter().map(|chunk| chunk.entries.capacity()).sum::<usize>();
     assert_eq!(kept(&slab), CHUNK, "one stays for what comes next");
+    // It stays beside one that was full, too.
+    let slots: Vec<u32> = (0..=CHUNK as u32).map(|i| slab.insert(Item(i, Link::default()))).collect();
+    for slot in slots.iter().rev() {
+        slab.remove(*slot);
+        slab.check_invariants().unwrap();
+    }
+    assert_eq!(kept(&slab), CHUNK, "one, not two");
     let again: Vec<u32> = (0..3 * CHUNK as u32).map(|i| slab.insert(Item(i, Link::default()))).collect();
     assert_eq!(slab.bound(), 3 * CHUNK as u32);
     assert_eq!(again.iter().collect::<std::collections::BTreeSet<_>>().len(), again.len());
