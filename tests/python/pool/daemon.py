@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -19,19 +20,24 @@ def binary(python: str | None = None) -> str:
     return os.environ.get("MOONCAKE_BIN") or str(Path(sys.executable).parent / "mooncake")
 
 
-# Given out by this process: the kernel may offer one again before its daemon listens there.
-_given: set[int] = set()
+# Below the ports that Linux gives to connections (32768 on, if nobody changed it), so that none is taken between the
+# question and the daemon's start; each of the processes that run tests side by side counts through a slice of its own.
+_PORTS_EACH = 1500
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+_first_port = 20_000 + _worker * _PORTS_EACH
+_next_ports = (_first_port + n % _PORTS_EACH for n in itertools.count(os.getpid()))
 
 
 def free_port() -> int:
     """A TCP port that was free a moment ago, and another one each time."""
-    while True:
+    for port in itertools.islice(_next_ports, _PORTS_EACH):
         with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        if port not in _given:
-            _given.add(port)
-            return port
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError(f"none of the {_PORTS_EACH} ports from {_first_port} on is free")
 
 
 def wait_for(what: str, condition: Callable[[], object], timeout: float = 10.0, step: float = 0.01):
