@@ -49,8 +49,8 @@ fn main() -> ExitCode {
     let command = args.next().unwrap_or_default();
     match command.as_str() {
         "master" => {
-            mooncake_memory::join_freed_blocks_at_once();
-            started(&MASTER, clash::look()).unwrap_or_else(|| master::run(args, Some(mooncake_memory::trim_heap)))
+            mooncake_os::join_freed_blocks_at_once();
+            started(&MASTER, clash::look()).unwrap_or_else(|| master::run(args, Some(mooncake_os::trim_heap)))
         }
         "client" => {
             started(&CLIENT, clash::look()).or_else(|| started(&CLIENT, client::run(args))).unwrap_or(ExitCode::SUCCESS)

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mooncake_client::Store;
-use mooncake_memory::{Guarded, forked};
+use mooncake_os::{Guarded, forked};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -42,7 +42,7 @@ impl ClientServer {
         let (end, ended) = oneshot::channel();
         let pages = shown.clone();
         let builder = std::thread::Builder::new().name("mooncake-http".into());
-        let thread = mooncake_transfer::thread::start(builder, move || serve(runtime, listener, pages, ended))?;
+        let thread = mooncake_os::thread::start(builder, move || serve(runtime, listener, pages, ended))?;
         Ok(ClientServer { address, shown, thread: Some((end, thread)) })
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ProcessIdentity, forked};
+use mooncake_os::{ProcessIdentity, forked};
 use mooncake_transfer::Uuid;
 use mooncake_wire::MAX_FRAME;
 use mooncake_wire::message::{AnchorDown, AnchorUp, LogPosition, hello};
@@ -43,7 +43,7 @@ pub(crate) fn start(
     opened: Opened,
 ) -> Result<std::thread::JoinHandle<()>, StoreError> {
     let thread = std::thread::Builder::new().name("mooncake-anchor".into());
-    let spawned = mooncake_transfer::thread::start(thread, move || {
+    let spawned = mooncake_os::thread::start(thread, move || {
         Driver::new(shared, identity, opened).run();
     });
     spawned.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() }.into())

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 use rustix::event::{EventfdFlags, eventfd};
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{forked, is_short_of_descriptors};
+use mooncake_os::{forked, is_short_of_descriptors};
 use mooncake_wire::message::{LogPosition, Refusal, Reply, Request, refusal, request};
 use mooncake_wire::{MAX_FRAME, RequestKind};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::forked;
+use mooncake_os::forked;
 use mooncake_wire::message::{AnchorUp, AttachCall, LogPosition, anchor_up, hello, refusal};
 use parking_lot::{Condvar, Mutex, RwLock};
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use mooncake_memory::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, raise_descriptor_limit};
+use mooncake_os::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, raise_descriptor_limit};
 
 /// For calls to the master, what listens, and whatever else the process has open.
 const OTHERS: usize = 128;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::peer_credentials;
+use mooncake_os::peer_credentials;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize};
@@ -258,7 +258,7 @@ impl Introducer {
         line.push(b'\n');
         let ended = Arc::new(AtomicBool::new(false));
         let (line, inside) = (Arc::<[u8]>::from(line), ended.clone());
-        mooncake_transfer::thread::start(std::thread::Builder::new().name("mooncake-introducer".into()), move || {
+        mooncake_os::thread::start(std::thread::Builder::new().name("mooncake-introducer".into()), move || {
             while !inside.load(Ordering::Relaxed) {
                 let told_tcp = tcp.accept().map(|(stream, _)| tell_tcp(stream, &line));
                 let told_unix = unix.accept().map(|(stream, _)| tell_unix(stream, &line));

@@ -159,7 +159,7 @@ pub(crate) fn address_of(
         uuid: memory.uuid(),
         bytes: memory.bytes(),
         name: "owner".into(),
-        boot_id: mooncake_memory::boot_id().unwrap(),
+        boot_id: mooncake_os::boot_id().unwrap(),
         unix_socket: server.unix_name().into(),
         tcp: Vec::new(),
         access_key: 1,
@@ -305,7 +305,7 @@ mod tests {
         let (server, address, links) = mapped();
         let link = links.link(&address, &wait()).unwrap();
         link.write(RID, 64 << 10, &[Source::new(b"another one")], &wait()).unwrap();
-        let process = mooncake_memory::ProcessIdentity::current().unwrap();
+        let process = mooncake_os::ProcessIdentity::current().unwrap();
         let uuid = mooncake_memory::uuid_text(&address.uuid);
         let text = format!("{uuid}\n{}\n{}\n", server.unix_name(), process.start_time);
         std::fs::write(format!("{path}.new"), text).unwrap();
@@ -330,9 +330,8 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        let own = mooncake_memory::ProcessIdentity::current().unwrap();
-        let process =
-            mooncake_memory::ProcessIdentity { pid: lender.0.id(), start_time: lines[2].parse().unwrap(), ..own };
+        let own = mooncake_os::ProcessIdentity::current().unwrap();
+        let process = mooncake_os::ProcessIdentity { pid: lender.0.id(), start_time: lines[2].parse().unwrap(), ..own };
         let address = SegmentAddress {
             uuid: mooncake_memory::uuid_of(lines[0]).unwrap(),
             bytes: 1 << 20,

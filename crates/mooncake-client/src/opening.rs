@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use mooncake_memory::ProcessIdentity;
+use mooncake_os::ProcessIdentity;
 use mooncake_wire::message::{HelloReply, LogPosition, hello};
 
 use crate::connection::{Address, Connection, ConnectionError, Patience};

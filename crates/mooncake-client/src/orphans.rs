@@ -29,7 +29,7 @@ impl OrphanDriver for Arc<Control> {
     fn start_worker(&self) -> bool {
         let control = self.clone();
         let thread = std::thread::Builder::new().name("mooncake-orphans".into());
-        mooncake_transfer::thread::start(thread, move || ready(run(&control))).is_ok()
+        mooncake_os::thread::start(thread, move || ready(run(&control))).is_ok()
     }
 
     fn call(&self) -> impl CallDriver<Session = Arc<Session>> {

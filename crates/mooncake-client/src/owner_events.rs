@@ -62,7 +62,8 @@ pub(crate) fn tell_epoch_taken(control: &Control, epoch: u16, segments: &[Uuid])
 mod tests {
     use std::time::{Duration, Instant};
 
-    use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions, Source};
+    use mooncake_memory::{SegmentMemory, SegmentOptions, Source};
+    use mooncake_os::ProcessIdentity;
     use mooncake_transfer::{Fence, Reign, SegmentServer, ServerOptions, Wait};
 
     use super::*;

@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) fn start(store: &Arc<Inner>, every: Duration) -> io::Result<Thread> {
     let store = Arc::downgrade(store);
     let builder = Builder::new().name("mooncake-report".into());
-    let thread = mooncake_transfer::thread::start(builder, move || run(&store, every))?;
+    let thread = mooncake_os::thread::start(builder, move || run(&store, every))?;
     Ok(thread.thread().clone())
 }
 

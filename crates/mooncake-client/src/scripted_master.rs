@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ProcessIdentity, SegmentMemory, SegmentOptions};
+use mooncake_memory::{SegmentMemory, SegmentOptions};
+use mooncake_os::ProcessIdentity;
 use mooncake_transfer::{Reign, SegmentServer, ServerOptions, Uuid};
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, AttachCall, Beat, Done, Endpoint, Hello, HelloReply, LogPosition, MountReply, Pong, Reply,

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
-use mooncake_memory::{MemoryError, ProcessIdentity, SegmentMemory, SegmentOptions, random_bytes};
-use mooncake_transfer::{Fence, Reign, SegmentServer, Uuid, thread};
+use mooncake_memory::{MemoryError, SegmentMemory, SegmentOptions};
+use mooncake_os::thread;
+use mooncake_os::{ProcessIdentity, random_bytes};
+use mooncake_transfer::{Fence, Reign, SegmentServer, Uuid};
 use mooncake_wire::message::{Endpoint, Mount, Populated, Rechecked, Segment, anchor_up, reply, request};
 use parking_lot::{Condvar, Mutex};
 

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{
-    ForeignRange, Guarded, ProcessIdentity, Registry, Source, forked, total_of_sources, watch_forks,
-};
+use mooncake_memory::{ForeignRange, Registry, Source, total_of_sources};
+use mooncake_os::{Guarded, ProcessIdentity, forked, watch_forks};
 use mooncake_transfer::{LinkReport, SLOWEST, SegmentServer, ServerError, ServerOptions, Wait};
 use mooncake_wire::message::{CloseSession, request};
 use parking_lot::Mutex;

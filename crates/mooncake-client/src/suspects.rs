@@ -28,7 +28,7 @@ impl SuspectDriver for Arc<Control> {
     fn start_worker(&self) -> bool {
         let control = self.clone();
         let thread = std::thread::Builder::new().name("mooncake-suspects".into());
-        mooncake_transfer::thread::start(thread, move || ready(run(&control))).is_ok()
+        mooncake_os::thread::start(thread, move || ready(run(&control))).is_ok()
     }
 
     async fn look_up(&self, keys: &[Suspect]) -> Result<Vec<Object>, StoreError> {

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::forked;
+use mooncake_os::forked;
 use mooncake_transfer::{Link, Path};
 use mooncake_wire::message::{Extent, Object, Pin, reply, request};
 use mooncake_wire::pack_keys;

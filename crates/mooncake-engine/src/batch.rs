@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::forked;
+use mooncake_os::forked;
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::{PeerId, Request};

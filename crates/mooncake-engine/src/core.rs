@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Bounce, forked};
+use mooncake_memory::Bounce;
+use mooncake_os::forked;
 
 use crate::calls::Calls;
 use crate::engine::{Opcode, PeerId, Request, total};

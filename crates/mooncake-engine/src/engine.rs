@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{
-    ForeignRange, Guarded, MOST_DESCRIPTORS_OF_OTHERS, PeerProcess, descriptor_limit, forked, hex,
-    raise_descriptor_limit, random_bytes,
+use mooncake_memory::{ForeignRange, PeerProcess};
+use mooncake_os::{
+    Guarded, MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, forked, hex, raise_descriptor_limit, random_bytes,
 };
 use parking_lot::Mutex;
 

@@ -53,7 +53,7 @@ impl Errands {
             // Its caller may have left.
             let _ = tell.send(result);
         };
-        mooncake_transfer::thread::start(builder, errand).map_err(EngineError::socket(whom, "start a thread"))?;
+        mooncake_os::thread::start(builder, errand).map_err(EngineError::socket(whom, "start a thread"))?;
         loop {
             match told.recv_timeout(left(patience)) {
                 Ok(result) => return Ok(result),

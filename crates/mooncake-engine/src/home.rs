@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mooncake_memory::{PeerProcess, hex};
+use mooncake_memory::PeerProcess;
+use mooncake_os::hex;
 use parking_lot::Mutex;
 
 use crate::address;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mooncake_memory::forked;
+use mooncake_os::forked;
 
 use crate::engine::Engine;
 use crate::peer::Peer;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 
 use crate::error::EngineError;
 use crate::options::EngineOptions;
@@ -76,7 +76,7 @@ fn warning(on: Option<IpAddr>, host: &str, [handshakes, data]: [u16; 2]) -> Opti
 fn listen(bind: Option<IpAddr>, ports: &RangeInclusive<u16>) -> Result<(TcpListener, u16), EngineError> {
     let span = u32::from(ports.end() - ports.start()) + 1;
     // Where it begins differs from process to process, so that many that start at once seldom meet.
-    let start = mooncake_memory::random_bytes::<4>().map_or(0, u32::from_le_bytes) % span;
+    let start = mooncake_os::random_bytes::<4>().map_or(0, u32::from_le_bytes) % span;
     let mut last = None;
     for step in 0..span.min(TRIES) {
         let port = (u32::from(*ports.start()) + (start + step) % span) as u16;

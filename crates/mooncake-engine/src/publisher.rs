@@ -81,8 +81,7 @@ impl Publisher {
             if many && !state.ending && (state.busy || !state.pause().is_zero()) {
                 let builder = std::thread::Builder::new().name("mooncake-publish".into());
                 let later = home.clone();
-                state.later =
-                    mooncake_transfer::thread::start(builder, move || Publisher::publish_later(&later)).is_ok();
+                state.later = mooncake_os::thread::start(builder, move || Publisher::publish_later(&later)).is_ok();
                 if state.later {
                     return Ok(());
                 }

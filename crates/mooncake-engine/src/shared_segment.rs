@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{CommonMemory, Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
+use mooncake_memory::CommonMemory;
+use mooncake_os::{Guarded, forked, hex, peer_credentials, random_bytes, recv_fds, send_fds};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -242,7 +243,7 @@ impl Door {
         let mut porter = Porter { listener, memory, ticket, world_size, guests: Vec::new() };
         let seen = shut.clone();
         let builder = std::thread::Builder::new().name("mooncake-share".into());
-        let thread = mooncake_transfer::thread::start(builder, move || porter.serve(&seen))?;
+        let thread = mooncake_os::thread::start(builder, move || porter.serve(&seen))?;
         Ok(Door { shut, thread: Some(thread) })
     }
 }

@@ -137,7 +137,7 @@ impl SilentPeers {
         while !state.closed && state.threads < wanted.min(MOST_THREADS) {
             let (peers, home) = (self.clone(), home.clone());
             let builder = std::thread::Builder::new().name("mooncake-probe".into());
-            if mooncake_transfer::thread::start(builder, move || peers.run(&home)).is_err() {
+            if mooncake_os::thread::start(builder, move || peers.run(&home)).is_err() {
                 if state.threads == 0 {
                     state.peers.clear();
                     self.count.store(0, Ordering::Release);

@@ -131,7 +131,7 @@ impl Workers {
         for _ in 0..state.wanted(core.home.options.worker_threads) {
             let core = core.clone();
             let builder = std::thread::Builder::new().name("mooncake-batch".into());
-            match mooncake_transfer::thread::start(builder, move || core.workers.run(&core)) {
+            match mooncake_os::thread::start(builder, move || core.workers.run(&core)) {
                 Ok(_) => state.threads += 1,
                 Err(source) if state.threads == 0 => {
                     state.queues.clear();

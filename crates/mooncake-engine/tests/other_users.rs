@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use memory::Memory;
 use mooncake_engine::{Engine, EngineOptions, SharedSegment};
-use mooncake_memory::recv_fds;
+use mooncake_os::recv_fds;
 use other::{Other, hear, role, say};
 use relay::{answering, document_of};
 

@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 

@@ -55,10 +55,10 @@ pub async fn accept_unix(shared: Arc<Shared>, listener: UnixListener) {
     let own = rustix::process::geteuid().as_raw();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => match mooncake_memory::peer_credentials(&stream) {
+            Ok((stream, _)) => match mooncake_os::peer_credentials(&stream) {
                 Ok(credentials) if credentials.is_own_user() => {
                     let peer = Peer::Process(credentials.pid);
-                    let via = Via::Unix(mooncake_memory::peer_pidfd(&stream).ok());
+                    let via = Via::Unix(mooncake_os::peer_pidfd(&stream).ok());
                     start(&shared, stream, peer, via);
                 }
                 Ok(credentials) => {

@@ -143,7 +143,7 @@ fn tell(shared: &Shared, admitted: &Admitted<Arc<AnchorQueue>>, watched: bool) {
 mod tests {
     use std::time::Duration;
 
-    use mooncake_memory::ProcessIdentity;
+    use mooncake_os::ProcessIdentity;
     use mooncake_wire::message::{self, OpenSession, ResumeSession};
     use mooncake_wire::{FEATURES, FrameReader, VERSION};
     use tokio::io::AsyncWriteExt;

@@ -291,7 +291,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use mooncake_http::accept;
-    use mooncake_memory::Guarded;
+    use mooncake_os::Guarded;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooncake_core::{Config as CoreConfig, Reign, SessionId};
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 use mooncake_wire::message::ProcessIdentity;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
@@ -98,7 +98,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     let metrics_address = web.local_addr().map_err(system("address of the metrics server"))?;
     let instance = random::bytes();
     let unix = if settings.unix_socket { bind_unix(rpc_address.port(), &instance) } else { None };
-    let boot_id = mooncake_memory::boot_id().unwrap_or_else(|error| {
+    let boot_id = mooncake_os::boot_id().unwrap_or_else(|error| {
         tracing::warn!(%error, "no boot id: no client counts as being on this host");
         random::bytes()
     });

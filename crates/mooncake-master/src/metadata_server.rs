@@ -19,7 +19,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream, lookup_host};

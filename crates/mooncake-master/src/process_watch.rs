@@ -21,7 +21,7 @@ const BELL: u64 = u64::MAX;
 /// Looks for a process by its identity.
 pub fn find(identity: &ProcessIdentity) -> Known<OwnedFd> {
     let Ok(boot_id) = identity.boot_id[..].try_into() else { return Known::Unknown };
-    let identity = mooncake_memory::ProcessIdentity {
+    let identity = mooncake_os::ProcessIdentity {
         boot_id,
         pid: identity.pid,
         start_time: identity.start_time,

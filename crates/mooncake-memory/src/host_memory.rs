@@ -9,10 +9,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::board::advance_all;
 use crate::error::MemoryError;
-use crate::fork::{Guarded, forked};
 use crate::layout::PAGE;
 use crate::piece::ForeignRange;
 use crate::{limits, memfd};
+use mooncake_os::{Guarded, forked};
 
 /// Most blocks whose files are kept open for peers that would map them: descriptors are few, and blocks may be many. Memory
 /// that processes have in common is not counted, which nobody could have without its file.

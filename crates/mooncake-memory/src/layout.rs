@@ -73,16 +73,6 @@ pub(crate) const fn granules(offset: u64, len: u64) -> (usize, usize) {
     ((offset / GRANULE) as usize, (offset + len).div_ceil(GRANULE) as usize)
 }
 
-/// Bytes as every message names them: lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
-}
-
 /// The UUID of a segment as every message, page and method names it: two decimal numbers, as the reference writes them.
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let number = u128::from_be_bytes(*uuid);

@@ -12,10 +12,10 @@ use std::ptr;
 
 use parking_lot::Mutex;
 
-use crate::fork::{Guarded, forked};
-use crate::no_signal::NoSignal;
 use crate::piece::{Source, total_of_sources};
 use crate::socket_io::{Ranges, refuse_forked};
+use mooncake_os::NoSignal;
+use mooncake_os::{Guarded, forked};
 
 /// Of fewer bytes both ends copy at the same time, and that is quicker.
 const LEAST_LENT: u64 = 4 << 20;

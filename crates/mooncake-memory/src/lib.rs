@@ -1,25 +1,21 @@
-//! Sealed shared-memory segments, stamps, verified copies and process proofs.
+//! Sealed shared-memory segments, stamps and verified copies.
 //!
 //! A segment is a sealed memfd of its owner with a control memfd beside it that
 //! holds one 8-byte stamp per [`GRANULE`]. Whoever has both descriptors maps
 //! them once ([`Mapping`]) and copies directly; the stamps decide afterwards
-//! whether a copy is the object that was asked for. This is the one crate of
-//! the tree (besides the FFI edges) with `unsafe` in it: everything that is
+//! whether a copy is the object that was asked for. With `mooncake-os` this is the one
+//! crate of the tree (besides the FFI edges) with `unsafe` in it: everything that is
 //! shared with other processes, or that belongs to a caller we cannot trust to
 //! keep it mapped, is touched here and nowhere else.
 
 mod board;
 mod checksum;
 mod common_memory;
-mod descriptors;
 mod device;
 mod error;
-mod fd_passing;
 mod file_range;
 mod foreign;
-mod fork;
 mod hatch;
-mod heap;
 mod host_memory;
 mod kernel;
 mod layout;
@@ -29,8 +25,6 @@ mod mapped;
 mod mapping;
 mod memfd;
 mod neighbours;
-mod no_signal;
-mod numa;
 #[doc(hidden)]
 pub mod order;
 mod passage;
@@ -38,8 +32,6 @@ mod peer_memory;
 mod peer_process;
 mod piece;
 mod presence;
-mod process;
-mod random;
 mod reach;
 mod recycled;
 mod registry;
@@ -51,21 +43,16 @@ mod view;
 pub use board::{Board, BoardView};
 pub use checksum::{crc32c, crc32c_append, crc32c_combine};
 pub use common_memory::CommonMemory;
-pub use descriptors::{MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit};
 pub use device::{Bounce, DeviceError, wait_for_stream};
-pub use error::{CopyError, MemoryError, ProcessError, ReadError, RegisterError};
-pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
-pub use fork::{Guarded, forked, watch_forks};
-pub use heap::{join_freed_blocks_at_once, trim_heap};
+pub use error::{CopyError, MemoryError, ReadError, RegisterError};
 pub use host_memory::{
     SharedBlock, allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages, shared_block,
     shared_block_file,
 };
-pub use layout::{GRANULE, hex, uuid_of, uuid_text};
+pub use layout::{GRANULE, uuid_of, uuid_text};
 pub use lending::Lending;
 pub use mapping::{Expect, Mapping, Verify};
 pub use neighbours::Neighbours;
-pub use numa::prefer_numa_node;
 pub use passage::{Copying, Passage, PassageView, Visit, Visiting};
 pub use peer_memory::PeerMemory;
 pub use peer_process::{PeerProcess, PullError};
@@ -74,8 +61,6 @@ pub use piece::{
     total_of_targets,
 };
 pub use presence::Presence;
-pub use process::{ProcessIdentity, boot_id, has_exited};
-pub use random::random_bytes;
 pub use reach::{Bounds, RunsOut, check_reach};
 pub use recycled::Recycled;
 pub use registry::Registry;

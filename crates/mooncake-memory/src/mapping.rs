@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
-use crate::fork::{Guarded, forked};
 use crate::kernel::{self, Stores};
 use crate::layout::{self, HEADER_LEN, Header, PAGE, STAMPS_AT};
 use crate::mapped::Mapped;
@@ -14,6 +13,7 @@ use crate::order::{fence_loads, fence_stores, read_in_order, write_in_order};
 use crate::piece::{Source, Target, leading_run, total_of_sources, total_of_targets};
 use crate::view::MappedView;
 use crate::{memfd, stamps};
+use mooncake_os::{Guarded, forked};
 
 /// Page tables are filled in blocks of this many bytes at their first use: enough
 /// for the system call not to matter, little enough for a first small read not

@@ -3,10 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::error::MemoryError;
-use crate::fork::forked;
 use crate::mapped::Mapped;
 use crate::memfd;
 use crate::piece::ForeignRange;
+use mooncake_os::forked;
 
 /// A block of another process's memory, sealed, so that no touch of it is ever a signal. What its owner does with it at the
 /// same time is for the [passage](crate::Passage) to say.

@@ -7,10 +7,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::fd_passing::{peer_credentials, peer_pidfd};
-use crate::fork::forked;
 use crate::piece::Target;
-use crate::process::has_exited;
+use mooncake_os::forked;
+use mooncake_os::has_exited;
+use mooncake_os::{peer_credentials, peer_pidfd};
 
 /// Most ranges of one system call.
 const MAX_RANGES: usize = 64;

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::fork::Guarded;
 use crate::mapping::Mapping;
+use mooncake_os::Guarded;
 
 /// A shared lock on a segment's data memory, held for as long as the segment is
 /// mapped. It belongs to an open file of its own, so that it tells two users of

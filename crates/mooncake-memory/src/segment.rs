@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use crate::error::MemoryError;
 use crate::layout::{self, Header, PAGE, control_bytes};
 use crate::mapping::{Expect, Mapping};
-use crate::random::random_bytes;
 use crate::{file_range, limits, memfd};
+use mooncake_os::random_bytes;
 
 /// How a segment's memory is made.
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::CopyError;
-use crate::fork::forked;
 use crate::mapping::Mapping;
 use crate::piece::{Source, Target};
+use mooncake_os::forked;
 
 /// Most ranges in one call.
 const MAX_RANGES: usize = 64;

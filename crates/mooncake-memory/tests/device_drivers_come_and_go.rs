@@ -5,8 +5,9 @@ mod fake_cuda;
 
 use fake_cuda::FakeCuda;
 use mooncake_memory::{
-    Bounce, CopyError, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify, forked,
+    Bounce, CopyError, ForeignRange, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
 };
+use mooncake_os::forked;
 
 /// One test: forks of several at once would inherit each other's, and a driver appears only once.
 #[test]

@@ -6,9 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use mooncake_memory::{
-    CommonMemory, CopyError, Guarded, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify,
-    allocate_shared, forked, send_sources, watch_forks,
+    CommonMemory, CopyError, MemoryError, SegmentMemory, SegmentOptions, Source, Target, Verify, allocate_shared,
+    send_sources,
 };
+use mooncake_os::{Guarded, forked, watch_forks};
 
 /// Runs `check` in a forked child; the bit of the first false one is its exit status.
 fn in_child(check: impl FnOnce() -> Vec<bool>) -> i32 {

@@ -5,10 +5,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use mooncake_memory::{
-    Expect, Mapping, ProcessError, ProcessIdentity, SegmentMemory, SegmentOptions, Source, Target, Verify, has_exited,
-    peer_credentials, peer_pidfd, recv_fds, send_fds,
-};
+use mooncake_memory::{Expect, Mapping, SegmentMemory, SegmentOptions, Source, Target, Verify};
+use mooncake_os::{ProcessError, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, recv_fds, send_fds};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 
 fn sleeper() -> Child {
@@ -90,7 +88,7 @@ fn a_peer_on_a_unix_socket_is_known_by_its_kernel_credentials() {
     assert_eq!(peer.pid, std::process::id());
     assert_eq!(peer.uid, rustix::process::getuid().as_raw());
     assert!(peer.is_own_user());
-    assert!(!mooncake_memory::PeerCredentials { uid: peer.uid + 1, ..peer }.is_own_user());
+    assert!(!mooncake_os::PeerCredentials { uid: peer.uid + 1, ..peer }.is_own_user());
     match peer_pidfd(&left) {
         Ok(pidfd) => assert!(!has_exited(pidfd.as_fd()).unwrap()),
         // Before Linux 6.5.

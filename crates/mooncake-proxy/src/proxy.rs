@@ -45,7 +45,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub fn new(options: ProxyOptions) -> std::io::Result<Arc<Proxy>> {
-        let life: [u8; 8] = mooncake_memory::random_bytes()?;
+        let life: [u8; 8] = mooncake_os::random_bytes()?;
         let key = options.upstream_key.as_ref().map(|key| HeaderValue::try_from(format!("Bearer {key}")));
         let authorization = key.transpose().map_err(std::io::Error::other)?;
         let scheduler = Scheduler::new(options.scheduling, options.instance_cache);
@@ -69,7 +69,7 @@ impl Proxy {
             log,
             authorization,
             began: Instant::now(),
-            life: mooncake_memory::hex(&life),
+            life: mooncake_os::hex(&life),
             asked: AtomicU64::new(0),
             options,
         }))

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use mooncake_http::Limits;
 use mooncake_http::reply::as_json;
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;

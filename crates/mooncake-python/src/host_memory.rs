@@ -3,7 +3,8 @@
 
 use std::ffi::c_void;
 
-use mooncake_memory::{allocate_huge, allocate_shared, free_host_memory, prefer_numa_node};
+use mooncake_memory::{allocate_huge, allocate_shared, free_host_memory};
+use mooncake_os::prefer_numa_node;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 

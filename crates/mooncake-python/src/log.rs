@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mooncake_memory::forked;
+use mooncake_os::forked;
 use mooncake_settings::environment;
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;

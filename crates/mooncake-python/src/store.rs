@@ -5,7 +5,8 @@
 
 use mooncake_client::{ForeignRange, GetInto, Health, RunsOut, Store, StoreError, Target};
 use mooncake_client_http::ClientServer;
-use mooncake_memory::{allocate_shared, forked, free_host_memory};
+use mooncake_memory::{allocate_shared, free_host_memory};
+use mooncake_os::forked;
 use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

@@ -106,7 +106,7 @@ pub fn live(size: Size, folder: Option<&Path>) -> Result<Phases, Box<dyn std::er
     let began = Instant::now();
     let mut cursor = RemoveAll::new(&pool.core, true);
     while !pool.quietly(|core, now, fx| core.remove_all_slice(now, &mut cursor, REMOVED, fx)) {}
-    mooncake_memory::trim_heap();
+    mooncake_os::trim_heap();
     let removed = there as f64 / began.elapsed().as_secs_f64() / 1e3;
     phases.push(Memory::now()?.phase("remove_all", &before, pool.core.objects() as u64, removed, began.elapsed()));
     Ok(Phases(phases))

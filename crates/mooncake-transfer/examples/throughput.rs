@@ -13,7 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target, boot_id};
+use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Target};
+use mooncake_os::boot_id;
 use mooncake_transfer::{
     EpochQuestion, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, SegmentServer, ServerEvents,
     ServerOptions, Uuid, Wait,

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 
 use crate::wire::{FRAME_LEN, Frame};
 

@@ -7,8 +7,8 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use mooncake_memory::Guarded;
 use mooncake_mutation::Decoder;
+use mooncake_os::Guarded;
 
 use crate::attach_pipe::AttachPipe;
 use crate::reign::Reign;

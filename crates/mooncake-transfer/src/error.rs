@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use mooncake_memory::{CopyError, MemoryError, ProcessError, is_short_of_descriptors};
+use mooncake_memory::{CopyError, MemoryError};
+use mooncake_os::{ProcessError, is_short_of_descriptors};
 
 use crate::reign::Reign;
 use crate::wire::Status;

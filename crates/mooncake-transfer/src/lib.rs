@@ -31,7 +31,6 @@ pub mod machine;
 mod readiness;
 mod reign;
 mod server;
-pub mod thread;
 mod wait;
 mod wake;
 mod wire;

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
-use mooncake_memory::{CopyError, SegmentMemory, forked};
+use mooncake_memory::{CopyError, SegmentMemory};
+use mooncake_os::forked;
 use parking_lot::Mutex;
 
 use crate::Uuid;

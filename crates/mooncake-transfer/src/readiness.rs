@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{Guarded, forked};
+use mooncake_os::{Guarded, forked};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData};
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use mooncake_memory::{Guarded, forked};
+use mooncake_os::{Guarded, forked};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// An eventfd: any thread rings, one polls.

@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use mooncake_memory::{SegmentMemory, Source, Target, crc32c, send_fds};
+use mooncake_memory::{SegmentMemory, Source, Target, crc32c};
+use mooncake_os::send_fds;
 use mooncake_transfer::{LinkError, Path, Paths, SegmentAddress, ServerOptions};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use support::*;

@@ -7,10 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{
-    BoardView, ForeignRange, Guarded, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, Target, forked,
-    recv_fds,
-};
+use mooncake_memory::{BoardView, ForeignRange, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, Target};
+use mooncake_os::{Guarded, forked, recv_fds};
 use mooncake_transfer::{Habit, busy_poll_behind, recv_awake_behind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{boot_id, hex};
+use mooncake_os::{boot_id, hex};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::host_lane::{self, Failure, HostLane};

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooncake_memory::{Bounce, Guarded, forked, random_bytes, recv_targets, send_sources};
+use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_os::{Guarded, forked, random_bytes};
 use mooncake_transfer::{Habit, recv_awake, unpace};
 
 use super::given_up::GivenUp;

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Bounce, Guarded, recv_targets, send_sources};
+use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_os::Guarded;
 use mooncake_transfer::unpace;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};

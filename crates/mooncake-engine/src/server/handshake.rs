@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 
 use super::{Next, Session};
 use crate::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};

@@ -6,9 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{
-    Guarded, PeerProcess, PullError, Target, peer_credentials, peer_pidfd, send_fds, shared_block, shared_block_file,
-};
+use mooncake_memory::{PeerProcess, PullError, Target, shared_block, shared_block_file};
+use mooncake_os::{Guarded, peer_credentials, peer_pidfd, send_fds};
 use mooncake_transfer::Habit;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};

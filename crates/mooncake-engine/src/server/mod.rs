@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{Guarded, forked};
+use mooncake_os::{Guarded, forked};
 use mooncake_transfer::Habit;
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -210,7 +210,7 @@ impl Server {
         for _ in 0..threads.max(1) {
             let shared = server.shared.clone();
             let builder = std::thread::Builder::new().name("mooncake-serve".into());
-            let thread = mooncake_transfer::thread::start(builder, move || shared.serve());
+            let thread = mooncake_os::thread::start(builder, move || shared.serve());
             server.threads.push(thread.map_err(failed("start a thread"))?);
         }
         Ok(server)

@@ -9,7 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use mooncake_engine::{Engine, EngineOptions, PeerId};
-use mooncake_memory::{Board, Passage, PassageView, recv_fds, send_fds};
+use mooncake_memory::{Board, Passage, PassageView};
+use mooncake_os::{recv_fds, send_fds};
 
 use crate::relay::{answering, document_of};
 

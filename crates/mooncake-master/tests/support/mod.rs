@@ -169,7 +169,7 @@ pub fn greet(address: SocketAddr, role: hello::Role, highest: Option<LogPosition
 }
 
 pub fn process() -> message::ProcessIdentity {
-    let own = mooncake_memory::ProcessIdentity::current().unwrap();
+    let own = mooncake_os::ProcessIdentity::current().unwrap();
     message::ProcessIdentity {
         boot_id: own.boot_id.to_vec().into(),
         pid: own.pid,

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::library::{Library, Lookout};
 use super::{Copy, DeviceError, Driver, Place, Stream, Way};
-use crate::fork::watch_forks;
+use mooncake_os::watch_forks;
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub(super) const INVALID_VALUE: c_int = 1;

@@ -18,8 +18,8 @@ use std::ptr::NonNull;
 pub use bounce::Bounce;
 pub(crate) use staging::Staging;
 
-use crate::fork::forked;
 use crate::piece::ForeignRange;
+use mooncake_os::forked;
 
 /// What a driver knows about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

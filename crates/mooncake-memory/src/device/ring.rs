@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Copy, DeviceError, Driver, Stream, Way};
 use crate::error::CopyError;
-use crate::fork::forked;
+use mooncake_os::forked;
 
 /// Slots of a ring: some are on their way while one is in the processor's hands.
 pub(super) const SLOTS: usize = 4;

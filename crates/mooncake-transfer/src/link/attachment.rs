@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use mooncake_memory::{
-    CopyError, Expect, Guarded, Mapping, Presence, forked, has_exited, is_short_of_descriptors, peer_credentials,
-    peer_pidfd, recv_fds,
-};
+use mooncake_memory::{CopyError, Expect, Mapping, Presence};
+use mooncake_os::{Guarded, forked, has_exited, is_short_of_descriptors, peer_credentials, peer_pidfd, recv_fds};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::net::SendFlags;

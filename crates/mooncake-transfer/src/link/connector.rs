@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_memory::ProcessIdentity;
+use mooncake_os::ProcessIdentity;
 
 use super::attachment::{Attachment, NoSharedMemory};
 use super::idle_lanes::IdleLanes;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
+use mooncake_memory::{SegmentMemory, SegmentOptions};
+use mooncake_os::boot_id;
 
 use super::{EpochQuestion, LinkEvents, LinkOptions, Path, Paths, SegmentAddress};
 use crate::Uuid;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{
-    Bounce, Guarded, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources,
-    split_sources, split_targets, total_of_sources,
+    Bounce, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
+    split_targets, total_of_sources,
 };
+use mooncake_os::Guarded;
 use mooncake_wire::{Habit, is_readable, recv_awake};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{ProcessIdentity, descriptor_limit, forked, watch_forks};
+use mooncake_os::{ProcessIdentity, descriptor_limit, forked, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;

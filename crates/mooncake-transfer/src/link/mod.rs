@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_memory::{
-    CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, forked, total_of_sources,
+    CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, total_of_sources,
     total_of_targets,
 };
+use mooncake_os::forked;
 
 use crate::Uuid;
 use crate::error::{TransferError, WriteError};

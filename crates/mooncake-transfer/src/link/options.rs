@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mooncake_memory::{ProcessIdentity, uuid_text};
+use mooncake_memory::uuid_text;
+use mooncake_os::ProcessIdentity;
 
 use super::attachment::Attachment;
 use crate::Uuid;

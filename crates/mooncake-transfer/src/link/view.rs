@@ -3,7 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use mooncake_memory::{MappedView, ReadError, Verify, forked};
+use mooncake_memory::{MappedView, ReadError, Verify};
+use mooncake_os::forked;
 
 use super::attachment::Attachment;
 use crate::local::Inside;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mooncake_memory::has_exited;
+use mooncake_os::has_exited;
 use parking_lot::Mutex;
 
 use super::attachment::Attachment;
@@ -218,7 +218,7 @@ impl std::fmt::Debug for Watcher {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_memory::Guarded;
+    use mooncake_os::Guarded;
     use std::io::{Read, Write};
 
     use super::super::fixture::Quiet;

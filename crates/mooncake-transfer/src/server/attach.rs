@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use mooncake_memory::{Guarded, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, send_fds};
+use mooncake_os::{Guarded, ProcessIdentity, has_exited, peer_credentials, peer_pidfd, send_fds};
 
 use super::Shared;
 use super::door::{Of, refuse};
@@ -202,7 +202,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
-    use mooncake_memory::recv_fds;
+    use mooncake_os::recv_fds;
     use rustix::net::sockopt::set_socket_send_buffer_size;
 
     use super::*;

@@ -9,7 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use mooncake_memory::peer_credentials;
+use mooncake_os::peer_credentials;
 
 use super::pending::{Caller, Pending, Progress};
 use crate::readiness::{Readiness, Ready};
@@ -104,7 +104,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
-    use mooncake_memory::Guarded;
+    use mooncake_os::Guarded;
 
     use super::*;
 

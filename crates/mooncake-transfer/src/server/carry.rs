@@ -178,7 +178,7 @@ mod tests {
             uuid: memory.uuid(),
             bytes: memory.bytes(),
             name: "owner".into(),
-            boot_id: mooncake_memory::boot_id().unwrap(),
+            boot_id: mooncake_os::boot_id().unwrap(),
             unix_socket: server.unix_name().into(),
             tcp: Vec::new(),
             access_key: 1,

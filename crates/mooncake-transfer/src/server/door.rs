@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 use rustix::io::Errno;
 
 use super::Shared;
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_strangers_shows_no_member_out_that_is_about_to_say_hello() {
-        mooncake_memory::raise_descriptor_limit(4096).unwrap();
+        mooncake_os::raise_descriptor_limit(4096).unwrap();
         let (server, memory, _) = owner(1 << 20, Quiet);
         let hello = hello(Purpose::Lane, memory.uuid()).encode();
         let (before, behind) = hello.split_at(HELLO_LEN / 2);

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{CopyError, Guarded, Mapping, ReadError, Target, Verify};
+use mooncake_memory::{CopyError, Mapping, ReadError, Target, Verify};
+use mooncake_os::Guarded;
 use mooncake_wire::is_readable;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};

@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{SegmentMemory, forked, hex, random_bytes};
+use mooncake_memory::SegmentMemory;
+use mooncake_os::{forked, hex, random_bytes};
 use parking_lot::Mutex;
 
 use crate::Uuid;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 
 use crate::wire::{HELLO_LEN, Hello, begins_as_hello};
 

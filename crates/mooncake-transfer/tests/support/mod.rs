@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::{SegmentMemory, SegmentOptions, boot_id};
+use mooncake_memory::{SegmentMemory, SegmentOptions};
+use mooncake_os::boot_id;
 use mooncake_transfer::{
     EpochQuestion, Link, LinkError, LinkEvents, LinkOptions, Links, Path, Paths, ProcessGone, Reign, SegmentAddress,
     SegmentServer, ServerEvents, ServerOptions, Uuid, Wait,
@@ -227,7 +228,7 @@ pub fn attach_by_hand(address: &SegmentAddress, features: u8) -> UnixStream {
 /// What was answered, and the descriptors that came with it.
 pub fn descriptors_by_hand(stream: &UnixStream) -> ([u8; 64], Vec<OwnedFd>) {
     let (mut reply, mut fds) = ([0; 64], Vec::new());
-    assert_eq!(mooncake_memory::recv_fds(stream, &mut reply, &mut fds).unwrap(), reply.len());
+    assert_eq!(mooncake_os::recv_fds(stream, &mut reply, &mut fds).unwrap(), reply.len());
     (reply, fds)
 }
 

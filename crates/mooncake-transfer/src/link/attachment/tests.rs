@@ -6,7 +6,8 @@ use std::sync::Weak;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Verify, boot_id, hex, send_fds};
+use mooncake_memory::{SegmentMemory, SegmentOptions, Source, Verify};
+use mooncake_os::{boot_id, hex, send_fds};
 
 use super::super::fixture::{Quiet, mapping, owner};
 use super::super::view::View;

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mooncake_memory::Guarded;
+use mooncake_os::Guarded;
 
 use super::*;
 use crate::eventually::eventually;

@@ -17,3 +17,13 @@ pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
         }
     }
 }
+
+/// Bytes as every message names them: lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut out, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}

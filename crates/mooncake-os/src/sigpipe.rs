@@ -6,7 +6,7 @@ use std::ptr;
 
 /// Keeps `SIGPIPE` from this thread for as long as it lives: what comes meanwhile is taken away.
 #[derive(Debug)]
-pub(crate) struct NoSignal {
+pub struct NoSignal {
     /// The mask to go back to; `None` if it kept the signal off before.
     before: Option<libc::sigset_t>,
     /// Masks are a thread's.
@@ -14,7 +14,9 @@ pub(crate) struct NoSignal {
 }
 
 impl NoSignal {
-    pub(crate) fn new() -> NoSignal {
+    /// Keeps it from here on.
+    #[expect(clippy::new_without_default, reason = "what it does is not a default")]
+    pub fn new() -> NoSignal {
         let mut before = MaybeUninit::uninit();
         let only = only_sigpipe();
         // SAFETY: valid sets, of which the second is filled where the call succeeds.

@@ -1,0 +1,27 @@
+//! What a process asks of its kernel: forks, processes, descriptors, threads and random bytes.
+//!
+//! Nothing here knows a protocol, a socket's peer or the memory of a segment. With `mooncake-memory` it is the one crate
+//! of the tree (besides the FFI edges) with `unsafe` in it.
+
+mod descriptor_limit;
+mod error;
+mod fd_passing;
+mod fork;
+mod heap;
+mod numa;
+mod process;
+mod random;
+mod sigpipe;
+pub mod thread;
+
+pub use descriptor_limit::{
+    MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit,
+};
+pub use error::ProcessError;
+pub use fd_passing::{PeerCredentials, peer_credentials, peer_pidfd, recv_fds, send_fds};
+pub use fork::{Guarded, forked, watch_forks};
+pub use heap::{join_freed_blocks_at_once, trim_heap};
+pub use numa::prefer_numa_node;
+pub use process::{ProcessIdentity, boot_id, has_exited};
+pub use random::{hex, random_bytes};
+pub use sigpipe::NoSignal;
