@@ -306,7 +306,7 @@ mod tests {
         let link = links.link(&address, &wait()).unwrap();
         link.write(RID, 64 << 10, &[Source::new(b"another one")], &wait()).unwrap();
         let process = mooncake_os::ProcessIdentity::current().unwrap();
-        let uuid = mooncake_memory::uuid_text(&address.uuid);
+        let uuid = mooncake_ids::SegmentUuid(address.uuid).to_string();
         let text = format!("{uuid}\n{}\n{}\n", server.unix_name(), process.start_time);
         std::fs::write(format!("{path}.new"), text).unwrap();
         std::fs::rename(format!("{path}.new"), path).unwrap();
@@ -333,7 +333,7 @@ mod tests {
         let own = mooncake_os::ProcessIdentity::current().unwrap();
         let process = mooncake_os::ProcessIdentity { pid: lender.0.id(), start_time: lines[2].parse().unwrap(), ..own };
         let address = SegmentAddress {
-            uuid: mooncake_memory::uuid_of(lines[0]).unwrap(),
+            uuid: lines[0].parse::<mooncake_ids::SegmentUuid>().unwrap().0,
             bytes: 1 << 20,
             name: "owner".into(),
             boot_id: own.boot_id,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use mooncake_memory::{uuid_of, uuid_text};
+use mooncake_ids::SegmentUuid;
 
 use crate::error::{Cause, StoreError};
 
@@ -14,7 +14,7 @@ pub struct SegmentId(pub [u8; 16]);
 /// Two decimal numbers, as the master's pages name it.
 impl fmt::Display for SegmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&uuid_text(&self.0))
+        SegmentUuid(self.0).fmt(f)
     }
 }
 
@@ -23,6 +23,8 @@ impl FromStr for SegmentId {
 
     /// What [`fmt::Display`] writes; anything else names no segment.
     fn from_str(text: &str) -> Result<Self, StoreError> {
-        uuid_of(text).map(SegmentId).ok_or_else(|| Cause::NoSuchSegment { id: text.to_owned() }.into())
+        text.parse()
+            .map(|SegmentUuid(id)| SegmentId(id))
+            .map_err(|_| Cause::NoSuchSegment { id: text.to_owned() }.into())
     }
 }

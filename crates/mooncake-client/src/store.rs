@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::GRANULE;
 use mooncake_memory::{ForeignRange, Registry, Source, total_of_sources};
 use mooncake_os::{Guarded, ProcessIdentity, forked, watch_forks};
 use mooncake_transfer::{LinkReport, SLOWEST, SegmentServer, ServerError, ServerOptions, Wait};
@@ -40,7 +41,7 @@ use crate::segment_owner::{Backing, Ownership, SegmentOwner, random_key};
 use crate::view::View;
 
 /// Smallest segment.
-const SEGMENT_MIN: u64 = 1024;
+const SEGMENT_MIN: u64 = GRANULE;
 
 /// A client of the pool, and with a segment of its own also one of its hosts.
 ///

@@ -5,14 +5,16 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::Record;
 use crate::extents::ExtentError;
-use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SessionId, Time};
-use crate::object::{Hold, Object, Place, REPLICAS_MAX, granules};
+use crate::ids::{Extent, Replica, SegmentNo, Time};
+use crate::object::{Hold, Object, Place, REPLICAS_MAX};
 use crate::objects::SoftPin;
 use crate::quarantine::Quarantined;
 use crate::request::PinKind;
 use crate::reservation::{Reservation, Terms};
 use crate::segment::GoneSegment;
 use crate::work::Work;
+use mooncake_ids::granules;
+use mooncake_ids::{GRANULE, Rid, SessionId};
 
 /// A record that contradicts those before it. The log is damaged or of another version: do not go on with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

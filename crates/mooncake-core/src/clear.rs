@@ -4,9 +4,10 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
-use crate::ids::{Rid, Time};
+use crate::ids::Time;
 use crate::object::{Hold, Object, Place};
 use crate::request::{Origin, Refused, RemoveOutcome};
+use mooncake_ids::Rid;
 
 impl Core {
     /// Drops the replicas that lie on segments of that name, or all of them where it is empty; an object leaves with its

@@ -2,10 +2,11 @@
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
-use crate::ids::{Rid, Time};
+use crate::ids::Time;
 use crate::pin::PinnedExtent;
 use crate::snapshot_walk::Unit;
 use crate::work::{ENDED_AS, Work};
+use mooncake_ids::Rid;
 
 impl Core {
     /// The unfinished put of a key, if it is not over.

@@ -8,7 +8,7 @@ use crate::departure::Departure;
 use crate::effect::{Effects, Push, Record, To};
 use crate::ending::Endings;
 use crate::evicted::EvictedLately;
-use crate::ids::{Rid, SegmentNo, SessionId, Time};
+use crate::ids::{SegmentNo, Time};
 use crate::membership::RECENTLY_GONE;
 use crate::objects::Objects;
 use crate::pin::Pins;
@@ -25,6 +25,7 @@ use crate::tick::Watermark;
 use crate::ticket::Tickets;
 use crate::waiting::Changes;
 use crate::work::{STEP, Work};
+use mooncake_ids::{Rid, SessionId};
 
 /// Directory, pool, sessions and everything that is decided about them. See the crate's documentation.
 pub struct Core {

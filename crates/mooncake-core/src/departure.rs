@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::ending::Ending;
-use crate::ids::SessionId;
+use mooncake_ids::SessionId;
 
 /// Departures beyond these are not noted until some are taken.
 const NOTED: usize = 4096;

@@ -4,9 +4,10 @@
 use serde::{Deserialize, Serialize, Serializer};
 use smallvec::SmallVec;
 
-use crate::ids::{Extent, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket};
+use crate::ids::{Extent, Replica, SegmentNo, Ticket};
 use crate::reign::Reign;
 use crate::request::{PinKind, PutSlot, Remembered, SegmentSpec, SessionSpec};
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
 /// Everything that one operation did beyond its reply.
 #[derive(Debug, Default)]

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record, To};
-use crate::ids::{Rid, SegmentNo, SessionId, Time};
+use crate::ids::{SegmentNo, Time};
 use crate::segment::GoneSegment;
 use crate::work::{ENDED_AS, STEP, Work};
+use mooncake_ids::{Rid, SessionId};
 
 /// What the end of a segment costs, in [`Work`]. What lies on it is cleared away later.
 const SEGMENT: usize = 32;

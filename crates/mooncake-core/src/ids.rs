@@ -1,5 +1,6 @@
-//! Numbers with a meaning: times, ids and extents.
+//! Times, tickets and extents.
 
+use mooncake_ids::Rid;
 use serde::{Deserialize, Serialize};
 
 /// Microseconds on the caller's monotonic clock. Passed in, never read here,
@@ -14,48 +15,11 @@ impl Time {
     }
 }
 
-/// Unit of allocation and of stamps, bytes.
-pub const GRANULE: u64 = 1024;
-
-/// Id of one placement: epoch (16 bits) . counter (47 bits) . 0. Grows, is
-/// never reused; the low bit set makes a tombstone; 0 means never written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Rid(pub u64);
-
-impl Rid {
-    /// Largest counter of one epoch.
-    pub const COUNTER_MAX: u64 = (1 << 47) - 1;
-
-    /// The rid of a counter in an epoch.
-    pub const fn new(epoch: u16, counter: u64) -> Rid {
-        assert!(counter <= Self::COUNTER_MAX);
-        Rid(((epoch as u64) << 48) | (counter << 1))
-    }
-
-    /// Its place among the rids of its epoch.
-    pub const fn counter(self) -> u64 {
-        (self.0 >> 1) & Self::COUNTER_MAX
-    }
-
-    /// The epoch that handed it out.
-    pub const fn epoch(self) -> u16 {
-        (self.0 >> 48) as u16
-    }
-}
-
-/// One `setup()` of one store object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SessionId(pub u64);
-
 /// A segment's number in this log: short, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SegmentNo(pub u32);
 
-/// A segment's UUID: random per memory, stored in that memory too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SegmentUuid(pub [u8; 16]);
-
-/// A run of bytes in a segment. `offset` is a multiple of [`GRANULE`]; the
+/// A run of bytes in a segment. `offset` is a multiple of [`mooncake_ids::GRANULE`]; the
 /// space taken is `length` rounded up to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Extent {

@@ -7,8 +7,9 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::core::Core;
-use crate::ids::{GRANULE, Rid, SegmentNo, SessionId};
-use crate::object::granules;
+use crate::ids::SegmentNo;
+use mooncake_ids::granules;
+use mooncake_ids::{GRANULE, Rid, SessionId};
 
 /// Leaves a check with what is wrong unless the condition holds.
 macro_rules! ensure {

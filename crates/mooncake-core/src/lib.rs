@@ -63,7 +63,7 @@ pub use departure::Departure;
 pub use effect::{Effects, Push, Record, RecordRef, To};
 pub use eviction::EvictionPolicy;
 pub use extents::{ExtentError, Extents};
-pub use ids::{Extent, GRANULE, Replica, Rid, SegmentNo, SegmentUuid, SessionId, Ticket, Time};
+pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
 pub use listed_views::ListedViews;
 pub use lookup::{Absent, FoundRef};
 pub use lru::Lru;

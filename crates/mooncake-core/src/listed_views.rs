@@ -9,9 +9,10 @@ use std::ops::Bound;
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
-use crate::ids::{Rid, SessionId, Time};
+use crate::ids::Time;
 use crate::session::Session;
 use crate::work::Work;
+use mooncake_ids::{Rid, SessionId};
 
 /// Placements whose views change while a list is compared, of one session: with more of them, which takes as many requests of it
 /// meanwhile, the list is compared anew.

@@ -4,11 +4,12 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
-use crate::ids::{Replica, Rid, SessionId, Time};
+use crate::ids::{Replica, Time};
 use crate::object::{Object, Place};
 use crate::objects::AHEAD;
 use crate::request::{Found, Origin, Refused, Remembered};
 use crate::segment::Segments;
+use mooncake_ids::{Rid, SessionId};
 
 /// A lookup's answer, borrowed from the core.
 pub struct FoundRef<'a> {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record, To};
 use crate::ending::Ending;
-use crate::ids::{GRANULE, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::ids::{SegmentNo, Time};
 use crate::listed_views::ListedViews;
 use crate::request::{Origin, Populated, Refused, Remembered, Resumed, SegmentSpec, SessionSpec};
 use crate::segment::SegmentView;
 use crate::session::GoneTold;
+use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 
 /// Gone segments told to sessions that come back after a restart of the master, which forgot whom it told.
 pub(crate) const RECENTLY_GONE: u64 = 256;

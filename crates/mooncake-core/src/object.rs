@@ -4,8 +4,9 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
-use crate::ids::{Extent, GRANULE, Replica, Rid, SegmentNo, Time};
+use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::slab::{Link, Linked};
+use mooncake_ids::{GRANULE, Rid};
 
 /// Longest key that is kept without memory of its own: most keys of engines are shorter.
 const INLINE: usize = 78;
@@ -39,11 +40,6 @@ impl Key {
 
 /// Replicas that an object has at most; masters allow fewer.
 pub(crate) const REPLICAS_MAX: usize = u8::MAX as usize;
-
-/// Granules that a number of bytes takes.
-pub(crate) fn granules(bytes: u64) -> u64 {
-    bytes.div_ceil(GRANULE)
-}
 
 /// A replica without the length, which all replicas of an object share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

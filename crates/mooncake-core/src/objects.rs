@@ -13,12 +13,13 @@ use hashbrown::DefaultHashBuilder;
 use crate::config::renewal_ms;
 use crate::eviction::EvictionPolicy;
 use crate::group::Groups;
-use crate::ids::{Rid, Time};
+use crate::ids::Time;
 use crate::index::{self, Index};
 use crate::lru::Lru;
 use crate::object::{Hold, ListedIn, Object, Place, Places};
 use crate::segment::Segments;
 use crate::slab::{List, Slab};
+use mooncake_ids::Rid;
 
 pub(crate) use coldest_first::ColdestFirst;
 pub(crate) use foresee::AHEAD;

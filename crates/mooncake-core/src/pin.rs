@@ -5,11 +5,12 @@ use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
 
-use crate::ids::{Extent, GRANULE, Rid, SegmentNo, SessionId};
+use crate::ids::{Extent, SegmentNo};
 use crate::index::{self, Index};
 use crate::invariants::ensure;
-use crate::object::granules;
 use crate::slab::{Link, Linked, List, Slab};
+use mooncake_ids::granules;
+use mooncake_ids::{GRANULE, Rid, SessionId};
 
 pub(crate) struct PinnedExtent {
     pub rid: Rid,

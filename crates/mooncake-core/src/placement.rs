@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::config::PlacementStrategy;
-use crate::ids::{SegmentNo, SessionId};
+use crate::ids::SegmentNo;
 use crate::segment::{Open, Segments};
+use mooncake_ids::SessionId;
 
 /// Segments that [`PlacementStrategy::FreeRatioFirst`] compares.
 const SAMPLE: usize = 6;

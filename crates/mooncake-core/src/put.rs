@@ -5,8 +5,7 @@ use smallvec::SmallVec;
 use crate::config::{PlacementStrategy, renewal_ms};
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::{Rid, SessionId, Time};
-use crate::object::granules;
+use crate::ids::Time;
 use crate::objects::{AHEAD, Own};
 use crate::placement::Wishes;
 use crate::request::{Origin, PinKind, PutConfig, PutSlot, PutStarted, Refused, Remembered};
@@ -14,6 +13,8 @@ use crate::room::{Denied, Mode, Search};
 use crate::ticket::{Parked, Waits};
 use crate::why_full::{NO_SEGMENT, Why};
 use crate::work::{ENDED_AS, Work};
+use mooncake_ids::granules;
+use mooncake_ids::{Rid, SessionId};
 
 /// Objects that its call has stored itself, which one look at a request passes over in search of others.
 const OWN_PASSES: usize = 512;

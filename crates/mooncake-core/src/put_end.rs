@@ -4,10 +4,11 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
-use crate::ids::{Replica, Rid, SessionId, Time};
+use crate::ids::{Replica, Time};
 use crate::objects::AHEAD;
 use crate::request::{EndOutcome, Ended, Origin, Refused, Remembered};
 use crate::work::{ENDED_AS, Work};
+use mooncake_ids::{Rid, SessionId};
 
 impl Core {
     /// The writer is through. What is committed is readable from now on.

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{Replica, Rid, SegmentNo, SessionId, Time};
+use crate::ids::{Replica, SegmentNo, Time};
 use crate::invariants::ensure;
+use mooncake_ids::{Rid, SessionId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quarantined {

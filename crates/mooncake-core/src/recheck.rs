@@ -3,8 +3,9 @@
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, Record};
-use crate::ids::{Replica, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::ids::{Replica, SegmentNo, Time};
 use crate::work::Work;
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
 /// A replica that a reader found bad, until its owner has looked.
 pub(crate) struct Recheck {

@@ -6,9 +6,10 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
-use crate::ids::{Rid, Time};
+use crate::ids::Time;
 use crate::objects::AHEAD;
 use crate::request::{Origin, Refused, Remembered, RemoveOutcome};
+use mooncake_ids::Rid;
 
 /// A remove_all under way. It takes what was there when it began.
 #[derive(Debug, Clone)]

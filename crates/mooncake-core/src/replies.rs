@@ -2,9 +2,10 @@
 
 use crate::core::Core;
 use crate::effect::{Effects, Record};
-use crate::ids::{SessionId, Time};
+use crate::ids::Time;
 use crate::request::{Origin, Refused, Remembered};
 use crate::work::Work;
+use mooncake_ids::SessionId;
 
 /// Keys, rids or views that a client of this version asks about in one mutation at most.
 const REQUEST_MOST: usize = 512;

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::ids::{Replica, Rid, SegmentNo, SegmentUuid, SessionId};
+use crate::ids::{Replica, SegmentNo};
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
 /// Identifies one mutation of a session, so that a retry gets the same reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

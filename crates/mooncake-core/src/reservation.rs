@@ -8,12 +8,13 @@ use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
 use crate::effect::Record;
-use crate::ids::{Replica, Rid, SegmentNo, SessionId, Time};
+use crate::ids::{Replica, SegmentNo, Time};
 use crate::index::{self, Index};
 use crate::invariants::ensure;
 use crate::object::Key;
 use crate::request::PinKind;
 use crate::slab::{Link, Linked, List, Slab};
+use mooncake_ids::{Rid, SessionId};
 
 /// What only some puts have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::{Extent, GRANULE, Replica, SegmentNo, SessionId, Time};
-use crate::object::{REPLICAS_MAX, granules};
+use crate::ids::{Extent, Replica, SegmentNo, Time};
+use crate::object::REPLICAS_MAX;
 use crate::objects::{Own, Reach};
 use crate::placement;
 use crate::put::{Entry, Terms};
@@ -13,6 +13,8 @@ use crate::reservation;
 use crate::segment::{Open, Segment};
 use crate::why_full::Why;
 use crate::work::{EVICTED_AS, EVICTED_AS_BESIDE_A_SNAPSHOT};
+use mooncake_ids::granules;
+use mooncake_ids::{GRANULE, SessionId};
 
 /// Objects evicted for a further replica before the put does with fewer.
 const EVICTED_MORE: usize = 64;

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::extents::{ExtentError, Extents};
-use crate::ids::{Extent, GRANULE, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::ids::{Extent, SegmentNo, Time};
 use crate::invariants::ensure;
 use crate::maxima::Maxima;
 use crate::request::SegmentSpec;
+use mooncake_ids::{GRANULE, SegmentUuid, SessionId};
 
 /// UUIDs of Gone segments remembered: more than owners can still try to bring back.
 const GONE_MAX: usize = 65_536;

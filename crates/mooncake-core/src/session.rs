@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 
-use crate::ids::{Rid, SegmentNo, SessionId, Time};
+use crate::ids::{SegmentNo, Time};
 use crate::invariants::ensure;
 use crate::listed_views::Comparing;
 use crate::request::{Origin, Refused, Remembered, SessionSpec};
+use mooncake_ids::{Rid, SessionId};
 
 /// Committed rids kept per session, so that a late repeat of an End is answered as what it is.
 const COMMITTED_MAX: usize = 1_024;

@@ -4,13 +4,14 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::effect::Record;
-use crate::ids::{GRANULE, Replica, Rid, SegmentNo, SessionId};
+use crate::ids::{Replica, SegmentNo};
 use crate::object::{Hold, Object};
 use crate::quarantine::Quarantined;
 use crate::request::{PinKind, Remembered};
 use crate::reservation::Reservation;
 use crate::segment::{GoneSegment, Segment};
 use crate::session::Session;
+use mooncake_ids::{GRANULE, Rid, SessionId};
 
 impl Core {
     /// For the simulation and tests: all of the durable state at once, in the order in which it must be replayed. What

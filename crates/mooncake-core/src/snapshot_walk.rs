@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::Core;
 use crate::effect::Record;
-use crate::ids::{Rid, SegmentNo, SessionId};
+use crate::ids::SegmentNo;
 use crate::objects::ColdestFirst;
 use crate::put_aside::{Aside, NOTED, keys_of};
 use crate::request::Remembered;
 use crate::snapshot;
+use mooncake_ids::{Rid, SessionId};
 
 /// Places in a table that one look for the next thing passes over at most.
 const PASSED_OVER: u32 = 512;

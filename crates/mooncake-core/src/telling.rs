@@ -6,9 +6,10 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::core::Core;
 use crate::effect::{Effects, Push, To};
-use crate::ids::{Extent, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use crate::ids::{Extent, SegmentNo, Time};
 use crate::segment::GoneSegment;
 use crate::work::{STEP, Work};
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
 /// Gone segments told to a session that comes back, at most.
 const GONE_TOLD_MAX: u64 = 1_024;

@@ -5,9 +5,10 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::effect::Effects;
 use crate::ending::Ending;
-use crate::ids::{GRANULE, SegmentNo, SessionId, Time};
+use crate::ids::{SegmentNo, Time};
 use crate::objects::Reach;
 use crate::work::{EVICTED_AS, STEP, Work};
+use mooncake_ids::{GRANULE, SessionId};
 
 /// Time between two looks at what the views of lingering sessions are on.
 const LINGERING_LOOK_MS: u64 = 1_000;

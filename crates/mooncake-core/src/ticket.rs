@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::ids::{SessionId, Ticket, Time};
+use crate::ids::{Ticket, Time};
 use crate::invariants::ensure;
 use crate::request::{Origin, PutConfig};
+use mooncake_ids::SessionId;
 
 /// A parked put. It holds nothing while it waits.
 #[derive(Debug, Clone)]

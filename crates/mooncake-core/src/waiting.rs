@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::core::Core;
 use crate::effect::Effects;
-use crate::ids::{SegmentNo, SessionId, Ticket, Time};
+use crate::ids::{SegmentNo, Ticket, Time};
 use crate::put::Evaluation;
 use crate::request::{PutSlot, Remembered};
 use crate::room::Mode;
 use crate::ticket::{Parked, Place};
 use crate::work::Work;
+use mooncake_ids::SessionId;
 
 /// What may have come to help requests that wait, and has not been passed on to all of them.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use smallvec::SmallVec;
 
 use crate::core::Core;
-use crate::ids::{GRANULE, SessionId};
 use crate::request::PutSlot;
 use crate::room::Denied;
+use mooncake_ids::{GRANULE, SessionId};
 
 /// Clients whose views a refused put is told of by name.
 const VIEWERS_NAMED: usize = 3;

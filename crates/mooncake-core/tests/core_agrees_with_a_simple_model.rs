@@ -10,9 +10,10 @@ mod pool;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
-    Config, EndOutcome, Ended, Extent, GRANULE, Origin, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted,
-    Record, RemoveOutcome, Replica, Rid, SegmentNo, SegmentState, SessionId, Ticket, Time,
+    Config, EndOutcome, Ended, Extent, Origin, PinKind, Populated, Push, PutConfig, PutSlot, PutStarted, Record,
+    RemoveOutcome, Replica, SegmentNo, SegmentState, Ticket, Time,
 };
+use mooncake_ids::{GRANULE, Rid, SessionId};
 use pool::{KIB, Pool, Taken, durable, plain, replayed, uuid};
 use proptest::prelude::*;
 

@@ -13,7 +13,7 @@ fn populated(bytes: u64, failed: bool) -> Populated {
 }
 
 /// A pool of four objects of one granule: o0 to o3.
-fn full() -> (Pool, mooncake_core::SessionId) {
+fn full() -> (Pool, mooncake_ids::SessionId) {
     let (mut pool, a) = Pool::single(4 * KIB);
     for n in 0..4 {
         pool.put(a, &format!("o{n}"), KIB);
@@ -111,7 +111,7 @@ fn every_object_looked_up_once_and_three_times_too_much_written_no_put_fails() {
 }
 
 /// Puts all keys as one call of a client does: what finds no room is asked for again, waiting. The rounds it took.
-fn put_as_one_call(pool: &mut Pool, session: mooncake_core::SessionId, keys: &[String], size: u64) -> u32 {
+fn put_as_one_call(pool: &mut Pool, session: mooncake_ids::SessionId, keys: &[String], size: u64) -> u32 {
     let mut config = plain();
     let mut rest: Vec<&str> = keys.iter().map(String::as_str).collect();
     let mut rounds = 0;
@@ -309,7 +309,7 @@ fn a_soft_pin_outlasts_an_absence_of_its_owner() {
 }
 
 /// Four objects, looked up one after the other: the first of them with a pin that ends meanwhile.
-fn looked_up_in_turn(pin: PinKind) -> (Pool, mooncake_core::SessionId) {
+fn looked_up_in_turn(pin: PinKind) -> (Pool, mooncake_ids::SessionId) {
     let mut pool = Pool::with(Config { evict_soft_pinned: false, ..Config::default() });
     let a = pool.session(1);
     pool.mount(a, 1, 4 * KIB);

@@ -1,9 +1,9 @@
 //! Speed and memory of the core, printed: `cargo test --release -p mooncake-core --test figures -- --ignored --nocapture`.
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, RemoveAll, SegmentSpec, SegmentUuid,
-    SessionSpec, Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, RemoveAll, SegmentSpec, SessionSpec, Time,
 };
+use mooncake_ids::SegmentUuid;
 
 const OBJECTS: u64 = 1_000_000;
 const BATCH: u64 = 64;
@@ -31,7 +31,7 @@ struct Run {
     core: Core,
     fx: Effects,
     sequence: u64,
-    session: mooncake_core::SessionId,
+    session: mooncake_ids::SessionId,
 }
 
 impl Run {
@@ -71,7 +71,7 @@ fn figures_of_a_million_objects() {
         core: Core::new(Config::default()),
         fx: Effects::default(),
         sequence: 1,
-        session: mooncake_core::SessionId(1),
+        session: mooncake_ids::SessionId(1),
     };
     run.core.begin(Time(1), None, &mut run.fx);
     let spec = SessionSpec { secret: 1, name: "a".into(), boot_id: vec![1], process: Vec::new() };

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{Config, PutConfig, PutSlot, Record, SessionId};
+use mooncake_core::{Config, PutConfig, PutSlot, Record};
+use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_full, placed, plain};
 
 fn grouped(names: &[&str]) -> PutConfig {

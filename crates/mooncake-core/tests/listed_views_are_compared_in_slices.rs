@@ -3,7 +3,8 @@
 
 mod pool;
 
-use mooncake_core::{ListedViews, Record, Rid, SessionId};
+use mooncake_core::{ListedViews, Record};
+use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, durable, secret};
 
 const MANY: u64 = 700;

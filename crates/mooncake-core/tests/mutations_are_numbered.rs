@@ -2,9 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{
-    Config, EndOutcome, Ended, Origin, PutConfig, PutSlot, PutStarted, Record, Refused, Rid, SegmentSpec,
-};
+use mooncake_core::{Config, EndOutcome, Ended, Origin, PutConfig, PutSlot, PutStarted, Record, Refused, SegmentSpec};
+use mooncake_ids::Rid;
 use pool::{KIB, Pool, durable, placed, plain, replayed, uuid};
 
 /// Takes the numbers that a session has used for another kind of mutation than they were for.

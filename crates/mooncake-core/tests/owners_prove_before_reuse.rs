@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, Push, PutConfig, PutSlot, Resumed, SegmentUuid};
+use mooncake_core::{EndOutcome, Push, PutConfig, PutSlot, Resumed};
+use mooncake_ids::SegmentUuid;
 use pool::{KIB, Pool, is_full, placed, plain, replayed, uuid};
 
 #[test]

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, Ended, PutConfig, PutSlot, PutStarted, Replica, SessionId, Ticket};
+use mooncake_core::{EndOutcome, Ended, PutConfig, PutSlot, PutStarted, Replica, Ticket};
+use mooncake_ids::SessionId;
 use pool::{KIB, Pool, plain};
 
 /// Most rounds that a call takes for a batch.

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{Populated, PutConfig, PutSlot, Rid, STEP, SessionId, Ticket};
+use mooncake_core::{Populated, PutConfig, PutSlot, STEP, Ticket};
+use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, is_full, placed, plain, uuid};
 
 fn is_placed(pool: &Pool, ticket: Ticket) -> bool {

@@ -5,7 +5,7 @@ mod pool;
 use mooncake_core::{PutConfig, RemoveAll};
 use pool::{KIB, Pool, placed, plain};
 
-fn filled(keys: u32) -> (Pool, mooncake_core::SessionId) {
+fn filled(keys: u32) -> (Pool, mooncake_ids::SessionId) {
     let (mut pool, a) = Pool::single(u64::from(keys) * 2 * KIB);
     for n in 0..keys {
         pool.put(a, &format!("{}/{n}", if n % 2 == 0 { "even" } else { "odd" }), KIB);

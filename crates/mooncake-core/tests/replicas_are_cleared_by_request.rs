@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{PinKind, PutConfig, RemoveOutcome, SessionId};
+use mooncake_core::{PinKind, PutConfig, RemoveOutcome};
+use mooncake_ids::SessionId;
 use pool::{KIB, Pool, plain};
 
 use RemoveOutcome::{Busy, Missing, Protected, Removed};

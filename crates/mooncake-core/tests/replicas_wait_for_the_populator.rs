@@ -3,7 +3,8 @@
 
 mod pool;
 
-use mooncake_core::{Populated, PutConfig, PutSlot, PutStarted, SessionId};
+use mooncake_core::{Populated, PutConfig, PutSlot, PutStarted};
+use mooncake_ids::SessionId;
 use pool::{KIB, Pool, plain, uuid};
 
 fn two() -> PutConfig {

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{PutConfig, Rid};
+use mooncake_core::PutConfig;
+use mooncake_ids::Rid;
 use pool::{KIB, Pool, plain, uuid};
 
 #[test]

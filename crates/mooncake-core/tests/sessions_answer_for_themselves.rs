@@ -3,9 +3,9 @@
 mod pool;
 
 use mooncake_core::{
-    Config, Core, EndOutcome, Extent, PinKind, Push, PutConfig, Record, Replica, Rid, SegmentNo, SegmentSpec,
-    SegmentUuid, SessionId, SessionSpec,
+    Config, Core, EndOutcome, Extent, PinKind, Push, PutConfig, Record, Replica, SegmentNo, SegmentSpec, SessionSpec,
 };
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use pool::{KIB, Pool, durable, placed, plain, replayed, uuid};
 
 /// Two owners of 8 KiB each.

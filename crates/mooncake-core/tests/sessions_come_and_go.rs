@@ -2,9 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{
-    EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP, SegmentState, SessionId,
-};
+use mooncake_core::{EndOutcome, Extent, ListedViews, Push, PutSlot, Refused, RemoveOutcome, STEP, SegmentState};
+use mooncake_ids::SessionId;
 use pool::{KIB, Pool, secret, uuid};
 
 #[test]
@@ -574,7 +573,7 @@ fn a_session_on_which_much_hangs_ends_in_steps_and_a_log_that_is_cut_behind_any_
     let (owner, reader) = (pool.session(1), pool.session(2));
     pool.mount(owner, 1, 4_000 * KIB);
     pool.mount(reader, 2, 8 * KIB);
-    let put = |pool: &mut Pool, name: &str| -> Vec<mooncake_core::Rid> {
+    let put = |pool: &mut Pool, name: &str| -> Vec<mooncake_ids::Rid> {
         let keys: Vec<String> = (0..MANY).map(|n| format!("{name}{n}")).collect();
         let entries: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), KIB)).collect();
         let config = mooncake_core::PutConfig { preferred_segments: vec!["segment-1".into()], ..pool::plain() };

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, PinKind, PutConfig, PutSlot, PutStarted, RemoveOutcome, Replica, SessionId};
+use mooncake_core::{EndOutcome, PinKind, PutConfig, PutSlot, PutStarted, RemoveOutcome, Replica};
+use mooncake_ids::SessionId;
 use pool::{KIB, Pool, durable, is_busy, is_full, placed, plain, replayed};
 
 fn replacing() -> PutConfig {

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{EndOutcome, PinKind, PutConfig, PutSlot, Rid, SessionId};
+use mooncake_core::{EndOutcome, PinKind, PutConfig, PutSlot};
+use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, is_full, placed, plain};
 
 /// A pool of 64 KiB of which 48 are under the views of another client.

@@ -2,7 +2,8 @@
 
 mod pool;
 
-use mooncake_core::{PutSlot, PutStarted, Replica, SessionId, Ticket};
+use mooncake_core::{PutSlot, PutStarted, Replica, Ticket};
+use mooncake_ids::SessionId;
 use pool::{KIB, Pool, is_busy, is_full, plain};
 
 fn is_placed(slot: &PutSlot) -> bool {
@@ -10,7 +11,7 @@ fn is_placed(slot: &PutSlot) -> bool {
 }
 
 /// A pool that is full of one unfinished put of `a`.
-fn stuffed() -> (Pool, SessionId, SessionId, mooncake_core::Rid) {
+fn stuffed() -> (Pool, SessionId, SessionId, mooncake_ids::Rid) {
     let (mut pool, a) = Pool::single(8 * KIB);
     let b = pool.session(2);
     let rid = pool.reserve(a, "stuff", 8 * KIB)[0].rid;

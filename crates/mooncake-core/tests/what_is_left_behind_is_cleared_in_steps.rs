@@ -5,9 +5,8 @@ mod pool;
 
 use std::collections::BTreeSet;
 
-use mooncake_core::{
-    Core, Effects, EndOutcome, Extent, Push, PutConfig, PutSlot, Record, Replica, Rid, STEP, SessionId, To,
-};
+use mooncake_core::{Core, Effects, EndOutcome, Extent, Push, PutConfig, PutSlot, Record, Replica, STEP, To};
+use mooncake_ids::{Rid, SessionId};
 use pool::{KIB, Pool, Taken, is_full, replayed, uuid};
 
 const MANY: usize = 700;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Core, Effects, SessionId};
+use mooncake_core::{Core, Effects};
+use mooncake_ids::SessionId;
 use mooncake_wire::RequestKind;
 use mooncake_wire::message::AnchorUp;
 use prost::Message;
@@ -219,9 +220,10 @@ impl Drop for Registered {
 #[cfg(test)]
 mod tests {
     use mooncake_core::{
-        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, Rid, STEP, SegmentSpec,
-        SegmentUuid, SessionSpec, Time,
+        Config, Ended as PutEnded, ListedViews, Origin, PutConfig, PutSlot, PutStarted, STEP, SegmentSpec, SessionSpec,
+        Time,
     };
+    use mooncake_ids::{Rid, SegmentUuid};
     use mooncake_wire::message::{
         AnchorDown, Beat, EpochTaken, FenceDone, Goodbye, Rechecked, SegmentGone, anchor_down, anchor_up,
     };

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, REMOVED, SessionId, Ticket};
+use mooncake_core::{Candidate, Core, Effects, Origin, PutSlot, PutStarted, REMOVED, Ticket};
+use mooncake_ids::SessionId;
 use mooncake_wire::message::{self, Reply, Request, reply};
 use mooncake_wire::{RequestKind, encode_frame};
 use prost::Message;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_core::SessionId;
+use mooncake_ids::SessionId;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_core::SessionId;
+use mooncake_ids::SessionId;
 use rustix::io::Errno;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;

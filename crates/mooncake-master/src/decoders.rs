@@ -3,9 +3,8 @@
 //!
 //! What a frame announces is read as far as the file goes, 512 MiB at most; nothing is reserved before.
 
-use mooncake_core::{
-    Extent, PinKind, Record, RecordRef, Replica, Rid, SegmentNo, SegmentSpec, SegmentUuid, SessionId, SessionSpec,
-};
+use mooncake_core::{Extent, PinKind, Record, RecordRef, Replica, SegmentNo, SegmentSpec, SessionSpec};
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_memory::crc32c;
 use mooncake_mutation::Decoder;
 use mooncake_wire::message;

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mooncake_core::SessionId;
+use mooncake_ids::SessionId;
 use mooncake_wire::message::hello::Role as Asks;
 use mooncake_wire::message::{Hello, HelloReply, Refusal};
 use mooncake_wire::{CONTROL_PREFACE, MAX_HELLO_FRAME, encode_frame};
@@ -200,7 +200,7 @@ mod tests {
         let Role::Anchor(second) = role else { unreachable!("seen above") };
         assert!(shared.routes.anchor(second.session).is_some(), "the end of the first one is not the second's");
         drop(second);
-        assert!(shared.routes.anchor(mooncake_core::SessionId(opened.session)).is_none());
+        assert!(shared.routes.anchor(mooncake_ids::SessionId(opened.session)).is_none());
     }
 
     #[tokio::test]
@@ -208,7 +208,7 @@ mod tests {
         let shared = master();
         let (opened, _anchor) = open(&shared).await;
         assert_eq!(opened.pid_proof, 1);
-        shared.processes.end(mooncake_core::SessionId(opened.session));
+        shared.processes.end(mooncake_ids::SessionId(opened.session));
         let (resumed, _role) = resume(&shared, &opened).await;
         assert_eq!((resumed.refusal, resumed.pid_proof), (None, 1));
     }

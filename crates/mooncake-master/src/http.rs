@@ -15,7 +15,6 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use mooncake_core::{KeysCursor, SegmentState};
 use mooncake_http::reply::{as_json, failed, plain, text};
-use mooncake_memory::uuid_text;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -175,7 +174,7 @@ async fn segments_detail(State(shared): State<Arc<Shared>>) -> Response {
             let endpoint = view.endpoint();
             json!({
                 "segment_name": view.name,
-                "segment_id": uuid_text(&view.uuid.0),
+                "segment_id": view.uuid.to_string(),
                 "client_id": view.session.0.to_string(),
                 // Peers address this memory by UUID and offset, never by an address.
                 "base_address": "0x0",

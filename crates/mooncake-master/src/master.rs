@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mooncake_core::{Config as CoreConfig, Reign, SessionId};
+use mooncake_core::{Config as CoreConfig, Reign};
+use mooncake_ids::SessionId;
 use mooncake_os::Guarded;
 use mooncake_wire::message::ProcessIdentity;
 use tokio::net::{TcpListener, UnixListener};
@@ -480,7 +481,8 @@ pub(crate) fn ignore_file_size_signal() -> Result<(), StartError> {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::{Effects, Record, SegmentNo, SegmentUuid};
+    use mooncake_core::{Effects, Record, SegmentNo};
+    use mooncake_ids::SegmentUuid;
 
     use super::*;
 

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Rid, SegmentSpec, SegmentUuid, SessionId,
-    SessionSpec, Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, SegmentSpec, SessionSpec, Time,
 };
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_wire::message::{
     Abort, AnchorDown, AnchorUp, Beat, FenceDone, Hello, HelloReply, OpenSession, Pong, PutStart, RemoveAll,
     RemoveByRegex, Reply, Request, ResumeSession, Segments, anchor_down, anchor_up, hello, reply, request,

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mooncake_core::{Core, Push, PutSlot, Rid, SessionId, Ticket};
+use mooncake_core::{Core, Push, PutSlot, Ticket};
+use mooncake_ids::{Rid, SessionId};
 use mooncake_wire::encode_frame;
 use mooncake_wire::message::AnchorDown;
 use parking_lot::Mutex;
@@ -212,7 +213,8 @@ impl PartialEq for AnchorQueue {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::{Extent, Replica, Rid, SegmentNo, SegmentUuid};
+    use mooncake_core::{Extent, Replica, SegmentNo};
+    use mooncake_ids::{Rid, SegmentUuid};
 
     use super::*;
     use crate::machine::delivery::{Delivery, deliver};

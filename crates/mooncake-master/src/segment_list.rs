@@ -1,6 +1,7 @@
 //! All segments as a page needs them: copied a few at a time, so that nobody waits while it is written.
 
-use mooncake_core::{Core, SegmentNo, SegmentState, SegmentUuid, SessionId};
+use mooncake_core::{Core, SegmentNo, SegmentState};
+use mooncake_ids::{SegmentUuid, SessionId};
 use mooncake_wire::message;
 use prost::Message;
 

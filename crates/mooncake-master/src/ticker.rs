@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mooncake_core::{Departure, SessionId};
+use mooncake_core::Departure;
+use mooncake_ids::SessionId;
 
 use crate::machine::ticker::{self, News, TickDriver};
 use crate::shared::Shared;

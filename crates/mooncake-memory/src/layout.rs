@@ -1,7 +1,6 @@
 //! The control memory: a header page, then one stamp per granule.
 
-/// Unit of allocation and of stamps, bytes.
-pub const GRANULE: u64 = 1024;
+use mooncake_ids::GRANULE;
 
 /// Bytes of an ordinary page on every host that we run on.
 pub(crate) const PAGE: u64 = 4096;
@@ -73,47 +72,9 @@ pub(crate) const fn granules(offset: u64, len: u64) -> (usize, usize) {
     ((offset / GRANULE) as usize, (offset + len).div_ceil(GRANULE) as usize)
 }
 
-/// The UUID of a segment as every message, page and method names it: two decimal numbers, as the reference writes them.
-pub fn uuid_text(uuid: &[u8; 16]) -> String {
-    let number = u128::from_be_bytes(*uuid);
-    format!("{}-{}", (number >> 64) as u64, number as u64)
-}
-
-/// The UUID that [`uuid_text`] wrote.
-pub fn uuid_of(text: &str) -> Option<[u8; 16]> {
-    let (high, low) = text.split_once('-')?;
-    let number = u128::from(high.parse::<u64>().ok()?) << 64 | u128::from(low.parse::<u64>().ok()?);
-    let uuid = number.to_be_bytes();
-    (uuid_text(&uuid) == text).then_some(uuid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_uuid_is_two_decimal_numbers_and_nothing_else_is_one() {
-        for number in [0, 1, u128::from(u64::MAX) + 1, u128::MAX, 0x0123_4567_89ab_cdef_0000_0000_0000_00ff] {
-            let uuid = number.to_be_bytes();
-            assert_eq!(uuid_of(&uuid_text(&uuid)), Some(uuid));
-        }
-        assert_eq!(uuid_text(&u128::MAX.to_be_bytes()), "18446744073709551615-18446744073709551615");
-        for wrong in [
-            "",
-            "-",
-            "1",
-            "1-",
-            "-1",
-            "+1-2",
-            "01-2",
-            "1-2-3",
-            "1-18446744073709551616",
-            "a-b",
-            "0123456789abcdef0123456789abcdef",
-        ] {
-            assert_eq!(uuid_of(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_header_is_read_back_and_a_foreign_one_is_refused() {

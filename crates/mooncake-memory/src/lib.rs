@@ -49,7 +49,6 @@ pub use host_memory::{
     SharedBlock, allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages, shared_block,
     shared_block_file,
 };
-pub use layout::{GRANULE, uuid_of, uuid_text};
 pub use lending::Lending;
 pub use mapping::{Expect, Mapping, Verify};
 pub use neighbours::Neighbours;

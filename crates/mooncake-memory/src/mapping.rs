@@ -13,6 +13,7 @@ use crate::order::{fence_loads, fence_stores, read_in_order, write_in_order};
 use crate::piece::{Source, Target, leading_run, total_of_sources, total_of_targets};
 use crate::view::MappedView;
 use crate::{memfd, stamps};
+use mooncake_ids::SegmentUuid;
 use mooncake_os::{Guarded, forked};
 
 /// Page tables are filled in blocks of this many bytes at their first use: enough
@@ -520,7 +521,7 @@ fn check_header(control: &Mapped, expect: Expect) -> Result<(), MemoryError> {
     unsafe { std::ptr::copy_nonoverlapping(control.base().cast_const(), raw.as_mut_ptr(), HEADER_LEN) };
     let header = Header::decode(&raw).map_err(|reason| MemoryError::BadHeader { reason })?;
     if header.uuid != expect.uuid {
-        let (expected, found) = (layout::uuid_text(&expect.uuid), layout::uuid_text(&header.uuid));
+        let (expected, found) = (SegmentUuid(expect.uuid).to_string(), SegmentUuid(header.uuid).to_string());
         return Err(MemoryError::WrongUuid { expected, found });
     }
     if header.bytes != expect.bytes {
@@ -576,7 +577,7 @@ mod tests {
         const GRANULES: usize = 10;
         let segment = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
         let mapping = segment.mapping();
-        let later: Vec<u8> = 4_u64.to_ne_bytes().repeat(GRANULES * layout::GRANULE as usize / 8);
+        let later: Vec<u8> = 4_u64.to_ne_bytes().repeat(GRANULES * mooncake_ids::GRANULE as usize / 8);
         for (granule, verify) in
             [0, 5, GRANULES - 1].into_iter().flat_map(|at| [(at, Verify::Skip), (at, Verify::Compute)])
         {

@@ -4,10 +4,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use mooncake_ids::GRANULE;
 use parking_lot::Mutex;
 
 use crate::error::MemoryError;
-use crate::layout::{self, Header, PAGE, control_bytes};
+use crate::layout::{Header, PAGE, control_bytes};
 use crate::mapping::{Expect, Mapping};
 use crate::{file_range, limits, memfd};
 use mooncake_os::random_bytes;
@@ -67,7 +68,7 @@ impl SegmentMemory {
     /// peer maps it: its owner serves it over TCP, and whoever truncates it kills that process. A range that
     /// another segment has, of this process or of others, is refused.
     pub fn over_file(path: &Path, offset: u64, bytes: u64) -> Result<Self, MemoryError> {
-        let bytes = bytes / layout::GRANULE * layout::GRANULE;
+        let bytes = bytes / GRANULE * GRANULE;
         let data = file_range::open(path, offset, bytes)?;
         let control = memfd::create("kv-segment-control", control_bytes(bytes), false)?;
         let uuid = random_bytes().map_err(MemoryError::os("getrandom"))?;

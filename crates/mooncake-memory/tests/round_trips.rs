@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use mooncake_ids::GRANULE;
 use mooncake_memory::{
-    CopyError, ForeignRange, GRANULE, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Target,
-    Verify, crc_of_sources, crc_of_targets, crc32c, split_sources, total_of_sources, total_of_targets,
+    CopyError, ForeignRange, Mapping, ReadError, Registry, SegmentMemory, SegmentOptions, Source, Target, Verify,
+    crc_of_sources, crc_of_targets, crc32c, split_sources, total_of_sources, total_of_targets,
 };
 use proptest::prelude::*;
 

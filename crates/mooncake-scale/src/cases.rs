@@ -1,6 +1,7 @@
 //! What happens to a large pool on a bad day.
 
-use mooncake_core::{GRANULE, ListedViews, Origin, PutConfig, REMOVED, RemoveAll, Rid, STEP, SessionId};
+use mooncake_core::{ListedViews, Origin, PutConfig, REMOVED, RemoveAll, STEP};
+use mooncake_ids::{GRANULE, Rid, SessionId};
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::hello::SEARCHED;
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, GRANULE, Origin, Push, PutConfig, PutSlot, PutStarted, Rid, STEP, SegmentSpec,
-    SegmentUuid, SessionId, SessionSpec, Ticket, Time, To,
+    Config, Core, Effects, Ended, Origin, Push, PutConfig, PutSlot, PutStarted, STEP, SegmentSpec, SessionSpec, Ticket,
+    Time, To,
 };
+use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use mooncake_master::log::Log;
 
 use crate::holds::Holds;

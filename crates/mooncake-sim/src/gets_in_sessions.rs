@@ -8,7 +8,7 @@ use mooncake_client::machine::get::{Doubt, Unread};
 use mooncake_client::machine::get_session::{self, Found, GetSessionDriver, GetSessions};
 use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::{Cause, StoreError};
-use mooncake_core::GRANULE;
+use mooncake_ids::GRANULE;
 use mooncake_wire::message::{Exists, Object, Replica, request};
 use mooncake_wire::pack_keys;
 

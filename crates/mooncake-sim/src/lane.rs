@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_core::GRANULE;
+use mooncake_ids::GRANULE;
 
 use crate::memory::Memory;
 use crate::pipe::{Receiver, Sender};

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
-use mooncake_core::{GRANULE, Record, Replica, Rid, SegmentNo};
+use mooncake_core::{Record, Replica, SegmentNo};
+use mooncake_ids::{GRANULE, Rid};
 use mooncake_transfer::Uuid;
 
 use crate::memory::{self, Memory};

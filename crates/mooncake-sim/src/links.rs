@@ -242,7 +242,7 @@ impl Store {
     pub(crate) async fn write(&self, link: &Link, piece: Piece<'_>) -> Result<(), Unwritten> {
         let (settled, stop) = (|| Unwritten::failed(true), self.interrupt_at());
         let Piece { rid, offset, words, pace } = piece;
-        let len = words.len() as u64 * mooncake_core::GRANULE;
+        let len = words.len() as u64 * mooncake_ids::GRANULE;
         if link.is_refused() || self.inner.links.least_epoch.check(rid).is_err() {
             return Err(settled());
         }
@@ -268,8 +268,8 @@ impl Store {
     async fn fill(&self, memory: &Memory, Piece { rid, offset, words, pace }: Piece<'_>) -> Result<(), ()> {
         let world = &self.inner.world;
         world.sleep_micros(world.below(50)).await;
-        memory.stamp(rid, offset, words.len() as u64 * mooncake_core::GRANULE).map_err(|_| ())?;
-        for (granule, word) in (offset / mooncake_core::GRANULE..).zip(words) {
+        memory.stamp(rid, offset, words.len() as u64 * mooncake_ids::GRANULE).map_err(|_| ())?;
+        for (granule, word) in (offset / mooncake_ids::GRANULE..).zip(words) {
             world.sleep_micros(world.below(pace)).await;
             memory.write(rid, granule, *word);
         }

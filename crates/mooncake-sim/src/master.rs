@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use mooncake_core::{
-    Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, Replica, SessionId, Ticket, Time,
-};
+use mooncake_core::{Config, Core, Effects, Origin, Push, PutSlot, PutStarted, Record, Reign, Replica, Ticket, Time};
+use mooncake_ids::SessionId;
 use mooncake_master::machine::SLICE;
 use mooncake_master::machine::anchor_frames::{Pongs, Said};
 use mooncake_master::machine::anchors::{self, Anchor, Anchors, Superseded};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use mooncake_core::GRANULE;
+use mooncake_ids::GRANULE;
 use mooncake_memory::CopyError;
 use mooncake_transfer::Uuid;
 use mooncake_transfer::machine::Stamps;

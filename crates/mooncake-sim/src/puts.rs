@@ -6,7 +6,7 @@ use mooncake_client::machine::call::Session as _;
 use mooncake_client::machine::numbering::Numbering;
 use mooncake_client::machine::put::{self, Lost, Placed, PutDriver, Written, write_key};
 use mooncake_client::{Cause, PutOutcome, StoreError};
-use mooncake_core::GRANULE;
+use mooncake_ids::GRANULE;
 use mooncake_wire::message::{Abort, Ended, PutConfig, PutEnd, PutSlot, PutStart, Replica, reply, request};
 use mooncake_wire::pack_keys;
 

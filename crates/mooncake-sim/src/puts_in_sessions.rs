@@ -12,7 +12,7 @@ use mooncake_client::machine::progress::Held;
 use mooncake_client::machine::put::{Lost, PutDriver as _};
 use mooncake_client::machine::put_session::{self, PutSessionDriver, PutSessions, Reserved, write_part};
 use mooncake_client::{Cause, StoreError};
-use mooncake_core::GRANULE;
+use mooncake_ids::GRANULE;
 use mooncake_wire::message::{Lookup, Object, Replica, reply, request};
 use mooncake_wire::pack_keys;
 

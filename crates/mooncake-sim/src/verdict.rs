@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mooncake_core::{GRANULE, Replica, SessionId, Stats};
+use mooncake_core::{Replica, Stats};
+use mooncake_ids::{GRANULE, SessionId};
 
 use crate::callers::{LARGEST, REPLACEMENT};
 use crate::ledger::Ledger;

@@ -397,17 +397,6 @@ impl Trailer {
     }
 }
 
-/// The epoch inside a rid.
-pub(crate) const fn epoch_of(rid: u64) -> u16 {
-    (rid >> 48) as u16
-}
-
-/// Whether a rid can be a placement's: 0 means never written, and the low bit
-/// makes a tombstone. Neither may ever match a stamp.
-pub(crate) const fn is_placement(rid: u64) -> bool {
-    rid != 0 && rid & 1 == 0
-}
-
 fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
     out[at..at + N].copy_from_slice(&bytes);
 }

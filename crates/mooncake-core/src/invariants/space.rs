@@ -2,10 +2,11 @@
 
 use crate::apply::granule_range;
 use crate::core::Core;
-use crate::ids::{Replica, Rid, SegmentNo};
+use crate::ids::{Replica, SegmentNo};
 use crate::invariants::ensure;
 use crate::object::Hold;
 use crate::segment::Segment;
+use mooncake_ids::Rid;
 
 /// What keeps granules from being given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! Each kind of damage is found, and named.
 
-use crate::ids::Rid;
 use crate::object::Object;
 use crate::session::Session;
 use crate::*;
+use mooncake_ids::Rid;
+use mooncake_ids::{GRANULE, SegmentUuid, SessionId};
 
 /// A core with something of everything: two owners, an object alone, one of two replicas under views, soft and hard
 /// pins, a group, an unfinished replacement, an extent in quarantine, a view of what has left, and a parked request.

@@ -137,9 +137,10 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Rid, Time};
+    use crate::ids::Time;
     use crate::object::{Place, Places};
     use crate::slab::Link;
+    use mooncake_ids::Rid;
 
     const KEPT: u64 = 2_000;
 

@@ -3,8 +3,9 @@ use smallvec::smallvec;
 use super::*;
 use crate::config::Config;
 use crate::effect::Effects;
-use crate::ids::{Extent, GRANULE, Replica, SegmentUuid, Time};
+use crate::ids::{Extent, Replica, Time};
 use crate::request::{PinKind, SegmentSpec, SessionSpec};
+use mooncake_ids::{GRANULE, SegmentUuid};
 
 fn spec(number: u64) -> SessionSpec {
     SessionSpec { secret: number, name: "c".into(), boot_id: vec![1; 16], process: vec![2] }

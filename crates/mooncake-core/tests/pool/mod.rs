@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, Found, ListedViews, Origin, Push, PutConfig, PutSlot, PutStarted, Record,
-    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, Rid, STEP, SegmentNo, SegmentSpec, SegmentUuid,
-    SessionId, SessionSpec, SnapshotPart, SnapshotSlice, Ticket, Time, To,
+    Refused, Remembered, RemoveAll, RemoveOutcome, Replica, Resumed, STEP, SegmentNo, SegmentSpec, SessionSpec,
+    SnapshotPart, SnapshotSlice, Ticket, Time, To,
 };
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 
 pub const KIB: u64 = 1024;
 

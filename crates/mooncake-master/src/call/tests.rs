@@ -1,4 +1,5 @@
-use mooncake_core::{PutConfig, Rid, SegmentSpec, SegmentUuid, SessionSpec};
+use mooncake_core::{PutConfig, SegmentSpec, SessionSpec};
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::put_slot;
 use mooncake_wire::{FrameReader, MAX_FRAME, pack_keys};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -157,7 +157,8 @@ fn objects_in(payload: &[u8], size: u64) -> Option<usize> {
 mod tests {
     use std::path::PathBuf;
 
-    use mooncake_core::{SessionId, SessionSpec};
+    use mooncake_core::SessionSpec;
+    use mooncake_ids::SessionId;
     use proptest::prelude::*;
 
     use super::*;

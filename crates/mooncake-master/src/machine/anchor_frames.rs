@@ -1,7 +1,8 @@
 //! What a client says on its session's anchor, and what the master does about it: beats, what an owner has done, and whose
 //! end a process has seen.
 
-use mooncake_core::{Core, Effects, Origin, Populated, Refused, Rid, SegmentNo, SegmentUuid, SessionId, Time};
+use mooncake_core::{Core, Effects, Origin, Populated, Refused, SegmentNo, Time};
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{
     AnchorDown, AnchorUp, Beat, LogPosition, Pong, ProcessIdentity, ReaderGone, ReaderGoneTaken, anchor_down, anchor_up,

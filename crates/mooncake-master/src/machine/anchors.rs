@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use mooncake_core::{Core, Effects, Push, SessionId, Time};
+use mooncake_core::{Core, Effects, Push, Time};
+use mooncake_ids::SessionId;
 use mooncake_mutant::mutant;
 
 /// The anchors of all sessions. `Q` names what is sent down one: a driver's queue. Two are equal if they are the same one.

@@ -134,7 +134,8 @@ fn tell<D: CommitDriver>(driver: &mut D, batch: &mut Batch<D::Frames>, end: End)
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::{Push, Rid, SessionId, Ticket};
+    use mooncake_core::{Push, Ticket};
+    use mooncake_ids::{Rid, SessionId};
 
     use super::*;
 

@@ -2,8 +2,9 @@
 
 use mooncake_core::{
     EndOutcome, Ended, Extent, Found, FoundRef, PinKind, Push, PutConfig, PutSlot, Refused, Reign, RemoveOutcome,
-    Replica, Rid, SegmentSpec, SegmentUuid, SegmentView,
+    Replica, SegmentSpec, SegmentView,
 };
+use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_wire::message::{self, anchor_down, reply};
 use prost::Message;
 

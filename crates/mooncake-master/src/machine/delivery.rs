@@ -1,6 +1,7 @@
 //! Where messages and the answers to parked requests go, once their cause is in the log.
 
-use mooncake_core::{Push, PutSlot, SessionId, Ticket};
+use mooncake_core::{Push, PutSlot, Ticket};
+use mooncake_ids::SessionId;
 
 use super::anchors;
 

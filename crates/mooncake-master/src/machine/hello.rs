@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Core, Effects, ListedViews, Resumed, Rid, STEP, SegmentUuid, SessionId, SessionSpec, Time};
+use mooncake_core::{Core, Effects, ListedViews, Resumed, STEP, SessionSpec, Time};
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_mutant::mutant;
 use mooncake_wire::message::{self, Hello, HelloReply, LogPosition, ProcessIdentity, Refusal, hello, refusal};
 use mooncake_wire::{FEATURES, Feature, VERSION};

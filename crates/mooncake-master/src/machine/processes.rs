@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use mooncake_core::{Record, SessionId};
+use mooncake_core::Record;
+use mooncake_ids::SessionId;
 use mooncake_mutant::mutant;
 use mooncake_wire::message::ProcessIdentity;
 

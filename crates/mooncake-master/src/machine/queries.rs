@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Take;
 
 use bytes::Bytes;
-use mooncake_core::{Absent, SegmentNo, SessionId};
+use mooncake_core::{Absent, SegmentNo};
+use mooncake_ids::SessionId;
 use mooncake_wire::message::{self, reply};
 use mooncake_wire::{UnpackedKeys, unpack_keys};
 

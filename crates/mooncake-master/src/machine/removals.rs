@@ -79,7 +79,8 @@ pub fn answer(removed: u64) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use mooncake_core::{Ended, PutConfig, PutSlot, PutStarted, SessionId};
+    use mooncake_core::{Ended, PutConfig, PutSlot, PutStarted};
+    use mooncake_ids::SessionId;
 
     use super::super::testbed::Testbed;
     use super::*;

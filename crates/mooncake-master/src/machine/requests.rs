@@ -5,9 +5,10 @@
 //! many objects does so in slices ([`Removal`](super::removals::Removal)).
 
 use mooncake_core::{
-    Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome, Rid,
-    SegmentNo, SegmentSpec, SegmentUuid, SessionId, Time,
+    Core, Effects, EndOutcome, Ended, Found, Origin, PutConfig, PutSlot, PutStarted, Refused, RemoveOutcome, SegmentNo,
+    SegmentSpec, Time,
 };
+use mooncake_ids::{Rid, SegmentUuid, SessionId};
 use mooncake_wire::message::{self, Request, reply, request};
 use mooncake_wire::{KeysError, unpack_groups, unpack_keys};
 

@@ -4,7 +4,8 @@ use std::borrow::BorrowMut;
 use std::cell::RefCell;
 use std::convert::Infallible;
 
-use mooncake_core::{Config, Core, Effects, Origin, PutStarted, SegmentUuid, SessionId, Stats, Ticket, Time};
+use mooncake_core::{Config, Core, Effects, Origin, PutStarted, Stats, Ticket, Time};
+use mooncake_ids::{SegmentUuid, SessionId};
 use mooncake_wire::message::{
     AnchorUp, Hello, HelloReply, LogPosition, OpenSession, ProcessIdentity, Refusal, Request, ResumeSession,
     anchor_down, anchor_up, hello, reply, request,

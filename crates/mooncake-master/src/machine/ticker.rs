@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use mooncake_core::{Departure, STEP, SessionId};
+use mooncake_core::{Departure, STEP};
+use mooncake_ids::SessionId;
 use mooncake_mutant::mutant;
 
 use super::core_driver::CoreDriver;

@@ -1,6 +1,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mooncake_core::{Config, Record, RecordRef, Rid, SessionId, To};
+use mooncake_core::{Config, Record, RecordRef, To};
+use mooncake_ids::{Rid, SessionId};
 
 use super::*;
 use crate::connections::{Entry, Limits};
@@ -197,7 +198,7 @@ fn an_operation_that_leaves_work_that_requests_wait_for_wakes_the_clock_once() {
         mooncake_core::Origin { session, sequence, answered_below: sequence }
     };
     let spec = mooncake_core::SegmentSpec {
-        uuid: mooncake_core::SegmentUuid([1; 16]),
+        uuid: mooncake_ids::SegmentUuid([1; 16]),
         name: "segment".into(),
         bytes: 1 << 20,
         endpoint: Vec::new(),

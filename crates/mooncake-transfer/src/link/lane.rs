@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mooncake_ids::Rid;
 use mooncake_memory::{
     Bounce, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
     split_targets, total_of_sources,
@@ -18,9 +19,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::error::TransferError;
 use crate::loopback::{stays_within_host, unpace};
 use crate::wait::{SLICE, Wait};
-use crate::wire::{
-    FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer, epoch_of,
-};
+use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer};
 
 /// Bytes received between two steps of their checksum: they are still in the cache.
 const RECV_CHUNK: u64 = 256 << 10;
@@ -349,7 +348,7 @@ impl Lane {
         self.sequence += 1;
         Frame {
             op,
-            epoch: epoch_of(extent.rid),
+            epoch: Rid(extent.rid).epoch(),
             rid: extent.rid,
             offset: extent.offset,
             len: extent.len,

@@ -16,6 +16,7 @@ mod watcher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use mooncake_ids::Rid;
 use mooncake_memory::{
     CopyError, Mapping, ReadError, Source, Target, Verify, crc_of_sources, crc_of_targets, total_of_sources,
     total_of_targets,
@@ -29,7 +30,7 @@ use crate::local::{Inside, Served};
 use crate::machine::{Denied, LeastEpoch};
 use crate::reign::Reign;
 use crate::wait::Wait;
-use crate::wire::{Status, is_placement};
+use crate::wire::Status;
 
 pub use links::Links;
 pub use options::{EpochQuestion, LinkEvents, LinkOptions, LinkReport, Path, Paths, SegmentAddress};
@@ -242,7 +243,7 @@ impl Link {
             return Err(TransferError::Gone { peer: self.label.to_string() });
         }
         let Extent { rid, offset, len } = extent;
-        if !is_placement(rid) {
+        if !Rid(rid).is_placement() {
             return Err(TransferError::NotAPlacement { rid });
         }
         match offset.checked_add(len) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mooncake_memory::uuid_text;
+use mooncake_ids::SegmentUuid;
 use mooncake_os::ProcessIdentity;
 
 use super::attachment::Attachment;
@@ -36,7 +36,7 @@ pub struct SegmentAddress {
 impl SegmentAddress {
     /// The segment as messages name it.
     pub(crate) fn label(&self) -> Arc<str> {
-        format!("{} ({})", self.name, uuid_text(&self.uuid)).into()
+        format!("{} ({})", self.name, SegmentUuid(self.uuid)).into()
     }
 }
 

@@ -5,10 +5,9 @@
 //! list of writes that passed before it, in one step, so every write is
 //! either refused by the tombstone or waited for.
 
+use mooncake_ids::Rid;
 use mooncake_memory::CopyError;
 use mooncake_mutant::mutant;
-
-use crate::wire::epoch_of;
 
 /// The stamps of a segment.
 pub trait Stamps {
@@ -80,7 +79,7 @@ impl<W> Gate<W> {
         if self.closed {
             return Err(Denied::Closed);
         }
-        if epoch_of(rid) < self.least_epoch && !mutant!(GateIgnoresEpochs) {
+        if Rid(rid).epoch() < self.least_epoch && !mutant!(GateIgnoresEpochs) {
             return Err(Denied::OldEpoch { least: self.least_epoch });
         }
         let found = stamps.max_stamp(offset, len).map_err(Denied::Copy)?;
@@ -121,7 +120,7 @@ impl<W> Gate<W> {
     /// Refuses older epochs from now on and names their writes still under way.
     pub fn raise_epoch(&mut self, epoch: u16) -> Vec<u64> {
         self.least_epoch = self.least_epoch.max(epoch);
-        let ids: Vec<u64> = self.active.iter().filter(|w| epoch_of(w.rid) < epoch).map(|w| w.id).collect();
+        let ids: Vec<u64> = self.active.iter().filter(|w| Rid(w.rid).epoch() < epoch).map(|w| w.id).collect();
         self.watched |= !ids.is_empty();
         ids
     }

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use mooncake_ids::Rid;
+
 use super::Denied;
-use crate::wire::epoch_of;
 
 /// Only ever rises. Whoever is about to write looks without a lock.
 #[derive(Debug, Default)]
@@ -19,6 +20,6 @@ impl LeastEpoch {
     #[inline]
     pub fn check(&self, rid: u64) -> Result<(), Denied> {
         let least = self.0.load(Ordering::Acquire);
-        if epoch_of(rid) < least { Err(Denied::OldEpoch { least }) } else { Ok(()) }
+        if Rid(rid).epoch() < least { Err(Denied::OldEpoch { least }) } else { Ok(()) }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_memory::uuid_text;
+use mooncake_ids::SegmentUuid;
 
 use super::{ProcessGone, Shared, State};
 use crate::Uuid;
@@ -122,12 +122,12 @@ impl Shared {
 }
 
 fn log_outside(&Fence { uuid, rid, offset, len, .. }: &Fence) {
-    tracing::error!(uuid = uuid_text(&uuid), rid, offset, len, "fence of an extent that is not in the segment");
+    tracing::error!(uuid = %SegmentUuid(uuid), rid, offset, len, "fence of an extent that is not in the segment");
 }
 
 fn log_marred(&Fence { uuid, rid, offset, len, .. }: &Fence, found: u64) {
     tracing::warn!(
-        uuid = uuid_text(&uuid),
+        uuid = %SegmentUuid(uuid),
         rid,
         offset,
         len,

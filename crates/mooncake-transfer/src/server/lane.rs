@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_ids::Rid;
 use mooncake_memory::{CopyError, Mapping, ReadError, Target, Verify};
 use mooncake_os::Guarded;
 use mooncake_wire::is_readable;
@@ -33,7 +34,6 @@ use crate::machine::Denied;
 use crate::readiness::Ready;
 use crate::wire::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
-    is_placement,
 };
 
 /// Reads up to this size are copied once more, so that reply, bytes and trailer
@@ -287,12 +287,12 @@ impl Lane {
         let bytes = self.served.memory.bytes();
         let in_range = frame.offset.checked_add(frame.len).is_some_and(|end| end <= bytes);
         match frame.op {
-            Op::Read if !is_placement(frame.rid) => self.answer(worker, &frame, Status::Unsupported, 0),
+            Op::Read if !Rid(frame.rid).is_placement() => self.answer(worker, &frame, Status::Unsupported, 0),
             Op::Read if !in_range => self.answer(worker, &frame, Status::OutOfRange, 0),
             Op::Read if frame.len <= SMALL as u64 => self.read_small(worker, &frame),
             Op::Read => self.read_large(worker, frame),
             Op::Write if !in_range => self.refuse(worker, &frame, Status::OutOfRange, 0),
-            Op::Write if !is_placement(frame.rid) => self.refuse(worker, &frame, Status::Unsupported, 0),
+            Op::Write if !Rid(frame.rid).is_placement() => self.refuse(worker, &frame, Status::Unsupported, 0),
             Op::Write => self.write(worker, frame),
             _ => {
                 self.answer(worker, &frame, Status::Unsupported, 0)?;

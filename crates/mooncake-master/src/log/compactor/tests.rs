@@ -12,9 +12,10 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use mooncake_core::{
-    Config, Core, Effects, Ended, GRANULE, Origin, PutConfig, PutSlot, PutStarted, Record, RecordRef, Rid, SegmentSpec,
-    SegmentUuid, SessionId, SessionSpec, Time,
+    Config, Core, Effects, Ended, Origin, PutConfig, PutSlot, PutStarted, Record, RecordRef, SegmentSpec, SessionSpec,
+    Time,
 };
+use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 

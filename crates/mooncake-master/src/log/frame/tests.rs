@@ -1,4 +1,4 @@
-use mooncake_core::{Rid, SessionId};
+use mooncake_ids::{Rid, SessionId};
 use proptest::prelude::*;
 
 use super::*;

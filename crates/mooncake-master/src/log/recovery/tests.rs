@@ -1,7 +1,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use mooncake_core::{Record, RecordRef, Rid};
+use mooncake_core::{Record, RecordRef};
+use mooncake_ids::Rid;
 use proptest::prelude::*;
 
 use super::*;
@@ -506,7 +507,7 @@ fn damage_is_seen_however_large_the_frame_is_that_it_hides_behind() {
             boot_id: Vec::new(),
             process: vec![0x5a; 700 << 10],
         };
-        one(lsn, &[Record::SessionOpened { session: mooncake_core::SessionId(lsn), spec }])
+        one(lsn, &[Record::SessionOpened { session: mooncake_ids::SessionId(lsn), spec }])
     };
     let scratch = Scratch::new("large");
     let header = FileHeader { kind: FileKind::Segment, log_id: LOG, lsn: 1, boot_id: BOOT };

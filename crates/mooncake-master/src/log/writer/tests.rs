@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mooncake_core::{Config, Core, Push, Record, Rid, SessionId, Time, To};
+use mooncake_core::{Config, Core, Push, Record, Time, To};
+use mooncake_ids::{Rid, SessionId};
 
 use super::super::step::watch;
 use super::*;

@@ -1,0 +1,12 @@
+//! Ids that master, owners, writers and readers write down alike, and the unit of space they all count in.
+#![forbid(unsafe_code)]
+
+mod granule;
+mod rid;
+mod segment_uuid;
+mod session_id;
+
+pub use granule::{GRANULE, granules};
+pub use rid::Rid;
+pub use segment_uuid::{NotSegmentUuid, SegmentUuid};
+pub use session_id::SessionId;
