@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use mooncake_os::{Guarded, peer_credentials};
 
+use mooncake_net::{Habit, busy_poll_behind, has_hung_up};
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
-use mooncake_wire::{
-    CONTROL_PREFACE, FEATURES, Feature, FrameError, Habit, MAX_HELLO_FRAME, VERSION, busy_poll_behind, encode_frame,
-    has_hung_up,
-};
+use mooncake_wire::{CONTROL_PREFACE, FEATURES, Feature, FrameError, MAX_HELLO_FRAME, VERSION, encode_frame};
 use prost::Message;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

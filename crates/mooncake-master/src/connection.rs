@@ -5,7 +5,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mooncake_wire::{FrameReader, Habit, MAX_FRAME, MOMENT, turns};
+use mooncake_net::{Habit, MOMENT, turns};
+use mooncake_wire::{FrameReader, MAX_FRAME};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;

@@ -24,7 +24,6 @@ mod eventually;
 mod gate;
 mod link;
 mod local;
-mod loopback;
 // For the simulation, which runs the same decisions in virtual time. It has no stable interface.
 #[doc(hidden)]
 pub mod machine;
@@ -37,12 +36,7 @@ mod wire;
 
 pub use error::{LinkError, ServerError, TransferError, TwoReigns, WriteError};
 pub use link::{EpochQuestion, Link, LinkEvents, LinkOptions, LinkReport, Links, Path, Paths, SegmentAddress, View};
-pub use loopback::unpace;
 pub use reign::Reign;
-// Waiting for bytes is the same on every socket.
-pub use mooncake_wire::{
-    Habit, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_awake, recv_awake_behind, turns,
-};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
 pub use wait::{SLOWEST, Wait};
 pub use wire::Status;

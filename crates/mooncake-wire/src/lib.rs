@@ -1,12 +1,10 @@
-//! The control protocol between clients and the master: messages, framing, the
-//! connection preface, and how to wait for a peer's next bytes. It knows what
-//! travels, not what it does.
+//! The control protocol between clients and the master: messages, framing and the
+//! connection preface. It knows what travels, not what it does.
 //!
 //! Every byte string decodes to [`bytes::Bytes`], a slice of the frame that
 //! carried it, so that a batch of keys costs no allocation per key.
 #![forbid(unsafe_code)]
 
-mod busy_poll;
 #[cfg(any(test, fuzzing))]
 pub mod decoders;
 mod feature;
@@ -16,9 +14,6 @@ mod position;
 mod preface;
 mod request_kind;
 
-pub use busy_poll::{
-    Habit, MOMENT, busy_poll, busy_poll_behind, has_hung_up, is_readable, recv_awake, recv_awake_behind, turns,
-};
 pub use feature::{FEATURES, Feature};
 pub use frame::{FrameError, FrameReader, MAX_FRAME, MAX_HELLO_FRAME, encode_frame};
 pub use keys::{KeysError, MAX_BATCH, MAX_KEY, UnpackedKeys, pack_keys, unpack_groups, unpack_keys};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{BoardView, ForeignRange, MemoryError, PassageView, PeerMemory, PeerProcess, PullError, Target};
+use mooncake_net::{Habit, busy_poll_behind, recv_awake_behind};
 use mooncake_os::{Guarded, forked, recv_fds};
-use mooncake_transfer::{Habit, busy_poll_behind, recv_awake_behind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -230,7 +230,7 @@ impl Carrier for HostLane {
     }
 
     fn is_alive(&self) -> bool {
-        !mooncake_transfer::is_readable(self.stream.as_fd())
+        !mooncake_net::is_readable(self.stream.as_fd())
     }
 
     fn is_reusable(&self) -> bool {

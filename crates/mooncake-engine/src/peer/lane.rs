@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_net::{Habit, recv_awake, unpace};
 use mooncake_os::{Guarded, forked, random_bytes};
-use mooncake_transfer::{Habit, recv_awake, unpace};
 
 use super::given_up::GivenUp;
 use super::pace::{Pace, Patience, SLICE};
@@ -110,7 +110,7 @@ impl Carrier for Lane {
 
     fn is_alive(&self) -> bool {
         // Bytes that nobody asked for are no good sign either.
-        !mooncake_transfer::is_readable(self.fd())
+        !mooncake_net::is_readable(self.fd())
     }
 
     fn is_reusable(&self) -> bool {
@@ -181,7 +181,7 @@ impl Lane {
                 continue;
             }
             unanswered.push_back(request);
-            while unanswered.len() >= AHEAD || (!unanswered.is_empty() && mooncake_transfer::is_readable(self.fd())) {
+            while unanswered.len() >= AHEAD || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd())) {
                 self.settle(&mut unanswered, pace)?;
             }
         }
@@ -251,7 +251,7 @@ impl Lane {
                     }
                     Err(error) => pace.failed(error, "send")?,
                 }
-                while sent < total && self.v2 && mooncake_transfer::is_readable(self.fd()) {
+                while sent < total && self.v2 && mooncake_net::is_readable(self.fd()) {
                     if unanswered.is_empty() {
                         // It answers before it has everything: it refuses.
                         let source = std::io::Error::other("the peer stopped reading");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Bounce, recv_targets, send_sources};
+use mooncake_net::unpace;
 use mooncake_os::Guarded;
-use mooncake_transfer::unpace;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -297,7 +297,7 @@ impl Payload {
         let severed = || Stop::End(Some("its writer had it severed"));
         let _inside = writer.map(|writer| writer.enter().ok_or_else(severed)).transpose()?;
         // In version 2 the writer waits for the status. One that has gone has given the write up, and may have made another.
-        if self.v2 && mooncake_transfer::has_hung_up(fd) {
+        if self.v2 && mooncake_net::has_hung_up(fd) {
             return Err(Stop::End(Some("its writer has gone")));
         }
         let _in_use = self.buffer.enter().ok_or(Stop::End(Some("its buffer was given up")))?;
@@ -392,7 +392,7 @@ mod tests {
         writer.write_all(&Frame::Request(header).encode()).unwrap();
         writer.write_all(&[7; 2048]).unwrap();
         drop(writer);
-        while !mooncake_transfer::has_hung_up(data.fd()) {
+        while !mooncake_net::has_hung_up(data.fd()) {
             std::thread::yield_now();
         }
         assert!(matches!(data.step(&engine.core.home), Next::Close));

@@ -36,7 +36,7 @@ impl Filling {
     }
 
     pub fn go_on(&mut self, home: &Home, fd: BorrowedFd<'_>, peer: &PeerProcess, passage: &Passage) -> Turn {
-        if (self.at, self.done) != (0, 0) && mooncake_transfer::has_hung_up(fd) {
+        if (self.at, self.done) != (0, 0) && mooncake_net::has_hung_up(fd) {
             return Turn::Gone;
         }
         let mut turn = TURN;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{PeerProcess, PullError, Target, shared_block, shared_block_file};
+use mooncake_net::Habit;
 use mooncake_os::{Guarded, peer_credentials, peer_pidfd, send_fds};
-use mooncake_transfer::Habit;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -212,13 +212,13 @@ impl Host {
 
     /// Waits awake for the next request, by the passage or by the socket. False: none has come, or it is not worth it.
     pub fn is_asked_soon(&self, habit: &Habit) -> bool {
-        let is_readable = || mooncake_transfer::is_readable(self.stream.as_fd());
+        let is_readable = || mooncake_net::is_readable(self.stream.as_fd());
         let Some(Known { admission, .. }) = &self.peer else {
-            return mooncake_transfer::busy_poll(habit, || is_readable().then_some(())).is_some();
+            return mooncake_net::busy_poll(habit, || is_readable().then_some(())).is_some();
         };
         let passage = admission.passage();
         let mut looks = 0_u32;
-        let asked = mooncake_transfer::busy_poll(habit, || {
+        let asked = mooncake_net::busy_poll(habit, || {
             looks += 1;
             (passage.is_asked() || (looks % LOOKS == 1 && is_readable())).then_some(())
         });

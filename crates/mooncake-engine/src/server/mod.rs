@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mooncake_net::Habit;
 use mooncake_os::{Guarded, forked};
-use mooncake_transfer::Habit;
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -125,8 +125,8 @@ impl Session {
         match self {
             Session::Host(session) => session.is_asked_soon(habit),
             Session::Handshake(_) | Session::Data(_) => {
-                let ready = || mooncake_transfer::is_readable(self.fd()).then_some(());
-                mooncake_transfer::busy_poll(habit, ready).is_some()
+                let ready = || mooncake_net::is_readable(self.fd()).then_some(());
+                mooncake_net::busy_poll(habit, ready).is_some()
             }
         }
     }
@@ -462,7 +462,7 @@ impl Slots {
             });
             let Some(one) = still.filter(|one| Some(*one) > passed).min() else { return false };
             let speaks = |connection: &Connection| {
-                connection.session.try_lock().is_none_or(|session| mooncake_transfer::is_readable(session.fd()))
+                connection.session.try_lock().is_none_or(|session| mooncake_net::is_readable(session.fd()))
             };
             if !self.get(one.1).is_some_and(|connection| speaks(&connection)) {
                 self.remove(one.1);

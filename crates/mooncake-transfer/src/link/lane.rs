@@ -11,15 +11,15 @@ use mooncake_memory::{
     Bounce, Lending, Source, Target, crc_of_sources, crc_of_targets, recv_targets, send_sources, split_sources,
     split_targets, total_of_sources,
 };
+use mooncake_net::{Habit, is_readable, recv_awake};
 use mooncake_os::Guarded;
-use mooncake_wire::{Habit, is_readable, recv_awake};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::error::TransferError;
-use crate::loopback::{stays_within_host, unpace};
 use crate::wait::{SLICE, Wait};
 use crate::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer};
+use mooncake_net::{stays_within_host, unpace};
 
 /// Bytes received between two steps of their checksum: they are still in the cache.
 const RECV_CHUNK: u64 = 256 << 10;

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
 use mooncake_memory::{CopyError, Mapping, ReadError, Target, Verify};
+use mooncake_net::is_readable;
 use mooncake_os::Guarded;
-use mooncake_wire::is_readable;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -29,12 +29,12 @@ use super::patience::Patience;
 use crate::Uuid;
 use crate::gate::Admitted;
 use crate::local::Served;
-use crate::loopback::unpace;
 use crate::machine::Denied;
 use crate::readiness::Ready;
 use crate::wire::{
     FRAME_LEN, Frame, HELLO_LEN, Hello, HelloReply, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
+use mooncake_net::unpace;
 
 /// Reads up to this size are copied once more, so that reply, bytes and trailer
 /// go out in one message.

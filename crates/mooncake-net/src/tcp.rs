@@ -16,7 +16,7 @@ pub fn unpace(stream: &TcpStream) {
 }
 
 /// Whether both ends of a connection are inside this host.
-pub(crate) fn stays_within_host(stream: &TcpStream) -> bool {
+pub fn stays_within_host(stream: &TcpStream) -> bool {
     let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else { return false };
     own.ip() == peer.ip() || peer.ip().is_loopback()
 }
