@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 
 use mooncake_proxy::Scheduling;
-use mooncake_proxy::simulation::{Arrival, Town, simulate};
+use mooncake_proxy::routing::simulation::{Arrival, Town, simulate};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut town = Town { instances: 8, tokens_per_second: 8_000, cache_tokens: 1_000_000, remembered: 4_000_000 };

@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 
-use crate::address::InstanceAddress;
-use crate::instance::{Health, Instance, Kind};
-use crate::peer_to_peer::{Engines, engines};
+use crate::instances::address::InstanceAddress;
+use crate::instances::instance::{Health, Instance, Kind};
+use crate::instances::peer_to_peer::{Engines, engines};
 use crate::proxy::Proxy;
 
 const PAGE: &str = include_str!("page.html");

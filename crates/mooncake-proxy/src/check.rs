@@ -8,11 +8,11 @@ use axum::http::{HeaderMap, header};
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
-use crate::address::InstanceAddress;
-use crate::instance::{Instance, Kind};
-use crate::peer_to_peer::engines;
+use crate::instances::address::InstanceAddress;
+use crate::instances::instance::{Instance, Kind};
+use crate::instances::peer_to_peer::engines;
+use crate::instances::upstream::Failure;
 use crate::proxy::Proxy;
-use crate::upstream::Failure;
 
 /// For an answer that needs no computation.
 const PATIENCE: Duration = Duration::from_secs(5);

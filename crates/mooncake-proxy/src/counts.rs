@@ -9,9 +9,9 @@ use axum::http::StatusCode;
 use mooncake_metrics::{Histogram, Kind as Metric, Page, Unit};
 
 use crate::access_log::AccessLog;
-use crate::account::End;
-use crate::fleet::Fleet;
-use crate::instance::{Instance, Kind};
+use crate::forward::account::End;
+use crate::instances::fleet::Fleet;
+use crate::instances::instance::{Instance, Kind};
 use crate::proxy::Proxy;
 
 /// Bounds of what a request takes: 1-2.5-5 from a millisecond to ten minutes.

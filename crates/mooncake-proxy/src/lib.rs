@@ -13,34 +13,24 @@
 #![forbid(unsafe_code)]
 
 mod access_log;
-mod account;
-mod address;
 mod admin;
 mod admission;
 mod body;
 mod check;
 mod counts;
-mod decode;
 mod fault;
-mod fleet;
-mod flow;
-mod instance;
+mod forward;
+mod instances;
 mod options;
-mod peer_to_peer;
-mod prefill;
-mod prefix;
 mod proxy;
-mod relay;
 mod request;
-mod scheduling;
+pub mod routing;
 mod server;
-pub mod simulation;
-mod upstream;
 mod usage;
 
-pub use address::{InstanceAddress, NoAddress};
 pub use counts::metrics_page;
-pub use instance::Kind;
+pub use instances::address::{InstanceAddress, NoAddress};
+pub use instances::instance::Kind;
 pub use options::ProxyOptions;
-pub use scheduling::Scheduling;
+pub use routing::scheduling::Scheduling;
 pub use server::{ProxyServer, StartError};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::scheduling::Scheduling;
+use crate::routing::scheduling::Scheduling;
 
 /// How a proxy behaves.
 #[derive(Debug, Clone)]

@@ -11,10 +11,10 @@ use crate::access_log::AccessLog;
 use crate::admission::Admission;
 use crate::body::Bodies;
 use crate::counts::Counts;
-use crate::fleet::Fleet;
+use crate::instances::fleet::Fleet;
+use crate::instances::upstream::Upstream;
 use crate::options::ProxyOptions;
-use crate::scheduling::Scheduler;
-use crate::upstream::Upstream;
+use crate::routing::scheduling::Scheduler;
 
 /// Bytes of one change of the fleet, and of all that are being read.
 const CHANGE_MAX: usize = 64 << 10;

@@ -17,14 +17,15 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::address::InstanceAddress;
+use crate::admin;
 use crate::check::Unfit;
 use crate::fault::error;
-use crate::flow::ATTEMPTS;
-use crate::instance::Kind;
+use crate::forward::flow;
+use crate::forward::flow::ATTEMPTS;
+use crate::instances::address::InstanceAddress;
+use crate::instances::instance::Kind;
 use crate::options::ProxyOptions;
 use crate::proxy::Proxy;
-use crate::{admin, flow};
 
 /// A proxy that listens.
 pub struct ProxyServer {

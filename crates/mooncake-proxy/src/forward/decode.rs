@@ -10,16 +10,16 @@ use hyper::body::{Body as _, Incoming};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::account::Account;
-use crate::address::InstanceAddress;
 use crate::admission::Turn;
 use crate::fault::Fault;
-use crate::flow::{ATTEMPTS, Asked, is_of_the_instance, passed_on};
-use crate::instance::{Kind, Lease};
-use crate::prefill::Fetch;
+use crate::forward::account::Account;
+use crate::forward::flow::{ATTEMPTS, Asked, is_of_the_instance, passed_on};
+use crate::forward::prefill::Fetch;
+use crate::forward::relay::{BodyOf, Relay};
+use crate::instances::address::InstanceAddress;
+use crate::instances::instance::{Kind, Lease};
+use crate::instances::upstream::{Failure, rest, without_connection};
 use crate::proxy::Proxy;
-use crate::relay::{BodyOf, Relay};
-use crate::upstream::{Failure, rest, without_connection};
 
 /// What an instance says with an error that is passed on comes within that.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -11,15 +11,15 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use mooncake_http::reply::with_type;
 
-use crate::account::{Account, End};
-use crate::decode::Answer;
 use crate::fault::Fault;
-use crate::instance::{Kind, Lease};
-use crate::prefill::Prefilled;
-use crate::prefix::Prompt;
+use crate::forward::account::{Account, End};
+use crate::forward::decode::Answer;
+use crate::forward::prefill::Prefilled;
+use crate::instances::instance::{Kind, Lease};
+use crate::instances::upstream::{Failure, for_instances, rest, without_connection};
 use crate::proxy::Proxy;
 use crate::request::Fields;
-use crate::upstream::{Failure, for_instances, rest, without_connection};
+use crate::routing::prefix::Prompt;
 
 /// Instances that are asked for one request, one after the other.
 pub(crate) const ATTEMPTS: usize = 3;

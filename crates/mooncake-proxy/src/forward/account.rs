@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use mooncake_http::Peer;
 
-use crate::instance::{Instance, Kind};
+use crate::instances::instance::{Instance, Kind};
 use crate::proxy::Proxy;
 use crate::usage::Usage;
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::address::InstanceAddress;
-use crate::peer_to_peer::Engines;
-use crate::prefix::InstanceNo;
+use crate::instances::address::InstanceAddress;
+use crate::instances::peer_to_peer::Engines;
+use crate::routing::prefix::InstanceNo;
 
 /// Failures one after another after which an instance is left alone.
 const FAILURES: u32 = 3;

@@ -10,10 +10,10 @@ use bytes::BytesMut;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::account::{Account, End};
 use crate::admission::Turn;
 use crate::fault;
-use crate::instance::Lease;
+use crate::forward::account::{Account, End};
+use crate::instances::instance::Lease;
 
 /// What ends a stream.
 const DONE: [&[u8]; 2] = [b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n"];

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::address::InstanceAddress;
-use crate::instance::{Instance, Kind};
+use crate::instances::address::InstanceAddress;
+use crate::instances::instance::{Instance, Kind};
 
 /// All instances.
 #[derive(Debug, Default)]

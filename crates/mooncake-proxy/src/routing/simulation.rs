@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::instance::{Instance, Kind, Lease};
-use crate::prefix::{BLOCK, History, Prompt};
-use crate::scheduling::{Route, Scheduler, Scheduling};
+use crate::instances::instance::{Instance, Kind, Lease};
+use crate::routing::prefix::{BLOCK, History, Prompt};
+use crate::routing::scheduling::{Route, Scheduler, Scheduling};
 
 /// Tokens of a block of a trace.
 const TRACE_BLOCK: u64 = 512;

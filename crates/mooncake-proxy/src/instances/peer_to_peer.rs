@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::instance::Instance;
-use crate::upstream::{Failure, Upstream};
+use crate::instances::instance::Instance;
+use crate::instances::upstream::{Failure, Upstream};
 
 /// For the bootstrap service's answer: it has nothing to compute.
 const PATIENCE: Duration = Duration::from_secs(5);

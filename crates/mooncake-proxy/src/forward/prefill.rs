@@ -8,14 +8,14 @@ use axum::response::Response;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::account::Account;
 use crate::counts::DecodeOnly;
-use crate::flow::{ATTEMPTS, Asked, is_of_the_instance, passed_on};
-use crate::instance::{Instance, Kind, Lease};
-use crate::peer_to_peer::Transfer;
+use crate::forward::account::Account;
+use crate::forward::flow::{ATTEMPTS, Asked, is_of_the_instance, passed_on};
+use crate::instances::instance::{Instance, Kind, Lease};
+use crate::instances::peer_to_peer::Transfer;
+use crate::instances::upstream::{Failure, whole};
 use crate::proxy::Proxy;
-use crate::scheduling::Route;
-use crate::upstream::{Failure, whole};
+use crate::routing::scheduling::Route;
 
 /// What the prompt's computation left for the decode instance.
 pub(crate) enum Prefilled {
