@@ -8,11 +8,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use mooncake_metrics::{Histogram, Kind as Metric, Page, Unit};
 
-use crate::access_log::AccessLog;
-use crate::forward::account::End;
 use crate::instances::fleet::Fleet;
 use crate::instances::instance::{Instance, Kind};
-use crate::proxy::Proxy;
 
 /// Bounds of what a request takes: 1-2.5-5 from a millisecond to ten minutes.
 const REQUEST_NS: &[u64] = &[
@@ -57,6 +54,27 @@ pub(crate) enum DecodeOnly {
     NoPrefill,
     /// Between these instances it cannot be passed on.
     NotFetchable,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The client went before its answer was over.
+    ClientGone,
+    /// The answer was passed on to its end.
+    Whole,
+    /// The instance ended the answer in its midst.
+    BrokeOff,
+}
+
+impl End {
+    pub fn name(self) -> &'static str {
+        match self {
+            End::ClientGone => "client_gone",
+            End::Whole => "whole",
+            End::BrokeOff => "broke_off",
+        }
+    }
 }
 
 impl Default for Counts {
@@ -126,15 +144,11 @@ impl Counts {
     pub fn requests(&self) -> u64 {
         self.answered.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
-}
 
-impl Proxy {
-    /// Everything, as Prometheus reads it.
-    pub fn metrics_page(&self) -> String {
+    /// Everything, as Prometheus reads it: with the requests that wait and run, and the lines that were left out.
+    pub fn page(&self, under_way: (usize, usize), left_out: u64, fleet: &Fleet) -> String {
         let mut page = Page::text(&[]);
-        let left_out = self.log.as_ref().map_or(0, AccessLog::left_out);
-        let under_way = (self.admission.waiting(), self.admission.running());
-        write(&mut page, &self.counts, under_way, left_out, &named(&self.fleet));
+        write(&mut page, self, under_way, left_out, &named(fleet));
         page.finish()
     }
 }

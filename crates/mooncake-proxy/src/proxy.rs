@@ -88,6 +88,12 @@ impl Proxy {
         }
     }
 
+    /// All that is counted, as Prometheus reads it.
+    pub fn metrics_page(&self) -> String {
+        let left_out = self.log.as_ref().map_or(0, AccessLog::left_out);
+        self.counts.page((self.admission.waiting(), self.admission.running()), left_out, &self.fleet)
+    }
+
     /// A name that no other request has.
     pub fn name_request(&self) -> String {
         format!("{}-{}", self.life, self.asked.fetch_add(1, Ordering::Relaxed) + 1)

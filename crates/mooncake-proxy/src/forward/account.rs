@@ -9,30 +9,10 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use mooncake_http::Peer;
 
+use crate::counts::End;
 use crate::instances::instance::{Instance, Kind};
 use crate::proxy::Proxy;
 use crate::usage::Usage;
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The client went before its answer was over.
-    ClientGone,
-    /// The answer was passed on to its end.
-    Whole,
-    /// The instance ended the answer in its midst.
-    BrokeOff,
-}
-
-impl End {
-    fn name(self) -> &'static str {
-        match self {
-            End::ClientGone => "client_gone",
-            End::Whole => "whole",
-            End::BrokeOff => "broke_off",
-        }
-    }
-}
 
 /// One request. It is over when this is dropped.
 pub(crate) struct Account {

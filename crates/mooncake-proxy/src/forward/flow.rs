@@ -11,8 +11,9 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use mooncake_http::reply::with_type;
 
+use crate::counts::End;
 use crate::fault::Fault;
-use crate::forward::account::{Account, End};
+use crate::forward::account::Account;
 use crate::forward::decode::Answer;
 use crate::forward::prefill::Prefilled;
 use crate::instances::instance::{Kind, Lease};

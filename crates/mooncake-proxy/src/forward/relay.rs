@@ -11,8 +11,9 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::admission::Turn;
+use crate::counts::End;
 use crate::fault;
-use crate::forward::account::{Account, End};
+use crate::forward::account::Account;
 use crate::instances::instance::Lease;
 
 /// What ends a stream.

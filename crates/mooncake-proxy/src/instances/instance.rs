@@ -9,7 +9,9 @@ use tokio::sync::{Notify, watch};
 
 use crate::instances::address::InstanceAddress;
 use crate::instances::peer_to_peer::Engines;
-use crate::routing::prefix::InstanceNo;
+
+/// Number of an instance, for as long as it is in the fleet.
+pub(crate) type InstanceNo = u32;
 
 /// Failures one after another after which an instance is left alone.
 const FAILURES: u32 = 3;

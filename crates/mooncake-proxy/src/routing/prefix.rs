@@ -8,14 +8,13 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher};
 
+use crate::instances::instance::InstanceNo;
+
 /// Bytes of a block: some 250 tokens of English.
 pub(crate) const BLOCK: usize = 1024;
 
 /// Longest beginning that is looked at, in blocks. What follows makes no choice better.
 const MOST_BLOCKS: usize = 1024;
-
-/// Number of an instance, for as long as it is in the fleet.
-pub(crate) type InstanceNo = u32;
 
 /// A prompt, for the choice of an instance.
 #[derive(Debug, Default)]

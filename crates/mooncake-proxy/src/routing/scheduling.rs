@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::instances::instance::{Instance, Kind, Lease};
+use crate::instances::instance::{Instance, InstanceNo, Kind, Lease};
 use crate::request::Fields;
-use crate::routing::prefix::{BLOCK, History, InstanceNo, Prompt};
+use crate::routing::prefix::{BLOCK, History, Prompt};
 
 /// What a request under way weighs, in blocks to be computed: between two equal instances, the idle one is taken.
 const OF_A_REQUEST: u64 = 2;
