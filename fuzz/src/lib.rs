@@ -5,9 +5,9 @@ use mooncake_mutation::Decoder;
 /// Those of all crates.
 const ALL: [&[Decoder]; 6] = [
     &mooncake_engine::decoders::DECODERS,
-    &mooncake_http::decoders::DECODERS,
+    &mooncake_http::fuzz_targets::DECODERS,
     &mooncake_master::decoders::DECODERS,
-    &mooncake_settings::decoders::DECODERS,
+    &mooncake_settings::fuzz_targets::DECODERS,
     &mooncake_transfer::decoders::DECODERS,
     &mooncake_wire::decoders::DECODERS,
 ];

@@ -20,7 +20,7 @@ use mooncake_os::Guarded;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 
-use crate::crowd::Crowd;
+use crate::connection_table::Crowd;
 use crate::progress::{Behind, Busy, Counted, Progress};
 
 const MOVED_MIN: u64 = 64 << 10;

@@ -2,10 +2,10 @@
 //! and cut, and what answers look like. Which pages there are is theirs to say.
 #![forbid(unsafe_code)]
 
+mod connection_table;
 mod connections;
-mod crowd;
 #[cfg(any(test, fuzzing))]
-pub mod decoders;
+pub mod fuzz_targets;
 mod progress;
 pub mod reply;
 

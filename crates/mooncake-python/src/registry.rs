@@ -10,7 +10,7 @@ use crate::docs::DOCS;
 /// Attribute, variable and default of each value of a `MooncakeConfig`.
 #[pyfunction]
 fn _config_values() -> Vec<(&'static str, &'static str, &'static str)> {
-    let values = mooncake_settings::mooncake_config::VALUES.iter();
+    let values = mooncake_settings::tables::mooncake_config::VALUES.iter();
     values.map(|value| (value.attribute, value.variable.name, value.variable.default)).collect()
 }
 

@@ -3,11 +3,12 @@
 
 use std::collections::VecDeque;
 
+use crate::file;
 use crate::given::{Given, Source};
 use crate::help::help;
+use crate::programs::Program;
 use crate::setting::{Setting, SettingError, Type, boolean};
 use crate::similar::{close_to, meant_by};
-use crate::{Program, file};
 
 /// Files of flags that name one another end here.
 const FLAG_FILES_MAX: u32 = 16;

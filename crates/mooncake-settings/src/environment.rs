@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::families::READ_BY_ENGINES;
 pub use crate::setting::log_level;
 use crate::setting::{Kind, Setting, Type, boolean};
-use crate::{engine, families, mooncake_config};
+use crate::tables::families::READ_BY_ENGINES;
+use crate::tables::{engine, families, mooncake_config};
 
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
@@ -34,7 +34,7 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "what to listen on for data where that is not what the host name says",
     ),
-    crate::engine::RAISE_DESCRIPTORS,
+    crate::tables::engine::RAISE_DESCRIPTORS,
     Setting::done(
         "MC_LOG_LEVEL",
         Type::LogLevel,

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::file;
+use crate::programs::Program;
 use crate::setting::{Kind, Setting, SettingError, Type, boolean, duration_ms};
 use crate::similar::close_to;
-use crate::{Program, file};
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]

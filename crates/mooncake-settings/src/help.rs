@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::Program;
+use crate::programs::Program;
 use crate::setting::{Kind, Setting, Type};
 
 /// What works first, then the rest with its reasons.

@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
+use crate::environment;
+use crate::programs::PROGRAMS;
 use crate::setting::{Kind, Setting};
-use crate::{PROGRAMS, engine, environment, families, mooncake_config};
+use crate::tables::{engine, families, mooncake_config};
 
 /// The page.
 pub fn reference_page() -> String {

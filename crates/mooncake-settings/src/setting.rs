@@ -294,7 +294,7 @@ pub fn log_level(text: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PROGRAMS;
+    use crate::programs::PROGRAMS;
 
     #[test]
     fn durations_read_as_the_reference_reads_them() {

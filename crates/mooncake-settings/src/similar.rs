@@ -1,6 +1,6 @@
 //! What a mistyped name or a word without dashes may have been meant for.
 
-use crate::Program;
+use crate::programs::Program;
 
 /// Flags that take the address of another process, by their program's choice of name.
 const ADDRESSES: [&str; 3] = ["master_server_address", "segment_id", "target_seg_name"];

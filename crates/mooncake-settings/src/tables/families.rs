@@ -1,6 +1,6 @@
 //! Variables of Mooncake that this version does not read: those that engines read themselves, and families of one reason.
 
-use crate::engine::RDMA;
+use crate::tables::engine::RDMA;
 
 const DEVICES: &str = "of devices, only memory of CUDA's is moved";
 const NVLINK: &str = "there is no transport over NVLink in this version";

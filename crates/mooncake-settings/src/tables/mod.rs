@@ -1,0 +1,11 @@
+//! What each program and library can be told: its flags, its variables, and what becomes of the reference's.
+
+pub(crate) mod client;
+pub mod engine;
+pub(crate) mod engine_tools;
+pub(crate) mod families;
+pub(crate) mod master;
+pub(crate) mod metadata_server;
+pub mod mooncake_config;
+pub(crate) mod proxy;
+pub(crate) mod state;
