@@ -88,20 +88,20 @@ impl Driver {
         let control = &shared.control;
         let timeout = timespec(until.saturating_sub(control.now()));
         let Some(connection) = &self.connection else {
-            let _ = poll(&mut [PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN)], Some(&timeout));
-            control.bell.hush();
+            let _ = poll(&mut [PollFd::from_borrowed_fd(control.waker.fd(), PollFlags::IN)], Some(&timeout));
+            control.waker.clear();
             return Ok(());
         };
         let mut fds = [
             PollFd::from_borrowed_fd(connection.fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(control.waker.fd(), PollFlags::IN),
         ];
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         if !fds[1].revents().is_empty() {
-            control.bell.hush();
+            control.waker.clear();
         }
         if !fds[0].revents().is_empty() {
             self.hear()?;

@@ -11,7 +11,6 @@ use mooncake_os::forked;
 use mooncake_wire::message::{AnchorUp, AttachCall, LogPosition, anchor_up, hello, refusal};
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use crate::bell::Bell;
 use crate::caller::Lost;
 use crate::connection::{Address, Connection, ConnectionError, Patience, SLICE};
 use crate::error::{Cause, StoreError};
@@ -28,6 +27,7 @@ use crate::master_address::MasterAddress;
 use crate::metrics::Metrics;
 use crate::options::{InterruptHook, StoreOptions};
 use crate::session::Session;
+use mooncake_os::Waker;
 
 #[cfg(test)]
 mod tests;
@@ -56,7 +56,7 @@ pub(crate) struct Control {
     pub pins: Mutex<Pins>,
     pub progress: Mutex<Progress>,
     pub sequences: Mutex<Sequences>,
-    pub bell: Bell,
+    pub waker: Waker,
     pub orphans: Mutex<Orphans<Arc<Session>>>,
     pub suspects: Mutex<Suspects>,
     /// Of readers of this store's memory.
@@ -105,7 +105,7 @@ impl Control {
             pins: Mutex::default(),
             progress: Mutex::default(),
             sequences: Mutex::default(),
-            bell: Bell::new()?,
+            waker: Waker::new()?,
             orphans: Mutex::default(),
             suspects: Mutex::default(),
             deaths: Mutex::default(),
@@ -169,7 +169,7 @@ impl Control {
     /// Hands the anchor a message to send.
     pub fn tell(&self, body: anchor_up::Body) {
         self.up.lock().push(AnchorUp { body: Some(body) });
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Has the anchor decide something. No I/O meanwhile: calls of the store wait for the same locks.
@@ -189,19 +189,19 @@ impl Control {
     /// Has the anchor end the session with its last view.
     pub fn end(&self) {
         self.wants.end();
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Has the anchor ask for a pong now.
     pub fn ping(&self) {
         self.wants.ping();
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Has the anchor give the master a fresh list of what this store holds.
     pub fn resume_anew(&self) {
         self.wants.resume();
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Notes why there is no connection. True if that is news.
@@ -215,7 +215,7 @@ impl Control {
     /// Ends every wait and every later call.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        self.bell.ring();
+        self.waker.wake();
         self.changed.notify_all();
         self.freed.notify_all();
         self.drop_idle();

@@ -44,7 +44,6 @@
 
 mod absence;
 mod anchor;
-mod bell;
 mod caller;
 mod connection;
 mod control;

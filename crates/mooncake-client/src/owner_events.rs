@@ -42,7 +42,7 @@ impl ServerEvents for Reporter {
     fn process_gone(&self, gone: ProcessGone) {
         if let Some(control) = self.0.control.get() {
             control.deaths.lock().note(gone);
-            control.bell.ring();
+            control.waker.wake();
         }
     }
 }

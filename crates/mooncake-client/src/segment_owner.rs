@@ -262,14 +262,14 @@ impl SegmentOwner {
         match held.memory.populate_step(step) {
             Ok(populated) => {
                 held.populated.store(populated, Ordering::Release);
-                self.control.bell.ring();
+                self.control.waker.wake();
                 populated < held.memory.bytes()
             }
             Err(error) => {
                 tracing::error!(name = self.name, %error, "the segment stays smaller than asked for");
                 held.stopped_short.store(true, Ordering::Release);
                 held.reported.store(0, Ordering::Release);
-                self.control.bell.ring();
+                self.control.waker.wake();
                 false
             }
         }

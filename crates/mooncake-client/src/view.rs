@@ -90,7 +90,7 @@ impl Drop for PinGuard {
         }
         let told = self.held.end(&mut self.control.pins.lock());
         if told {
-            self.control.bell.ring();
+            self.control.waker.wake();
         }
     }
 }

@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mooncake_ids::SessionId;
+use mooncake_os::Waker;
 use mooncake_wire::message::ProcessIdentity;
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 
 use crate::hello::Via;
 use crate::machine::processes::Known;
 
 /// What the bell is to epoll: no session's id.
-const BELL: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX;
 
 /// Looks for a process by its identity.
 pub fn find(identity: &ProcessIdentity) -> Known<OwnedFd> {
@@ -38,10 +39,9 @@ pub fn find(identity: &ProcessIdentity) -> Known<OwnedFd> {
 #[derive(Debug)]
 pub struct ProcessWatch {
     epoll: OwnedFd,
-    /// An eventfd.
-    bell: OwnedFd,
-    /// The bell has been rung, and nobody has come yet.
-    rung: AtomicBool,
+    waker: Waker,
+    /// It has been woken, and has not come yet.
+    woken: AtomicBool,
     /// Closing a pidfd ends its watch.
     pidfds: Mutex<HashMap<SessionId, OwnedFd>>,
 }
@@ -50,11 +50,11 @@ impl ProcessWatch {
     /// Watches nobody yet.
     pub fn new() -> io::Result<ProcessWatch> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // Its counter is never read: an edge is all that is wanted.
+        let waker = Waker::new()?;
+        // It is never cleared: an edge is all that is wanted.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), flags)?;
-        Ok(ProcessWatch { epoll, bell, rung: AtomicBool::new(false), pidfds: Mutex::default() })
+        epoll::add(&epoll, waker.fd(), epoll::EventData::new_u64(WAKER), flags)?;
+        Ok(ProcessWatch { epoll, waker, woken: AtomicBool::new(false), pidfds: Mutex::default() })
     }
 
     /// Watches a session's process. Returns whether it can.
@@ -81,15 +81,13 @@ impl ProcessWatch {
     }
 
     /// Ends the wait for processes, or the next one.
-    pub fn ring(&self) {
-        if !self.rung.swap(true, Ordering::Relaxed)
-            && let Err(error) = rustix::io::write(&self.bell, &1_u64.to_ne_bytes())
-        {
-            tracing::warn!(%error, "the master's clock cannot be woken: what waits is served when it ticks");
+    pub fn wake(&self) {
+        if !self.woken.swap(true, Ordering::Relaxed) {
+            self.waker.wake();
         }
     }
 
-    /// Waits for processes to end, at most that long or until [`ProcessWatch::ring`]; returns their sessions.
+    /// Waits for processes to end, at most that long or until [`ProcessWatch::wake`]; returns their sessions.
     pub fn wait(&self, at_most: Duration) -> Vec<SessionId> {
         let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         let mut events = Vec::with_capacity(64);
@@ -102,8 +100,8 @@ impl ProcessWatch {
                 return Vec::new();
             }
         }
-        self.rung.store(false, Ordering::Relaxed);
-        let sessions = events.iter().map(|event| event.data.u64()).filter(|session| *session != BELL);
+        self.woken.store(false, Ordering::Relaxed);
+        let sessions = events.iter().map(|event| event.data.u64()).filter(|session| *session != WAKER);
         let ended: Vec<SessionId> = sessions.map(SessionId).collect();
         let mut pidfds = self.pidfds.lock();
         for session in &ended {

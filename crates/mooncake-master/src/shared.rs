@@ -229,7 +229,7 @@ impl Shared {
         let keeps_waiting = state.core.keeps_waiting();
         drop(state);
         if keeps_waiting {
-            self.processes.ring();
+            self.processes.wake();
         }
         (result, number)
     }

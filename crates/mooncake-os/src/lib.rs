@@ -13,6 +13,7 @@ mod process;
 mod random;
 mod sigpipe;
 pub mod thread;
+mod waker;
 
 pub use descriptor_limit::{
     MOST_DESCRIPTORS_OF_OTHERS, descriptor_limit, is_short_of_descriptors, raise_descriptor_limit,
@@ -25,3 +26,4 @@ pub use numa::prefer_numa_node;
 pub use process::{ProcessIdentity, boot_id, has_exited};
 pub use random::{hex, random_bytes};
 pub use sigpipe::NoSignal;
+pub use waker::Waker;

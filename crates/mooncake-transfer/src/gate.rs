@@ -115,9 +115,9 @@ mod tests {
         let memory = SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap();
         let mapping = memory.mapping();
         let rings = Arc::new(AtomicUsize::new(0));
-        let bell = rings.clone();
+        let waker = rings.clone();
         let ring = move || {
-            bell.fetch_add(1, Ordering::SeqCst);
+            waker.fetch_add(1, Ordering::SeqCst);
         };
         let gate = Gate::new(1, Box::new(ring));
         let rid = 1 << 48 | 2;

@@ -31,7 +31,6 @@ mod readiness;
 mod reign;
 mod server;
 mod wait;
-mod wake;
 mod wire;
 
 pub use error::{LinkError, ServerError, TransferError, TwoReigns, WriteError};

@@ -17,7 +17,7 @@ use crate::gate::Gate;
 use crate::link::Watcher;
 use crate::machine::{self, Segment, Writes};
 use crate::reign::Reign;
-use crate::wake::Bell;
+use mooncake_os::Waker;
 
 /// A segment that a server of this process serves.
 #[derive(Debug)]
@@ -32,15 +32,15 @@ pub(crate) struct Served {
 
 impl Served {
     /// Fresh memory: nothing older than the epoch can be there. [`Insiders::mounted`] says in which reign that is.
-    pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, bell: Arc<Bell>) -> Served {
-        let settled = bell.clone();
+    pub(crate) fn new(memory: Arc<SegmentMemory>, access_key: u64, epoch: u16, waker: Arc<Waker>) -> Served {
+        let settled = waker.clone();
         let machine = machine::Insiders::new(Reign::numbered(epoch));
         let state = Mutex::new(State { machine, inside: HashMap::new() });
         Served {
-            insiders: Arc::new(Insiders { uuid: memory.uuid(), state, bell }),
+            insiders: Arc::new(Insiders { uuid: memory.uuid(), state, waker }),
             memory,
             access_key,
-            gate: Gate::new(epoch, Box::new(move || settled.ring())),
+            gate: Gate::new(epoch, Box::new(move || settled.wake())),
             removed: AtomicBool::new(false),
         }
     }
@@ -84,7 +84,7 @@ impl Segment for Arc<Served> {
 pub(crate) struct Insiders {
     uuid: Uuid,
     state: Mutex<State>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Inside {
     /// Its store obeys the reign.
     pub(crate) fn confirm(&self, reign: Reign) {
         self.insiders.state.lock().machine.confirm(self.number, reign);
-        self.insiders.bell.ring();
+        self.insiders.waker.wake();
     }
 }
 
@@ -157,7 +157,7 @@ impl Drop for Inside {
             state.machine.leave(self.number);
             state.inside.remove(&self.number);
             drop(state);
-            self.insiders.bell.ring();
+            self.insiders.waker.wake();
         }
     }
 }

@@ -140,10 +140,11 @@ fn a_bell_that_was_heard_is_silent() {
     for ends in [false, true] {
         let (client, caller) = Client::connect();
         let _caller = (!ends).then_some(caller);
-        let bell = &client.shared.control.bell;
-        let rings = || poll(&mut [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)], Some(&timespec(Duration::ZERO)));
+        let waker = &client.shared.control.waker;
+        let rings =
+            || poll(&mut [PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)], Some(&timespec(Duration::ZERO)));
         for _ in 0..3 {
-            bell.ring();
+            waker.wake();
             wait_for("the anchor hears it", || rings() == Ok(0));
         }
     }

@@ -72,7 +72,7 @@ fn a_session_that_goes_on_is_a_word_of_the_master() {
 fn whatever_is_wanted_of_the_anchor_wakes_it() {
     let control = Control::alone();
     let rings = || {
-        let mut fds = [PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(control.waker.fd(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
     };
     type Want = fn(&Control);
@@ -87,7 +87,7 @@ fn whatever_is_wanted_of_the_anchor_wakes_it() {
         assert!(!rings(), "{what}");
         want(&control);
         assert!(rings(), "{what}");
-        control.bell.hush();
+        control.waker.clear();
     }
 }
 
@@ -167,10 +167,10 @@ fn a_connection_that_the_master_closes_while_a_request_is_on_its_way_costs_neith
     rested(&store, 3);
     let hangs_up = AtomicBool::new(true);
     store.master().answers(move |request| (!hangs_up.swap(false, Ordering::SeqCst)).then(|| usual(request)));
-    control.bell.hush();
+    control.waker.clear();
     store.ping().unwrap();
     assert_eq!((control.connections(), store.master().attached()), ((2, 2, 0), 3), "the others stand");
-    let mut fds = [PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(control.waker.fd(), PollFlags::IN)];
     assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0), "nobody doubts the master");
     // One that was made just now is another matter.
     control.drop_idle();

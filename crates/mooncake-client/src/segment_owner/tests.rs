@@ -31,9 +31,9 @@ fn held(backing: Backing, memory: SegmentMemory) -> Arc<Held> {
 }
 
 fn rang(control: &Control) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(control.waker.fd(), PollFlags::IN)];
     let rings = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
-    control.bell.hush();
+    control.waker.clear();
     rings
 }
 

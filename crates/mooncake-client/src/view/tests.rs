@@ -37,9 +37,9 @@ fn viewed() -> (Master, Lender, Store, Caller, View) {
 fn a_view_ends_before_its_pin_does_which_wakes_the_anchor() {
     let (_master, lender, store, _caller, view) = viewed();
     let control = store.inner().shared.control.clone();
-    // The anchor hears no bell any more.
+    // The anchor hears no waker any more.
     store.inner().end_anchor();
-    control.bell.hush();
+    control.waker.clear();
     let mapping = lender.memory.view_mapping().unwrap();
     let before = Arc::strong_count(&mapping);
     let pins = control.pins.lock();
@@ -47,7 +47,7 @@ fn a_view_ends_before_its_pin_does_which_wakes_the_anchor() {
     wait_for("the view ends", || Arc::strong_count(&mapping) < before);
     drop(pins);
     ending.join().unwrap();
-    let mut fds = [PollFd::from_borrowed_fd(control.bell.fd(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(control.waker.fd(), PollFlags::IN)];
     assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1));
 }
 

@@ -20,10 +20,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mooncake_net::Habit;
-use mooncake_os::{Guarded, forked};
+use mooncake_os::{Guarded, Waker, forked};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 
@@ -54,7 +54,7 @@ const SWEEP: Duration = Duration::from_millis(500);
 /// After so long without a byte the kernel asks the peer's whether the connection is still there.
 const SILENCE: Duration = Duration::from_secs(30);
 
-const BELL: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX;
 const HANDSHAKE: u64 = u64::MAX - 1;
 const DATA: u64 = u64::MAX - 2;
 const HOST: u64 = u64::MAX - 3;
@@ -166,7 +166,7 @@ struct Slots {
 struct Shared {
     home: Arc<Home>,
     epoll: Guarded<OwnedFd>,
-    bell: Guarded<OwnedFd>,
+    waker: Waker,
     ports: Ports,
     slots: Mutex<Slots>,
     stop: AtomicBool,
@@ -185,16 +185,15 @@ impl Server {
     pub fn start(home: Arc<Home>, ports: Ports, threads: usize) -> Result<Server, EngineError> {
         let failed = |what| EngineError::socket("this engine", what);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).map_err(failed("epoll"))?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
-        let bell = bell.map_err(failed("eventfd"))?;
+        let waker = Waker::new().map_err(failed("eventfd"))?;
         let swept = Mutex::new(Instant::now());
-        let (epoll, bell) = (Guarded::new(epoll), Guarded::new(bell));
+        let epoll = Guarded::new(epoll);
         let (slots, stop, turned_away) = (Mutex::default(), AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Arc::new(Shared { home, epoll, bell, ports, slots, stop, turned_away, swept });
+        let shared = Arc::new(Shared { home, epoll, waker, ports, slots, stop, turned_away, swept });
         let listen = || -> io::Result<()> {
             let add =
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
-            add(shared.bell.as_fd(), BELL, EventFlags::IN)?;
+            add(shared.waker.fd(), WAKER, EventFlags::IN)?;
             shared.ports.handshake.set_nonblocking(true)?;
             shared.ports.data.set_nonblocking(true)?;
             add(shared.ports.handshake.as_fd(), HANDSHAKE, EventFlags::IN | EventFlags::ONESHOT)?;
@@ -223,7 +222,7 @@ impl Drop for Server {
             return;
         }
         self.shared.stop.store(true, Ordering::SeqCst);
-        let _ = rustix::io::write(&*self.shared.bell, &1_u64.to_ne_bytes());
+        self.shared.waker.wake();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -261,7 +260,7 @@ impl Shared {
             };
             while let Some(token) = ready {
                 ready = match token {
-                    BELL => return,
+                    WAKER => return,
                     HANDSHAKE | DATA | HOST => {
                         self.accept(token);
                         None
@@ -276,7 +275,7 @@ impl Shared {
     /// One at a time: the others are for the other threads. `None`: there was none for so long.
     fn next_ready(&self, longest: Duration) -> Result<Option<u64>, Errno> {
         let longest = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as i64 };
-        let mut event = [Event { flags: EventFlags::empty(), data: EventData::new_u64(BELL) }];
+        let mut event = [Event { flags: EventFlags::empty(), data: EventData::new_u64(WAKER) }];
         match epoll::wait(&*self.epoll, &mut event, Some(&longest)) {
             Ok(0) | Err(Errno::INTR) => Ok(None),
             Ok(_) => Ok(Some(event[0].data.u64())),

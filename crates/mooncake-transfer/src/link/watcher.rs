@@ -19,19 +19,19 @@ use crate::attach_pipe::AttachPipe;
 use crate::local::Inside;
 use crate::readiness::{Readiness, Ready, Watch, words_and};
 use crate::reign::Reign;
-use crate::wake::Bell;
+use mooncake_os::Waker;
 
 /// So many events are taken at a time.
 const AT_ONCE: usize = 64;
 
-/// Number of the bell. All others are that of an attachment, times four, and which of its descriptors it is.
+/// Number of the waker. All others are that of an attachment, times four, and which of its descriptors it is.
 const BELL: u64 = 0;
 const OWNER: u64 = 1;
 const STREAM: u64 = 2;
 const FAREWELL: u64 = 3;
 
 pub(crate) struct Watcher {
-    bell: Bell,
+    waker: Waker,
     readiness: Arc<Readiness>,
     events: Box<dyn LinkEvents>,
     last: AtomicU64,
@@ -61,9 +61,9 @@ struct Watched {
 
 impl Watcher {
     pub(super) fn new(events: Box<dyn LinkEvents>) -> io::Result<Arc<Watcher>> {
-        let (bell, readiness) = (Bell::new()?, Arc::new(Readiness::new()?));
-        readiness.add(bell.fd(), BELL, Ready::IN)?;
-        Ok(Arc::new(Watcher { bell, readiness, events, last: AtomicU64::new(0), state: Mutex::default() }))
+        let (waker, readiness) = (Waker::new()?, Arc::new(Readiness::new()?));
+        readiness.add(waker.fd(), BELL, Ready::IN)?;
+        Ok(Arc::new(Watcher { waker, readiness, events, last: AtomicU64::new(0), state: Mutex::default() }))
     }
 
     pub(super) fn next_id(&self) -> u64 {
@@ -95,7 +95,7 @@ impl Watcher {
     /// Something has become true that an attachment may have to tell its owner.
     pub(super) fn look_at(&self, id: u64) {
         self.state.lock().due.insert(id);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Sends the rest of what an attachment had to say, once its owner reads.
@@ -115,7 +115,7 @@ impl Watcher {
         state.watched.remove(&id);
         if state.is_idle() {
             // The thread has nothing to wait for any more.
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
@@ -159,7 +159,7 @@ impl Watcher {
                 let id = number / 4;
                 match number % 4 {
                     BELL => {
-                        self.bell.hush();
+                        self.waker.clear();
                         let due = std::mem::take(&mut self.state.lock().due);
                         due.into_iter().for_each(|id| self.attend(id, false));
                     }

@@ -270,7 +270,7 @@ mod tests {
             let state = shared.state.lock();
             state.attached.values().any(|attached| attached.pipe.as_ref().is_some_and(AttachPipe::is_waiting))
         };
-        shared.bell.ring();
+        shared.waker.wake();
         caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let mut bytes = [0; FRAME_LEN];
         caller.write_all(&Frame::plain(Op::Upgrade, 0).encode()).unwrap();

@@ -150,9 +150,9 @@ mod tests {
     use crate::machine::Newcomer;
     use crate::server::attach::Attached;
     use crate::server::{SegmentServer, ServerEvents, ServerOptions};
-    use crate::wake::Bell;
     use crate::wire::{FRAME_LEN, Op};
     use crate::{LinkEvents, LinkOptions, Links, Path, Paths, Wait};
+    use mooncake_os::Waker;
 
     use super::*;
 
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(state.owner.take_epoch(Duration::ZERO, Reign::numbered(1), &mut out), Ok(vec![]));
         let memory = Arc::new(SegmentMemory::create(1 << 20, SegmentOptions::default()).unwrap());
         let uuid = memory.uuid();
-        state.owner.add(uuid, Arc::new(Served::new(memory, 1, 1, Arc::new(Bell::new().unwrap()))));
+        state.owner.add(uuid, Arc::new(Served::new(memory, 1, 1, Arc::new(Waker::new().unwrap()))));
         let id = state.owner.attach(Newcomer { session: 7, uuid, knows_pins: true });
         let (process, stream) = UnixStream::pair().unwrap();
         state.attached.insert(id, Attached::of_this_process(7, stream));

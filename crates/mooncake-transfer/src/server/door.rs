@@ -33,7 +33,7 @@ const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 /// What an event is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
-    Bell,
+    Waker,
     Tcp,
     Unix,
     /// The process of that attachment.
@@ -48,7 +48,7 @@ impl Of {
     /// How the kernel is told.
     pub(super) fn number(self) -> u64 {
         match self {
-            Of::Bell => 0,
+            Of::Waker => 0,
             Of::Tcp => 4,
             Of::Unix => 8,
             Of::Process(id) => id * 4 + 1,
@@ -59,7 +59,7 @@ impl Of {
 
     fn numbered(number: u64) -> Of {
         match (number % 4, number / 4) {
-            (0, 0) => Of::Bell,
+            (0, 0) => Of::Waker,
             (0, 1) => Of::Tcp,
             (0, _) => Of::Unix,
             (1, id) => Of::Process(id),
@@ -82,7 +82,7 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn new(shared: Arc<Shared>, tcp: TcpListener, unix: Option<UnixListener>) -> io::Result<Door> {
         let readiness = &shared.readiness;
-        readiness.add(shared.bell.fd(), Of::Bell.number(), Ready::IN)?;
+        readiness.add(shared.waker.fd(), Of::Waker.number(), Ready::IN)?;
         let tcp = readiness.watch(Arc::new(Guarded::new(tcp)), Of::Tcp.number(), Ready::IN)?;
         let unix = unix.map(|unix| readiness.watch(Arc::new(Guarded::new(unix)), Of::Unix.number(), Ready::IN));
         let unix = unix.transpose()?;
@@ -108,7 +108,7 @@ impl Door {
 
     fn attend(&mut self, of: Of, flags: Ready) {
         match of {
-            Of::Bell => self.shared.bell.hush(),
+            Of::Waker => self.shared.waker.clear(),
             Of::Tcp => self.accept_tcp(),
             Of::Unix => self.accept_unix(),
             Of::Process(id) => {

@@ -20,7 +20,7 @@ impl SegmentServer {
         self.shared.report(later);
         if !done {
             // The door must know when to cut, and poll for room to write.
-            self.shared.bell.ring();
+            self.shared.waker.wake();
         }
         done
     }
@@ -41,7 +41,7 @@ impl SegmentServer {
             (taken, state.carry_out(out))
         };
         self.shared.report(later);
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         Ok(taken)
     }
 }

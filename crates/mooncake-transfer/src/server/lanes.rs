@@ -28,8 +28,8 @@ use super::lane::{End, Lane, LaneControl, Worker};
 use crate::Uuid;
 use crate::alarm::Alarm;
 use crate::readiness::{Readiness, Ready};
-use crate::wake::Bell;
 use crate::wire::{LANE_KEPT, Status};
+use mooncake_os::Waker;
 
 /// A worker that had nothing to do for so long ends, if another one waits.
 const REST: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ const STACK: usize = 256 << 10;
 /// same time are laid back after each request, they cost more than all of them with a thread of their own.
 const STAYING: usize = 16;
 
-/// Stand for the bell and the alarm among the numbers of lanes.
+/// Stand for the waker and the alarm among the numbers of lanes.
 const BELL: u64 = 0;
 const ALARM: u64 = u64::MAX;
 
@@ -55,7 +55,7 @@ const NO_THREAD: Duration = Duration::from_secs(1);
 pub(super) struct Lanes {
     readiness: Readiness,
     /// Rung once, and never hushed: it wakes every worker.
-    end: Bell,
+    end: Waker,
     max_lanes: usize,
     max_workers: usize,
     /// Wakes one worker at the end of the patience with lanes that are put aside: the others rest meanwhile.
@@ -121,7 +121,7 @@ impl Lanes {
     pub(super) fn new(max_lanes: usize, max_workers: usize) -> io::Result<Arc<Lanes>> {
         let lanes = Lanes {
             readiness: Readiness::new()?,
-            end: Bell::new()?,
+            end: Waker::new()?,
             max_lanes: max_lanes.max(1),
             max_workers: max_workers.max(1),
             alarm: Alarm::new()?,
@@ -203,7 +203,7 @@ impl Lanes {
         }
         table.lanes.retain(|_, held| held.idle.is_none());
         drop(table);
-        self.end.ring();
+        self.end.wake();
     }
 
     fn start_worker(self: &Arc<Self>, table: &mut Table) {

@@ -31,7 +31,7 @@ use crate::local::{self, Served};
 use crate::machine::Owner;
 use crate::readiness::Readiness;
 use crate::reign::Reign;
-use crate::wake::Bell;
+use mooncake_os::Waker;
 
 pub use crate::machine::{Fence, ProcessGone};
 pub(crate) use lane::LaneControl;
@@ -89,7 +89,7 @@ pub(crate) struct Shared {
     tcp: SocketAddr,
     unix_name: String,
     events: Box<dyn ServerEvents>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     /// What the door waits for.
     readiness: Arc<Readiness>,
     /// Origin of the owner's time.
@@ -125,7 +125,7 @@ impl SegmentServer {
             tcp: address,
             unix_name,
             events,
-            bell: Arc::new(Bell::new().map_err(os("eventfd"))?),
+            waker: Arc::new(Waker::new().map_err(os("eventfd"))?),
             readiness: Arc::new(Readiness::new().map_err(os("epoll_create"))?),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
@@ -142,9 +142,9 @@ impl SegmentServer {
 
     /// Serves a segment to whoever shows its access key. [`SegmentServer::mounted`] follows.
     pub fn add(&self, memory: Arc<SegmentMemory>, access_key: u64) {
-        let bell = self.shared.bell.clone();
+        let waker = self.shared.waker.clone();
         let mut state = self.shared.state.lock();
-        let served = Arc::new(Served::new(memory, access_key, state.owner.reign().epoch, bell));
+        let served = Arc::new(Served::new(memory, access_key, state.owner.reign().epoch, waker));
         local::announce(&served);
         state.owner.add(served.memory.uuid(), served);
     }
@@ -188,7 +188,7 @@ impl SegmentServer {
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         for rid in over {
             self.shared.events.fenced(uuid, rid);
         }
@@ -235,7 +235,7 @@ impl SegmentServer {
             return;
         }
         self.shared.stopping.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        self.shared.waker.wake();
         let uuids: Vec<Uuid> = self.shared.state.lock().owner.uuids().collect();
         for uuid in uuids {
             self.remove(uuid);
