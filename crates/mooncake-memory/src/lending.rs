@@ -12,7 +12,7 @@ use std::ptr;
 
 use parking_lot::Mutex;
 
-use crate::piece::{Source, total_of_sources};
+use crate::caller::piece::{Source, total_of_sources};
 use crate::socket_io::{Ranges, refuse_forked};
 use mooncake_os::NoSignal;
 use mooncake_os::{Guarded, forked};
@@ -168,8 +168,8 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::piece::ForeignRange;
-    use crate::registry::Registry;
+    use crate::caller::piece::ForeignRange;
+    use crate::caller::registry::Registry;
 
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

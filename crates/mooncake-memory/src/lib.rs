@@ -8,61 +8,42 @@
 //! shared with other processes, or that belongs to a caller we cannot trust to
 //! keep it mapped, is touched here and nowhere else.
 
-mod board;
-mod checksum;
-mod common_memory;
+mod caller;
+mod copy;
 mod device;
 mod error;
-mod file_range;
-mod foreign;
-mod hatch;
-mod host_memory;
-mod kernel;
-mod layout;
+mod file;
 mod lending;
-mod limits;
-mod mapped;
-mod mapping;
-mod memfd;
-mod neighbours;
-#[doc(hidden)]
-pub mod order;
-mod passage;
-mod peer_memory;
-mod peer_process;
-mod piece;
-mod presence;
-mod reach;
-mod recycled;
-mod registry;
 mod segment;
+mod shared;
 mod socket_io;
-mod stamps;
-mod view;
 
-pub use board::{Board, BoardView};
-pub use checksum::{crc32c, crc32c_append, crc32c_combine};
-pub use common_memory::CommonMemory;
-pub use device::{Bounce, DeviceError, wait_for_stream};
-pub use error::{CopyError, MemoryError, ReadError, RegisterError};
-pub use host_memory::{
-    SharedBlock, allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages, shared_block,
-    shared_block_file,
-};
-pub use lending::Lending;
-pub use mapping::{Expect, Mapping, Verify};
-pub use neighbours::Neighbours;
-pub use passage::{Copying, Passage, PassageView, Visit, Visiting};
-pub use peer_memory::PeerMemory;
-pub use peer_process::{PeerProcess, PullError};
-pub use piece::{
+pub use caller::bounce::Bounce;
+pub use caller::neighbours::Neighbours;
+pub use caller::piece::{
     ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
     total_of_targets,
 };
-pub use presence::Presence;
-pub use reach::{Bounds, RunsOut, check_reach};
-pub use recycled::Recycled;
-pub use registry::Registry;
+pub use caller::reach::{Bounds, RunsOut, check_reach};
+pub use caller::recycled::Recycled;
+pub use caller::registry::Registry;
+pub use copy::checksum::{crc32c, crc32c_append, crc32c_combine};
+pub use device::{DeviceError, wait_for_stream};
+pub use error::{CopyError, MemoryError, ReadError, RegisterError};
+pub use lending::Lending;
+pub use segment::mapping::{Expect, Mapping, Verify};
+#[doc(hidden)]
+pub use segment::order;
+pub use segment::presence::Presence;
+pub use segment::view::MappedView;
 pub use segment::{SegmentMemory, SegmentOptions};
+pub use shared::access_page::{Copying, Passage, PassageView, Visit, Visiting};
+pub use shared::allocator::{
+    SharedBlock, allocate_huge, allocate_shared, free_host_memory, leak_shared, prefer_huge_pages, shared_block,
+    shared_block_file,
+};
+pub use shared::common_memory::CommonMemory;
+pub use shared::peer_memory::PeerMemory;
+pub use shared::peer_process::{PeerProcess, PullError};
+pub use shared::revision_page::{Board, BoardView};
 pub use socket_io::{recv_targets, send_sources};
-pub use view::MappedView;

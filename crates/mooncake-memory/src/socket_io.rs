@@ -4,9 +4,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::caller::piece::{Source, Target};
 use crate::error::CopyError;
-use crate::mapping::Mapping;
-use crate::piece::{Source, Target};
+use crate::segment::mapping::Mapping;
 use mooncake_os::forked;
 
 /// Most ranges in one call.

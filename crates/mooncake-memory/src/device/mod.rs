@@ -6,7 +6,6 @@
 //! processor copies and checksums another. When a call has returned, whether it
 //! succeeded or not, nothing of it is under way on the device any more.
 
-mod bounce;
 mod cuda;
 mod library;
 mod ring;
@@ -15,10 +14,9 @@ mod staging;
 use std::fmt::Debug;
 use std::ptr::NonNull;
 
-pub use bounce::Bounce;
 pub(crate) use staging::Staging;
 
-use crate::piece::ForeignRange;
+use crate::caller::piece::ForeignRange;
 use mooncake_os::forked;
 
 /// What a driver knows about an address.

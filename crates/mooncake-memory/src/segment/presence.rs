@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::mapping::Mapping;
+use crate::segment::mapping::Mapping;
 use mooncake_os::Guarded;
 
 /// A shared lock on a segment's data memory, held for as long as the segment is

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::error::MemoryError;
-use crate::layout::PAGE;
+use crate::segment::layout::PAGE;
 use mooncake_os::forked;
 
 /// Pages that the kernel maps around one that is loaded, bytes (`fault_around_bytes`).

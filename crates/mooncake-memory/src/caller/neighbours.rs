@@ -1,6 +1,6 @@
 //! Pieces of one call that lie side by side in memory.
 //!
-//! A short piece has all its pages tried out before it is touched (see [`crate::foreign`]), with a system call for each. The
+//! A short piece has all its pages tried out before it is touched (see [`crate::caller::foreign`]), with a system call for each. The
 //! pieces of a call are often neighbours: a layer of an engine's cache is one array, of which each key has a block. Then the
 //! first of them tries out those behind it too, and they need no call of their own.
 //!
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::caller::foreign::{self, Touch, Trial};
+use crate::caller::piece::{Access, Source, Target};
 use crate::error::CopyError;
-use crate::foreign::{self, Touch, Trial};
-use crate::piece::{Access, Source, Target};
 
 /// Most bytes that are tried out at once: the last of them are copied a tenth of a millisecond later.
 const AHEAD: usize = 1 << 20;
@@ -113,10 +113,10 @@ impl Neighbours {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::tests::TRIED;
-    use crate::layout::PAGE;
-    use crate::piece::ForeignRange;
-    use crate::registry::Registry;
+    use crate::caller::foreign::tests::TRIED;
+    use crate::caller::piece::ForeignRange;
+    use crate::caller::registry::Registry;
+    use crate::segment::layout::PAGE;
 
     const AREA: usize = 4 << 20;
     const PIECE: usize = 64 << 10;

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use crate::error::MemoryError;
-use crate::host_memory::{allocate_common, free_host_memory, map_common, shared_block_file};
+use crate::shared::allocator::{allocate_common, free_host_memory, map_common, shared_block_file};
 
 /// A mapping of memory that processes have in common: zero and populated when it is made, at an address of its own in each of
 /// them, and there as long as any of them has it. Whoever has an address inside gives it up before this is dropped.

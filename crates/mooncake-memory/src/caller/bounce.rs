@@ -2,10 +2,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::Staging;
+use crate::caller::piece::{Access, Source, Target};
+use crate::copy::Stores;
+use crate::device::Staging;
 use crate::error::CopyError;
-use crate::kernel::Stores;
-use crate::piece::{Access, Source, Target};
 
 /// Host stand-ins for the device pieces of a chunk. Its memory is made when the
 /// first is met, as large as the largest chunk needs, and kept. The ring of pinned memory is
@@ -128,11 +128,11 @@ fn on_devices(parts: impl Iterator<Item = (Access, usize)>) -> usize {
 }
 
 /// The next run of device pieces, past the host's before it.
-pub(super) fn next_run<P>(
+pub(crate) fn next_run<P>(
     rest: &mut &[P],
     place: impl Fn(&P) -> (Access, usize, usize),
 ) -> Option<(i32, Vec<(usize, usize)>)> {
     let start = rest.iter().position(|part| place(part).0.device().is_some())?;
     *rest = &rest[start..];
-    crate::piece::leading_run(rest, place)
+    crate::caller::piece::leading_run(rest, place)
 }

@@ -19,7 +19,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::passage::{Passage, PassageView};
+use crate::shared::access_page::{Passage, PassageView};
 
 /// Whose turn it is. In a cache line of its own and of the answer: the others are written while this one is looked at.
 const TURN: usize = 128;

@@ -7,10 +7,10 @@
 use std::io;
 use std::sync::OnceLock;
 
+use crate::caller::registry;
 use crate::device;
 use crate::error::CopyError;
-use crate::layout::PAGE;
-use crate::registry;
+use crate::segment::layout::PAGE;
 
 /// Bytes per step through the kernel.
 pub(crate) const BOUNCE: usize = 16 * 1024;
@@ -207,9 +207,9 @@ pub(crate) mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::caller::piece::{ForeignRange, Source, crc_of_sources};
+    use crate::caller::registry::{Memory, Registry};
     use crate::crc32c;
-    use crate::piece::{ForeignRange, Source, crc_of_sources};
-    use crate::registry::{Memory, Registry};
 
     thread_local! {
         /// How often this thread has read the list of mappings.

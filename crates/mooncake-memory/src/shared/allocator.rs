@@ -7,11 +7,11 @@ use std::ptr;
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::board::advance_all;
+use crate::caller::piece::ForeignRange;
 use crate::error::MemoryError;
-use crate::layout::PAGE;
-use crate::piece::ForeignRange;
-use crate::{limits, memfd};
+use crate::file::{limits, memfd};
+use crate::segment::layout::PAGE;
+use crate::shared::revision_page::advance_all;
 use mooncake_os::{Guarded, forked};
 
 /// Most blocks whose files are kept open for peers that would map them: descriptors are few, and blocks may be many. Memory
@@ -221,8 +221,8 @@ fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{ALONE, Board};
-    use crate::peer_memory::PeerMemory;
+    use crate::shared::peer_memory::PeerMemory;
+    use crate::shared::revision_page::{ALONE, Board};
 
     fn touch(addr: usize, len: usize) {
         let base: *mut u8 = ptr::with_exposed_provenance_mut(addr);

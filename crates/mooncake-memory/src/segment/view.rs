@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::mapping::Mapping;
+use crate::segment::mapping::Mapping;
 
 /// Bytes of a pinned object in the mapped segment. Keeps the mapping alive; the
 /// pin is the caller's to keep for as long, and to return.

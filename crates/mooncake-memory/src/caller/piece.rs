@@ -3,13 +3,13 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use crate::caller::foreign::{self, BOUNCE, Touch, Trial};
+use crate::caller::neighbours::Neighbours;
+use crate::caller::reach::RunsOut;
+use crate::caller::registry::{Memory, Registry};
+use crate::copy::{self, Stores};
 use crate::device::{self, Place, Staging};
 use crate::error::CopyError;
-use crate::foreign::{self, BOUNCE, Touch, Trial};
-use crate::kernel::{self, Stores};
-use crate::neighbours::Neighbours;
-use crate::reach::RunsOut;
-use crate::registry::{Memory, Registry};
 
 /// A range of memory known by address only, as FFI callers give it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +217,7 @@ impl Source<'_> {
                 let step = BOUNCE.min(self.len - done);
                 foreign::read(self.ptr.wrapping_add(done), &mut bounce[..step])?;
                 // SAFETY: `done + step` bytes of the target are the caller's word.
-                crc = unsafe { kernel::copy_and_checksum(crc, bounce.as_ptr(), to.add(done), step, stores) };
+                crc = unsafe { copy::copy_and_checksum(crc, bounce.as_ptr(), to.add(done), step, stores) };
                 done += step;
             }
             return Ok(crc);
@@ -226,7 +226,7 @@ impl Source<'_> {
             check_usable(self.among, self.ptr.addr(), self.len, Touch::Load, trial)?;
         }
         // SAFETY: the source is borrowed, or known and readable at this moment; the target is the caller's word.
-        Ok(unsafe { kernel::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
+        Ok(unsafe { copy::copy_and_checksum(crc, self.ptr, to, self.len, stores) })
     }
 }
 
@@ -343,7 +343,7 @@ impl Target<'_> {
             while done < self.len {
                 let step = BOUNCE.min(self.len - done);
                 // SAFETY: `done + step` bytes of the source are the caller's word.
-                crc = unsafe { kernel::load(crc, from.add(done), bounce.as_mut_ptr(), step, sum) };
+                crc = unsafe { copy::load(crc, from.add(done), bounce.as_mut_ptr(), step, sum) };
                 foreign::write(&bounce[..step], self.ptr.wrapping_add(done))?;
                 done += step;
             }
@@ -354,7 +354,7 @@ impl Target<'_> {
         }
         // SAFETY: the target is borrowed, or known and writable at this moment; the source is the
         // caller's word.
-        Ok(unsafe { kernel::load(crc, from, self.ptr, self.len, sum) })
+        Ok(unsafe { copy::load(crc, from, self.ptr, self.len, sum) })
     }
 }
 
@@ -455,7 +455,7 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, t
                 Access::Device(device) => {
                     let sum = |from: *const u8, len: usize| {
                         // SAFETY: a filled slot.
-                        crc = unsafe { kernel::checksum(crc, from, len) };
+                        crc = unsafe { copy::checksum(crc, from, len) };
                     };
                     Staging::default().gather(device, &[(ptr.addr(), len)], sum)?;
                     crc
@@ -465,7 +465,7 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, t
                         foreign::check_usable(ptr.addr(), len, Touch::Load, trial)?;
                     }
                     // SAFETY: borrowed, or known and readable at this moment.
-                    unsafe { kernel::checksum(crc, ptr, len) }
+                    unsafe { copy::checksum(crc, ptr, len) }
                 }
             };
         }

@@ -1,5 +1,13 @@
 //! A segment as its owner has it.
 
+pub(crate) mod layout;
+pub(crate) mod mapping;
+#[doc(hidden)]
+pub mod order;
+pub(crate) mod presence;
+pub(crate) mod stamps;
+pub(crate) mod view;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -8,9 +16,9 @@ use mooncake_ids::GRANULE;
 use parking_lot::Mutex;
 
 use crate::error::MemoryError;
-use crate::layout::{Header, PAGE, control_bytes};
-use crate::mapping::{Expect, Mapping};
-use crate::{file_range, limits, memfd};
+use crate::file::{file_range, limits, memfd};
+use crate::segment::layout::{Header, PAGE, control_bytes};
+use crate::segment::mapping::{Expect, Mapping};
 use mooncake_os::random_bytes;
 
 /// How a segment's memory is made.

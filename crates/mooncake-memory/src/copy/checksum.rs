@@ -1,6 +1,6 @@
 //! CRC-32C (Castagnoli, as in iSCSI).
 
-use crate::kernel;
+use crate::copy;
 
 /// The polynomial, bit-reflected.
 pub(crate) const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -13,7 +13,7 @@ pub fn crc32c(data: &[u8]) -> u32 {
 /// CRC-32C of what `crc` covers followed by `data`.
 pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
     // SAFETY: the slice is readable for its length.
-    unsafe { kernel::checksum(crc, data.as_ptr(), data.len()) }
+    unsafe { copy::checksum(crc, data.as_ptr(), data.len()) }
 }
 
 /// CRC-32C of what `first` covers followed by the `len` bytes that `second` covers.

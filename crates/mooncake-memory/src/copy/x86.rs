@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::Stores;
-use crate::checksum::times_x;
+use crate::copy::checksum::times_x;
 
 /// What the processor can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,11 +17,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::board::BoardView;
 use crate::error::MemoryError;
-use crate::layout::PAGE;
-use crate::mapped::Mapped;
-use crate::memfd;
+use crate::file::mapped_file::Mapped;
+use crate::file::memfd;
+use crate::segment::layout::PAGE;
+use crate::shared::revision_page::BoardView;
 
 /// Steps of the visitor: odd while it is inside.
 const STEPS: usize = 0;
@@ -67,7 +67,7 @@ impl Passage {
         let _ = self.look_away();
     }
 
-    /// The words of [`hatch`](crate::hatch).
+    /// The words of [`hatch`](crate::shared::hatch).
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         word(&self.page, at)
     }
@@ -130,7 +130,7 @@ impl PassageView {
         word(&self.page, COPIES).load(Ordering::SeqCst) % 2 == 1
     }
 
-    /// The words of [`hatch`](crate::hatch).
+    /// The words of [`hatch`](crate::shared::hatch).
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         word(&self.page, at)
     }
@@ -180,7 +180,7 @@ fn word(page: &Mapped, at: usize) -> &AtomicU64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{ALONE, Board};
+    use crate::shared::revision_page::{ALONE, Board};
 
     #[test]
     fn a_lender_sees_who_is_inside_and_a_visitor_sees_what_changed() {

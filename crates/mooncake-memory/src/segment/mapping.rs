@@ -4,15 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::caller::piece::{Source, Target, leading_run, total_of_sources, total_of_targets};
+use crate::copy::{self, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
-use crate::kernel::{self, Stores};
-use crate::layout::{self, HEADER_LEN, Header, PAGE, STAMPS_AT};
-use crate::mapped::Mapped;
-use crate::order::{fence_loads, fence_stores, read_in_order, write_in_order};
-use crate::piece::{Source, Target, leading_run, total_of_sources, total_of_targets};
-use crate::view::MappedView;
-use crate::{memfd, stamps};
+use crate::file::mapped_file::Mapped;
+use crate::file::memfd;
+use crate::segment::layout::{self, HEADER_LEN, Header, PAGE, STAMPS_AT};
+use crate::segment::order::{fence_loads, fence_stores, read_in_order, write_in_order};
+use crate::segment::stamps;
+use crate::segment::view::MappedView;
 use mooncake_ids::SegmentUuid;
 use mooncake_os::{Guarded, forked};
 
@@ -328,7 +329,7 @@ impl Mapping {
 
     fn sum(&self, offset: u64, len: u64) -> u32 {
         // SAFETY: the caller has checked the range; others may store to it, then the sum is of no use and the stamps say so.
-        unsafe { kernel::checksum(0, self.at(offset), len as usize) }
+        unsafe { copy::checksum(0, self.at(offset), len as usize) }
     }
 
     /// Stores the pieces to `len` bytes from `offset` on, which the caller has
@@ -344,7 +345,7 @@ impl Mapping {
                 staging.gather(device, &spans, |from, len| {
                     // SAFETY: a filled slot; the steps of the run together are the run, which lies in the checked range.
                     unsafe {
-                        crc = kernel::copy_and_checksum(crc, from, at, len, stores);
+                        crc = copy::copy_and_checksum(crc, from, at, len, stores);
                         at = at.add(len);
                     }
                 })?;
@@ -373,7 +374,7 @@ impl Mapping {
                 staging.scatter(device, &spans, |to, len| {
                     // SAFETY: a free slot; the steps of the run together are the run, which lies in the checked range.
                     unsafe {
-                        crc = kernel::load(crc, at, to, len, sum);
+                        crc = copy::load(crc, at, to, len, sum);
                         at = at.add(len);
                     }
                 })?;
@@ -566,8 +567,8 @@ fn holes(bytes: u64, pages: Pages, keep: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::piece::ForeignRange;
-    use crate::registry::Registry;
+    use crate::caller::piece::ForeignRange;
+    use crate::caller::registry::Registry;
     use crate::segment::{SegmentMemory, SegmentOptions};
 
     /// The reader's destination is a stamp of what it reads, and the bytes that land there are a later placement's id:

@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::error::MemoryError;
-use crate::mapped::Mapped;
+use crate::file::mapped_file::Mapped;
 
 /// Nobody can change the size any more, nor take that promise back.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

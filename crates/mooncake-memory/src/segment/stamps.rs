@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::layout::{self, STAMPS_AT};
-use crate::mapped::Mapped;
-use crate::order;
+use crate::file::mapped_file::Mapped;
+use crate::segment::layout::{self, STAMPS_AT};
+use crate::segment::order;
 
 /// Stamp of every granule of memory that was given back: no rid is newer.
 pub(crate) const GIVEN_BACK: u64 = u64::MAX;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::error::MemoryError;
-use crate::layout::PAGE;
-use crate::mapped::Mapped;
-use crate::memfd;
+use crate::file::mapped_file::Mapped;
+use crate::file::memfd;
+use crate::segment::layout::PAGE;
 
 /// Where the note stands.
 const NOTE: usize = 8;
