@@ -3,8 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use crate::device::DeviceError;
-
 /// A segment could not be made, mapped, populated or given back.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -262,4 +260,22 @@ pub enum RegisterError {
         /// The kernel's answer.
         source: io::Error,
     },
+}
+
+/// A call of a device's driver failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{call} for {len} bytes at {addr:#x} of device {device} failed: {name} ({code})")]
+pub struct DeviceError {
+    /// Name of the call.
+    pub call: &'static str,
+    /// The driver's name of the error.
+    pub name: &'static str,
+    /// Its number.
+    pub code: i32,
+    /// Device memory that the call was about; 0 if about none.
+    pub addr: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// Ordinal of the device; -1 if it was not known yet.
+    pub device: i32,
 }

@@ -168,8 +168,8 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::caller::piece::ForeignRange;
     use crate::caller::registry::Registry;
+    use crate::range::ForeignRange;
 
     fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

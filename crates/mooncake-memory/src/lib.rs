@@ -14,6 +14,7 @@ mod device;
 mod error;
 mod file;
 mod lending;
+mod range;
 mod segment;
 mod shared;
 mod socket_io;
@@ -21,16 +22,16 @@ mod socket_io;
 pub use caller::bounce::Bounce;
 pub use caller::neighbours::Neighbours;
 pub use caller::piece::{
-    ForeignRange, Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources,
-    total_of_targets,
+    Source, Target, crc_of_sources, crc_of_targets, split_sources, split_targets, total_of_sources, total_of_targets,
 };
 pub use caller::reach::{Bounds, RunsOut, check_reach};
 pub use caller::recycled::Recycled;
 pub use caller::registry::Registry;
 pub use copy::checksum::{crc32c, crc32c_append, crc32c_combine};
-pub use device::{DeviceError, wait_for_stream};
-pub use error::{CopyError, MemoryError, ReadError, RegisterError};
+pub use device::wait_for_stream;
+pub use error::{CopyError, DeviceError, MemoryError, ReadError, RegisterError};
 pub use lending::Lending;
+pub use range::ForeignRange;
 pub use segment::mapping::{Expect, Mapping, Verify};
 #[doc(hidden)]
 pub use segment::order;

@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 use crate::caller::registry;
 use crate::device;
 use crate::error::CopyError;
-use crate::segment::layout::PAGE;
+use crate::file::mapped_file::PAGE;
+use crate::range::ForeignRange;
 
 /// Bytes per step through the kernel.
 pub(crate) const BOUNCE: usize = 16 * 1024;
@@ -207,9 +208,10 @@ pub(crate) mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::caller::piece::{ForeignRange, Source, crc_of_sources};
+    use crate::caller::piece::{Source, crc_of_sources};
     use crate::caller::registry::{Memory, Registry};
     use crate::crc32c;
+    use crate::range::ForeignRange;
 
     thread_local! {
         /// How often this thread has read the list of mappings.
@@ -353,5 +355,19 @@ pub(crate) mod tests {
         assert!(listed(constant, constant + 64, Touch::Load) && !listed(constant, constant + 64, Touch::Store));
         let hole = hole() + PAGE as usize;
         assert!(!listed(hole, hole + 1, Touch::Load) && !listed(hole - 1, hole + 1, Touch::Store));
+    }
+}
+
+impl ForeignRange {
+    /// Copies the first bytes of the range out of it, fault-safely. Panics if there are fewer.
+    pub fn read_into(&self, bytes: &mut [u8]) -> Result<(), CopyError> {
+        assert!(bytes.len() <= self.len, "{} bytes of a range of {}", bytes.len(), self.len);
+        read(std::ptr::with_exposed_provenance(self.addr), bytes)
+    }
+
+    /// Copies bytes to the start of the range, fault-safely. Panics if there is no room for them.
+    pub fn write_from(&self, bytes: &[u8]) -> Result<(), CopyError> {
+        assert!(bytes.len() <= self.len, "{} bytes for a range of {}", bytes.len(), self.len);
+        write(bytes, std::ptr::with_exposed_provenance_mut(self.addr))
     }
 }

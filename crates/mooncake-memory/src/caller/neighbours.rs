@@ -114,9 +114,9 @@ impl Neighbours {
 mod tests {
     use super::*;
     use crate::caller::foreign::tests::TRIED;
-    use crate::caller::piece::ForeignRange;
     use crate::caller::registry::Registry;
-    use crate::segment::layout::PAGE;
+    use crate::file::mapped_file::PAGE;
+    use crate::range::ForeignRange;
 
     const AREA: usize = 4 << 20;
     const PIECE: usize = 64 << 10;

@@ -10,62 +10,7 @@ use crate::caller::registry::{Memory, Registry};
 use crate::copy::{self, Stores};
 use crate::device::{self, Place, Staging};
 use crate::error::CopyError;
-
-/// A range of memory known by address only, as FFI callers give it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ForeignRange {
-    pub(crate) addr: usize,
-    pub(crate) len: usize,
-}
-
-impl ForeignRange {
-    /// Takes an address and a length at the caller's word.
-    ///
-    /// The memory need not be mapped: what is not is reported as
-    /// [`CopyError::Fault`] when it is used.
-    ///
-    /// # Safety
-    /// Whatever of the range *is* mapped must be memory that this library may
-    /// read, and write where the range is used as a [`Target`], for as long as
-    /// the range is used or registered: no Rust object lives there that is
-    /// borrowed elsewhere, and nobody unmaps it during a call that uses it.
-    pub const unsafe fn new(addr: usize, len: usize) -> Self {
-        Self { addr, len }
-    }
-
-    /// A part of it. Panics if that is not inside.
-    pub const fn part(&self, offset: usize, len: usize) -> Self {
-        assert!(offset <= self.len && len <= self.len - offset, "outside of the range");
-        Self { addr: self.addr + offset, len }
-    }
-
-    /// First byte's address.
-    pub const fn addr(&self) -> usize {
-        self.addr
-    }
-
-    /// Length in bytes.
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// No bytes at all.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Copies the first bytes of the range out of it, fault-safely. Panics if there are fewer.
-    pub fn read_into(&self, bytes: &mut [u8]) -> Result<(), CopyError> {
-        assert!(bytes.len() <= self.len, "{} bytes of a range of {}", bytes.len(), self.len);
-        foreign::read(std::ptr::with_exposed_provenance(self.addr), bytes)
-    }
-
-    /// Copies bytes to the start of the range, fault-safely. Panics if there is no room for them.
-    pub fn write_from(&self, bytes: &[u8]) -> Result<(), CopyError> {
-        assert!(bytes.len() <= self.len, "{} bytes for a range of {}", bytes.len(), self.len);
-        foreign::write(bytes, std::ptr::with_exposed_provenance_mut(self.addr))
-    }
-}
+use crate::range::ForeignRange;
 
 /// How the memory of a piece may be touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -447,7 +392,7 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = Piece>, from: u64, t
                     while done < len {
                         let step = BOUNCE.min(len - done);
                         foreign::read(ptr.wrapping_add(done), &mut bounce[..step])?;
-                        crc = crate::crc32c_append(crc, &bounce[..step]);
+                        crc = crate::copy::checksum::crc32c_append(crc, &bounce[..step]);
                         done += step;
                     }
                     crc

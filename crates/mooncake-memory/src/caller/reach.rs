@@ -4,7 +4,7 @@
 //! named: a length that is wrong by a few bytes would overwrite them, and no fault would tell. So they are refused, all
 //! of them, before one has moved. Memory that begins outside of all buffers was not meant to be one, and has no end known.
 
-use crate::caller::piece::ForeignRange;
+use crate::range::ForeignRange;
 
 /// Bytes that begin in registered memory and run out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

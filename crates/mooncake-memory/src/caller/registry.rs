@@ -5,10 +5,10 @@ use std::fs;
 use parking_lot::RwLock;
 
 use crate::caller::foreign::{self, Trial};
-use crate::caller::piece::ForeignRange;
 use crate::caller::reach::{RunsOut, check_reach};
 use crate::device::{self, Place};
 use crate::error::RegisterError;
+use crate::range::ForeignRange;
 
 /// The registered ranges of one store. There are a few of them, looked up for
 /// every piece of foreign memory.
@@ -268,7 +268,7 @@ mod tests {
 
     /// Pages with these rights, one after another, and `n` for none. Never given back.
     fn pages(rights: &str) -> usize {
-        let page = crate::segment::layout::PAGE as usize;
+        let page = crate::file::mapped_file::PAGE as usize;
         // SAFETY: fresh mappings that nothing else uses.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

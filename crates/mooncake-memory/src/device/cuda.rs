@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 use parking_lot::Mutex;
 
 use super::library::{Library, Lookout};
-use super::{Copy, DeviceError, Driver, Place, Stream, Way};
+use super::{Copy, Driver, Place, Stream, Way};
+use crate::error::DeviceError;
 use mooncake_os::watch_forks;
 
 /// `CUDA_ERROR_INVALID_VALUE`.

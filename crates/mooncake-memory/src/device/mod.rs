@@ -16,7 +16,8 @@ use std::ptr::NonNull;
 
 pub(crate) use staging::Staging;
 
-use crate::caller::piece::ForeignRange;
+use crate::error::DeviceError;
+use crate::range::ForeignRange;
 use mooncake_os::forked;
 
 /// What a driver knows about an address.
@@ -28,24 +29,6 @@ pub(crate) enum Place {
     Host,
     /// Memory of this device.
     Device(i32),
-}
-
-/// A call of a device's driver failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{call} for {len} bytes at {addr:#x} of device {device} failed: {name} ({code})")]
-pub struct DeviceError {
-    /// Name of the call.
-    pub call: &'static str,
-    /// The driver's name of the error.
-    pub name: &'static str,
-    /// Its number.
-    pub code: i32,
-    /// Device memory that the call was about; 0 if about none.
-    pub addr: usize,
-    /// Its length in bytes.
-    pub len: usize,
-    /// Ordinal of the device; -1 if it was not known yet.
-    pub device: i32,
 }
 
 impl DeviceError {

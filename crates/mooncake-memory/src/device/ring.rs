@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Copy, DeviceError, Driver, Stream, Way};
+use super::{Copy, Driver, Stream, Way};
 use crate::error::CopyError;
+use crate::error::DeviceError;
 use mooncake_os::forked;
 
 /// Slots of a ring: some are on their way while one is in the processor's hands.

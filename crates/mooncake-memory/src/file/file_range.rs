@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, SealFlags, fcntl_get_seals};
 
 use crate::error::MemoryError;
-use crate::segment::layout::PAGE;
+use crate::file::mapped_file::PAGE;
 
 /// Seals that no file has of itself; every file of a tmpfs has [`SealFlags::SEAL`].
 const SEALED: SealFlags =

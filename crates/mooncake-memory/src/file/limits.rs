@@ -52,7 +52,7 @@ fn check_file_size(wanted: u64) -> Result<(), MemoryError> {
 fn check_address_space(wanted: u64) -> Result<(), MemoryError> {
     let Some(limit) = getrlimit(Resource::As).current else { return Ok(()) };
     let used = read("/proc/self/statm").and_then(|text| text.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    let used = used.unwrap_or(0) * crate::segment::layout::PAGE;
+    let used = used.unwrap_or(0) * crate::file::mapped_file::PAGE;
     let name = || format!("RLIMIT_AS (ulimit -v) of {limit} bytes with {used} in use");
     enough(wanted, limit.saturating_sub(used), name)
 }

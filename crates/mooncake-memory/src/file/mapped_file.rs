@@ -7,8 +7,10 @@ use std::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::error::MemoryError;
-use crate::segment::layout::PAGE;
 use mooncake_os::forked;
+
+/// Bytes of an ordinary page on every host that we run on.
+pub(crate) const PAGE: u64 = 4096;
 
 /// Pages that the kernel maps around one that is loaded, bytes (`fault_around_bytes`).
 const AROUND: usize = 64 << 10;

@@ -2,8 +2,7 @@
 
 use mooncake_ids::GRANULE;
 
-/// Bytes of an ordinary page on every host that we run on.
-pub(crate) const PAGE: u64 = 4096;
+use crate::file::mapped_file::PAGE;
 
 /// Where the stamps begin.
 pub(crate) const STAMPS_AT: u64 = PAGE;

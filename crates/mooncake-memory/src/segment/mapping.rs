@@ -9,8 +9,9 @@ use crate::copy::{self, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
 use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
-use crate::segment::layout::{self, HEADER_LEN, Header, PAGE, STAMPS_AT};
+use crate::segment::layout::{self, HEADER_LEN, Header, STAMPS_AT};
 use crate::segment::order::{fence_loads, fence_stores, read_in_order, write_in_order};
 use crate::segment::stamps;
 use crate::segment::view::MappedView;
@@ -567,8 +568,8 @@ fn holes(bytes: u64, pages: Pages, keep: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::caller::piece::ForeignRange;
     use crate::caller::registry::Registry;
+    use crate::range::ForeignRange;
     use crate::segment::{SegmentMemory, SegmentOptions};
 
     /// The reader's destination is a stamp of what it reads, and the bytes that land there are a later placement's id:

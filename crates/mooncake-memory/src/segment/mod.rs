@@ -16,8 +16,9 @@ use mooncake_ids::GRANULE;
 use parking_lot::Mutex;
 
 use crate::error::MemoryError;
+use crate::file::mapped_file::PAGE;
 use crate::file::{file_range, limits, memfd};
-use crate::segment::layout::{Header, PAGE, control_bytes};
+use crate::segment::layout::{Header, control_bytes};
 use crate::segment::mapping::{Expect, Mapping};
 use mooncake_os::random_bytes;
 

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::MemoryError;
 use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
-use crate::segment::layout::PAGE;
 use crate::shared::revision_page::BoardView;
 
 /// Steps of the visitor: odd while it is inside.

@@ -7,10 +7,10 @@ use std::ptr;
 use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::caller::piece::ForeignRange;
 use crate::error::MemoryError;
+use crate::file::mapped_file::PAGE;
 use crate::file::{limits, memfd};
-use crate::segment::layout::PAGE;
+use crate::range::ForeignRange;
 use crate::shared::revision_page::advance_all;
 use mooncake_os::{Guarded, forked};
 

@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::caller::piece::ForeignRange;
 use crate::error::MemoryError;
 use crate::file::mapped_file::Mapped;
 use crate::file::memfd;
+use crate::range::ForeignRange;
 use mooncake_os::forked;
 
 /// A block of another process's memory, sealed, so that no touch of it is ever a signal. What its owner does with it at the

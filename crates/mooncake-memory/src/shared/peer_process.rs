@@ -216,8 +216,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::caller::piece::ForeignRange;
     use crate::caller::registry::Registry;
+    use crate::range::ForeignRange;
 
     #[test]
     fn ranges_of_different_cuts_are_copied_in_order() {
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_range_that_ends_in_the_middle_is_a_fault_that_names_what_is_left_of_it() {
-        let page = crate::segment::layout::PAGE as usize;
+        let page = crate::file::mapped_file::PAGE as usize;
         // SAFETY: a fresh mapping, and nothing else uses it.
         let addr = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

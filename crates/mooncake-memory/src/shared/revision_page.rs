@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::error::MemoryError;
 use crate::file::mapped_file::Mapped;
+use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
-use crate::segment::layout::PAGE;
 
 /// Where the note stands.
 const NOTE: usize = 8;
