@@ -1,12 +1,14 @@
 //! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `decoders.rs`, for the fuzzers
-//! in `fuzz/` and for a test of its own, which calls [`run`].
+//! in `fuzz/` and for a test of its own, which calls [`run`]. And [`Golden`] files, which say that a format is what it was.
 #![forbid(unsafe_code)]
 
 mod dice;
+mod golden;
 
 use std::path::Path;
 
 use dice::Dice;
+pub use golden::Golden;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Mutations of what a decoder is meant for, in each test.
