@@ -22,6 +22,8 @@ mod error;
 #[cfg(test)]
 mod eventually;
 mod gate;
+#[cfg(test)]
+mod golden;
 mod link;
 mod local;
 mod loopback;
