@@ -49,6 +49,8 @@ mod engine;
 mod errands;
 mod error;
 mod frame;
+#[cfg(test)]
+mod golden;
 mod handshake;
 mod home;
 mod host_frame;

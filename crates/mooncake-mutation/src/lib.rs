@@ -1,12 +1,14 @@
 //! Decoders of what others send, as functions of bytes: each crate that has some lists them in its `decoders.rs`, for the fuzzers
-//! in `fuzz/` and for a test of its own, which calls [`run`].
+//! in `fuzz/` and for a test of its own, which calls [`run`]. And [`Golden`] files, which say that a format is what it was.
 #![forbid(unsafe_code)]
 
 mod dice;
+mod golden;
 
 use std::path::Path;
 
 use dice::Dice;
+pub use golden::Golden;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Mutations of what a decoder is meant for, in each test.
@@ -33,8 +35,9 @@ pub fn run(decoders: &[Decoder]) {
     // Asked for when it runs: a checkout that was moved keeps what cargo built in it.
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the crate is");
     let targets = Path::new(&crate_folder).join("../../fuzz/fuzz_targets");
-    let before = getrlimit(Resource::As);
-    setrlimit(Resource::As, Rlimit { current: Some(address_space() + MEMORY), ..before }).expect("less than before");
+    // Not the address space: each thread that starts beside this test reserves as much of that as all of a decoder may have.
+    let before = getrlimit(Resource::Data);
+    setrlimit(Resource::Data, Rlimit { current: Some(memory() + MEMORY), ..before }).expect("less than before");
     for decoder in decoders {
         assert!(targets.join(decoder.name).with_extension("rs").exists(), "{} has no fuzz target", decoder.name);
         let (seeds, mut dice) = ((decoder.seeds)(), Dice::default());
@@ -50,13 +53,13 @@ pub fn run(decoders: &[Decoder]) {
         read(&b"[".repeat(1 << 20));
         read(&b"{\"a\":".repeat(1 << 18));
     }
-    setrlimit(Resource::As, before).expect("as it was");
+    setrlimit(Resource::Data, before).expect("as it was");
 }
 
-/// Bytes of addresses that this process uses.
-fn address_space() -> u64 {
+/// Bytes of memory that this process can write and shares with nobody, whether it has touched them or not.
+fn memory() -> u64 {
     let said = std::fs::read_to_string("/proc/self/status").expect("Linux says so");
     let kib =
-        said.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        said.lines().find_map(|line| line.strip_prefix("VmData:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.expect("a number of kilobytes") << 10
 }

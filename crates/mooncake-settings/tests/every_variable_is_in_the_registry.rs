@@ -30,7 +30,11 @@ fn every_variable_that_is_read_is_on_the_page() {
     let mut found = Vec::new();
     variables(&root.join("python"), &mut found);
     for entry in std::fs::read_dir(root.join("crates")).unwrap() {
-        variables(&entry.unwrap().path().join("src"), &mut found);
+        let package = entry.unwrap().path();
+        // What is not published is for tests, as their variables are.
+        if !std::fs::read_to_string(package.join("Cargo.toml")).unwrap().contains("publish = false") {
+            variables(&package.join("src"), &mut found);
+        }
     }
     found.sort();
     found.dedup();

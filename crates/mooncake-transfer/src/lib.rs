@@ -22,6 +22,8 @@ mod error;
 #[cfg(test)]
 mod eventually;
 mod gate;
+#[cfg(test)]
+mod golden;
 mod link;
 mod local;
 // For the simulation, which runs the same decisions in virtual time. It has no stable interface.

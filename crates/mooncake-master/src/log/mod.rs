@@ -9,6 +9,8 @@ mod compactor;
 mod error;
 mod folder;
 pub mod frame;
+#[cfg(test)]
+mod golden;
 mod recovery;
 mod replay;
 mod segment_file;

@@ -1,0 +1,279 @@
+//! The bytes of the control protocol are what they were: prefaces, and each message in its frame, with all of its fields and
+//! with none. Every message is written out in full, so that a new field comes with a changed line.
+
+use bytes::Bytes;
+use mooncake_mutation::{Golden, every};
+use mooncake_wire::message::{self, *};
+use mooncake_wire::{
+    CONTROL_PREFACE, FEATURES, FrameReader, LANE_PREFACE, MAX_FRAME, STILL_POPULATED, VERSION, encode_frame, pack_keys,
+};
+use prost::Message;
+
+/// Each kind of body, with all of its fields and with none.
+macro_rules! bodies {
+    ($enum:ident { $($kind:ident($full:expr)),* $(,)? }) => {
+        every!($enum { $($kind($full)),* }).into_iter().zip(every!($enum { $($kind(Default::default())),* }))
+    };
+}
+
+/// A message in its frame, which is read as it was written.
+fn frame<M: Message + Default + PartialEq + std::fmt::Debug>(
+    golden: &mut Golden,
+    name: impl Into<String>,
+    message: &M,
+) {
+    let (mut bytes, name) = (Vec::new(), name.into());
+    encode_frame(message, &mut bytes);
+    let mut reader = FrameReader::default();
+    reader.buffer_mut().extend_from_slice(&bytes);
+    let body = reader.next_frame(MAX_FRAME).unwrap().expect("a whole frame");
+    assert_eq!(M::decode(body).as_ref(), Ok(message), "{name}");
+    assert!(!reader.is_partial(), "{name}");
+    golden.bytes(name, bytes);
+}
+
+fn uuid(first: u8) -> Bytes {
+    (first..first + 16).collect::<Vec<u8>>().into()
+}
+
+fn position() -> Option<LogPosition> {
+    Some(LogPosition { log_id: 0x0102_0304_0506_0708, epoch: 300, lsn: 1 << 40, reign: 0x8000_0001 })
+}
+
+fn process() -> Option<ProcessIdentity> {
+    let (pid_namespace, mark) = (4_026_531_836, 0x1112_1314_1516_1718);
+    Some(ProcessIdentity { boot_id: uuid(1), pid: 70_000, start_time: 1 << 33, pid_namespace, mark })
+}
+
+fn refusal() -> Refusal {
+    Refusal { kind: message::refusal::Kind::Token as i32, reason: "no".into() }
+}
+
+fn keys() -> Option<Keys> {
+    Some(pack_keys(&["a", "key", "another"]))
+}
+
+fn extent() -> Extent {
+    Extent { segment: 1025, offset: 1 << 34, length: 5000 }
+}
+
+fn replica() -> Replica {
+    Replica { rid: 0x0001_0000_0000_0002, extents: vec![extent(), Extent { segment: 2, offset: 0, length: 1 }] }
+}
+
+fn object() -> Object {
+    Object { size: 1 << 32, crc32c: 0xdead_beef, replicas: vec![replica()] }
+}
+
+fn segment() -> Segment {
+    let endpoint = Endpoint {
+        boot_id: uuid(0x41),
+        unix_socket: "unix".into(),
+        tcp: vec!["10.0.0.1:1".into(), "[::1]:2".into()],
+        access_key: 0x2122_2324_2526_2728,
+        process: process(),
+    };
+    let (uuid, name) = (uuid(0x51), "segment".into());
+    Segment { number: 1025, uuid, name, bytes: 1 << 36, session: 1 << 32, endpoint: Some(endpoint) }
+}
+
+fn hello(role: hello::Role) -> Hello {
+    let (features, software, token) = (FEATURES, "software".into(), Bytes::from_static(b"token"));
+    Hello { version_min: 1, version_max: 2, features, software, token, highest: position(), role: Some(role) }
+}
+
+#[test]
+fn hellos_are_what_they_were() {
+    use hello::Role;
+
+    let mut golden = Golden::default();
+    golden.bytes("preface.control", CONTROL_PREFACE);
+    golden.bytes("preface.lane", LANE_PREFACE);
+    golden.bytes("version", VERSION.to_le_bytes());
+    golden.bytes("features", FEATURES.to_le_bytes());
+
+    let resume = ResumeSession {
+        session: 1 << 32,
+        secret: 0x3132_3334_3536_3738,
+        process: process(),
+        host_name: "host:1".into(),
+        segments: vec![uuid(0x61), uuid(0x62)],
+        pins: vec![4, 6],
+        epoch_taken: 300,
+        settled_below: 200,
+        unsettled: vec![7, 1 << 35],
+        epochs: vec![299, 300],
+        list: 5,
+    };
+    let all = bodies!(Role {
+        Open(OpenSession { host_name: "host:1".into(), process: process() }),
+        Resume(resume),
+        Attach(AttachCall { session: 1 << 32, secret: 0x3132_3334_3536_3738 }),
+    });
+    for ((name, full), (_, empty)) in all {
+        frame(&mut golden, format!("hello.{name}"), &hello(full));
+        frame(&mut golden, format!("hello.{name}.empty"), &Hello { role: Some(empty), ..Hello::default() });
+    }
+    frame(&mut golden, "hello.empty", &Hello::default());
+
+    let reply = HelloReply {
+        version: 1,
+        features: FEATURES,
+        position: position(),
+        instance: uuid(0x71),
+        boot_id: uuid(1),
+        unix_socket: "mooncake-master".into(),
+        session: 1 << 32,
+        secret: 0x3132_3334_3536_3738,
+        lookup_protect_ms: 5000,
+        gone_segments: vec![uuid(0x61)],
+        pid_proof: 1,
+        refusal: Some(refusal()),
+        software: "software".into(),
+        unknown_pins: vec![4, 0],
+    };
+    frame(&mut golden, "hello_reply", &reply);
+    frame(&mut golden, "hello_reply.empty", &HelloReply::default());
+    golden.check("hellos.txt");
+}
+
+#[test]
+fn anchors_are_what_they_were() {
+    use anchor_down::Body as Down;
+    use anchor_up::Body as Up;
+
+    let mut golden = Golden::default();
+    let populated = Populated { uuid: uuid(0x61), bytes: 1 << 33, failed: true };
+    let beat =
+        Beat { number: 300, moved: vec![2, 4], populated: vec![populated], unpin: vec![6, 8], unpin_sequence: 1 << 33 };
+    let all = bodies!(Up {
+        Beat(beat),
+        FenceDone(FenceDone { uuid: uuid(0x61), rids: vec![2, 4] }),
+        Rechecked(Rechecked { uuid: uuid(0x61), rid: 2, good: true }),
+        EpochTaken(EpochTaken { epoch: 300, segments: vec![uuid(0x61), uuid(0x62)] }),
+        PeerGone(PeerGone { uuid: uuid(0x61) }),
+        Goodbye(Goodbye {}),
+        ReaderGone(ReaderGone { session: 1 << 32, uuid: uuid(0x61), mark: 0x1112_1314_1516_1718 }),
+    });
+    for ((name, full), (_, empty)) in all {
+        frame(&mut golden, format!("up.{name}"), &AnchorUp { body: Some(full) });
+        frame(&mut golden, format!("up.{name}.empty"), &AnchorUp { body: Some(empty) });
+    }
+    frame(&mut golden, "up.empty", &AnchorUp::default());
+
+    let fence = Fence { uuid: uuid(0x61), rid: 2, offset: 1 << 34, length: 5000, writer: 1 << 32, writer_done: true };
+    let all = bodies!(Down {
+        Pong(Pong { number: 300, position: position(), unpin_sequence: 1 << 33 }),
+        Fence(fence),
+        Recheck(Recheck { uuid: uuid(0x61), rid: 2, offset: 1 << 34, length: 5000, crc32c: 0xdead_beef }),
+        TakeEpoch(TakeEpoch { epoch: 300, reign: 0x8000_0001 }),
+        SegmentGone(SegmentGone { uuid: uuid(0x61), number: 1025, pinned: vec![extent()] }),
+        SessionOver(SessionOver { reason: "over".into() }),
+        ReaderGoneTaken(ReaderGoneTaken { session: 1 << 32, uuid: uuid(0x61) }),
+    });
+    for ((name, full), (_, empty)) in all {
+        frame(&mut golden, format!("down.{name}"), &AnchorDown { body: Some(full) });
+        frame(&mut golden, format!("down.{name}.empty"), &AnchorDown { body: Some(empty) });
+    }
+    frame(&mut golden, "down.empty", &AnchorDown::default());
+    golden.check("anchors.txt");
+}
+
+#[test]
+fn requests_are_what_they_were() {
+    use request::Body;
+
+    let mut golden = Golden::default();
+    let config = PutConfig {
+        replica_num: 2,
+        preferred_segments: vec!["host:1".into(), "host:2".into()],
+        hard_pin: true,
+        soft_pin_ttl_ms: u64::MAX,
+        prefer_local: true,
+        replace: true,
+        soft_pin_clear: true,
+        first_rid: 0x0001_0000_0000_0002,
+    };
+    let (sizes, groups) = (vec![1, 200, 1 << 33], Some(pack_keys(&["", "g", ""])));
+    let replicas = vec![ReplicaOutcome { rid: 2, good: true }, ReplicaOutcome { rid: 4, good: false }];
+    let bad = |key: &'static str, more| BadReplica { key: key.into(), rid: 2, reason: "bad".into(), more };
+    let all = bodies!(Body {
+        Exists(Exists { keys: keys(), sizes: true }),
+        Lookup(Lookup { keys: keys() }),
+        PutStart(PutStart { keys: keys(), sizes, config: Some(config), wait: true, groups }),
+        PutEnd(PutEnd { ended: vec![Ended { replicas, crc32c: 0xdead_beef }] }),
+        Abort(Abort { rids: vec![2, 4], writer_done: true }),
+        Pin(Pin { keys: keys() }),
+        Unpin(Unpin { rids: vec![2, 4] }),
+        Remove(Remove { keys: keys(), force: true }),
+        RemoveAll(RemoveAll { force: true }),
+        Mount(Mount { segment: Some(segment()), populated: 1 << 33 }),
+        Unmount(Unmount { uuid: uuid(0x61), grace_ms: 5000 }),
+        BadReplica(bad("a", vec![bad("b", vec![])])),
+        Segments(Segments { numbers: vec![1, 1025] }),
+        Ping(Ping {}),
+        CloseSession(CloseSession {}),
+        RemoveByRegex(RemoveByRegex { pattern: "a.*".into(), force: true }),
+        Describe(Describe { keys: keys() }),
+        ClearReplicas(ClearReplicas { keys: keys(), segment: "host:1".into() }),
+    });
+    let (answered_below, abandoned, settled_below, unsettled) = (299, vec![290, 291], 310, vec![301, 1 << 35]);
+    for ((name, full), (_, empty)) in all {
+        frame(&mut golden, format!("request.{name}"), &Request { body: Some(full), ..Request::default() });
+        frame(&mut golden, format!("request.{name}.empty"), &Request { body: Some(empty), ..Request::default() });
+    }
+    frame(&mut golden, "request.empty", &Request::default());
+    let numbered =
+        Request { id: 300, sequence: 1 << 33, answered_below, body: None, abandoned, settled_below, unsettled };
+    frame(&mut golden, "request.numbered", &numbered);
+    golden.check("requests.txt");
+}
+
+#[test]
+fn replies_are_what_they_were() {
+    use message::refusal::Kind as RefusalKind;
+    use put_end_reply::Outcome as EndOutcome;
+    use put_slot::Kind as SlotKind;
+    use remove_reply::Outcome as RemoveOutcome;
+    use reply::Body;
+
+    let mut golden = Golden::default();
+    let slots = vec![
+        PutSlot { kind: SlotKind::Placed as i32, replicas: vec![replica()], reason: String::new() },
+        PutSlot { kind: SlotKind::Full as i32, replicas: vec![], reason: "full".into() },
+    ];
+    let names = vec![SegmentName { number: 1025, name: "segment".into() }];
+    let all = bodies!(Body {
+        Refusal(refusal()),
+        Exists(ExistsReply { found: vec![0, 1].into(), sizes: vec![0, 1 << 33], away: true }),
+        Lookup(LookupReply { objects: vec![object(), Object::default()], away: true }),
+        PutStart(PutStartReply { slots }),
+        PutEnd(PutEndReply { outcomes: vec![1, 2, 3] }),
+        Done(Done {}),
+        Remove(RemoveReply { outcomes: vec![1, 2, 3, 4] }),
+        RemoveAll(RemoveAllReply { removed: 1 << 33 }),
+        Mount(MountReply { number: 1025 }),
+        Segments(SegmentsReply { segments: vec![segment(), Segment::default()] }),
+        Describe(DescribeReply { objects: vec![object()], segments: names }),
+    });
+    for ((name, full), (_, empty)) in all {
+        frame(&mut golden, format!("reply.{name}"), &Reply { body: Some(full), ..Reply::default() });
+        frame(&mut golden, format!("reply.{name}.empty"), &Reply { body: Some(empty), ..Reply::default() });
+    }
+    frame(&mut golden, "reply.empty", &Reply::default());
+    frame(&mut golden, "reply.numbered", &Reply { id: 300, position: position(), body: None });
+
+    // A number stands for each of these in a reply.
+    let kinds =
+        every!(RefusalKind { Unspecified, Version, Token, UnknownSession, BadRequest, ReadOnly, Internal, Overloaded });
+    kinds.iter().for_each(|(name, kind)| golden.bytes(format!("refusal.{name}"), [*kind as u8]));
+    let kinds = every!(SlotKind { Unspecified, Placed, Exists, Busy, Full, TooLarge, Refused });
+    kinds.iter().for_each(|(name, kind)| golden.bytes(format!("slot.{name}"), [*kind as u8]));
+    let outcomes = every!(EndOutcome { Unspecified, Committed, Superseded, Revoked });
+    outcomes.iter().for_each(|(name, outcome)| golden.bytes(format!("end.{name}"), [*outcome as u8]));
+    let outcomes = every!(RemoveOutcome { Unspecified, Removed, Missing, Protected, Busy });
+    outcomes.iter().for_each(|(name, outcome)| golden.bytes(format!("remove.{name}"), [*outcome as u8]));
+    // A client knows by this beginning of a reason that room comes of itself.
+    golden.text("reason.still_populated", STILL_POPULATED);
+    golden.check("replies.txt");
+}
