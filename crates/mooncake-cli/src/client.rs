@@ -14,7 +14,8 @@ use mooncake_master::{address, bind_remedy, resolve};
 use mooncake_settings::environment::Reader;
 use mooncake_settings::{CLIENT, CommandLine, Given, Kind, SettingError, Source, environment, parse};
 
-use crate::{descriptors, logging, say, service, signals};
+use crate::logging::{self, say};
+use crate::{descriptors, service, signals};
 
 /// How long between two tries to reach a master that is not there yet.
 const RETRY: Duration = Duration::from_millis(500);

@@ -2,9 +2,7 @@
 //! holds it.
 
 use std::fmt;
-use std::path::Path;
 
-use mooncake_master::log::{Folder, Log, LogError, Sink};
 use serde::Serialize;
 
 use crate::holds::Holds;
@@ -16,12 +14,6 @@ pub mod holds;
 pub mod memory;
 pub mod pool;
 pub mod thread;
-
-/// A log to write to.
-pub fn log_in(folder: Option<&Path>) -> Result<Log, LogError> {
-    let sink = folder.map(|path| Sink::open(Folder::open(path)?, 1, 0, [7; 16], None)).transpose()?;
-    Ok(Log::new(1, 0, sink, false))
-}
 
 /// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment counts in
 /// one of them.

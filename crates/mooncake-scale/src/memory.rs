@@ -11,8 +11,7 @@ use mooncake_master::log::{FileHeader, FileKind, Progress, Replay, SnapshotFile,
 use serde::{Deserialize, Serialize};
 
 use crate::holds::Holds;
-use crate::log_in;
-use crate::pool::{Pool, REQUEST, Size, key};
+use crate::pool::{Pool, REQUEST, Size, key, log_in};
 
 /// Boot of the host under which its log is written.
 const BOOT: [u8; 16] = [7; 16];

@@ -1,13 +1,14 @@
 //! A pool of many objects: the master's core and log, without clients and without memory.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use mooncake_core::{
     Config, Core, Effects, Ended, GRANULE, Origin, Push, PutConfig, PutSlot, PutStarted, Rid, STEP, SegmentSpec,
     SegmentUuid, SessionId, SessionSpec, Ticket, Time, To,
 };
-use mooncake_master::log::Log;
+use mooncake_master::log::{Folder, Log, LogError, Sink};
 
 use crate::holds::Holds;
 
@@ -356,4 +357,10 @@ impl Pool {
         self.hold(kind, |core, now, fx| core.tick(now, fx));
         while self.hold(kind, |core, now, fx| core.background(now, STEP, fx)) {}
     }
+}
+
+/// A log to write to.
+pub fn log_in(folder: Option<&Path>) -> Result<Log, LogError> {
+    let sink = folder.map(|path| Sink::open(Folder::open(path)?, 1, 0, [7; 16], None)).transpose()?;
+    Ok(Log::new(1, 0, sink, false))
 }

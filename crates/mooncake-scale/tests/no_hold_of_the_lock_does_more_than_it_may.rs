@@ -3,8 +3,8 @@
 
 use mooncake_core::STEP;
 use mooncake_scale::cases::CASES;
-use mooncake_scale::pool::{Pool, Size};
-use mooncake_scale::{Figure, Figures, log_in};
+use mooncake_scale::pool::{Pool, Size, log_in};
+use mooncake_scale::{Figure, Figures};
 
 /// The answers to a request's 512 keys that waited, a step of what is done for them, and a few words of who asked. A request that is
 /// answered at once leaves no more than that of its keys.

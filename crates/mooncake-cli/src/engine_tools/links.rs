@@ -5,7 +5,7 @@ use mooncake_settings::SHOW_LINK;
 
 use super::load::{Ends, Load};
 use super::{ToolError, connect, flags, lend};
-use crate::say;
+use crate::logging::say;
 
 /// What the path is found out with.
 const BYTES: u64 = 64;

@@ -12,7 +12,7 @@ use mooncake_engine::{Engine, EngineError, EngineOptions, Status};
 use mooncake_memory::{CopyError, ForeignRange, MemoryError, leak_shared};
 use mooncake_settings::{CommandLine, Given, Program, SettingError, environment, parse};
 
-use crate::{logging, say};
+use crate::logging::{self, say};
 
 /// Why a tool has nothing to show.
 #[derive(Debug, thiserror::Error)]
