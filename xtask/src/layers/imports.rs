@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{Kind, Sources};
+use super::mentions::Kind;
+use super::source::Sources;
 
 /// Imports between files, by their numbers: who, whom; where and by which path first.
 pub type Imports = BTreeMap<(usize, usize), Import>;

@@ -7,7 +7,8 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use super::imports::is_in_scope;
 use super::manifest::Manifest;
-use super::source::{Kind, Mention, Sources, is_of_machine};
+use super::mentions::{GLOBAL, Kind, Mention};
+use super::source::{Sources, is_of_machine};
 use super::table::{Machines, PATH};
 use crate::fault::Fault;
 
@@ -56,6 +57,11 @@ pub fn check(
 
 /// The path, from a crate's name on, if it leads out of the machines.
 fn outside(sources: &Sources, number: usize, mention: &Mention, externals: &[String]) -> Option<Vec<String>> {
+    if let Some((first, named)) = mention.path.split_first()
+        && first == GLOBAL
+    {
+        return Some(named.to_vec());
+    }
     let first = mention.path.first()?;
     match first.as_str() {
         "std" | "core" | "alloc" if mention.path.len() > 1 || mention.kind != Kind::Inline => {

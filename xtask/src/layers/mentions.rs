@@ -6,7 +6,28 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ImplItem, Item, ItemMod, Meta, TraitItem, UseTree};
 
-use super::source::{Kind, Mention};
+/// A path that a module names.
+#[derive(Debug, Clone)]
+pub struct Mention {
+    pub path: Vec<String>,
+    pub line: usize,
+    pub kind: Kind,
+    /// Within `#[cfg(test)]`.
+    pub is_test: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// In a type, an expression, a pattern or the text of a macro.
+    Inline,
+    /// `use path as name`, for the whole module or, `is_local`, for a block of it.
+    Use { name: String, is_local: bool },
+    /// `use path::*`.
+    Glob,
+}
+
+/// What stands before a path that begins with `::`, at a crate's name.
+pub const GLOBAL: &str = "";
 
 /// Walks a module's items. Modules in it are kept for whoever reads their files.
 pub struct Collector<'ast> {
@@ -81,8 +102,7 @@ impl Collector<'_> {
                 }
                 TokenTree::Ident(first) => {
                     let mut path = vec![first.to_string()];
-                    let is_inner =
-                        at > 0 && matches!(&tokens[at - 1], TokenTree::Punct(p) if matches!(p.as_char(), ':' | '.'));
+                    let before = Before::of(&tokens[..at]);
                     while let Some(TokenTree::Ident(next)) =
                         tokens.get(at + 3).filter(|_| is_path_separator(&tokens[at + 1..]))
                     {
@@ -91,12 +111,12 @@ impl Collector<'_> {
                     }
                     let is_call = matches!(tokens.get(at + 1), Some(TokenTree::Punct(p)) if p.as_char() == '!');
                     let is_rooted = matches!(path[0].as_str(), "crate" | "super" | "self");
-                    if !is_inner && (path.len() > 1 || is_call) && (is_rooted || !is_attribute) {
-                        self.mention(path, first.span().start().line);
+                    if before != Before::Inner && (path.len() > 1 || is_call) && (is_rooted || !is_attribute) {
+                        let global = (before == Before::Global).then(|| GLOBAL.to_owned());
+                        self.mention(global.into_iter().chain(path).collect(), first.span().start().line);
                     }
                 }
-                TokenTree::Punct(_) => {}
-                TokenTree::Literal(_) => {}
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
             }
             at += 1;
         }
@@ -107,7 +127,10 @@ impl<'ast> Visit<'ast> for Collector<'ast> {
     fn visit_item(&mut self, item: &'ast Item) {
         self.within(attributes(item), |this| {
             match item {
-                Item::Use(item) if item.leading_colon.is_none() => this.import(&item.tree, &[]),
+                Item::Use(item) => {
+                    let global = item.leading_colon.as_ref().map(|_| GLOBAL.to_owned());
+                    this.import(&item.tree, global.as_slice());
+                }
                 Item::Mod(item) => this.modules.push((item, this.is_test)),
                 Item::Const(item) => this.define(&item.ident),
                 Item::Enum(item) => this.define(&item.ident),
@@ -177,10 +200,9 @@ impl<'ast> Visit<'ast> for Collector<'ast> {
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        if path.leading_colon.is_none() {
-            let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-            self.mention(names, path.segments[0].ident.span().start().line);
-        }
+        let global = path.leading_colon.as_ref().map(|_| GLOBAL.to_owned());
+        let names = global.into_iter().chain(path.segments.iter().map(|segment| segment.ident.to_string())).collect();
+        self.mention(names, path.segments[0].ident.span().start().line);
         visit::visit_path(self, path);
     }
 
@@ -198,6 +220,32 @@ impl<'ast> Visit<'ast> for Collector<'ast> {
 
     /// `pub(in path)` says who may look, not what is looked at.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+}
+
+/// What stands before a name in the text of a macro.
+#[derive(Debug, PartialEq, Eq)]
+enum Before {
+    /// Nothing of a path.
+    Nothing,
+    /// `::`, with nothing before it: a crate's name follows.
+    Global,
+    /// `.`, or the `::` behind a type's parameters: no path begins here.
+    Inner,
+}
+
+impl Before {
+    fn of(tokens: &[TokenTree]) -> Self {
+        let punct = |back: usize| match tokens.len().checked_sub(back).and_then(|at| tokens.get(at)) {
+            Some(TokenTree::Punct(punct)) => punct.as_char(),
+            _ => ' ',
+        };
+        match (punct(3), punct(2), punct(1)) {
+            ('>', ':', ':') => Self::Inner,
+            (_, ':', ':') => Self::Global,
+            (_, before, '.') if before != '.' => Self::Inner,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 fn is_path_separator(tokens: &[TokenTree]) -> bool {

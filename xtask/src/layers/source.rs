@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::Visit;
 
-use super::mentions::Collector;
+use super::mentions::{Collector, Mention};
 
 /// All modules below a crate's `src`.
 #[derive(Debug, Default)]
@@ -33,26 +33,6 @@ pub struct Module {
     /// Names of what it defines, macros included.
     pub items: BTreeSet<String>,
     pub mentions: Vec<Mention>,
-}
-
-/// A path that a module names.
-#[derive(Debug, Clone)]
-pub struct Mention {
-    pub path: Vec<String>,
-    pub line: usize,
-    pub kind: Kind,
-    /// Within `#[cfg(test)]`.
-    pub is_test: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
-    /// In a type, an expression, a pattern or the text of a macro.
-    Inline,
-    /// `use path as name`, for the whole module or, `is_local`, for a block of it.
-    Use { name: String, is_local: bool },
-    /// `use path::*`.
-    Glob,
 }
 
 impl Sources {
