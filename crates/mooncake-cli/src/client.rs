@@ -164,8 +164,8 @@ fn introducer_port(given: &Given) -> Result<Option<IntroducerPort>, ClientError>
     };
     if !ip.is_loopback() {
         tracing::warn!(
-            "NO AUTHENTICATION: --host={host} lets everybody who reaches this node's ports read and write what it holds of \
-             the pool. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
+            "NO AUTHENTICATION: --host={host} lets everybody who reaches this node's ports read and write what it \
+             holds of the pool. Bind a trusted network's address, or 127.0.0.1, unless a firewall guards it"
         );
     }
     match IntroducerPort::listen(SocketAddr::new(ip, port)) {

@@ -9,7 +9,8 @@ use crate::segment::{Open, Segments};
 /// Segments that [`PlacementStrategy::FreeRatioFirst`] compares.
 const SAMPLE: usize = 6;
 
-/// A small generator (xorshift64*): placement and reigns need spread, not secrecy, and the same choices for the same seed.
+/// A small generator (xorshift64*): placement and reigns need spread, not secrecy, and the same choices for the same
+/// seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 

@@ -1,5 +1,5 @@
-//! How long a pool of many objects, segments and clients holds its master's lock. Everybody's calls wait while one of them
-//! holds it.
+//! How long a pool of many objects, segments and clients holds its master's lock. Everybody's calls wait while one of
+//! them holds it.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ pub mod memory;
 pub mod pool;
 pub mod thread;
 
-/// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment counts in
-/// one of them.
+/// The longest holds. Of several runs that did the same the median of each: a machine that stands still for a moment
+/// counts in one of them.
 #[derive(Debug, Serialize)]
 pub struct Figures(pub Vec<Figure>);
 

@@ -28,7 +28,8 @@ struct Options {
     /// How often all of it is done: the median of each figure is shown.
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Compact the log beside a client that puts, instead: how long that takes, and what it needs of memory. Needs a folder.
+    /// Compact the log beside a client that puts, instead: how long that takes, and what it needs of memory. Needs a
+    /// folder.
     #[arg(long, requires = "log")]
     compaction: bool,
     /// Figures as JSON.

@@ -1,5 +1,5 @@
-//! Which file of a crate imports which other one. A name that a folder's head or `lib.rs` hands on counts for the file that
-//! defines it.
+//! Which file of a crate imports which other one. A name that a folder's head or `lib.rs` hands on counts for the file
+//! that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

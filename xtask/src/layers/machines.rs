@@ -1,5 +1,5 @@
-//! Files of `machine` folders decide without I/O, clocks, locks and threads, so that what they decide runs in virtual time
-//! too. Of other crates and of their own they name only what `xtask/layers.toml` lists; tests in them, too.
+//! Files of `machine` folders decide without I/O, clocks, locks and threads, so that what they decide runs in virtual
+//! time too. Of other crates and of their own they name only what `xtask/layers.toml` lists; tests in them, too.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! What must hold of a crate: imports go to lower layers, no circle leaves a folder, every file has its layer, and what is
-//! excepted needs to be.
+//! What must hold of a crate: imports go to lower layers, no circle leaves a folder, every file has its layer, and what
+//! is excepted needs to be.
 
 use std::collections::{BTreeMap, BTreeSet};
 

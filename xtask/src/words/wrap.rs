@@ -1,5 +1,5 @@
-//! Wraps what is too long of comments and prose: the end of a line goes to the next one of its paragraph, and so on. Lines
-//! that fit stay as they are.
+//! Wraps what is too long of comments and prose: the end of a line goes to the next one of its paragraph, and so on.
+//! Lines that fit stay as they are.
 
 use super::lines::{LINE_MAX, is_too_long};
 
@@ -75,10 +75,9 @@ impl Parts {
 
     /// Whether it is running text: neither blank nor a heading, a table, a quotation, code or an element of its own.
     fn is_text(&self) -> bool {
-        !self.body.is_empty()
-            && self.indent < 8
-            && !self.body.starts_with(['#', '|', '>', '<', '['])
-            && !self.body.starts_with("```")
+        let is_definition = self.body.starts_with('[') && self.body.contains("]: ");
+        let is_element = self.body.starts_with(['#', '|', '>', '<']) || self.body.starts_with("```") || is_definition;
+        !self.body.is_empty() && self.indent < 8 && !is_element
     }
 }
 

@@ -173,7 +173,8 @@ impl Plan {
     }
 }
 
-/// The sizes between two flags. Where only the smallest is given, it is the only one if it is more than the usual largest.
+/// The sizes between two flags. Where only the smallest is given, it is the only one if it is more than the usual
+/// largest.
 fn sizes(
     given: &Given,
     start: &'static str,
