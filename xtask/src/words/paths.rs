@@ -60,7 +60,10 @@ impl Comments {
     fn in_line<'a>(&self, number: usize, line: &'a str) -> Option<&'a str> {
         match self.mark {
             Some(_) if self.docstrings.contains(&number) => Some(line),
-            Some(mark) => line.find(mark).map(|at| &line[at..]),
+            Some(mark) => line.match_indices(mark).map(|(at, _)| line.split_at(at)).find_map(|(code, rest)| {
+                let quotes = code.matches('"').count() - code.matches("\\\"").count();
+                (quotes % 2 == 0).then_some(rest)
+            }),
             None => Some(line),
         }
     }
@@ -138,6 +141,9 @@ impl<'a> Places<'a> {
 
     /// Whether a path is there, or none of this repository.
     fn is_there(&self, path: &str, is_code: bool) -> bool {
+        if path.starts_with('/') {
+            return true;
+        }
         let first = path.split('/').next().unwrap_or_default();
         let ending = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, ending)| ending);
         let is_file = ENDINGS.contains(&ending);
